@@ -1,0 +1,56 @@
+-- The journal: every completion that was asked for and the facts read from it.
+-- It is the record of truth; the sled index beside it can be rebuilt from here.
+
+CREATE TABLE run (
+  id         INTEGER PRIMARY KEY,
+  started_at TEXT NOT NULL,
+  ended_at   TEXT,
+  command    TEXT NOT NULL,
+  spec       TEXT,
+  outcome    TEXT
+);
+
+CREATE TABLE model (
+  id   INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE
+);
+
+-- What a column means; `meaning` is the JSON that `fingerprint` hashes.
+CREATE TABLE meaning (
+  id          INTEGER PRIMARY KEY,
+  fingerprint TEXT NOT NULL UNIQUE,
+  name        TEXT NOT NULL,
+  meaning     TEXT NOT NULL
+);
+
+CREATE TABLE value_list (
+  id   INTEGER PRIMARY KEY,
+  hash TEXT NOT NULL UNIQUE
+);
+
+-- One row a request: what it said, or why it failed, and what it cost.
+CREATE TABLE completion (
+  id                  INTEGER PRIMARY KEY,
+  run                 INTEGER NOT NULL REFERENCES run(id),
+  model               INTEGER NOT NULL REFERENCES model(id),
+  prompt_hash         TEXT NOT NULL,
+  content             TEXT,
+  error               TEXT,
+  input_tokens        INTEGER NOT NULL,
+  cached_input_tokens INTEGER NOT NULL,
+  output_tokens       INTEGER NOT NULL,
+  cost_usd            REAL NOT NULL,
+  asked_at            TEXT NOT NULL,
+  seconds             REAL NOT NULL,
+  cells               INTEGER NOT NULL
+);
+
+-- One row an entity and completion. `cells` is a JSON array of
+-- [meaning, value_list, state, value, raw, repair]; trailing nulls are left out.
+-- A later row beats an earlier one, but an error never beats an answer.
+CREATE TABLE answer (
+  id         INTEGER PRIMARY KEY,
+  completion INTEGER NOT NULL REFERENCES completion(id),
+  entity     TEXT NOT NULL,
+  cells      TEXT NOT NULL
+);

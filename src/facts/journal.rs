@@ -1,0 +1,436 @@
+//! The journal: the record of every completion and of the facts read from it.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::{Value as Json, json};
+
+use super::FactsError;
+use super::index::Fact;
+use crate::cell::{Answer, CellValue, State};
+use crate::key::{Entity, Fingerprint, ListHash, Meaning};
+use crate::store::{self, migrate};
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All was asked.
+    Complete,
+    /// It was interrupted.
+    Interrupted,
+    /// It stopped on an error.
+    Stopped,
+}
+
+/// A request that was sent: what came back and what it cost.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Completion {
+    /// The run it belongs to.
+    pub run: i64,
+    /// The model, by its id in the journal.
+    pub model: u32,
+    /// The hash of the prompt.
+    pub prompt_hash: String,
+    /// What the model wrote.
+    pub content: Option<String>,
+    /// Why there is no content.
+    pub error: Option<String>,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Those of them that the endpoint had cached.
+    pub cached_input_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Price in USD.
+    pub cost_usd: f64,
+    /// When it was asked, RFC 3339.
+    pub asked_at: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Cells it was asked for.
+    pub cells: u64,
+}
+
+/// The journal's file, open for reading and writing.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    connection: Connection,
+}
+
+impl Journal {
+    /// Opens the journal, and makes it when it is missing.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn open(path: &Path) -> Result<Self, FactsError> {
+        let error = |e: rusqlite::Error| journal_error(path, &e);
+        let connection = Connection::open(path).map_err(error)?;
+        connection
+            .busy_timeout(std::time::Duration::from_secs(5))
+            .map_err(error)?;
+        // FULL: what was paid for survives a power cut, too. The writer groups
+        // commits, so this costs one fsync for many answers.
+        connection
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
+            )
+            .map_err(error)?;
+        migrate::journal(&connection).map_err(error)?;
+        Ok(Self {
+            path: path.to_owned(),
+            connection,
+        })
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(super) fn error(&self, error: &rusqlite::Error) -> FactsError {
+        journal_error(&self.path, error)
+    }
+
+    fn run<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        work(&self.connection).map_err(|e| self.error(&e))
+    }
+
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn begin(&self, command: &str, spec: &str) -> Result<i64, FactsError> {
+        self.run(|c| {
+            c.execute(
+                "INSERT INTO run (started_at, command, spec) VALUES (?1, ?2, ?3)",
+                params![now(), command, spec],
+            )?;
+            Ok(c.last_insert_rowid())
+        })
+    }
+
+    /// Ends a run.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError> {
+        let outcome = match outcome {
+            Outcome::Complete => "complete",
+            Outcome::Interrupted => "interrupted",
+            Outcome::Stopped => "stopped",
+        };
+        self.run(|c| {
+            c.execute(
+                "UPDATE run SET ended_at = ?2, outcome = ?3 WHERE id = ?1",
+                params![run, now(), outcome],
+            )
+        })?;
+        Ok(())
+    }
+
+    /// The id of a model.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn model(&self, name: &str) -> Result<u32, FactsError> {
+        self.run(|c| {
+            intern(
+                c,
+                "SELECT id FROM model WHERE name = ?1",
+                "INSERT INTO model (name) VALUES (?1)",
+                &[&name],
+            )
+        })
+    }
+
+    /// The id of a column's meaning.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+        let fingerprint: Fingerprint = meaning.fingerprint();
+        let text = serde_json::to_string(meaning).unwrap_or_default();
+        self.run(|c| {
+            intern(
+                c,
+                "SELECT id FROM meaning WHERE fingerprint = ?1",
+                "INSERT INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
+                &[&fingerprint.as_str(), &meaning.column, &text],
+            )
+        })
+    }
+
+    /// The ids of all meanings that a column of this name and key has had.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+        self.run(|c| {
+            c.prepare("SELECT id FROM meaning WHERE name = ?1")?
+                .query_map([column], |r| r.get(0))?
+                .collect()
+        })
+    }
+
+    /// The id of a value list.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+        self.run(|c| {
+            intern(
+                c,
+                "SELECT id FROM value_list WHERE hash = ?1",
+                "INSERT INTO value_list (hash) VALUES (?1)",
+                &[&hash.as_str()],
+            )
+        })
+    }
+
+    /// Records a completion; returns its id.
+    pub(super) fn insert_completion(&self, c: &Completion) -> rusqlite::Result<i64> {
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO completion (run, model, prompt_hash, content, error, input_tokens, cached_input_tokens,
+               output_tokens, cost_usd, asked_at, seconds, cells)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        )?;
+        insert.insert(params![
+            c.run,
+            c.model,
+            c.prompt_hash,
+            c.content,
+            c.error,
+            c.input_tokens,
+            c.cached_input_tokens,
+            c.output_tokens,
+            c.cost_usd,
+            c.asked_at,
+            c.seconds,
+            c.cells
+        ])
+    }
+
+    /// Records the facts of an entity; returns the id of the journal's line.
+    pub(super) fn insert_answer(
+        &self,
+        completion: i64,
+        entity: &Entity,
+        facts: &[Fact],
+    ) -> rusqlite::Result<i64> {
+        let mut insert = self
+            .connection
+            .prepare_cached("INSERT INTO answer (completion, entity, cells) VALUES (?1, ?2, ?3)")?;
+        let cells: Vec<Json> = facts.iter().map(fact_json).collect();
+        insert.insert(params![
+            completion,
+            entity.as_str(),
+            Json::Array(cells).to_string()
+        ])
+    }
+
+    /// The last line of the journal.
+    pub(super) fn head(&self) -> Result<i64, FactsError> {
+        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
+    }
+
+    /// Visits the facts that came after a line of the journal, in order.
+    pub(super) fn after(
+        &self,
+        line: i64,
+        visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
+    ) -> Result<(), FactsError> {
+        let error = |e: rusqlite::Error| self.error(&e);
+        let mut statement = self
+            .connection
+            .prepare(
+                "SELECT a.id, a.entity, a.cells, a.completion, c.model FROM answer AS a
+                 JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id",
+            )
+            .map_err(error)?;
+        let mut rows = statement.query([line]).map_err(error)?;
+        while let Some(row) = rows.next().map_err(error)? {
+            let read = || -> rusqlite::Result<(i64, String, String, i64, u32)> {
+                Ok((
+                    row.get(0)?,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                ))
+            };
+            let (id, entity, cells, completion, model) = read().map_err(error)?;
+            let damaged = |what: String| FactsError::Journal {
+                path: self.path.clone(),
+                message: format!("line {id}: {what}"),
+            };
+            let entity = Entity::parse(&entity).map_err(|e| damaged(e.to_string()))?;
+            let cells: Vec<Json> =
+                serde_json::from_str(&cells).map_err(|e| damaged(e.to_string()))?;
+            let facts = cells
+                .iter()
+                .map(|c| {
+                    json_fact(c, completion, model).ok_or_else(|| damaged(format!("no fact: {c}")))
+                })
+                .collect::<Result<Vec<_>, _>>()?;
+            visit(id, entity, facts)?;
+        }
+        Ok(())
+    }
+
+    /// A completion, by id, with its model's name.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
+        self.run(|c| {
+            c.prepare_cached(
+                "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens, c.cached_input_tokens,
+                        c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+                 FROM completion AS c JOIN model AS m ON m.id = c.model WHERE c.id = ?1",
+            )?
+            .query_row([id], |r| {
+                let completion = Completion {
+                    run: r.get(0)?,
+                    model: r.get(1)?,
+                    prompt_hash: r.get(2)?,
+                    content: r.get(3)?,
+                    error: r.get(4)?,
+                    input_tokens: r.get(5)?,
+                    cached_input_tokens: r.get(6)?,
+                    output_tokens: r.get(7)?,
+                    cost_usd: r.get(8)?,
+                    asked_at: r.get(9)?,
+                    seconds: r.get(10)?,
+                    cells: r.get(11)?,
+                };
+                Ok((completion, r.get(12)?))
+            })
+            .optional()
+        })
+    }
+
+    /// Requests, tokens and price of everything ever asked, and the runs.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn totals(&self) -> Result<Totals, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
+                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0) FROM completion",
+                [],
+                |r| {
+                    Ok(Totals {
+                        runs: r.get(0)?,
+                        requests: r.get(1)?,
+                        input_tokens: r.get(2)?,
+                        output_tokens: r.get(3)?,
+                        cost_usd: r.get(4)?,
+                    })
+                },
+            )
+        })
+    }
+
+    /// Ids and texts of a dictionary: `model`, `value_list` or `meaning`.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn names(&self, table: &str) -> Result<Vec<(u32, String)>, FactsError> {
+        let sql = match table {
+            "model" => "SELECT id, name FROM model",
+            "value_list" => "SELECT id, hash FROM value_list",
+            _ => "SELECT id, meaning FROM meaning",
+        };
+        self.run(|c| {
+            c.prepare(sql)?
+                .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
+                .collect()
+        })
+    }
+}
+
+/// All that was ever asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Totals {
+    /// Runs begun.
+    pub runs: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Price in USD.
+    pub cost_usd: f64,
+}
+
+/// This moment, RFC 3339.
+#[must_use]
+pub fn now() -> String {
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_millisecond(now.as_millisecond())
+        .unwrap_or(now)
+        .to_string()
+}
+
+fn intern(
+    c: &Connection,
+    select: &str,
+    insert: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> rusqlite::Result<u32> {
+    let found = c.query_row(select, [values[0]], |r| r.get(0)).optional()?;
+    if let Some(id) = found {
+        return Ok(id);
+    }
+    c.execute(insert, values)?;
+    c.query_row(select, [values[0]], |r| r.get(0))
+}
+
+/// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.
+fn fact_json(fact: &Fact) -> Json {
+    let mut cell = vec![
+        json!(fact.meaning),
+        json!(fact.list),
+        json!(fact.answer.state.name()),
+        fact.answer.value.to_json(),
+        json!(fact.answer.raw),
+        json!(fact.answer.repair),
+    ];
+    while cell.last().is_some_and(Json::is_null) {
+        cell.pop();
+    }
+    Json::Array(cell)
+}
+
+fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
+    let text = |n: usize| cell.get(n).and_then(Json::as_str).map(str::to_owned);
+    let id = |n: usize| {
+        cell.get(n)
+            .and_then(Json::as_u64)
+            .and_then(|i| u32::try_from(i).ok())
+    };
+    Some(Fact {
+        meaning: id(0)?,
+        list: id(1),
+        model,
+        completion,
+        answer: Answer {
+            state: State::from_name(cell.get(2)?.as_str()?)?,
+            value: cell.get(3).map_or(CellValue::Nothing, CellValue::from_json),
+            raw: text(4),
+            repair: text(5),
+        },
+    })
+}
+
+fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
+    FactsError::Journal {
+        path: path.to_owned(),
+        message: store::message(error),
+    }
+}

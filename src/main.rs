@@ -1,0 +1,3 @@
+//! The `hqdl` command.
+
+fn main() {}

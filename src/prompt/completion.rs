@@ -1,0 +1,155 @@
+//! From a completion to one outcome for each row asked about.
+//!
+//! However bad the completion is, every row ends in an outcome, and what is
+//! wrong with one row touches no other.
+
+use super::align::Keys;
+use super::{csv, json};
+use crate::cell::{Answer, State};
+use crate::spec::checker::{Checker, is_refusal};
+
+/// Most bytes of a model's words kept beside a failed row; the journal has all.
+const RAW: usize = 4096;
+
+/// What a completion says about one row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RowOutcome {
+    /// An answer a column, in the order asked.
+    Read(Vec<Answer>),
+    /// Nothing that can be trusted to be this row's.
+    Failed {
+        /// `invalid` or `refused`.
+        state: State,
+        /// Why, in words.
+        why: String,
+        /// The model's words.
+        raw: String,
+    },
+}
+
+/// A row found in a completion.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Found {
+    /// Position among the rows asked about.
+    pub row: usize,
+    /// An answer a column, or why there is none.
+    pub cells: Result<Vec<Answer>, String>,
+    /// What was overlooked to place it.
+    pub note: Option<String>,
+    /// The words it was read from.
+    pub text: String,
+}
+
+/// Reads a completion: an outcome for every row of `keys`, in their order.
+///
+/// The format asked for is tried first, the other one next: a model that was
+/// asked for JSON and writes CSV has still answered. `truncated` says that the
+/// endpoint cut the completion, so that its last csv line is not to be trusted.
+#[must_use]
+pub fn read(
+    content: &str,
+    truncated: bool,
+    keys: &Keys,
+    key_names: &[String],
+    columns: &[String],
+    checkers: &[&Checker],
+) -> Vec<RowOutcome> {
+    let body = unfenced(content);
+    let looks_json = body.trim_start().starts_with(['{', '[']);
+    let as_json = || json::read(body, keys, key_names, columns, checkers);
+    let as_csv = || csv::read(complete_lines(body, truncated), keys, checkers);
+    let mut found = if looks_json { as_json() } else { as_csv() };
+    if found.is_empty() {
+        found = if looks_json { as_csv() } else { as_json() };
+    }
+    let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
+    let mut conflicts: Vec<bool> = vec![false; keys.len()];
+    for one in found {
+        let row = one.row;
+        match &rows[row] {
+            None => rows[row] = Some(one),
+            Some(before) => match (&before.cells, &one.cells) {
+                (Err(_), Ok(_)) => rows[row] = Some(one),
+                (Ok(a), Ok(b)) if !same(a, b) => conflicts[row] = true,
+                _ => {}
+            },
+        }
+    }
+    let refused = rows.iter().all(Option::is_none) && is_refusal(content);
+    let failed = |state, why: &str, raw: &str| RowOutcome::Failed {
+        state,
+        why: why.to_owned(),
+        raw: cut(raw).to_owned(),
+    };
+    rows.into_iter()
+        .zip(conflicts)
+        .map(|(row, conflict)| match row {
+            None if refused => failed(State::Refused, "the model refused", content),
+            None if content.trim().is_empty() => {
+                failed(State::Invalid, "the completion is empty", "")
+            }
+            None => failed(State::Invalid, "no answer for this row", content),
+            Some(row) if conflict => failed(
+                State::Invalid,
+                "two different answers for this row",
+                &row.text,
+            ),
+            Some(Found {
+                cells: Err(why),
+                text,
+                ..
+            }) => failed(State::Invalid, &why, &text),
+            Some(Found {
+                cells: Ok(cells),
+                note,
+                text,
+                ..
+            }) => RowOutcome::Read(match note {
+                None => cells,
+                Some(note) => cells
+                    .into_iter()
+                    .map(|a| {
+                        if a.state.shows() {
+                            a.repaired(&note, cut(&text))
+                        } else {
+                            a
+                        }
+                    })
+                    .collect(),
+            }),
+        })
+        .collect()
+}
+
+fn same(a: &[Answer], b: &[Answer]) -> bool {
+    a.len() == b.len()
+        && a.iter()
+            .zip(b)
+            .all(|(a, b)| a.state == b.state && a.value == b.value)
+}
+
+/// The inside of the code fence, when there is one.
+fn unfenced(content: &str) -> &str {
+    let Some((_, after)) = content.split_once("```") else {
+        return content;
+    };
+    // The language name ends at the line's end.
+    let body = after.split_once('\n').map_or(after, |(_, body)| body);
+    body.split_once("```").map_or(body, |(inside, _)| inside)
+}
+
+/// Without the last line, when that one was cut.
+fn complete_lines(body: &str, truncated: bool) -> &str {
+    if !truncated {
+        return body;
+    }
+    body.trim_end().rfind('\n').map_or("", |end| &body[..end])
+}
+
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(RAW);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

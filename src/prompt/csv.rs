@@ -1,0 +1,322 @@
+//! CSV as models write it. A well-formed line is read by the csv crate and is
+//! done; a line that does not fit is read in the other ways models have (single
+//! quotes, quotes inside quotes, none at all, a Markdown table) and the reading
+//! that fits best is taken. Each line is read for itself, so that a broken one
+//! harms no other.
+
+use super::align::{Fit, Keys, Place};
+use super::completion::Found;
+use crate::cell::{Answer, CellValue, State};
+use crate::spec::checker::Checker;
+
+/// A line of CSV.
+pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
+    let mut out = String::new();
+    for (n, field) in fields.into_iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        let plain = !field.contains([',', '"', '\n', '\r']) && field.trim() == field;
+        if plain {
+            out.push_str(field);
+        } else {
+            out.push('"');
+            out.push_str(&field.replace('"', "\"\""));
+            out.push('"');
+        }
+    }
+    out
+}
+
+/// Reads the rows of a csv completion.
+pub fn read(text: &str, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        let line = lines[at];
+        at += 1;
+        if line.trim().is_empty() {
+            continue;
+        }
+        if let Some((row, more)) = spanning(line, &lines[at..], keys, checkers) {
+            found.push(row);
+            at += more;
+        } else {
+            found.extend(read_line(line, keys, checkers));
+        }
+    }
+    if found.is_empty() {
+        found.extend(without_key(text, keys, checkers));
+    }
+    found
+}
+
+/// A row that runs over several lines because a quoted field holds line
+/// breaks; with the number of further lines it takes.
+fn spanning(
+    first: &str,
+    rest: &[&str],
+    keys: &Keys,
+    checkers: &[&Checker],
+) -> Option<(Found, usize)> {
+    const MOST: usize = 50;
+    if first.matches('"').count() % 2 == 0 {
+        return None;
+    }
+    let mut text = first.to_owned();
+    for (n, next) in rest.iter().enumerate().take(MOST) {
+        // The next row begins here: the quote above was just a quote.
+        if reading(&quoted(next)?, keys, checkers, next)
+            .is_some_and(|r| r.place.fit == Fit::Exactly)
+        {
+            return None;
+        }
+        text.push('\n');
+        text.push_str(next);
+        if text.matches('"').count() % 2 == 0 {
+            let whole = reading(&quoted(&text)?, keys, checkers, &text)?;
+            return (whole.place.fit == Fit::Exactly && whole.found.cells.is_ok())
+                .then_some((whole.found, n + 1));
+        }
+    }
+    None
+}
+
+/// One way to read a line.
+struct Reading {
+    place: Place,
+    found: Found,
+    /// Cells that passed their checks.
+    good: usize,
+}
+
+fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
+    let first = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
+    if let Some(r) = first
+        .as_ref()
+        .filter(|r| r.place.fit == Fit::Exactly && r.good == checkers.len())
+    {
+        return Some(r.found.clone());
+    }
+    let mut best = first;
+    for fields in [Some(lenient(line)), Some(plain(line)), table(line)]
+        .into_iter()
+        .flatten()
+    {
+        let Some(next) = reading(&fields, keys, checkers, line) else {
+            continue;
+        };
+        let rank = |r: &Reading| (r.found.cells.is_ok(), r.place.fit, r.good);
+        if best.as_ref().is_none_or(|b| rank(&next) > rank(b)) {
+            best = Some(next);
+        }
+    }
+    best.map(|b| b.found)
+}
+
+/// A completion for one row that gives the values alone. Taken only when a
+/// closed list or a type vouches for it, so that prose is never a row.
+fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
+    let line = text.trim();
+    if keys.len() != 1 || line.lines().count() != 1 {
+        return None;
+    }
+    [quoted(line)?, lenient(line)]
+        .into_iter()
+        .find_map(|fields| {
+            let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+            let cells = cells(&fields, checkers).ok()?;
+            let vouched = cells
+                .iter()
+                .zip(checkers)
+                .any(|(a, c)| a.state == State::Ok && c.vouches());
+            let sound = cells
+                .iter()
+                .all(|a| matches!(a.state, State::Ok | State::Unknown));
+            let note = Some("the key was not echoed".to_owned());
+            (vouched && sound).then(|| Found {
+                row: 0,
+                cells: Ok(cells),
+                note,
+                text: line.to_owned(),
+            })
+        })
+}
+
+fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) -> Option<Reading> {
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    let place = keys.place(&fields)?;
+    let rest = fields.get(place.taken..).unwrap_or_default();
+    let cells = cells(rest, checkers);
+    let good = cells
+        .iter()
+        .flatten()
+        .filter(|a| matches!(a.state, State::Ok | State::Unknown))
+        .count();
+    let note = (place.fit == Fit::Partly).then(|| {
+        let start = place.taken.saturating_sub(keys.parts());
+        format!(
+            "the key was echoed as \"{}\"",
+            fields
+                .get(start..place.taken)
+                .unwrap_or_default()
+                .join(", ")
+        )
+    });
+    Some(Reading {
+        place,
+        found: Found {
+            row: place.row,
+            cells,
+            note,
+            text: line.to_owned(),
+        },
+        good,
+    })
+}
+
+/// The fields after the key, as cells; or why they cannot be told apart.
+fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
+    let wanted = checkers.len();
+    let trimmed = fields
+        .iter()
+        .rev()
+        .skip_while(|f| f.trim().is_empty())
+        .count();
+    let fields = if fields.len() > wanted {
+        &fields[..trimmed.max(wanted)]
+    } else {
+        fields
+    };
+    let count = || format!("{} fields where {wanted} were asked for", fields.len());
+    let lists: Vec<usize> = (0..wanted).filter(|c| checkers[*c].is_many()).collect();
+    match (fields.len(), lists.as_slice()) {
+        (n, _) if n == wanted => Ok(fields
+            .iter()
+            .zip(checkers)
+            .map(|(f, c)| c.text(f))
+            .collect()),
+        // A list that was split into fields: all fields too many are its values.
+        (n, [list]) if n > wanted => {
+            let after = list + 1 + (n - wanted);
+            let mut cells: Vec<Answer> = fields[..*list]
+                .iter()
+                .zip(checkers)
+                .map(|(f, c)| c.text(f))
+                .collect();
+            let items: Vec<&str> = fields[*list..after].to_vec();
+            let joined = items.join(",");
+            cells.push(
+                checkers[*list]
+                    .text(&joined)
+                    .repaired("a list split into fields put together", &joined),
+            );
+            cells.extend(
+                fields[after..]
+                    .iter()
+                    .zip(&checkers[after - (n - wanted)..])
+                    .map(|(f, c)| c.text(f)),
+            );
+            Ok(cells)
+        }
+        // The list at the end is missing; the rest must be beyond doubt.
+        (n, [list]) if n + 1 == wanted && *list == n => {
+            let mut cells: Vec<Answer> = fields
+                .iter()
+                .zip(checkers)
+                .map(|(f, c)| c.text(f))
+                .collect();
+            if !cells
+                .iter()
+                .all(|a| a.state == State::Ok && !matches!(a.value, CellValue::Nothing))
+            {
+                return Err(count());
+            }
+            cells.push(Answer::without_value(State::Invalid, None));
+            Ok(cells)
+        }
+        _ => Err(count()),
+    }
+}
+
+/// As the format asks: fields in double quotes where needed.
+fn quoted(line: &str) -> Option<Vec<String>> {
+    let mut reader = ::csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .buffer_capacity(line.len() + 1)
+        .from_reader(line.trim().as_bytes());
+    let mut record = ::csv::StringRecord::new();
+    reader.read_record(&mut record).ok()?;
+    Some(record.iter().map(str::to_owned).collect())
+}
+
+/// Fields in single or double quotes: a quote ends its field only before a
+/// comma or at the end, so apostrophes inside names stay.
+fn lenient(line: &str) -> Vec<String> {
+    let mut fields = Vec::new();
+    let mut rest = line.trim();
+    loop {
+        rest = rest.trim_start();
+        let quote = rest.chars().next().filter(|c| matches!(c, '\'' | '"'));
+        let closing = quote.and_then(|q| closing(&rest[1..], q));
+        let (field, after) = match (quote, closing) {
+            (Some(q), Some(end)) => {
+                let doubled: String = [q, q].iter().collect();
+                let escaped: String = ['\\', q].iter().collect();
+                let inner = &rest[1..=end];
+                let one = q.to_string();
+                (
+                    inner.replace(&escaped, &one).replace(&doubled, &one),
+                    rest[end + 2..].trim_start(),
+                )
+            }
+            // Never closed: all that is left is this field.
+            (Some(_), None) => (rest[1..].trim().to_owned(), ""),
+            (None, _) => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                (
+                    rest[..end].trim().trim_end_matches(['\'', '"']).to_owned(),
+                    &rest[end..],
+                )
+            }
+        };
+        fields.push(field);
+        match after.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return fields,
+        }
+    }
+}
+
+/// Where a quoted field ends: at its quote, before a comma or the end.
+fn closing(text: &str, quote: char) -> Option<usize> {
+    text.char_indices()
+        .filter(|(_, c)| *c == quote)
+        .map(|(at, _)| at)
+        .find(|at| {
+            let after = text[at + 1..].trim_start();
+            let escaped = text[..*at].ends_with('\\');
+            !escaped && (after.is_empty() || after.starts_with(','))
+        })
+}
+
+/// No quoting at all: every comma parts.
+fn plain(line: &str) -> Vec<String> {
+    line.split(',')
+        .map(|f| {
+            f.trim()
+                .trim_matches(|c| matches!(c, '\'' | '"' | '`'))
+                .trim()
+                .to_owned()
+        })
+        .collect()
+}
+
+/// A line of a Markdown table, or of pipes.
+fn table(line: &str) -> Option<Vec<String>> {
+    let inner = line.trim().strip_prefix('|')?;
+    let inner = inner.strip_suffix('|').unwrap_or(inner);
+    Some(inner.split('|').map(|f| f.trim().to_owned()).collect())
+}

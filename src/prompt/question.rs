@@ -1,0 +1,161 @@
+//! Reading a prompt back: what a replayed recording, a test endpoint or a
+//! person sees in it.
+
+use serde_json::Value as Json;
+
+use super::{answer, answer_row};
+use crate::spec::Format;
+
+/// What a prompt asks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// The expansion's name.
+    pub table: String,
+    /// Names of the key columns.
+    pub key: Vec<String>,
+    /// The form of the answer.
+    pub format: Format,
+    /// The columns asked for.
+    pub columns: Vec<AskedColumn>,
+    /// The rows asked about.
+    pub rows: Vec<AskedRow>,
+}
+
+/// A column of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AskedColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: String,
+    /// Its description.
+    pub about: String,
+    /// Whether its cells are lists.
+    pub many: bool,
+    /// Its value list.
+    pub values: Option<Vec<String>>,
+}
+
+/// A row of a prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AskedRow {
+    /// Its number in this prompt.
+    pub number: usize,
+    /// The values of the key columns.
+    pub key: Vec<Json>,
+    /// The values of the context columns.
+    pub context: Vec<Json>,
+}
+
+impl Question {
+    /// Reads a prompt; `None` when the messages are not a prompt of ours.
+    #[must_use]
+    pub fn read(system: &str, user: &str) -> Option<Self> {
+        let mut section = "";
+        let mut lists: Vec<(String, Vec<String>)> = Vec::new();
+        let mut table = Json::Null;
+        let mut columns = Vec::new();
+        for line in system.lines() {
+            if let Some(heading) = line.strip_prefix("## ") {
+                section = heading;
+                continue;
+            }
+            let json = || serde_json::from_str::<Json>(line).ok();
+            match section {
+                "Table" => table = json()?,
+                "Value lists" => {
+                    let list = json()?;
+                    lists.push((text(&list["values"]), texts(&list["list"])));
+                }
+                "Columns" => {
+                    let column = json()?;
+                    let list = column["values"].as_str();
+                    columns.push(AskedColumn {
+                        name: text(&column["column"]),
+                        kind: text(&column["type"]),
+                        about: text(&column["about"]),
+                        many: column["many"].as_bool().unwrap_or(false),
+                        values: list
+                            .and_then(|l| lists.iter().find(|(n, _)| n == l))
+                            .map(|(_, v)| v.clone()),
+                    });
+                }
+                _ => {}
+            }
+        }
+        let key = texts(&table["key"]);
+        let mut rows = Vec::new();
+        for line in user.strip_prefix("## Rows\n")?.lines().skip(1) {
+            let Json::Array(mut cells) = serde_json::from_str(line).ok()? else {
+                return None;
+            };
+            if cells.len() <= key.len() {
+                return None;
+            }
+            let context = cells.split_off(1 + key.len());
+            let number = usize::try_from(cells.remove(0).as_u64()?).ok()?;
+            rows.push(AskedRow {
+                number,
+                key: cells,
+                context,
+            });
+        }
+        let format = if table["format"] == "csv" {
+            Format::Csv
+        } else {
+            Format::Json
+        };
+        Some(Self {
+            table: text(&table["table"]),
+            key,
+            format,
+            columns,
+            rows,
+        })
+    }
+
+    /// The answer to this question as a well-behaved model writes it: `cell`
+    /// gives the JSON of each cell, null where it does not know.
+    #[must_use]
+    pub fn answer(&self, mut cell: impl FnMut(&AskedRow, &AskedColumn) -> Json) -> String {
+        let rows: Vec<String> = self
+            .rows
+            .iter()
+            .map(|row| {
+                let cells: Vec<(&str, Json)> = self
+                    .columns
+                    .iter()
+                    .map(|c| (c.name.as_str(), cell(row, c)))
+                    .collect();
+                answer_row(row.number, &row.key, &cells, self.format)
+            })
+            .collect();
+        answer(&rows, self.format)
+    }
+}
+
+impl AskedRow {
+    /// The key as one text, its parts joined by ", ", NULLs left out.
+    #[must_use]
+    pub fn key_text(&self) -> String {
+        let parts: Vec<String> = self
+            .key
+            .iter()
+            .filter(|k| !k.is_null())
+            .map(|k| crate::value::Value::from_json(k).to_string())
+            .collect();
+        parts.join(", ")
+    }
+}
+
+fn text(json: &Json) -> String {
+    json.as_str().unwrap_or_default().to_owned()
+}
+
+fn texts(json: &Json) -> Vec<String> {
+    json.as_array()
+        .into_iter()
+        .flatten()
+        .map(|t| crate::value::Value::from_json(t).to_string())
+        .collect()
+}

@@ -1,0 +1,550 @@
+//! What a column accepts: from the words of a model (or of a shot, or of an
+//! override) to a cell in a state.
+//!
+//! Canonicalisation to a value list goes from sure to likely: the exact value,
+//! the same in another case, the same but for spaces and punctuation, and last
+//! a unique near match (one or two letters off, same first letter, same
+//! digits). What was changed is recorded. Nothing is ever guessed from meaning.
+
+use std::collections::HashMap;
+
+use serde_json::Value as Json;
+
+use super::{Column, Type, ValueList};
+use crate::cell::{Answer, CellValue, State};
+use crate::value::Value;
+
+/// What a model writes when it does not know.
+const UNKNOWN: [&str; 12] = [
+    "",
+    "?",
+    "-",
+    "unknown",
+    "null",
+    "none",
+    "n/a",
+    "na",
+    "not known",
+    "not available",
+    "no info",
+    "\u{2014}",
+];
+/// What a model writes for a list without values.
+const EMPTY_LIST: [&str; 3] = ["none", "[]", "empty"];
+
+/// Checks the answers for one column.
+#[derive(Debug, Clone)]
+pub struct Checker {
+    kind: Type,
+    many: bool,
+    list: Option<Lookup>,
+}
+
+/// A value list, indexed for canonicalisation.
+#[derive(Debug, Clone)]
+struct Lookup {
+    values: Vec<String>,
+    open: bool,
+    exact: HashMap<String, usize>,
+    /// `None` where two values fold to the same text.
+    folded: HashMap<String, Option<usize>>,
+    squeezed: HashMap<String, Option<usize>>,
+}
+
+impl Lookup {
+    fn new(list: &ValueList) -> Self {
+        let mut lookup = Self {
+            values: list.values.clone(),
+            open: list.open,
+            exact: HashMap::new(),
+            folded: HashMap::new(),
+            squeezed: HashMap::new(),
+        };
+        for (at, value) in list.values.iter().enumerate() {
+            lookup.exact.entry(value.clone()).or_insert(at);
+            lookup
+                .folded
+                .entry(value.trim().to_lowercase())
+                .and_modify(|e| *e = None)
+                .or_insert(Some(at));
+            lookup
+                .squeezed
+                .entry(squeeze(value))
+                .and_modify(|e| *e = None)
+                .or_insert(Some(at));
+        }
+        lookup
+    }
+
+    /// The value meant by `text`, and what had to be overlooked.
+    fn find(&self, text: &str) -> Option<(&str, Option<&'static str>)> {
+        let value = |at: usize| self.values.get(at).map(String::as_str);
+        if let Some(at) = self.exact.get(text) {
+            return Some((value(*at)?, None));
+        }
+        if let Some(Some(at)) = self.folded.get(&text.to_lowercase()) {
+            return Some((value(*at)?, Some("case")));
+        }
+        let squeezed = squeeze(text);
+        if squeezed.is_empty() {
+            return None;
+        }
+        if let Some(Some(at)) = self.squeezed.get(&squeezed) {
+            return Some((value(*at)?, Some("spacing")));
+        }
+        Some((self.near(text)?, Some("spelling")))
+    }
+
+    /// The one value that is a slip of the pen away.
+    fn near(&self, text: &str) -> Option<&str> {
+        let lower = text.to_lowercase();
+        let length = lower.chars().count();
+        let slips = match length {
+            0..5 => return None,
+            5..10 => 1,
+            _ => 2,
+        };
+        let mut best: Option<(usize, &str)> = None;
+        let mut tied = false;
+        for value in &self.values {
+            let candidate = value.to_lowercase();
+            let far = candidate.chars().count().abs_diff(length) > slips
+                || candidate.chars().next() != lower.chars().next()
+                || !digits(&candidate).eq(digits(&lower));
+            if far {
+                continue;
+            }
+            let distance = strsim::damerau_levenshtein(&candidate, &lower);
+            if distance > slips {
+                continue;
+            }
+            match best {
+                Some((d, _)) if d < distance => {}
+                Some((d, _)) if d == distance => tied = true,
+                _ => {
+                    best = Some((distance, value));
+                    tied = false;
+                }
+            }
+        }
+        best.filter(|_| !tied).map(|(_, value)| value)
+    }
+}
+
+fn digits(text: &str) -> impl Iterator<Item = char> {
+    text.chars().filter(char::is_ascii_digit)
+}
+
+/// Letters and digits only, lower case.
+fn squeeze(text: &str) -> String {
+    text.chars()
+        .filter(|c| c.is_alphanumeric())
+        .flat_map(char::to_lowercase)
+        .collect()
+}
+
+impl Checker {
+    /// The checker of a column.
+    #[must_use]
+    pub fn new(column: &Column) -> Self {
+        Self {
+            kind: column.kind,
+            many: column.many.is_some(),
+            list: column.values.as_ref().map(Lookup::new),
+        }
+    }
+
+    /// Whether the cells of this column are lists.
+    #[must_use]
+    pub fn is_many(&self) -> bool {
+        self.many
+    }
+
+    /// Whether a cell that passes must be an answer: prose never is on a closed
+    /// list, and hardly ever a number, a boolean, a date or a URL.
+    #[must_use]
+    pub fn vouches(&self) -> bool {
+        self.kind != Type::Text || self.list.as_ref().is_some_and(|l| !l.open)
+    }
+
+    /// Whether a kept value still is one that this column allows.
+    #[must_use]
+    pub fn allows(&self, value: &CellValue) -> bool {
+        let Some(list) = self.list.as_ref().filter(|l| !l.open) else {
+            return true;
+        };
+        let known = |v: &Value| {
+            v.text().is_some_and(|t| {
+                list.exact.contains_key(t.as_ref())
+                    // Typed lists hold their values as spelled in the list.
+                    || list.values.iter().any(|l| Self::coerce(self.kind, l).is_some_and(|(c, _)| c == *v))
+            })
+        };
+        match value {
+            CellValue::Nothing => false,
+            CellValue::One(one) => known(one),
+            CellValue::Many(many) => many.iter().all(known),
+        }
+    }
+
+    /// Checks a cell given as text.
+    #[must_use]
+    pub fn text(&self, raw: &str) -> Answer {
+        if self.many {
+            return self.list_text(raw);
+        }
+        self.scalar(raw)
+    }
+
+    /// Checks a cell given as JSON.
+    #[must_use]
+    pub fn json(&self, json: &Json) -> Answer {
+        match json {
+            Json::Null => Answer::without_value(State::Unknown, None),
+            Json::String(text) => self.text(text),
+            Json::Bool(_) | Json::Number(_) => self.text(&json.to_string()),
+            Json::Array(items) if self.many => {
+                let texts: Option<Vec<String>> = items
+                    .iter()
+                    .filter(|i| !i.is_null())
+                    .map(|i| match i {
+                        Json::String(text) => Some(text.clone()),
+                        Json::Bool(_) | Json::Number(_) => Some(i.to_string()),
+                        _ => None,
+                    })
+                    .collect();
+                match texts {
+                    Some(texts) => self.list(&texts),
+                    None => Answer::without_value(State::Invalid, json.to_string()),
+                }
+            }
+            Json::Array(items) if items.len() == 1 => self
+                .json(&items[0])
+                .repaired("a list of one taken as its value", &json.to_string()),
+            Json::Array(_) | Json::Object(_) => {
+                Answer::without_value(State::Invalid, json.to_string())
+            }
+        }
+    }
+
+    /// Checks the items of a one-to-many cell.
+    #[must_use]
+    pub fn list(&self, items: &[String]) -> Answer {
+        let mut kept: Vec<Value> = Vec::new();
+        let mut left_out = Vec::new();
+        let mut notes: Vec<String> = Vec::new();
+        for item in items {
+            let answer = self.scalar(item);
+            match answer.value {
+                CellValue::One(value) => {
+                    if !kept.contains(&value) {
+                        kept.push(value);
+                    }
+                    notes.extend(answer.repair);
+                }
+                _ if answer.state == State::Unknown => {}
+                _ => left_out.push(item.trim().to_owned()),
+            }
+        }
+        let raw = items.join(" | ");
+        if kept.is_empty() && !left_out.is_empty() {
+            let state = if self.list.is_some() {
+                State::NotInList
+            } else {
+                State::Invalid
+            };
+            return Answer::without_value(state, raw);
+        }
+        if !left_out.is_empty() {
+            notes.push(format!("left out: {}", left_out.join(", ")));
+        }
+        notes.dedup();
+        let answer = Answer::ok(CellValue::Many(kept));
+        if notes.is_empty() {
+            answer
+        } else {
+            answer.repaired(&notes.join("; "), &raw)
+        }
+    }
+
+    fn scalar(&self, raw: &str) -> Answer {
+        let text = raw.trim();
+        if let Some(list) = &self.list {
+            if list.exact.contains_key(text) || !is_unknown(text) {
+                if let Some((value, overlooked)) = list.find(text) {
+                    let Some((value, _)) = Self::coerce(self.kind, value) else {
+                        return Answer::without_value(State::Invalid, raw.to_owned());
+                    };
+                    let answer = Answer::ok(CellValue::One(value));
+                    return match overlooked {
+                        None => answer,
+                        Some(what) => {
+                            answer.repaired(&format!("{what} brought to the value list"), text)
+                        }
+                    };
+                }
+                if is_refusal(text) {
+                    return Answer::without_value(State::Refused, raw.to_owned());
+                }
+                if !list.open {
+                    return Answer::without_value(State::NotInList, raw.to_owned());
+                }
+            } else {
+                return Answer::without_value(
+                    State::Unknown,
+                    Some(text.to_owned()).filter(|t| !t.is_empty()),
+                );
+            }
+        }
+        if is_unknown(text) {
+            return Answer::without_value(
+                State::Unknown,
+                Some(text.to_owned()).filter(|t| !t.is_empty()),
+            );
+        }
+        if is_refusal(text) {
+            return Answer::without_value(State::Refused, raw.to_owned());
+        }
+        match Self::coerce(self.kind, text) {
+            None => Answer::without_value(State::Invalid, raw.to_owned()),
+            Some((value, None)) => Answer::ok(CellValue::One(value)),
+            Some((value, Some(note))) => Answer::ok(CellValue::One(value)).repaired(note, text),
+        }
+    }
+
+    /// A list written as text: a JSON or Python list, or values between `|`,
+    /// `;` or `,`. A value of the list may hold commas itself.
+    fn list_text(&self, raw: &str) -> Answer {
+        let text = raw.trim();
+        let lower = text.to_lowercase();
+        let known = |t: &str| self.list.as_ref().and_then(|l| l.find(t)).is_some();
+        if EMPTY_LIST.contains(&lower.as_str()) && !known(text) {
+            return Answer::ok(CellValue::Many(Vec::new()));
+        }
+        if is_unknown(text) && !known(text) {
+            return Answer::without_value(
+                State::Unknown,
+                Some(text.to_owned()).filter(|t| !t.is_empty()),
+            );
+        }
+        if let Ok(Json::Array(items)) = serde_json::from_str(text) {
+            return self.json(&Json::Array(items));
+        }
+        let body = text
+            .strip_prefix('[')
+            .and_then(|t| t.strip_suffix(']'))
+            .unwrap_or(text);
+        let separator = ['|', ';', '\n']
+            .into_iter()
+            .find(|s| body.contains(*s))
+            .unwrap_or(',');
+        if separator == ','
+            && self
+                .list
+                .as_ref()
+                .is_some_and(|l| l.exact.contains_key(body))
+        {
+            return self.list(&[body.to_owned()]);
+        }
+        let pieces: Vec<&str> = body.split(separator).collect();
+        let mut items = Vec::new();
+        let mut at = 0;
+        while at < pieces.len() {
+            // The longest run of pieces that is one value of the list.
+            let run = (2..=4.min(pieces.len() - at)).rev().find_map(|n| {
+                let joined = pieces[at..at + n].join(&separator.to_string());
+                let joined = bare(&joined).to_owned();
+                let found = self
+                    .list
+                    .as_ref()?
+                    .folded
+                    .contains_key(&joined.to_lowercase());
+                found.then_some((n, joined))
+            });
+            let (taken, item) = run.unwrap_or_else(|| (1, bare(pieces[at]).to_owned()));
+            if !item.is_empty() {
+                items.push(item);
+            }
+            at += taken;
+        }
+        self.list(&items)
+    }
+
+    /// The value of a type that `text` spells, with a note when it was not
+    /// spelled the way it is stored.
+    #[must_use]
+    pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
+        let text = text.trim();
+        match kind {
+            Type::Text => Some((text.into(), None)),
+            Type::Integer => {
+                if let Ok(integer) = text.parse::<i64>() {
+                    return Some((Value::Integer(integer), None));
+                }
+                let real = number(text)?;
+                // 2^53: past it a double is no exact integer.
+                (real.fract() == 0.0 && real.abs() <= 9_007_199_254_740_992.0)
+                    .then_some((Value::Integer(real as i64), Some("number respelled")))
+            }
+            Type::Real => match text.parse::<f64>() {
+                Ok(real) if real.is_finite() && plain_number(text) => {
+                    Some((Value::Real(real), None))
+                }
+                _ => Some((Value::Real(number(text)?), Some("number respelled"))),
+            },
+            Type::Boolean => {
+                let truth = match text.to_lowercase().trim_end_matches('.') {
+                    "true" | "1" | "yes" | "y" | "t" => true,
+                    "false" | "0" | "no" | "n" | "f" => false,
+                    _ => return None,
+                };
+                Some((Value::Integer(i64::from(truth)), None))
+            }
+            Type::Date => date(text),
+            Type::Url => url(text),
+        }
+    }
+}
+
+fn is_unknown(text: &str) -> bool {
+    UNKNOWN.contains(&text.to_lowercase().as_str())
+}
+
+/// Whether a text is a model declining to answer rather than an answer.
+#[must_use]
+pub fn is_refusal(text: &str) -> bool {
+    let lower = text.trim().to_lowercase().replace('\u{2019}', "'");
+    let cannot = ["can't", "cannot", "can not", "unable", "not able"]
+        .iter()
+        .any(|c| lower.contains(c));
+    let opening = [
+        "i can't provide",
+        "i cannot provide",
+        "i can't assist",
+        "i cannot assist",
+        "i can't help",
+        "i cannot help",
+        "i'm unable to",
+        "i am unable to",
+        "i'm not able to",
+        "i am not able to",
+        "i can't fulfil",
+        "i cannot fulfil",
+        "i must decline",
+    ];
+    lower.starts_with("as an ai")
+        || (lower.contains("as an ai language model") && cannot)
+        || ((lower.starts_with("i'm sorry")
+            || lower.starts_with("i am sorry")
+            || lower.starts_with("sorry,"))
+            && cannot)
+        || opening.iter().any(|o| lower.starts_with(o))
+}
+
+fn bare(text: &str) -> &str {
+    text.trim()
+        .trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`'))
+        .trim()
+}
+
+/// Digits, sign, point and exponent only: no `inf`, no `nan`.
+fn plain_number(text: &str) -> bool {
+    text.chars().any(|c| c.is_ascii_digit())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))
+}
+
+/// A number with thousands separators, or a whole one written as a decimal.
+fn number(text: &str) -> Option<f64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let unsigned = whole.trim_start_matches(['+', '-']);
+    let mut groups = unsigned.split(',');
+    let first = groups.next()?;
+    let grouped = unsigned.contains(',');
+    if grouped && !((1..=3).contains(&first.len()) && groups.clone().all(|g| g.len() == 3)) {
+        return None;
+    }
+    let joined = format!(
+        "{}.{}",
+        whole.replace(',', ""),
+        if fraction.is_empty() { "0" } else { fraction }
+    );
+    if !plain_number(&joined) {
+        return None;
+    }
+    joined.parse::<f64>().ok().filter(|r| r.is_finite())
+}
+
+/// ISO 8601: a day, a month or a year. Day and month are told apart only where
+/// there is no doubt.
+fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
+    use jiff::civil::Date;
+    const NOTE: Option<&str> = Some("date brought to ISO 8601");
+    let shape: String = text
+        .chars()
+        .map(|c| if c.is_ascii_digit() { '9' } else { c })
+        .collect();
+    let real = |t: &str| Date::strptime("%Y-%m-%d", t).is_ok();
+    match shape.as_str() {
+        "9999-99-99" => return real(text).then(|| (text.into(), None)),
+        "9999-99" => return real(&format!("{text}-01")).then(|| (text.into(), None)),
+        "9999" => return Some((text.into(), None)),
+        _ => {}
+    }
+    if let Some((day, _)) = text
+        .split_once(['T', ' '])
+        .filter(|(day, _)| day.len() == 10 && real(day))
+    {
+        return Some((day.into(), NOTE));
+    }
+    let tidy =
+        ["st ", "nd ", "rd ", "th "]
+            .iter()
+            .fold(text.replace(',', " "), |t, suffix| match t.find(suffix) {
+                Some(at) if t[..at].ends_with(|c: char| c.is_ascii_digit()) => {
+                    t.replacen(suffix, " ", 1)
+                }
+                _ => t,
+            });
+    let tidy = tidy.split_whitespace().collect::<Vec<_>>().join(" ");
+    let formats = [
+        "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y",
+    ];
+    if let Some(day) = formats.iter().find_map(|f| Date::strptime(f, &tidy).ok()) {
+        return Some((day.to_string().into(), NOTE));
+    }
+    let by_slash = [
+        Date::strptime("%d/%m/%Y", &tidy).ok(),
+        Date::strptime("%m/%d/%Y", &tidy).ok(),
+    ];
+    match by_slash {
+        [Some(day), None] | [None, Some(day)] => Some((day.to_string().into(), NOTE)),
+        [Some(a), Some(b)] if a == b => Some((a.to_string().into(), NOTE)),
+        _ => None,
+    }
+}
+
+fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
+    let (inner, mut note) = match text
+        .split_once("](")
+        .and_then(|(_, rest)| rest.strip_suffix(')'))
+    {
+        Some(target) => (target, Some("link taken out of its markup")),
+        None => match text.strip_prefix('<').and_then(|t| t.strip_suffix('>')) {
+            Some(target) => (target, Some("link taken out of its markup")),
+            None => (text, None),
+        },
+    };
+    let whole = if inner.starts_with("http://") || inner.starts_with("https://") {
+        inner.to_owned()
+    } else if inner.contains("://") {
+        return None;
+    } else {
+        note = Some("https:// put in front");
+        format!("https://{inner}")
+    };
+    let host = whole.split("://").nth(1)?.split(['/', '?', '#']).next()?;
+    let sound = host.contains('.') && !host.starts_with('.') && !host.ends_with('.');
+    (sound && !whole.chars().any(char::is_whitespace)).then(|| (whole.into(), note))
+}

@@ -1,0 +1,372 @@
+//! The spec as it is written: the serde types of the TOML file. The JSON Schema
+//! that editors use is made from these types, and [`super::shape`] checks a
+//! file against that same schema, so there is one description of the format.
+//!
+//! Nothing here is checked beyond its shape; [`super::check`] turns a
+//! [`SpecFile`] into a [`super::Spec`].
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// An hqdl spec: one database, its expansions, model and limits.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct SpecFile {
+    /// The database to expand.
+    pub database: DatabaseTable,
+    /// The model that is asked.
+    #[serde(default)]
+    pub model: ModelTable,
+    /// What a run may use.
+    #[serde(default)]
+    pub limits: LimitsTable,
+    /// How calls in queries are routed.
+    #[serde(default)]
+    pub routing: RoutingTable,
+    /// The tables added to the schema.
+    #[serde(default)]
+    pub expansion: Vec<ExpansionTable>,
+}
+
+/// `[database]`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct DatabaseTable {
+    /// The SQLite database, relative to the spec.
+    pub path: String,
+    /// Write the expanded tables to a copy at this path instead of into `path`.
+    pub output: Option<String>,
+}
+
+/// `[model]`
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ModelTable {
+    /// Which kind of endpoint answers.
+    #[serde(default)]
+    pub provider: Provider,
+    /// The model's name, as the endpoint knows it.
+    #[serde(default)]
+    pub name: String,
+    /// The endpoint's base URL.
+    pub base_url: Option<String>,
+    /// The name of the environment variable that holds the key (never a key).
+    pub api_key_env: Option<String>,
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
+    /// Price in USD per million tokens.
+    pub price: Option<PriceTable>,
+    /// Files of recorded completions, relative to the spec (`provider = "replay"`).
+    #[serde(default)]
+    pub recordings: Vec<String>,
+    /// Whose facts may be reused: this model's only, or any model's.
+    #[serde(default)]
+    pub reuse: Reuse,
+}
+
+/// Which kind of endpoint answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provider {
+    /// Any OpenAI-compatible endpoint.
+    #[default]
+    Openai,
+    /// Recorded completions, offline.
+    Replay,
+}
+
+/// Whose facts may be reused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reuse {
+    /// Only facts that this model gave.
+    #[default]
+    SameModel,
+    /// Facts of any model.
+    AnyModel,
+}
+
+/// Price in USD per million tokens.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct PriceTable {
+    /// Input tokens.
+    pub input: f64,
+    /// Input tokens that the endpoint had cached; `input` when left out.
+    pub cached_input: Option<f64>,
+    /// Output tokens.
+    pub output: f64,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct LimitsTable {
+    /// Requests in any minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens in any minute, input and output.
+    pub tokens_per_minute: Option<u32>,
+    /// Requests in flight at once.
+    pub concurrency: Option<u32>,
+    /// USD a run may spend.
+    pub budget_usd: Option<f64>,
+}
+
+/// `[routing]`
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct RoutingTable {
+    /// Whether the model may bind a new question to a column.
+    #[serde(default)]
+    pub model: bool,
+}
+
+/// `[[expansion]]`: a table added to the schema.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ExpansionTable {
+    /// The name of the materialized view.
+    pub name: String,
+    /// What its rows are, in a sentence for the model.
+    #[serde(default)]
+    pub about: String,
+    /// Where the keys come from: a table, a SELECT, or `[[expansion.source]]`.
+    pub source: SourceField,
+    /// The columns that identify an entity to the model.
+    pub key: Vec<String>,
+    /// Columns shown to the model that are not part of the key.
+    #[serde(default)]
+    pub context: Vec<String>,
+    /// How many rows share a request.
+    pub rows_per_request: Option<u32>,
+    /// The form of the answers.
+    pub format: Option<Format>,
+    /// Example rows: written out, or a SELECT.
+    pub shots: Option<ShotsField>,
+    /// The columns asked for.
+    #[serde(default)]
+    pub column: Vec<ColumnTable>,
+}
+
+/// The form of the answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// One line a row; the fewest tokens.
+    Csv,
+    /// Schema-constrained JSON.
+    Json,
+}
+
+impl Format {
+    /// The name used in specs and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Where keys come from.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum SourceField {
+    /// A table, a view, or a SELECT.
+    One(String),
+    /// Several sources, each filling some columns.
+    Several(Vec<SourceTable>),
+}
+
+/// `[[expansion.source]]`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct SourceTable {
+    /// A name for the source; its view is `<name>_expanded`.
+    pub name: Option<String>,
+    /// A table or view.
+    pub table: Option<String>,
+    /// A SELECT that yields the key columns (and context columns, if any).
+    pub select: Option<String>,
+    /// The columns this source's keys are asked for; all when left out.
+    pub columns: Option<Vec<String>>,
+}
+
+/// Example rows.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ShotsField {
+    /// Written out: column name to value.
+    Rows(Vec<BTreeMap<String, ShotCell>>),
+    /// A SELECT over the database.
+    Sql(ShotsSql),
+}
+
+/// `shots = { sql = "…", limit = 5 }`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ShotsSql {
+    /// The SELECT; its columns are named as the key, context and columns.
+    pub sql: String,
+    /// How many of its rows serve.
+    pub limit: Option<u32>,
+}
+
+/// A cell of an example row.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ShotCell {
+    /// A single value.
+    One(Literal),
+    /// The values of a one-to-many column.
+    Many(Vec<Literal>),
+}
+
+/// A TOML scalar.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Literal {
+    /// true or false.
+    Boolean(bool),
+    /// A whole number.
+    Integer(i64),
+    /// A number.
+    Real(f64),
+    /// Text.
+    Text(String),
+}
+
+/// `[[expansion.column]]`: a column asked for.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ColumnTable {
+    /// The column's name.
+    pub name: String,
+    /// The type of its values.
+    #[serde(rename = "type", default)]
+    pub kind: Type,
+    /// What is asked for, in a phrase for the model.
+    #[serde(default)]
+    pub about: String,
+    /// The values allowed.
+    pub values: Option<ValuesField>,
+    /// Whether values outside `values` pass.
+    pub open: Option<bool>,
+    /// One-to-many: the values go to a table of their own.
+    pub many: Option<ManyTable>,
+    /// Natural-language questions this column answers.
+    #[serde(default)]
+    pub questions: Vec<QuestionField>,
+}
+
+/// The type of a column's values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Type {
+    /// Any text.
+    #[default]
+    Text,
+    /// A whole number.
+    Integer,
+    /// A number.
+    Real,
+    /// True or false, stored as 1 and 0.
+    Boolean,
+    /// A date, stored as ISO 8601 (`2026-11-21`, `2026-11` or `2026`).
+    Date,
+    /// An absolute URL.
+    Url,
+}
+
+impl Type {
+    /// The name used in specs, prompts and fingerprints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Integer => "integer",
+            Self::Real => "real",
+            Self::Boolean => "boolean",
+            Self::Date => "date",
+            Self::Url => "url",
+        }
+    }
+
+    /// The declared type of the published column. Dates and URLs are TEXT: a
+    /// declared type `DATE` has numeric affinity in SQLite and would turn the
+    /// year `2009` into a number.
+    #[must_use]
+    pub fn sql(self) -> &'static str {
+        match self {
+            Self::Text | Self::Date | Self::Url => "TEXT",
+            Self::Integer => "INTEGER",
+            Self::Real => "REAL",
+            Self::Boolean => "BOOLEAN",
+        }
+    }
+}
+
+/// The values a column allows.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ValuesField {
+    /// Written out.
+    List(Vec<Literal>),
+    /// Written out or selected, with options.
+    Table(ValuesTable),
+}
+
+/// `values = { sql = "SELECT …" }` or `values = { list = […], open = true }`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ValuesTable {
+    /// A SELECT of one column.
+    pub sql: Option<String>,
+    /// The values, written out.
+    pub list: Option<Vec<Literal>>,
+    /// Whether other values pass too.
+    pub open: Option<bool>,
+}
+
+/// `many = { table = "…", column = "…" }`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct ManyTable {
+    /// The table of the values, keyed by the expansion's key.
+    pub table: String,
+    /// Its column for the value.
+    pub column: String,
+}
+
+/// A question that a column answers.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum QuestionField {
+    /// Answered by the column itself.
+    Plain(String),
+    /// Answered by SQL over the column.
+    Bound(QuestionTable),
+}
+
+/// `{ ask = "Is the publisher {value}?", sql = "publisher_name = {value}" }`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct QuestionTable {
+    /// The question, with `{value}`, `{number}` or `{date}` slots.
+    pub ask: String,
+    /// The SQL it stands for, with the same slots.
+    pub sql: String,
+}
+
+/// The JSON Schema of the spec, made from the types above.
+#[must_use]
+pub fn json_schema() -> serde_json::Value {
+    let mut schema = schemars::schema_for!(SpecFile).to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("title".into(), "hqdl spec".into());
+    }
+    schema
+}

@@ -1,0 +1,210 @@
+//! The spec: one database, its expansions, model and limits, after every check.
+//!
+//! [`file`] is the TOML as written, [`shape`] finds where it departs from its
+//! schema, [`check`] where it departs from the database; [`problem`] is how both
+//! say so. What stands here carries what was checked: names exist, value lists
+//! are loaded, SQL prepares.
+
+pub mod check;
+pub mod checker;
+pub mod file;
+pub mod problem;
+pub mod shape;
+
+use std::path::PathBuf;
+
+pub use check::{Catalog, Draft, ReadError};
+pub use file::{Format, PriceTable, Provider, Reuse, Type};
+
+use crate::cell::CellValue;
+use crate::key::{Fingerprint, KeyColumns, ListHash, Meaning};
+use crate::value::Value;
+
+/// A checked spec.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// The file it was read from.
+    pub path: PathBuf,
+    /// The database to expand.
+    pub database: PathBuf,
+    /// Where the expanded tables go, when not into `database`.
+    pub output: Option<PathBuf>,
+    /// The model that is asked.
+    pub model: ModelSettings,
+    /// What a run may use.
+    pub limits: Limits,
+    /// Whether the model may bind new questions to columns.
+    pub routing_by_model: bool,
+    /// The tables added to the schema.
+    pub expansions: Vec<Expansion>,
+}
+
+impl Spec {
+    /// The database that the materialized views are published to.
+    #[must_use]
+    pub fn target(&self) -> &PathBuf {
+        self.output.as_ref().unwrap_or(&self.database)
+    }
+
+    /// Where the overrides of this spec are: `superhero.overrides.csv`.
+    #[must_use]
+    pub fn overrides_path(&self) -> PathBuf {
+        self.path.with_extension("overrides.csv")
+    }
+}
+
+/// `[model]`, its paths resolved.
+#[derive(Debug, Clone)]
+pub struct ModelSettings {
+    /// Which kind of endpoint answers.
+    pub provider: Provider,
+    /// The model's name.
+    pub name: String,
+    /// The endpoint's base URL, when not the provider's own.
+    pub base_url: Option<String>,
+    /// The environment variable that holds the key.
+    pub api_key_env: Option<String>,
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
+    /// Price per million tokens.
+    pub price: Option<PriceTable>,
+    /// Recorded completions.
+    pub recordings: Vec<PathBuf>,
+    /// Whose facts may be reused.
+    pub reuse: Reuse,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Requests in any minute.
+    pub requests_per_minute: Option<u32>,
+    /// Tokens in any minute.
+    pub tokens_per_minute: Option<u32>,
+    /// Requests in flight at once.
+    pub concurrency: u32,
+    /// USD a run may spend.
+    pub budget_usd: Option<f64>,
+}
+
+/// A table added to the schema: columns over a semantic key.
+#[derive(Debug, Clone)]
+pub struct Expansion {
+    /// The name of its materialized view.
+    pub name: String,
+    /// What its rows are.
+    pub about: String,
+    /// Where its keys come from.
+    pub sources: Vec<Source>,
+    /// The columns that identify an entity.
+    pub key: KeyColumns,
+    /// Declared types of the key columns, where the source has one.
+    pub key_types: Vec<Option<String>>,
+    /// Columns shown to the model that are not part of the key.
+    pub context: Vec<String>,
+    /// Rows that share a request.
+    pub rows_per_request: u32,
+    /// The form of the answers; `None` leaves it to the endpoint.
+    pub format: Option<Format>,
+    /// Example rows.
+    pub shots: Vec<Shot>,
+    /// The columns asked for.
+    pub columns: Vec<Column>,
+}
+
+impl Expansion {
+    /// The position of a column, by name or by the column of its one-to-many table.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.columns.iter().position(|c| {
+            c.name.eq_ignore_ascii_case(name)
+                || c.many
+                    .as_ref()
+                    .is_some_and(|m| m.column.eq_ignore_ascii_case(name))
+        })
+    }
+}
+
+/// A table or SELECT that yields keys.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// Its name: the table's, or the one the spec gives. Its view is `<name>_expanded`.
+    pub name: Option<String>,
+    /// Where its rows are read.
+    pub rows: SourceRows,
+    /// Positions of the columns its keys are asked for.
+    pub columns: Vec<usize>,
+}
+
+/// Where a source's rows are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceRows {
+    /// A table or view of the database.
+    Table(String),
+    /// A SELECT over the database.
+    Select(String),
+}
+
+/// A column asked for.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// The type of its values.
+    pub kind: Type,
+    /// What is asked for.
+    pub about: String,
+    /// The values allowed.
+    pub values: Option<ValueList>,
+    /// The table of its values, when it is one-to-many.
+    pub many: Option<Many>,
+    /// The questions it answers.
+    pub bindings: Vec<Binding>,
+    /// What it means.
+    pub meaning: Meaning,
+    /// The fingerprint of what it means.
+    pub fingerprint: Fingerprint,
+}
+
+/// The table of a one-to-many column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Many {
+    /// The table's name.
+    pub table: String,
+    /// Its column for the value.
+    pub column: String,
+}
+
+/// The values a column allows.
+#[derive(Debug, Clone)]
+pub struct ValueList {
+    /// The values, without NULLs and repeats, in the order given.
+    pub values: Vec<String>,
+    /// Whether other values pass too.
+    pub open: bool,
+    /// The hash of the content.
+    pub hash: ListHash,
+}
+
+/// A natural-language question bound to a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The question, with slots.
+    pub ask: String,
+    /// The SQL it stands for, with the same slots; `None` is the column itself.
+    pub sql: Option<String>,
+}
+
+/// The slots a question and its SQL may have.
+pub const SLOTS: [&str; 3] = ["{value}", "{number}", "{date}"];
+
+/// An example row: its key, its context, and a cell a column.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shot {
+    /// Values of the key columns.
+    pub key: Vec<Value>,
+    /// Values of the context columns.
+    pub context: Vec<Value>,
+    /// The cells, by position of the column; `Nothing` is shown as unknown.
+    pub cells: Vec<CellValue>,
+}

@@ -1,0 +1,80 @@
+//! What a database holds, as [`spec`](crate::spec) wants to know it.
+
+use rusqlite::types::ValueRef;
+
+use super::{Database, message};
+use crate::spec::Catalog;
+use crate::value::Value;
+
+impl Catalog for Database {
+    fn tables(&self) -> Vec<String> {
+        let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') \
+                   AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\' ORDER BY name";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            self.connection()
+                .prepare(sql)?
+                .query_map([], |row| row.get(0))?
+                .collect()
+        };
+        read().unwrap_or_default()
+    }
+
+    fn columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>> {
+        let read = || -> rusqlite::Result<Vec<(String, Option<String>)>> {
+            self.connection()
+                .prepare("SELECT name, nullif(type, '') FROM pragma_table_info(?1)")?
+                .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        };
+        read().ok().filter(|columns| !columns.is_empty())
+    }
+
+    fn made_by_hqdl(&self, table: &str) -> bool {
+        self.has_bookkeeping()
+            && self
+                .connection()
+                .query_row(
+                    "SELECT 1 FROM hqdl_object WHERE name = ?1 AND type IN ('table', 'view')",
+                    [table],
+                    |_| Ok(()),
+                )
+                .is_ok()
+    }
+
+    fn prepare(&self, sql: &str) -> Result<Vec<String>, String> {
+        let statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
+        if !statement.readonly() {
+            return Err("it would write to the database".to_owned());
+        }
+        if statement.column_count() == 0 {
+            return Err("it yields no columns".to_owned());
+        }
+        if statement.parameter_count() > 0 {
+            return Err("it has parameters".to_owned());
+        }
+        Ok(statement
+            .column_names()
+            .into_iter()
+            .map(str::to_owned)
+            .collect())
+    }
+
+    fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {
+        self.prepare(sql)?;
+        let mut statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
+        let width = statement.column_count();
+        let mut rows = statement.query([]).map_err(|e| message(&e))?;
+        let mut out = Vec::new();
+        while out.len() < limit {
+            let Some(row) = rows.next().map_err(|e| message(&e))? else {
+                break;
+            };
+            let read = |n: usize| {
+                let value = row.get_ref(n).unwrap_or(ValueRef::Null);
+                Value::read(value).map_err(|why| format!("column {} holds {why}", n + 1))
+            };
+            out.push((0..width).map(read).collect::<Result<_, _>>()?);
+        }
+        Ok(out)
+    }
+}

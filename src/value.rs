@@ -1,0 +1,145 @@
+//! A SQL value as a key or a cell holds it, and when two of them are the same.
+//!
+//! There is no blob here: bytes mean nothing to a language model, so a key or a
+//! context column that holds a blob, or text that is not UTF-8, is reported
+//! where it is read ([`Unreadable`]) and never becomes a `Value`.
+
+use std::borrow::Cow;
+
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use serde::{Deserialize, Serialize};
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+/// One SQL value that can be shown to a model and written back to SQLite.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Value {
+    /// SQL NULL; distinct from the empty text.
+    Null,
+    /// A 64-bit integer; booleans are 0 and 1, as in SQLite.
+    Integer(i64),
+    /// A double.
+    Real(f64),
+    /// UTF-8 text.
+    Text(String),
+}
+
+/// Why a value in a database cannot be shown to a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The cell holds a blob.
+    #[error("a blob")]
+    Blob,
+    /// The cell holds text that is not UTF-8.
+    #[error("text that is not UTF-8")]
+    NotUtf8,
+}
+
+impl Value {
+    /// Reads a value out of SQLite.
+    ///
+    /// # Errors
+    /// [`Unreadable`] for blobs and for text that is not UTF-8.
+    pub fn read(value: ValueRef<'_>) -> Result<Self, Unreadable> {
+        match value {
+            ValueRef::Null => Ok(Self::Null),
+            ValueRef::Integer(i) => Ok(Self::Integer(i)),
+            ValueRef::Real(r) => Ok(Self::Real(r)),
+            ValueRef::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Self::Text(text.to_owned())),
+                Err(_) => Err(Unreadable::NotUtf8),
+            },
+            ValueRef::Blob(_) => Err(Unreadable::Blob),
+        }
+    }
+
+    /// The value as text, `None` for NULL; numbers in their one spelling
+    /// (`1` and `1.0` are the same entity, and so is the text `1`).
+    #[must_use]
+    pub fn text(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Null => None,
+            Self::Integer(i) => Some(i.to_string().into()),
+            Self::Real(r) => Some(spell(*r).into()),
+            Self::Text(text) => Some(text.as_str().into()),
+        }
+    }
+
+    /// The canonical text of a key component: Unicode NFC, trimmed, case kept.
+    #[must_use]
+    pub fn canonical(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Text(text) => {
+                let trimmed = text.trim();
+                if is_nfc_quick(trimmed.chars()) == IsNormalized::Yes {
+                    Some(trimmed.into())
+                } else {
+                    Some(trimmed.nfc().collect::<String>().into())
+                }
+            }
+            other => other.text(),
+        }
+    }
+
+    /// The value as JSON, as it stands in prompts, exports and bookkeeping.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Null => serde_json::Value::Null,
+            Self::Integer(i) => (*i).into(),
+            Self::Real(r) => serde_json::Number::from_f64(*r)
+                .map_or(serde_json::Value::Null, serde_json::Value::Number),
+            Self::Text(text) => text.as_str().into(),
+        }
+    }
+
+    /// The value a JSON scalar stands for; arrays and objects become their text.
+    #[must_use]
+    pub fn from_json(json: &serde_json::Value) -> Self {
+        match json {
+            serde_json::Value::Null => Self::Null,
+            serde_json::Value::Bool(b) => Self::Integer(i64::from(*b)),
+            serde_json::Value::Number(n) => match (n.as_i64(), n.as_f64()) {
+                (Some(i), _) => Self::Integer(i),
+                (None, Some(r)) => Self::Real(r),
+                (None, None) => Self::Text(n.to_string()),
+            },
+            serde_json::Value::String(text) => Self::Text(text.clone()),
+            other => Self::Text(other.to_string()),
+        }
+    }
+}
+
+/// The shortest decimal that reads back as `r`; whole numbers without a point.
+fn spell(r: f64) -> String {
+    format!("{r}")
+}
+
+impl rusqlite::ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(i) => ValueRef::Integer(*i),
+            Self::Real(r) => ValueRef::Real(*r),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+        }))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl std::fmt::Display for Value {
+    /// As a person reads it: NULL by name, text bare.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text().unwrap_or(Cow::Borrowed("NULL")))
+    }
+}
