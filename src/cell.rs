@@ -116,23 +116,13 @@ impl Answer {
     /// A value that needed no repair.
     #[must_use]
     pub fn ok(value: CellValue) -> Self {
-        Self {
-            state: State::Ok,
-            value,
-            raw: None,
-            repair: None,
-        }
+        Self { state: State::Ok, value, raw: None, repair: None }
     }
 
     /// A cell without a value, and the words that led there.
     #[must_use]
     pub fn without_value(state: State, raw: impl Into<Option<String>>) -> Self {
-        Self {
-            state,
-            value: CellValue::Nothing,
-            raw: raw.into(),
-            repair: None,
-        }
+        Self { state, value: CellValue::Nothing, raw: raw.into(), repair: None }
     }
 
     /// The same answer with a note of what was repaired.
@@ -162,10 +152,7 @@ impl Tally {
     /// The count of a state.
     #[must_use]
     pub fn get(&self, state: State) -> u64 {
-        State::ALL
-            .iter()
-            .position(|s| *s == state)
-            .map_or(0, |at| self.0[at])
+        State::ALL.iter().position(|s| *s == state).map_or(0, |at| self.0[at])
     }
 
     /// All cells.
@@ -177,11 +164,7 @@ impl Tally {
     /// Cells that show no value.
     #[must_use]
     pub fn without_value(&self) -> u64 {
-        State::ALL
-            .iter()
-            .filter(|s| !s.shows())
-            .map(|s| self.get(*s))
-            .sum()
+        State::ALL.iter().filter(|s| !s.shows()).map(|s| self.get(*s)).sum()
     }
 
     /// Adds another tally to this one.

@@ -54,11 +54,7 @@ impl KeyColumns {
     /// Key columns in the order the spec gives them.
     #[must_use]
     pub fn new(names: Vec<String>) -> Self {
-        let mut sorted: Vec<_> = names
-            .iter()
-            .enumerate()
-            .map(|(i, n)| (i, quote(n)))
-            .collect();
+        let mut sorted: Vec<_> = names.iter().enumerate().map(|(i, n)| (i, quote(n))).collect();
         sorted.sort_by(|a, b| names[a.0].cmp(&names[b.0]));
         Self { names, sorted }
     }
@@ -204,9 +200,5 @@ fn tagged(context: &str, parts: &[&str]) -> String {
 
 /// White space folded to single blanks, NFC.
 fn fold(text: &str) -> String {
-    text.split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-        .nfc()
-        .collect()
+    text.split_whitespace().collect::<Vec<_>>().join(" ").nfc().collect()
 }

@@ -1,3 +1,7 @@
 //! The `hqdl` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hqdl::cli::main()
+}

@@ -10,10 +10,7 @@ pub fn name(name: &str) -> String {
 /// Quoted identifiers, joined by commas, each after `prefix`.
 #[must_use]
 pub fn names<'a>(prefix: &str, all: impl IntoIterator<Item = &'a String>) -> String {
-    let quoted: Vec<String> = all
-        .into_iter()
-        .map(|n| format!("{prefix}{}", name(n)))
-        .collect();
+    let quoted: Vec<String> = all.into_iter().map(|n| format!("{prefix}{}", name(n))).collect();
     quoted.join(", ")
 }
 

@@ -42,11 +42,7 @@ pub struct Record {
 impl Record {
     /// Takes a later fact in. An error never replaces an answer.
     pub fn merge(&mut self, fact: Fact) {
-        match self
-            .facts
-            .iter_mut()
-            .find(|f| f.meaning == fact.meaning && f.model == fact.model)
-        {
+        match self.facts.iter_mut().find(|f| f.meaning == fact.meaning && f.model == fact.model) {
             None => self.facts.push(fact),
             Some(kept) => {
                 if fact.answer.state != State::Error || kept.answer.state == State::Error {
@@ -71,29 +67,17 @@ impl Index {
     /// [`FactsError`] when it cannot be made at all.
     pub fn open(path: &Path, journal: &Journal) -> Result<Self, FactsError> {
         let index = match open(path) {
-            Ok(db) => Self {
-                db,
-                path: path.to_owned(),
-            },
+            Ok(db) => Self { db, path: path.to_owned() },
             // Damaged: the journal has everything, so begin again.
             Err(_) => {
-                std::fs::remove_dir_all(path).map_err(|error| FactsError::File {
-                    path: path.to_owned(),
-                    error,
-                })?;
-                let db = open(path).map_err(|message| FactsError::Index {
-                    path: path.to_owned(),
-                    message,
-                })?;
-                Self {
-                    db,
-                    path: path.to_owned(),
-                }
+                std::fs::remove_dir_all(path)
+                    .map_err(|error| FactsError::File { path: path.to_owned(), error })?;
+                let db = open(path)
+                    .map_err(|message| FactsError::Index { path: path.to_owned(), message })?;
+                Self { db, path: path.to_owned() }
             }
         };
-        let behind = index
-            .head()
-            .filter(|head| journal.head().is_ok_and(|last| *head <= last));
+        let behind = index.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
         match behind {
             Some(head) => index.follow(journal, head)?,
             None => {
@@ -136,9 +120,7 @@ impl Index {
             let mut record = self.get(&entity)?.unwrap_or_default();
             facts.into_iter().for_each(|f| record.merge(f));
             let bytes = postcard::to_stdvec(&record).map_err(|e| self.failed(&e.to_string()))?;
-            self.db
-                .insert(entity.as_str(), bytes)
-                .map_err(|e| self.error(&e))?;
+            self.db.insert(entity.as_str(), bytes).map_err(|e| self.error(&e))?;
         }
         // Last, so that whatever a crash cuts off is followed again.
         self.set_head(head)
@@ -154,9 +136,7 @@ impl Index {
             if key.starts_with(b"\0") {
                 return None;
             }
-            let entity = std::str::from_utf8(&key)
-                .ok()
-                .and_then(|text| Entity::parse(text).ok());
+            let entity = std::str::from_utf8(&key).ok().and_then(|text| Entity::parse(text).ok());
             Some(match entity {
                 Some(entity) => self.decode(&value).map(|record| (entity, record)),
                 None => Err(self.failed("a key that is no entity")),
@@ -205,10 +185,7 @@ impl Index {
     fn set_head(&self, head: i64) -> Result<(), FactsError> {
         let bytes =
             postcard::to_stdvec(&(VERSION, head)).map_err(|e| self.failed(&e.to_string()))?;
-        self.db
-            .insert(HEAD, bytes)
-            .map(|_| ())
-            .map_err(|e| self.error(&e))
+        self.db.insert(HEAD, bytes).map(|_| ()).map_err(|e| self.error(&e))
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
@@ -220,10 +197,7 @@ impl Index {
     }
 
     fn failed(&self, message: &str) -> FactsError {
-        FactsError::Index {
-            path: self.path.clone(),
-            message: message.to_owned(),
-        }
+        FactsError::Index { path: self.path.clone(), message: message.to_owned() }
     }
 }
 

@@ -66,9 +66,7 @@ impl Journal {
     pub fn open(path: &Path) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let connection = Connection::open(path).map_err(error)?;
-        connection
-            .busy_timeout(std::time::Duration::from_secs(5))
-            .map_err(error)?;
+        connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(error)?;
         // FULL: what was paid for survives a power cut, too. The writer groups
         // commits, so this costs one fsync for many answers.
         connection
@@ -77,10 +75,7 @@ impl Journal {
             )
             .map_err(error)?;
         migrate::journal(&connection).map_err(error)?;
-        Ok(Self {
-            path: path.to_owned(),
-            connection,
-        })
+        Ok(Self { path: path.to_owned(), connection })
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -224,16 +219,20 @@ impl Journal {
             .connection
             .prepare_cached("INSERT INTO answer (completion, entity, cells) VALUES (?1, ?2, ?3)")?;
         let cells: Vec<Json> = facts.iter().map(fact_json).collect();
-        insert.insert(params![
-            completion,
-            entity.as_str(),
-            Json::Array(cells).to_string()
-        ])
+        insert.insert(params![completion, entity.as_str(), Json::Array(cells).to_string()])
     }
 
     /// The last line of the journal.
     pub(super) fn head(&self) -> Result<i64, FactsError> {
         self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
+    }
+
+    /// The last completion there is.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn last_completion(&self) -> Result<i64, FactsError> {
+        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0)))
     }
 
     /// Visits the facts that came after a line of the journal, in order.
@@ -253,13 +252,7 @@ impl Journal {
         let mut rows = statement.query([line]).map_err(error)?;
         while let Some(row) = rows.next().map_err(error)? {
             let read = || -> rusqlite::Result<(i64, String, String, i64, u32)> {
-                Ok((
-                    row.get(0)?,
-                    row.get(1)?,
-                    row.get(2)?,
-                    row.get(3)?,
-                    row.get(4)?,
-                ))
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
             };
             let (id, entity, cells, completion, model) = read().map_err(error)?;
             let damaged = |what: String| FactsError::Journal {
@@ -345,11 +338,7 @@ impl Journal {
             "value_list" => "SELECT id, hash FROM value_list",
             _ => "SELECT id, meaning FROM meaning",
         };
-        self.run(|c| {
-            c.prepare(sql)?
-                .query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?
-                .collect()
-        })
+        self.run(|c| c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect())
     }
 }
 
@@ -372,9 +361,7 @@ pub struct Totals {
 #[must_use]
 pub fn now() -> String {
     let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_millisecond(now.as_millisecond())
-        .unwrap_or(now)
-        .to_string()
+    jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
 }
 
 fn intern(
@@ -409,11 +396,7 @@ fn fact_json(fact: &Fact) -> Json {
 
 fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
     let text = |n: usize| cell.get(n).and_then(Json::as_str).map(str::to_owned);
-    let id = |n: usize| {
-        cell.get(n)
-            .and_then(Json::as_u64)
-            .and_then(|i| u32::try_from(i).ok())
-    };
+    let id = |n: usize| cell.get(n).and_then(Json::as_u64).and_then(|i| u32::try_from(i).ok());
     Some(Fact {
         meaning: id(0)?,
         list: id(1),
@@ -429,8 +412,5 @@ fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
 }
 
 fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
-    FactsError::Journal {
-        path: path.to_owned(),
-        message: store::message(error),
-    }
+    FactsError::Journal { path: path.to_owned(), message: store::message(error) }
 }

@@ -118,11 +118,8 @@ impl Wanted {
                 let meaning = journal.meaning(&column.meaning)?;
                 let mut earlier = journal.meanings_named(&column.name)?;
                 earlier.retain(|m| *m != meaning);
-                let list = column
-                    .values
-                    .as_ref()
-                    .map(|v| journal.value_list(&v.hash))
-                    .transpose()?;
+                let list =
+                    column.values.as_ref().map(|v| journal.value_list(&v.hash)).transpose()?;
                 let checker = Checker::new(column);
                 Ok(WantedColumn {
                     meaning,
@@ -134,11 +131,7 @@ impl Wanted {
                 })
             })
             .collect::<Result<_, FactsError>>()?;
-        Ok(Self {
-            model: journal.model(model)?,
-            any_model: reuse == Reuse::AnyModel,
-            columns,
-        })
+        Ok(Self { model: journal.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
     }
 
     /// Asks again for a column: facts of completions up to `before` no longer hold.
@@ -202,10 +195,7 @@ impl Wanted {
         }
         let usable = own.filter(|o| o.answer.state != State::Error || any.is_none());
         let Some(fact) = usable.or(any) else {
-            let earlier = record
-                .facts
-                .iter()
-                .any(|f| wanted.earlier.contains(&f.meaning));
+            let earlier = record.facts.iter().any(|f| wanted.earlier.contains(&f.meaning));
             let reason = match (others, earlier) {
                 (true, _) => Reason::OtherModel,
                 (false, true) => Reason::ChangedColumn,
@@ -229,17 +219,10 @@ impl WantedColumn {
         if state == State::Error {
             return Some(Reason::Failed);
         }
-        if self
-            .refresh_before
-            .is_some_and(|before| fact.completion <= before)
-        {
+        if self.refresh_before.is_some_and(|before| fact.completion <= before) {
             return Some(Reason::Refreshed);
         }
-        if !state.shows()
-            && self
-                .retry_before
-                .is_some_and(|before| fact.completion <= before)
-        {
+        if !state.shows() && self.retry_before.is_some_and(|before| fact.completion <= before) {
             return Some(Reason::Retried);
         }
         if fact.list != self.list {

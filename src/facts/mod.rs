@@ -129,10 +129,7 @@ impl Facts {
             } else {
                 holder.trim().to_owned()
             };
-            return Err(FactsError::Held {
-                dir: dir.to_owned(),
-                holder,
-            });
+            return Err(FactsError::Held { dir: dir.to_owned(), holder });
         }
         let describe = (|| {
             lock.set_len(0)?;

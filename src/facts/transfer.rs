@@ -40,10 +40,8 @@ impl Facts {
         journal.after(0, &mut |_, entity, facts| {
             let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
             for fact in facts {
-                let completion = journal
-                    .completion(fact.completion)?
-                    .map(|(c, _)| c)
-                    .unwrap_or_default();
+                let completion =
+                    journal.completion(fact.completion)?.map(|(c, _)| c).unwrap_or_default();
                 let share = completion.cells.max(1) as f64;
                 let line = json!({
                     "entity": entity,
@@ -60,10 +58,7 @@ impl Facts {
                     "output_tokens": completion.output_tokens as f64 / share,
                     "cost_usd": completion.cost_usd / share,
                 });
-                let file = |error| FactsError::File {
-                    path: "the output".into(),
-                    error,
-                };
+                let file = |error| FactsError::File { path: "the output".into(), error };
                 writeln!(out, "{line}").map_err(file)?;
                 count += 1;
             }
@@ -81,10 +76,7 @@ impl Facts {
     pub fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
         let mut lines = Vec::new();
         for (n, line) in input.lines().enumerate() {
-            let bad = |message: String| FactsError::Import {
-                line: n + 1,
-                message,
-            };
+            let bad = |message: String| FactsError::Import { line: n + 1, message };
             let line = line.map_err(|e| bad(e.to_string()))?;
             if line.trim().is_empty() {
                 continue;
@@ -108,10 +100,7 @@ impl Facts {
             let fact = Fact {
                 meaning: journal.meaning(&line.meaning)?,
                 model: completion.model,
-                list: line
-                    .list
-                    .map(|hash| journal.value_list(&hash))
-                    .transpose()?,
+                list: line.list.map(|hash| journal.value_list(&hash)).transpose()?,
                 completion: 0,
                 answer: line.answer,
             };
@@ -124,20 +113,13 @@ impl Facts {
             let batch = match same {
                 Some(batch) => batch,
                 None => {
-                    batches.push(Batch {
-                        completion,
-                        facts: Vec::new(),
-                    });
+                    batches.push(Batch { completion, facts: Vec::new() });
                     let last = batches.len() - 1;
                     &mut batches[last]
                 }
             };
             batch.completion.cells += 1;
-            match batch
-                .facts
-                .last_mut()
-                .filter(|(entity, _)| *entity == line.entity)
-            {
+            match batch.facts.last_mut().filter(|(entity, _)| *entity == line.entity) {
                 Some((_, facts)) => facts.push(fact),
                 None => batch.facts.push((line.entity, vec![fact])),
             }
@@ -163,26 +145,17 @@ impl Line {
         let text = |field: &str| json.get(field).and_then(Json::as_str).map(str::to_owned);
         let need =
             |field: &str| text(field).ok_or_else(|| format!("`{field}` is missing or not text"));
-        let entity = json
-            .get("entity")
-            .filter(|e| e.is_object())
-            .ok_or("`entity` is missing")?;
+        let entity = json.get("entity").filter(|e| e.is_object()).ok_or("`entity` is missing")?;
         let meaning = json.get("meaning").cloned().ok_or("`meaning` is missing")?;
         let state = need("state")?;
         let state =
             State::from_name(&state).ok_or_else(|| format!("no state is called `{state}`"))?;
-        let value = json
-            .get("value")
-            .map_or(CellValue::Nothing, CellValue::from_json);
+        let value = json.get("value").map_or(CellValue::Nothing, CellValue::from_json);
         if state.shows() != (value != CellValue::Nothing) {
             return Err(format!(
                 "a cell that is `{}` {}",
                 state.name(),
-                if state.shows() {
-                    "needs a value"
-                } else {
-                    "has no value"
-                }
+                if state.shows() { "needs a value" } else { "has no value" }
             ));
         }
         Ok(Self {
@@ -190,12 +163,7 @@ impl Line {
             meaning: serde_json::from_value(meaning).map_err(|e| format!("`meaning`: {e}"))?,
             list: text("list").map(crate::key::ListHash::from_text),
             model: need("model")?,
-            answer: Answer {
-                state,
-                value,
-                raw: text("raw"),
-                repair: text("repair"),
-            },
+            answer: Answer { state, value, raw: text("raw"), repair: text("repair") },
             asked_at: text("asked_at").unwrap_or_else(super::journal::now),
             prompt_hash: text("prompt_hash").unwrap_or_default(),
         })

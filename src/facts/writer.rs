@@ -53,10 +53,7 @@ impl Writer {
                 }
             }
         });
-        Self {
-            jobs: Some(jobs),
-            thread: Some(thread),
-        }
+        Self { jobs: Some(jobs), thread: Some(thread) }
     }
 
     /// Keeps a batch; returns when it is safe on the disk.
@@ -69,12 +66,7 @@ impl Writer {
             path: "journal.sqlite".into(),
             message: "its writer has ended".to_owned(),
         };
-        self.jobs
-            .as_ref()
-            .ok_or_else(gone)?
-            .send((batch, reply))
-            .await
-            .map_err(|_| gone())?;
+        self.jobs.as_ref().ok_or_else(gone)?.send((batch, reply)).await.map_err(|_| gone())?;
         kept.await.map_err(|_| gone())?
     }
 }
@@ -95,23 +87,14 @@ pub(super) fn keep(
     batches: Vec<Batch>,
 ) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
-    let transaction = journal
-        .connection()
-        .unchecked_transaction()
-        .map_err(error)?;
+    let transaction = journal.connection().unchecked_transaction().map_err(error)?;
     let mut head = None;
     let mut facts = Vec::new();
     for batch in batches {
-        let completion = journal
-            .insert_completion(&batch.completion)
-            .map_err(error)?;
+        let completion = journal.insert_completion(&batch.completion).map_err(error)?;
         for (entity, mut of_entity) in batch.facts {
             of_entity.iter_mut().for_each(|f| f.completion = completion);
-            head = Some(
-                journal
-                    .insert_answer(completion, &entity, &of_entity)
-                    .map_err(error)?,
-            );
+            head = Some(journal.insert_answer(completion, &entity, &of_entity).map_err(error)?);
             facts.push((entity, of_entity));
         }
     }
@@ -125,13 +108,9 @@ pub(super) fn keep(
 /// The same error for another sender.
 fn again(error: &FactsError) -> FactsError {
     match error {
-        FactsError::Journal { path, message } => FactsError::Journal {
-            path: path.clone(),
-            message: message.clone(),
-        },
-        other => FactsError::Journal {
-            path: "journal.sqlite".into(),
-            message: other.to_string(),
-        },
+        FactsError::Journal { path, message } => {
+            FactsError::Journal { path: path.clone(), message: message.clone() }
+        }
+        other => FactsError::Journal { path: "journal.sqlite".into(), message: other.to_string() },
     }
 }

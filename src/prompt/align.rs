@@ -53,18 +53,9 @@ impl Keys {
     pub fn new<'r>(rows: impl IntoIterator<Item = &'r [Value]>) -> Self {
         let part = |value: &Value| {
             let text = value.canonical().unwrap_or_default().into_owned();
-            Part {
-                folded: fold(&text),
-                null: *value == Value::Null,
-                text,
-            }
+            Part { folded: fold(&text), null: *value == Value::Null, text }
         };
-        Self {
-            rows: rows
-                .into_iter()
-                .map(|key| key.iter().map(part).collect())
-                .collect(),
-        }
+        Self { rows: rows.into_iter().map(|key| key.iter().map(part).collect()).collect() }
     }
 
     /// How many rows were asked about.
@@ -94,11 +85,7 @@ impl Keys {
                 && let Some((fit, taken)) = self.fits(row, rest)
                 && self.stands_out(row, fit, rest)
             {
-                return Some(Place {
-                    row,
-                    fit,
-                    taken: taken + 1,
-                });
+                return Some(Place { row, fit, taken: taken + 1 });
             }
             // The number is a lie, unless it is no number but part of a key.
         }
@@ -186,9 +173,7 @@ impl Part {
         let field = field.trim();
         if self.null {
             let names = ["", "null", "none", "?", "n/a"];
-            return names
-                .contains(&field.to_lowercase().as_str())
-                .then_some(Fit::Exactly);
+            return names.contains(&field.to_lowercase().as_str()).then_some(Fit::Exactly);
         }
         if field == self.text
             || Value::from(field).canonical().as_deref() == Some(self.text.as_str())
@@ -205,17 +190,11 @@ impl Part {
 
 /// `1`, `1.`, `#1` or `row 1`.
 fn row_number(field: &str) -> Option<usize> {
-    let field = field
-        .trim()
-        .trim_start_matches("row ")
-        .trim_start_matches('#');
+    let field = field.trim().trim_start_matches("row ").trim_start_matches('#');
     field.strip_suffix(['.', ')']).unwrap_or(field).parse().ok()
 }
 
 /// Letters and digits, lower case.
 fn fold(text: &str) -> String {
-    text.chars()
-        .filter(|c| c.is_alphanumeric())
-        .flat_map(char::to_lowercase)
-        .collect()
+    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

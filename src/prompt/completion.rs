@@ -89,32 +89,15 @@ pub fn read(
                 failed(State::Invalid, "the completion is empty", "")
             }
             None => failed(State::Invalid, "no answer for this row", content),
-            Some(row) if conflict => failed(
-                State::Invalid,
-                "two different answers for this row",
-                &row.text,
-            ),
-            Some(Found {
-                cells: Err(why),
-                text,
-                ..
-            }) => failed(State::Invalid, &why, &text),
-            Some(Found {
-                cells: Ok(cells),
-                note,
-                text,
-                ..
-            }) => RowOutcome::Read(match note {
+            Some(row) if conflict => {
+                failed(State::Invalid, "two different answers for this row", &row.text)
+            }
+            Some(Found { cells: Err(why), text, .. }) => failed(State::Invalid, &why, &text),
+            Some(Found { cells: Ok(cells), note, text, .. }) => RowOutcome::Read(match note {
                 None => cells,
                 Some(note) => cells
                     .into_iter()
-                    .map(|a| {
-                        if a.state.shows() {
-                            a.repaired(&note, cut(&text))
-                        } else {
-                            a
-                        }
-                    })
+                    .map(|a| if a.state.shows() { a.repaired(&note, cut(&text)) } else { a })
                     .collect(),
             }),
         })
@@ -122,10 +105,7 @@ pub fn read(
 }
 
 fn same(a: &[Answer], b: &[Answer]) -> bool {
-    a.len() == b.len()
-        && a.iter()
-            .zip(b)
-            .all(|(a, b)| a.state == b.state && a.value == b.value)
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.state == b.state && a.value == b.value)
 }
 
 /// The inside of the code fence, when there is one.

@@ -93,17 +93,13 @@ struct Reading {
 
 fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
     let first = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
-    if let Some(r) = first
-        .as_ref()
-        .filter(|r| r.place.fit == Fit::Exactly && r.good == checkers.len())
+    if let Some(r) =
+        first.as_ref().filter(|r| r.place.fit == Fit::Exactly && r.good == checkers.len())
     {
         return Some(r.found.clone());
     }
     let mut best = first;
-    for fields in [Some(lenient(line)), Some(plain(line)), table(line)]
-        .into_iter()
-        .flatten()
-    {
+    for fields in [Some(lenient(line)), Some(plain(line)), table(line)].into_iter().flatten() {
         let Some(next) = reading(&fields, keys, checkers, line) else {
             continue;
         };
@@ -122,26 +118,14 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> 
     if keys.len() != 1 || line.lines().count() != 1 {
         return None;
     }
-    [quoted(line)?, lenient(line)]
-        .into_iter()
-        .find_map(|fields| {
-            let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-            let cells = cells(&fields, checkers).ok()?;
-            let vouched = cells
-                .iter()
-                .zip(checkers)
-                .any(|(a, c)| a.state == State::Ok && c.vouches());
-            let sound = cells
-                .iter()
-                .all(|a| matches!(a.state, State::Ok | State::Unknown));
-            let note = Some("the key was not echoed".to_owned());
-            (vouched && sound).then(|| Found {
-                row: 0,
-                cells: Ok(cells),
-                note,
-                text: line.to_owned(),
-            })
-        })
+    [quoted(line)?, lenient(line)].into_iter().find_map(|fields| {
+        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        let cells = cells(&fields, checkers).ok()?;
+        let vouched = cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.vouches());
+        let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown));
+        let note = Some("the key was not echoed".to_owned());
+        (vouched && sound).then(|| Found { row: 0, cells: Ok(cells), note, text: line.to_owned() })
+    })
 }
 
 fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) -> Option<Reading> {
@@ -149,29 +133,18 @@ fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) ->
     let place = keys.place(&fields)?;
     let rest = fields.get(place.taken..).unwrap_or_default();
     let cells = cells(rest, checkers);
-    let good = cells
-        .iter()
-        .flatten()
-        .filter(|a| matches!(a.state, State::Ok | State::Unknown))
-        .count();
+    let good =
+        cells.iter().flatten().filter(|a| matches!(a.state, State::Ok | State::Unknown)).count();
     let note = (place.fit == Fit::Partly).then(|| {
         let start = place.taken.saturating_sub(keys.parts());
         format!(
             "the key was echoed as \"{}\"",
-            fields
-                .get(start..place.taken)
-                .unwrap_or_default()
-                .join(", ")
+            fields.get(start..place.taken).unwrap_or_default().join(", ")
         )
     });
     Some(Reading {
         place,
-        found: Found {
-            row: place.row,
-            cells,
-            note,
-            text: line.to_owned(),
-        },
+        found: Found { row: place.row, cells, note, text: line.to_owned() },
         good,
     })
 }
@@ -179,32 +152,17 @@ fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) ->
 /// The fields after the key, as cells; or why they cannot be told apart.
 fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
     let wanted = checkers.len();
-    let trimmed = fields
-        .iter()
-        .rev()
-        .skip_while(|f| f.trim().is_empty())
-        .count();
-    let fields = if fields.len() > wanted {
-        &fields[..trimmed.max(wanted)]
-    } else {
-        fields
-    };
+    let trimmed = fields.iter().rev().skip_while(|f| f.trim().is_empty()).count();
+    let fields = if fields.len() > wanted { &fields[..trimmed.max(wanted)] } else { fields };
     let count = || format!("{} fields where {wanted} were asked for", fields.len());
     let lists: Vec<usize> = (0..wanted).filter(|c| checkers[*c].is_many()).collect();
     match (fields.len(), lists.as_slice()) {
-        (n, _) if n == wanted => Ok(fields
-            .iter()
-            .zip(checkers)
-            .map(|(f, c)| c.text(f))
-            .collect()),
+        (n, _) if n == wanted => Ok(fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect()),
         // A list that was split into fields: all fields too many are its values.
         (n, [list]) if n > wanted => {
             let after = list + 1 + (n - wanted);
-            let mut cells: Vec<Answer> = fields[..*list]
-                .iter()
-                .zip(checkers)
-                .map(|(f, c)| c.text(f))
-                .collect();
+            let mut cells: Vec<Answer> =
+                fields[..*list].iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
             let items: Vec<&str> = fields[*list..after].to_vec();
             let joined = items.join(",");
             cells.push(
@@ -222,14 +180,9 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
         }
         // The list at the end is missing; the rest must be beyond doubt.
         (n, [list]) if n + 1 == wanted && *list == n => {
-            let mut cells: Vec<Answer> = fields
-                .iter()
-                .zip(checkers)
-                .map(|(f, c)| c.text(f))
-                .collect();
-            if !cells
-                .iter()
-                .all(|a| a.state == State::Ok && !matches!(a.value, CellValue::Nothing))
+            let mut cells: Vec<Answer> =
+                fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
+            if !cells.iter().all(|a| a.state == State::Ok && !matches!(a.value, CellValue::Nothing))
             {
                 return Err(count());
             }
@@ -276,10 +229,7 @@ fn lenient(line: &str) -> Vec<String> {
             (Some(_), None) => (rest[1..].trim().to_owned(), ""),
             (None, _) => {
                 let end = rest.find(',').unwrap_or(rest.len());
-                (
-                    rest[..end].trim().trim_end_matches(['\'', '"']).to_owned(),
-                    &rest[end..],
-                )
+                (rest[..end].trim().trim_end_matches(['\'', '"']).to_owned(), &rest[end..])
             }
         };
         fields.push(field);
@@ -292,25 +242,17 @@ fn lenient(line: &str) -> Vec<String> {
 
 /// Where a quoted field ends: at its quote, before a comma or the end.
 fn closing(text: &str, quote: char) -> Option<usize> {
-    text.char_indices()
-        .filter(|(_, c)| *c == quote)
-        .map(|(at, _)| at)
-        .find(|at| {
-            let after = text[at + 1..].trim_start();
-            let escaped = text[..*at].ends_with('\\');
-            !escaped && (after.is_empty() || after.starts_with(','))
-        })
+    text.char_indices().filter(|(_, c)| *c == quote).map(|(at, _)| at).find(|at| {
+        let after = text[at + 1..].trim_start();
+        let escaped = text[..*at].ends_with('\\');
+        !escaped && (after.is_empty() || after.starts_with(','))
+    })
 }
 
 /// No quoting at all: every comma parts.
 fn plain(line: &str) -> Vec<String> {
     line.split(',')
-        .map(|f| {
-            f.trim()
-                .trim_matches(|c| matches!(c, '\'' | '"' | '`'))
-                .trim()
-                .to_owned()
-        })
+        .map(|f| f.trim().trim_matches(|c| matches!(c, '\'' | '"' | '`')).trim().to_owned())
         .collect()
 }
 

@@ -44,19 +44,13 @@ fn collect(json: Json, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
             let is_row = object.contains_key("cells")
                 || object.contains_key("row")
                 || object.keys().any(|k| {
-                    columns
-                        .iter()
-                        .any(|c| c.eq_ignore_ascii_case(k) && !object[k].is_object())
+                    columns.iter().any(|c| c.eq_ignore_ascii_case(k) && !object[k].is_object())
                 });
-            let nested = object
-                .get("rows")
-                .is_some_and(|r| r.is_array() || r.is_object());
+            let nested = object.get("rows").is_some_and(|r| r.is_array() || r.is_object());
             if is_row && !nested {
                 rows.push(object);
             } else {
-                object
-                    .into_iter()
-                    .for_each(|(_, v)| collect(v, columns, rows));
+                object.into_iter().for_each(|(_, v)| collect(v, columns, rows));
             }
         }
         _ => {}
@@ -128,10 +122,8 @@ fn found(
     let (place, note) = match (number, fields) {
         (Some(number), Some(fields)) => {
             let number = number.to_string();
-            let all: Vec<&str> = [number.as_str()]
-                .into_iter()
-                .chain(fields.iter().copied())
-                .collect();
+            let all: Vec<&str> =
+                [number.as_str()].into_iter().chain(fields.iter().copied()).collect();
             let place = keys.place(&all)?;
             // Placed by the key alone: the number said something else.
             if place.taken != all.len() {
@@ -146,59 +138,31 @@ fn found(
         (None, Some(fields)) => (keys.by_key(&fields)?, None),
         // One row was asked about and one came back: it is that one.
         (Some(1) | None, None) if keys.len() == 1 && only => (
-            Place {
-                row: 0,
-                fit: Fit::Partly,
-                taken: 0,
-            },
+            Place { row: 0, fit: Fit::Partly, taken: 0 },
             Some("the key was not echoed".to_owned()),
         ),
         _ => return None,
     };
-    let cells = object
-        .get("cells")
-        .and_then(Json::as_object)
-        .unwrap_or(object);
+    let cells = object.get("cells").and_then(Json::as_object).unwrap_or(object);
     let answers: Vec<Answer> = columns
         .iter()
         .zip(checkers)
         .map(|(name, checker)| {
-            let cell = cells
-                .iter()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name))
-                .map(|(_, v)| v);
-            cell.map_or_else(
-                || Answer::without_value(State::Invalid, None),
-                |c| checker.json(c),
-            )
+            let cell = cells.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
+            cell.map_or_else(|| Answer::without_value(State::Invalid, None), |c| checker.json(c))
         })
         .collect();
     let text = Json::Object(object.clone()).to_string();
-    Some(Found {
-        row: place.row,
-        cells: Ok(answers),
-        note,
-        text,
-    })
+    Some(Found { row: place.row, cells: Ok(answers), note, text })
 }
 
 /// The key as the answer echoes it: an array, an object, or fields of the row.
 fn echoed(object: &Map<String, Json>, names: &[String]) -> Option<Vec<String>> {
-    let text = |json: &Json| {
-        Value::from_json(json)
-            .text()
-            .unwrap_or_default()
-            .into_owned()
-    };
+    let text = |json: &Json| Value::from_json(json).text().unwrap_or_default().into_owned();
     let by_name = |fields: &Map<String, Json>| -> Option<Vec<String>> {
         names
             .iter()
-            .map(|n| {
-                fields
-                    .iter()
-                    .find(|(k, _)| k.eq_ignore_ascii_case(n))
-                    .map(|(_, v)| text(v))
-            })
+            .map(|n| fields.iter().find(|(k, _)| k.eq_ignore_ascii_case(n)).map(|(_, v)| text(v)))
             .collect()
     };
     match object.get("key") {

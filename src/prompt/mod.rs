@@ -112,18 +112,11 @@ impl Frame {
     /// The frame for some columns (by position) of an expansion.
     #[must_use]
     pub fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
-        let asked: Vec<&Column> = columns
-            .iter()
-            .filter_map(|c| expansion.columns.get(*c))
-            .collect();
+        let asked: Vec<&Column> =
+            columns.iter().filter_map(|c| expansion.columns.get(*c)).collect();
         let mut header: Vec<Json> = vec!["row".into()];
         header.extend(
-            expansion
-                .key
-                .names()
-                .iter()
-                .chain(&expansion.context)
-                .map(|n| n.as_str().into()),
+            expansion.key.names().iter().chain(&expansion.context).map(|n| n.as_str().into()),
         );
         let header = Json::Array(header).to_string();
         let system = system(expansion, columns, &asked, format, &header);
@@ -156,11 +149,7 @@ impl Frame {
             user.push_str(&row_line(n + 1, row));
             user.push('\n');
         }
-        Prompt {
-            system: Arc::clone(&self.system),
-            user,
-            schema: self.schema.clone(),
-        }
+        Prompt { system: Arc::clone(&self.system), user, schema: self.schema.clone() }
     }
 }
 
@@ -206,10 +195,7 @@ fn system(
              A list is an array. Write null for what you do not know.\n",
         ),
     }
-    if asked
-        .iter()
-        .any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean))
-    {
+    if asked.iter().any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean)) {
         text.push_str("Write dates as YYYY-MM-DD, booleans as true or false, URLs in full.\n");
     }
     let mut table = json!({ "table": expansion.name });
@@ -250,10 +236,7 @@ fn system(
             line["many"] = true.into();
         }
         if let Some(list) = &column.values {
-            let at = lists
-                .iter()
-                .position(|l| l.hash == list.hash)
-                .unwrap_or_default();
+            let at = lists.iter().position(|l| l.hash == list.hash).unwrap_or_default();
             line["values"] = format!("v{}", at + 1).into();
             if list.open {
                 line["open"] = true.into();
@@ -270,13 +253,7 @@ fn system(
 /// What a column is: its description, else the question it answers.
 fn about(column: &Column) -> Option<&str> {
     let described = Some(column.about.trim()).filter(|a| !a.is_empty());
-    described.or_else(|| {
-        column
-            .bindings
-            .iter()
-            .find(|b| b.sql.is_none())
-            .map(|b| b.ask.as_str())
-    })
+    described.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
 }
 
 fn examples(
@@ -290,10 +267,7 @@ fn examples(
     let _ = writeln!(text, "## Examples\n{header}");
     let mut answers = Vec::new();
     for (n, shot) in expansion.shots.iter().enumerate() {
-        let row = Row {
-            key: shot.key.clone(),
-            context: shot.context.clone(),
-        };
+        let row = Row { key: shot.key.clone(), context: shot.context.clone() };
         let _ = writeln!(text, "{}", row_line(n + 1, &row));
         let cells: Vec<(&str, Json)> = columns
             .iter()
@@ -315,17 +289,14 @@ fn answer_row(number: usize, key: &[Json], cells: &[(&str, Json)], format: Forma
         Format::Csv => {
             let mut fields = vec![number.to_string()];
             fields.extend(
-                key.iter()
-                    .map(|v| Value::from_json(v).text().unwrap_or_default().into_owned()),
+                key.iter().map(|v| Value::from_json(v).text().unwrap_or_default().into_owned()),
             );
             fields.extend(cells.iter().map(|(_, cell)| csv_cell(cell)));
             csv::line(fields.iter().map(String::as_str))
         }
         Format::Json => {
-            let cells: serde_json::Map<String, Json> = cells
-                .iter()
-                .map(|(name, cell)| ((*name).to_owned(), cell.clone()))
-                .collect();
+            let cells: serde_json::Map<String, Json> =
+                cells.iter().map(|(name, cell)| ((*name).to_owned(), cell.clone())).collect();
             json!({ "row": number, "key": key, "cells": cells }).to_string()
         }
     }
@@ -377,11 +348,7 @@ fn schema(expansion: &Expansion, asked: &[&Column]) -> Json {
             Type::Text | Type::Date | Type::Url => "string",
         };
         let mut one = json!({ "type": kind });
-        if let Some(list) = column
-            .values
-            .as_ref()
-            .filter(|l| !l.open && kind == "string")
-        {
+        if let Some(list) = column.values.as_ref().filter(|l| !l.open && kind == "string") {
             let chars: usize = list.values.iter().map(String::len).sum();
             if list.values.len() < values_left && chars < chars_left {
                 values_left -= list.values.len() + 1;

@@ -94,24 +94,10 @@ impl Question {
             }
             let context = cells.split_off(1 + key.len());
             let number = usize::try_from(cells.remove(0).as_u64()?).ok()?;
-            rows.push(AskedRow {
-                number,
-                key: cells,
-                context,
-            });
+            rows.push(AskedRow { number, key: cells, context });
         }
-        let format = if table["format"] == "csv" {
-            Format::Csv
-        } else {
-            Format::Json
-        };
-        Some(Self {
-            table: text(&table["table"]),
-            key,
-            format,
-            columns,
-            rows,
-        })
+        let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
+        Some(Self { table: text(&table["table"]), key, format, columns, rows })
     }
 
     /// The answer to this question as a well-behaved model writes it: `cell`
@@ -122,11 +108,8 @@ impl Question {
             .rows
             .iter()
             .map(|row| {
-                let cells: Vec<(&str, Json)> = self
-                    .columns
-                    .iter()
-                    .map(|c| (c.name.as_str(), cell(row, c)))
-                    .collect();
+                let cells: Vec<(&str, Json)> =
+                    self.columns.iter().map(|c| (c.name.as_str(), cell(row, c))).collect();
                 answer_row(row.number, &row.key, &cells, self.format)
             })
             .collect();

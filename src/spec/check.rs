@@ -2,7 +2,7 @@
 //! every SELECT prepared, every value list loaded, all problems at once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::checker::Checker;
 use super::file::{
@@ -83,10 +83,8 @@ impl Draft {
     /// [`ReadError`] when it cannot be read or is not TOML; what is wrong with
     /// its shape is told by [`Draft::check`], together with everything else.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ReadError::File {
-            path: path.to_owned(),
-            error,
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ReadError::File { path: path.to_owned(), error })?;
         Ok(Self::parse(path, text)?)
     }
 
@@ -98,11 +96,7 @@ impl Draft {
         let (tree, errors) = Tree::parse(&text);
         if !errors.is_empty() {
             drop(tree);
-            return Err(Problems {
-                path: path.to_owned(),
-                text,
-                problems: errors,
-            });
+            return Err(Problems { path: path.to_owned(), text, problems: errors });
         }
         let shape = tree.check(&file::json_schema());
         drop(tree);
@@ -127,11 +121,7 @@ impl Draft {
                     label: String::new(),
                     help: None,
                 });
-                Err(Problems {
-                    path: path.to_owned(),
-                    text,
-                    problems,
-                })
+                Err(Problems { path: path.to_owned(), text, problems })
             }
         }
     }
@@ -154,19 +144,14 @@ impl Draft {
     /// The database this draft is to be checked against.
     #[must_use]
     pub fn database(&self) -> PathBuf {
-        self.database
-            .clone()
-            .unwrap_or_else(|| self.beside(&self.file.database.path))
+        self.database.clone().unwrap_or_else(|| self.beside(&self.file.database.path))
     }
 
     /// Where the expanded tables go, when not into the database.
     #[must_use]
     pub fn output(&self) -> Option<PathBuf> {
         let said = self.file.database.output.as_deref().map(|o| self.beside(o));
-        self.output
-            .clone()
-            .or(said)
-            .filter(|o| *o != self.database())
+        self.output.clone().or(said).filter(|o| *o != self.database())
     }
 
     /// Says that the database itself is the problem.
@@ -184,11 +169,7 @@ impl Draft {
             label: "this database".to_owned(),
             help: Some(help.to_owned()),
         });
-        Problems {
-            path: self.path.clone(),
-            text: self.text.clone(),
-            problems,
-        }
+        Problems { path: self.path.clone(), text: self.text.clone(), problems }
     }
 
     /// Checks the spec against its database. Warnings come with the spec.
@@ -231,16 +212,8 @@ impl Draft {
         let mut problems = check.problems;
         problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
         let failed = problems.iter().any(|p| p.severity == Severity::Error);
-        let problems = Problems {
-            path: self.path.clone(),
-            text: self.text.clone(),
-            problems,
-        };
-        if failed {
-            Err(problems)
-        } else {
-            Ok((spec, problems))
-        }
+        let problems = Problems { path: self.path.clone(), text: self.text.clone(), problems };
+        if failed { Err(problems) } else { Ok((spec, problems)) }
     }
 
     /// A warning about the rows that a place in the spec leads to.
@@ -259,15 +232,11 @@ impl Draft {
     /// Problems of this spec, from elsewhere.
     #[must_use]
     pub fn problems(&self, problems: Vec<Problem>) -> Problems {
-        Problems {
-            path: self.path.clone(),
-            text: self.text.clone(),
-            problems,
-        }
+        Problems { path: self.path.clone(), text: self.text.clone(), problems }
     }
 
     fn beside(&self, path: &str) -> PathBuf {
-        self.path.parent().unwrap_or(Path::new("")).join(path)
+        tidy(&self.path.parent().unwrap_or(Path::new("")).join(path))
     }
 
     fn model(&self, check: &mut Check<'_>) -> ModelSettings {
@@ -297,12 +266,7 @@ impl Draft {
             }
         }
         if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
-            check.error(
-                &at("temperature"),
-                "`temperature` is out of range",
-                "expected 0 to 2",
-                "",
-            );
+            check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");
         }
         if let Some(price) = &model.price {
             let all = [
@@ -356,11 +320,7 @@ impl Draft {
         }
         ModelSettings {
             provider: model.provider,
-            name: if model.name.is_empty() {
-                "replay".to_owned()
-            } else {
-                model.name.clone()
-            },
+            name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
             base_url: model.base_url.clone(),
             api_key_env: model.api_key_env.clone(),
             temperature: model.temperature,
@@ -387,10 +347,7 @@ impl Draft {
                 );
             }
         }
-        if limits
-            .budget_usd
-            .is_some_and(|usd| !(usd >= 0.0 && usd.is_finite()))
-        {
+        if limits.budget_usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
             check.error(
                 &at("budget_usd"),
                 "`budget_usd` is no amount",
@@ -405,6 +362,27 @@ impl Draft {
             budget_usd: limits.budget_usd,
         }
     }
+}
+
+/// `specs/../examples/x` as `examples/x`, where that is the same place (a
+/// symbolic link may make it another).
+fn tidy(path: &Path) -> PathBuf {
+    let mut short = PathBuf::new();
+    for part in path.components() {
+        let plain = short.components().next_back().is_some_and(|c| matches!(c, Component::Normal(_)));
+        match part {
+            Component::ParentDir if plain => {
+                short.pop();
+            }
+            Component::CurDir => {}
+            other => short.push(other),
+        }
+    }
+    let folder = |p: &Path| {
+        let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        parent.canonicalize().ok()
+    };
+    if folder(&short).is_some() && folder(&short) == folder(path) { short } else { path.to_owned() }
 }
 
 struct Check<'c> {
@@ -576,11 +554,7 @@ impl Check<'_> {
                 };
                 self.source_columns(&at, place, e, &rows, &mut types);
                 let name = matches!(rows, SourceRows::Table(_)).then(|| text.clone());
-                sources.push(Source {
-                    name,
-                    rows,
-                    columns: all,
-                });
+                sources.push(Source { name, rows, columns: all });
             }
             SourceField::Several(tables) => {
                 if tables.is_empty() {
@@ -610,11 +584,7 @@ impl Check<'_> {
                             continue;
                         }
                     };
-                    let field = if table.table.is_some() {
-                        "table"
-                    } else {
-                        "select"
-                    };
+                    let field = if table.table.is_some() { "table" } else { "select" };
                     self.source_columns(&join(&here, &[field.into()]), place, e, &rows, &mut types);
                     let columns = match &table.columns {
                         None => all.clone(),
@@ -623,11 +593,7 @@ impl Check<'_> {
                         }
                     };
                     let name = table.name.clone().or_else(|| table.table.clone());
-                    sources.push(Source {
-                        name,
-                        rows,
-                        columns,
-                    });
+                    sources.push(Source { name, rows, columns });
                 }
                 for (n, column) in e.column.iter().enumerate() {
                     if !sources.iter().any(|s| s.columns.contains(&n)) && !sources.is_empty() {
@@ -653,11 +619,7 @@ impl Check<'_> {
     ) -> Vec<usize> {
         let mut found = Vec::new();
         for (n, name) in names.iter().enumerate() {
-            match e
-                .column
-                .iter()
-                .position(|c| c.name.eq_ignore_ascii_case(name))
-            {
+            match e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) {
                 Some(at) => found.push(at),
                 None => {
                     let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
@@ -757,12 +719,7 @@ impl Check<'_> {
         if let Some(many) = &c.many {
             self.table_name(&at("many"), &many.table);
             if many.column.trim().is_empty() {
-                self.error(
-                    &at("many"),
-                    "the one-to-many table needs a `column`",
-                    "",
-                    "",
-                );
+                self.error(&at("many"), "the one-to-many table needs a `column`", "", "");
             } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
                 self.error(
                     &at("many"),
@@ -800,10 +757,10 @@ impl Check<'_> {
             kind: c.kind,
             about: c.about.clone(),
             values,
-            many: c.many.as_ref().map(|m| Many {
-                table: m.table.clone(),
-                column: m.column.clone(),
-            }),
+            many: c
+                .many
+                .as_ref()
+                .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
             bindings,
             fingerprint: meaning.fingerprint(),
             meaning,
@@ -860,11 +817,7 @@ impl Check<'_> {
                 "",
             );
         }
-        ValueList {
-            hash: ListHash::of(&values),
-            values,
-            open,
-        }
+        ValueList { hash: ListHash::of(&values), values, open }
     }
 
     fn values_of(&mut self, place: &[Step], sql: &str) -> Vec<Value> {
@@ -880,10 +833,7 @@ impl Check<'_> {
             Ok(columns) if columns.len() != 1 => {
                 self.error(
                     place,
-                    &format!(
-                        "a value list is one column, this SELECT yields {}",
-                        columns.len()
-                    ),
+                    &format!("a value list is one column, this SELECT yields {}", columns.len()),
                     "expected one column",
                     "",
                 );
@@ -924,10 +874,9 @@ impl Check<'_> {
         if normal.is_empty() {
             self.error(place, "a question is empty", "", "");
         }
-        if let Some(before) = self.asked.insert(
-            format!("{}\u{0}{normal}", e.key.join("\u{0}")),
-            c.name.clone(),
-        ) {
+        if let Some(before) =
+            self.asked.insert(format!("{}\u{0}{normal}", e.key.join("\u{0}")), c.name.clone())
+        {
             self.error(
                 place,
                 &format!("the question \"{ask}\" is asked of `{before}` too"),
@@ -1038,11 +987,8 @@ impl Check<'_> {
         columns: &[Column],
         row: &BTreeMap<String, ShotCell>,
     ) -> Option<Shot> {
-        let find = |name: &str| {
-            row.iter()
-                .find(|(n, _)| n.eq_ignore_ascii_case(name))
-                .map(|(_, v)| v)
-        };
+        let find =
+            |name: &str| row.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
         let scalar = |name: &String| match find(name) {
             Some(ShotCell::One(one)) => literal(one),
             Some(ShotCell::Many(_)) | None => Value::Null,
@@ -1053,11 +999,7 @@ impl Check<'_> {
             .chain(&e.context)
             .map(String::as_str)
             .chain(e.column.iter().map(|c| c.name.as_str()))
-            .chain(
-                e.column
-                    .iter()
-                    .filter_map(|c| c.many.as_ref().map(|m| m.column.as_str())),
-            )
+            .chain(e.column.iter().filter_map(|c| c.many.as_ref().map(|m| m.column.as_str())))
             .collect();
         for name in row.keys() {
             if !names.iter().any(|n| n.eq_ignore_ascii_case(name)) {
@@ -1115,11 +1057,7 @@ impl Check<'_> {
             }
         }
         if cells.iter().all(|c| *c == CellValue::Nothing) {
-            self.warn(
-                place,
-                "a shot shows no column",
-                "give it the values of some columns",
-            );
+            self.warn(place, "a shot shows no column", "give it the values of some columns");
         }
         Some(Shot {
             key: e.key.iter().map(scalar).collect(),
@@ -1137,21 +1075,12 @@ fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
     let mut names: Vec<&str> = e.key.iter().map(String::as_str).collect();
     match &c.many {
         Some(many) => names.push(&many.column),
-        None => names.extend(
-            e.column
-                .iter()
-                .filter(|c| c.many.is_none())
-                .map(|c| c.name.as_str()),
-        ),
+        None => names.extend(e.column.iter().filter(|c| c.many.is_none()).map(|c| c.name.as_str())),
     }
-    let row: Vec<String> = names
-        .iter()
-        .map(|n| format!("NULL AS {}", crate::sql::name(n)))
-        .collect();
+    let row: Vec<String> =
+        names.iter().map(|n| format!("NULL AS {}", crate::sql::name(n))).collect();
     let rest = sql.trim();
-    let exists = rest
-        .get(..6)
-        .is_some_and(|s| s.eq_ignore_ascii_case("exists"));
+    let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"));
     let mut expression = match &c.many {
         Some(many) if exists && !rest[6..].trim_start().starts_with('(') => {
             format!("{} = {}", crate::sql::name(&many.column), &rest[6..])
@@ -1169,15 +1098,10 @@ fn join(place: &[Step], more: &[Step]) -> Vec<Step> {
 }
 
 fn is_select(text: &str) -> bool {
-    let first = text
-        .trim_start()
-        .split(|c: char| !c.is_ascii_alphabetic())
-        .next()
-        .unwrap_or_default();
+    let first =
+        text.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     text.trim().contains(char::is_whitespace)
-        && ["select", "with", "values"]
-            .iter()
-            .any(|k| first.eq_ignore_ascii_case(k))
+        && ["select", "with", "values"].iter().any(|k| first.eq_ignore_ascii_case(k))
 }
 
 fn literal(literal: &Literal) -> Value {
@@ -1197,9 +1121,7 @@ fn shot_cell(value: Value) -> Option<ShotCell> {
         Value::Real(r) => Literal::Real(r),
         Value::Text(text) => {
             if let Ok(serde_json::Value::Array(items)) = serde_json::from_str(&text) {
-                let items = items
-                    .iter()
-                    .map(|i| Literal::Text(Value::from_json(i).to_string()));
+                let items = items.iter().map(|i| Literal::Text(Value::from_json(i).to_string()));
                 return Some(ShotCell::Many(items.collect()));
             }
             Literal::Text(text)
@@ -1209,7 +1131,5 @@ fn shot_cell(value: Value) -> Option<ShotCell> {
 }
 
 fn did_you_mean<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(wrong, known)
-        .map(|n| format!("did you mean `{n}`?"))
-        .unwrap_or_default()
+    nearest(wrong, known).map(|n| format!("did you mean `{n}`?")).unwrap_or_default()
 }

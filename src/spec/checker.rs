@@ -67,11 +67,7 @@ impl Lookup {
                 .entry(value.trim().to_lowercase())
                 .and_modify(|e| *e = None)
                 .or_insert(Some(at));
-            lookup
-                .squeezed
-                .entry(squeeze(value))
-                .and_modify(|e| *e = None)
-                .or_insert(Some(at));
+            lookup.squeezed.entry(squeeze(value)).and_modify(|e| *e = None).or_insert(Some(at));
         }
         lookup
     }
@@ -137,10 +133,7 @@ fn digits(text: &str) -> impl Iterator<Item = char> {
 
 /// Letters and digits only, lower case.
 fn squeeze(text: &str) -> String {
-    text.chars()
-        .filter(|c| c.is_alphanumeric())
-        .flat_map(char::to_lowercase)
-        .collect()
+    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
 impl Checker {
@@ -218,9 +211,9 @@ impl Checker {
                     None => Answer::without_value(State::Invalid, json.to_string()),
                 }
             }
-            Json::Array(items) if items.len() == 1 => self
-                .json(&items[0])
-                .repaired("a list of one taken as its value", &json.to_string()),
+            Json::Array(items) if items.len() == 1 => {
+                self.json(&items[0]).repaired("a list of one taken as its value", &json.to_string())
+            }
             Json::Array(_) | Json::Object(_) => {
                 Answer::without_value(State::Invalid, json.to_string())
             }
@@ -248,11 +241,7 @@ impl Checker {
         }
         let raw = items.join(" | ");
         if kept.is_empty() && !left_out.is_empty() {
-            let state = if self.list.is_some() {
-                State::NotInList
-            } else {
-                State::Invalid
-            };
+            let state = if self.list.is_some() { State::NotInList } else { State::Invalid };
             return Answer::without_value(state, raw);
         }
         if !left_out.is_empty() {
@@ -260,11 +249,7 @@ impl Checker {
         }
         notes.dedup();
         let answer = Answer::ok(CellValue::Many(kept));
-        if notes.is_empty() {
-            answer
-        } else {
-            answer.repaired(&notes.join("; "), &raw)
-        }
+        if notes.is_empty() { answer } else { answer.repaired(&notes.join("; "), &raw) }
     }
 
     fn scalar(&self, raw: &str) -> Answer {
@@ -330,20 +315,9 @@ impl Checker {
         if let Ok(Json::Array(items)) = serde_json::from_str(text) {
             return self.json(&Json::Array(items));
         }
-        let body = text
-            .strip_prefix('[')
-            .and_then(|t| t.strip_suffix(']'))
-            .unwrap_or(text);
-        let separator = ['|', ';', '\n']
-            .into_iter()
-            .find(|s| body.contains(*s))
-            .unwrap_or(',');
-        if separator == ','
-            && self
-                .list
-                .as_ref()
-                .is_some_and(|l| l.exact.contains_key(body))
-        {
+        let body = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        let separator = ['|', ';', '\n'].into_iter().find(|s| body.contains(*s)).unwrap_or(',');
+        if separator == ',' && self.list.as_ref().is_some_and(|l| l.exact.contains_key(body)) {
             return self.list(&[body.to_owned()]);
         }
         let pieces: Vec<&str> = body.split(separator).collect();
@@ -354,11 +328,7 @@ impl Checker {
             let run = (2..=4.min(pieces.len() - at)).rev().find_map(|n| {
                 let joined = pieces[at..at + n].join(&separator.to_string());
                 let joined = bare(&joined).to_owned();
-                let found = self
-                    .list
-                    .as_ref()?
-                    .folded
-                    .contains_key(&joined.to_lowercase());
+                let found = self.list.as_ref()?.folded.contains_key(&joined.to_lowercase());
                 found.then_some((n, joined))
             });
             let (taken, item) = run.unwrap_or_else(|| (1, bare(pieces[at]).to_owned()));
@@ -414,9 +384,8 @@ fn is_unknown(text: &str) -> bool {
 #[must_use]
 pub fn is_refusal(text: &str) -> bool {
     let lower = text.trim().to_lowercase().replace('\u{2019}', "'");
-    let cannot = ["can't", "cannot", "can not", "unable", "not able"]
-        .iter()
-        .any(|c| lower.contains(c));
+    let cannot =
+        ["can't", "cannot", "can not", "unable", "not able"].iter().any(|c| lower.contains(c));
     let opening = [
         "i can't provide",
         "i cannot provide",
@@ -442,17 +411,13 @@ pub fn is_refusal(text: &str) -> bool {
 }
 
 fn bare(text: &str) -> &str {
-    text.trim()
-        .trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`'))
-        .trim()
+    text.trim().trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`')).trim()
 }
 
 /// Digits, sign, point and exponent only: no `inf`, no `nan`.
 fn plain_number(text: &str) -> bool {
     text.chars().any(|c| c.is_ascii_digit())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))
+        && text.chars().all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))
 }
 
 /// A number with thousands separators, or a whole one written as a decimal.
@@ -465,11 +430,8 @@ fn number(text: &str) -> Option<f64> {
     if grouped && !((1..=3).contains(&first.len()) && groups.clone().all(|g| g.len() == 3)) {
         return None;
     }
-    let joined = format!(
-        "{}.{}",
-        whole.replace(',', ""),
-        if fraction.is_empty() { "0" } else { fraction }
-    );
+    let joined =
+        format!("{}.{}", whole.replace(',', ""), if fraction.is_empty() { "0" } else { fraction });
     if !plain_number(&joined) {
         return None;
     }
@@ -481,10 +443,7 @@ fn number(text: &str) -> Option<f64> {
 fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
     use jiff::civil::Date;
     const NOTE: Option<&str> = Some("date brought to ISO 8601");
-    let shape: String = text
-        .chars()
-        .map(|c| if c.is_ascii_digit() { '9' } else { c })
-        .collect();
+    let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
     let real = |t: &str| Date::strptime("%Y-%m-%d", t).is_ok();
     match shape.as_str() {
         "9999-99-99" => return real(text).then(|| (text.into(), None)),
@@ -492,32 +451,27 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         "9999" => return Some((text.into(), None)),
         _ => {}
     }
-    if let Some((day, _)) = text
-        .split_once(['T', ' '])
-        .filter(|(day, _)| day.len() == 10 && real(day))
+    if let Some((day, _)) =
+        text.split_once(['T', ' ']).filter(|(day, _)| day.len() == 10 && real(day))
     {
         return Some((day.into(), NOTE));
     }
     let tidy =
-        ["st ", "nd ", "rd ", "th "]
-            .iter()
-            .fold(text.replace(',', " "), |t, suffix| match t.find(suffix) {
+        ["st ", "nd ", "rd ", "th "].iter().fold(text.replace(',', " "), |t, suffix| {
+            match t.find(suffix) {
                 Some(at) if t[..at].ends_with(|c: char| c.is_ascii_digit()) => {
                     t.replacen(suffix, " ", 1)
                 }
                 _ => t,
-            });
+            }
+        });
     let tidy = tidy.split_whitespace().collect::<Vec<_>>().join(" ");
-    let formats = [
-        "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y",
-    ];
+    let formats =
+        ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y"];
     if let Some(day) = formats.iter().find_map(|f| Date::strptime(f, &tidy).ok()) {
         return Some((day.to_string().into(), NOTE));
     }
-    let by_slash = [
-        Date::strptime("%d/%m/%Y", &tidy).ok(),
-        Date::strptime("%m/%d/%Y", &tidy).ok(),
-    ];
+    let by_slash = [Date::strptime("%d/%m/%Y", &tidy).ok(), Date::strptime("%m/%d/%Y", &tidy).ok()];
     match by_slash {
         [Some(day), None] | [None, Some(day)] => Some((day.to_string().into(), NOTE)),
         [Some(a), Some(b)] if a == b => Some((a.to_string().into(), NOTE)),
@@ -526,9 +480,7 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
 }
 
 fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
-    let (inner, mut note) = match text
-        .split_once("](")
-        .and_then(|(_, rest)| rest.strip_suffix(')'))
+    let (inner, mut note) = match text.split_once("](").and_then(|(_, rest)| rest.strip_suffix(')'))
     {
         Some(target) => (target, Some("link taken out of its markup")),
         None => match text.strip_prefix('<').and_then(|t| t.strip_suffix('>')) {

@@ -118,9 +118,7 @@ impl Expansion {
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| {
             c.name.eq_ignore_ascii_case(name)
-                || c.many
-                    .as_ref()
-                    .is_some_and(|m| m.column.eq_ignore_ascii_case(name))
+                || c.many.as_ref().is_some_and(|m| m.column.eq_ignore_ascii_case(name))
         })
     }
 }

@@ -46,17 +46,10 @@ impl Problems {
     /// The problems with file, line, column and caret, one after another.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
-        let renderer = if colour {
-            Renderer::styled()
-        } else {
-            Renderer::plain()
-        };
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();
-        let blocks: Vec<String> = self
-            .problems
-            .iter()
-            .map(|p| render(&renderer, &path, &self.text, p))
-            .collect();
+        let blocks: Vec<String> =
+            self.problems.iter().map(|p| render(&renderer, &path, &self.text, p)).collect();
         blocks.join("\n\n")
     }
 
@@ -66,13 +59,7 @@ impl Problems {
         let start = problem.span.as_ref()?.start.min(self.text.len());
         let before = self.text.get(..start)?;
         let line = before.matches('\n').count() + 1;
-        let column = before
-            .rsplit('\n')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .count()
-            + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         Some((line, column))
     }
 
@@ -134,12 +121,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     let lower = wrong.to_lowercase();
     known
         .into_iter()
-        .map(|name| {
-            (
-                strsim::damerau_levenshtein(&lower, &name.to_lowercase()),
-                name,
-            )
-        })
+        .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
         .filter(|(distance, name)| *distance <= 1 + name.len().min(wrong.len()) / 4)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)

@@ -84,16 +84,9 @@ impl<'t> Tree<'t> {
     /// be checked too and no problem hides another.
     #[must_use]
     pub fn check(&self, schema: &Json) -> Shape {
-        let mut walk = Walk {
-            schema,
-            problems: Vec::new(),
-            path: Vec::new(),
-        };
+        let mut walk = Walk { schema, problems: Vec::new(), path: Vec::new() };
         let mended = walk.table(schema, self.root.get_ref(), 0..0);
-        Shape {
-            mended,
-            problems: walk.problems,
-        }
+        Shape { mended, problems: walk.problems }
     }
 }
 
@@ -113,13 +106,7 @@ struct Walk<'s> {
 
 impl<'s> Walk<'s> {
     fn error(&mut self, message: String, span: Range<usize>, label: String, help: Option<String>) {
-        let problem = Problem {
-            severity: Severity::Error,
-            message,
-            span: Some(span),
-            label,
-            help,
-        };
+        let problem = Problem { severity: Severity::Error, message, span: Some(span), label, help };
         self.problems.push((self.path.clone(), problem));
     }
 
@@ -136,11 +123,7 @@ impl<'s> Walk<'s> {
     /// The forms a value may take: the branches of `anyOf` and `oneOf`, without null.
     fn forms(&self, schema: &'s Json) -> Vec<&'s Json> {
         let schema = self.resolve(schema);
-        match schema
-            .get("anyOf")
-            .or_else(|| schema.get("oneOf"))
-            .and_then(Json::as_array)
-        {
+        match schema.get("anyOf").or_else(|| schema.get("oneOf")).and_then(Json::as_array) {
             Some(branches) => branches.iter().flat_map(|b| self.forms(b)).collect(),
             None if schema.get("type").and_then(Json::as_str) == Some("null") => Vec::new(),
             None => vec![schema],
@@ -155,12 +138,7 @@ impl<'s> Walk<'s> {
             let mut expected: Vec<String> = forms.iter().map(|f| describe(f)).collect();
             expected.dedup();
             let message = format!("`{name}` is {}", article(value.get_ref().type_str()));
-            self.error(
-                message,
-                value.span(),
-                format!("expected {}", expected.join(" or ")),
-                None,
-            );
+            self.error(message, value.span(), format!("expected {}", expected.join(" or ")), None);
             return None;
         };
         match value.get_ref() {
@@ -176,23 +154,15 @@ impl<'s> Walk<'s> {
                 Some(all.collect())
             }
             DeValue::String(text) => {
-                let known: Vec<&str> = forms
-                    .iter()
-                    .filter_map(|f| constants(f))
-                    .flatten()
-                    .collect();
+                let known: Vec<&str> =
+                    forms.iter().filter_map(|f| constants(f)).flatten().collect();
                 if known.is_empty() || known.contains(&text.as_ref()) {
                     return Some(text.as_ref().into());
                 }
                 let help =
                     nearest(text, known.iter().copied()).map(|n| format!("did you mean \"{n}\"?"));
                 let label = format!("expected one of {}", known.join(", "));
-                self.error(
-                    format!("`{name}` cannot be \"{text}\""),
-                    value.span(),
-                    label,
-                    help,
-                );
+                self.error(format!("`{name}` cannot be \"{text}\""), value.span(), label, help);
                 None
             }
             DeValue::Integer(integer) => {
@@ -208,20 +178,12 @@ impl<'s> Walk<'s> {
                     (Some(n), _, Some(most)) if n > most => format!("expected at most {most}"),
                     _ => return number.map(Json::from),
                 };
-                self.error(
-                    format!("`{name}` is out of range"),
-                    value.span(),
-                    label,
-                    None,
-                );
+                self.error(format!("`{name}` is out of range"), value.span(), label, None);
                 None
             }
-            DeValue::Float(float) => float
-                .as_str()
-                .replace('_', "")
-                .parse::<f64>()
-                .ok()
-                .map(Json::from),
+            DeValue::Float(float) => {
+                float.as_str().replace('_', "").parse::<f64>().ok().map(Json::from)
+            }
             DeValue::Boolean(b) => Some((*b).into()),
             // A date written bare in TOML is as good as one in quotes.
             DeValue::Datetime(date) => Some(date.to_string().into()),
@@ -243,11 +205,7 @@ impl<'s> Walk<'s> {
                     mended.insert(name.to_owned(), json);
                 }
             } else {
-                let all: Vec<&str> = known
-                    .into_iter()
-                    .flatten()
-                    .map(|(k, _)| k.as_str())
-                    .collect();
+                let all: Vec<&str> = known.into_iter().flatten().map(|(k, _)| k.as_str()).collect();
                 let help =
                     nearest(name, all.iter().copied()).map(|n| format!("did you mean `{n}`?"));
                 let label = format!("expected one of {}", all.join(", "));
@@ -260,24 +218,14 @@ impl<'s> Walk<'s> {
             }
             self.path.pop();
         }
-        for required in schema
-            .get("required")
-            .and_then(Json::as_array)
-            .into_iter()
-            .flatten()
-        {
+        for required in schema.get("required").and_then(Json::as_array).into_iter().flatten() {
             let Some(required) = required.as_str() else {
                 continue;
             };
             if !table.contains_key(required) {
                 self.path.push(required.into());
                 let label = format!("`{required}` is needed here");
-                self.error(
-                    format!("{within} has no `{required}`"),
-                    span.clone(),
-                    label,
-                    None,
-                );
+                self.error(format!("{within} has no `{required}`"), span.clone(), label, None);
                 self.path.pop();
             }
             if let Some(inner) = declared(required).filter(|_| !mended.contains_key(required)) {
@@ -298,16 +246,9 @@ impl<'s> Walk<'s> {
         }
         match types(form).first() {
             Some(&"object") => {
-                let required = form
-                    .get("required")
-                    .and_then(Json::as_array)
-                    .into_iter()
-                    .flatten();
+                let required = form.get("required").and_then(Json::as_array).into_iter().flatten();
                 let fields = required.filter_map(Json::as_str).filter_map(|name| {
-                    Some((
-                        name.to_owned(),
-                        self.empty(form.get("properties")?.get(name)?),
-                    ))
+                    Some((name.to_owned(), self.empty(form.get("properties")?.get(name)?)))
                 });
                 Json::Object(fields.collect())
             }

@@ -78,24 +78,12 @@ impl KeyReport {
                 remarks.push(format!("{n} {what}, such as {}", samples.join("; ")));
             }
         };
-        say(
-            &self.duplicate,
-            "keys stand in several rows and are one entity each",
-        );
+        say(&self.duplicate, "keys stand in several rows and are one entity each");
         say(&self.partly_null, "keys have a part that is NULL");
-        say(
-            &self.unreadable,
-            "keys hold a blob or text that is not UTF-8 and are left out",
-        );
-        say(
-            &self.respelled,
-            "keys are another spelling of an entity and share its facts",
-        );
+        say(&self.unreadable, "keys hold a blob or text that is not UTF-8 and are left out");
+        say(&self.respelled, "keys are another spelling of an entity and share its facts");
         if self.null > 0 {
-            remarks.push(format!(
-                "{} rows have no key at all (NULL) and are left out",
-                self.null
-            ));
+            remarks.push(format!("{} rows have no key at all (NULL) and are left out", self.null));
         }
         remarks
     }
@@ -118,11 +106,7 @@ impl<'db> Keys<'db> {
             key: expansion.key.clone(),
             parts: expansion.key.names().len(),
             context: expansion.context.len(),
-            sources: expansion
-                .sources
-                .iter()
-                .map(|s| s.columns.clone())
-                .collect(),
+            sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
             columns: expansion.columns.len(),
             respelled: HashSet::new(),
             report: KeyReport::default(),
@@ -135,11 +119,8 @@ impl<'db> Keys<'db> {
     fn fill(&self, expansion: &Expansion, filter: Option<&str>) -> rusqlite::Result<()> {
         let list =
             |letter: char, n: usize| (0..n).map(|i| format!("{letter}{i}")).collect::<Vec<_>>();
-        let (k, c, s) = (
-            list('k', self.parts),
-            list('c', self.context),
-            list('s', self.sources.len()),
-        );
+        let (k, c, s) =
+            (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
         let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
         let selects: Vec<String> = expansion
             .sources
@@ -164,12 +145,9 @@ impl<'db> Keys<'db> {
                     .collect();
                 let wanted =
                     filter.map_or_else(|| "1".to_owned(), |f| format!("coalesce(({f}), 0) <> 0"));
-                let columns = [
-                    named(expansion.key.names(), &k),
-                    named(&expansion.context, &c),
-                    flags,
-                ]
-                .concat();
+                let columns =
+                    [named(expansion.key.names(), &k), named(&expansion.context, &c), flags]
+                        .concat();
                 format!("SELECT {}, {wanted} AS w FROM {from}", columns.join(", "))
             })
             .collect();
@@ -199,10 +177,8 @@ impl<'db> Keys<'db> {
             }
         };
         let mut candidates: HashSet<u128> = HashSet::new();
-        let mut statement = self
-            .db
-            .connection()
-            .prepare(&format!("SELECT * FROM temp.{}", self.table))?;
+        let mut statement =
+            self.db.connection().prepare(&format!("SELECT * FROM temp.{}", self.table))?;
         let mut rows = statement.query([])?;
         let copies_at = 1 + self.parts + self.context + self.sources.len();
         while let Some(row) = rows.next()? {
@@ -263,10 +239,8 @@ impl<'db> Keys<'db> {
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut seen: HashSet<u128> = HashSet::new();
-        let mut statement = self
-            .db
-            .connection()
-            .prepare(&format!("SELECT * FROM temp.{}", self.table))?;
+        let mut statement =
+            self.db.connection().prepare(&format!("SELECT * FROM temp.{}", self.table))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let Ok(key) = read(row, 1, self.parts) else {
@@ -308,9 +282,8 @@ impl<'db> Keys<'db> {
 }
 
 fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, String> {
-    let values: Vec<Result<Value, _>> = (from..from + n)
-        .map(|i| Value::read(row.get_ref(i).unwrap_or(ValueRef::Null)))
-        .collect();
+    let values: Vec<Result<Value, _>> =
+        (from..from + n).map(|i| Value::read(row.get_ref(i).unwrap_or(ValueRef::Null))).collect();
     if values.iter().all(Result::is_ok) {
         return Ok(values.into_iter().flatten().collect());
     }

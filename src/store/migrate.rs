@@ -4,9 +4,7 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
-const DATABASE: [&str; 1] = [include_str!(
-    "../../migrations/database/0001_bookkeeping.sql"
-)];
+const DATABASE: [&str; 1] = [include_str!("../../migrations/database/0001_bookkeeping.sql")];
 const JOURNAL: [&str; 1] = [include_str!("../../migrations/journal/0001_facts.sql")];
 
 /// Brings the bookkeeping of an expanded database up to date.
@@ -35,11 +33,7 @@ fn apply(connection: &Connection, all: &[&str]) -> rusqlite::Result<()> {
         if !exists {
             return Ok(0);
         }
-        c.query_row(
-            "SELECT coalesce(max(version), 0) FROM hqdl_migration",
-            [],
-            |row| row.get(0),
-        )
+        c.query_row("SELECT coalesce(max(version), 0) FROM hqdl_migration", [], |row| row.get(0))
     };
     // The usual case takes no lock.
     if version(connection)? >= all.len() {
@@ -49,10 +43,7 @@ fn apply(connection: &Connection, all: &[&str]) -> rusqlite::Result<()> {
     let transaction = if nested {
         None
     } else {
-        Some(rusqlite::Transaction::new_unchecked(
-            connection,
-            TransactionBehavior::Immediate,
-        )?)
+        Some(rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?)
     };
     let done = version(connection)?;
     connection.execute_batch(

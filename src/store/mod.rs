@@ -7,6 +7,8 @@
 
 pub mod keys;
 pub mod migrate;
+pub mod provenance;
+pub mod publish;
 
 pub mod schema;
 
@@ -63,10 +65,7 @@ impl StoreError {
             Some(ErrorCode::NotADatabase) => Self::NotADatabase(path),
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked(path),
             Some(ErrorCode::ReadOnly) => Self::ReadOnly(path),
-            _ => Self::Sqlite {
-                path,
-                message: message(error),
-            },
+            _ => Self::Sqlite { path, message: message(error) },
         }
     }
 
@@ -121,11 +120,7 @@ impl Database {
     /// [`StoreError`] when it is missing, locked, read-only or no database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
         let db = Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        if db
-            .connection
-            .is_readonly("main")
-            .map_err(|e| db.error(&e))?
-        {
+        if db.connection.is_readonly("main").map_err(|e| db.error(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
         Ok(db)
@@ -146,10 +141,7 @@ impl Database {
         connection
             .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
             .map_err(error)?;
-        Ok(Self {
-            path: path.to_owned(),
-            connection,
-        })
+        Ok(Self { path: path.to_owned(), connection })
     }
 
     /// The path.
@@ -185,10 +177,7 @@ impl Database {
                 Some(_) => {}
             }
         }
-        let file = |error| StoreError::File {
-            path: output.to_owned(),
-            error,
-        };
+        let file = |error| StoreError::File { path: output.to_owned(), error };
         if let Some(parent) = output.parent().filter(|p| !p.as_os_str().is_empty()) {
             std::fs::create_dir_all(parent).map_err(file)?;
         }
@@ -201,9 +190,7 @@ impl Database {
                 Connection::open(&part).map_err(|e| StoreError::from_sqlite(&part, &e))?;
             let backup = rusqlite::backup::Backup::new(&self.connection, &mut target)
                 .map_err(|e| self.error(&e))?;
-            backup
-                .run_to_completion(4096, Duration::ZERO, None)
-                .map_err(|e| self.error(&e))?;
+            backup.run_to_completion(4096, Duration::ZERO, None).map_err(|e| self.error(&e))?;
             drop(backup);
             migrate::database(&target).map_err(|e| StoreError::from_sqlite(&part, &e))?;
             target
@@ -212,9 +199,7 @@ impl Database {
                     [&stamp],
                 )
                 .map_err(|e| StoreError::from_sqlite(&part, &e))?;
-            target
-                .close()
-                .map_err(|(_, e)| StoreError::from_sqlite(&part, &e))?;
+            target.close().map_err(|(_, e)| StoreError::from_sqlite(&part, &e))?;
             std::fs::rename(&part, output).map_err(file)
         })();
         if made.is_err() {
@@ -245,11 +230,7 @@ impl Database {
     #[must_use]
     pub fn has_bookkeeping(&self) -> bool {
         self.connection
-            .query_row(
-                "SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_object'",
-                [],
-                |_| Ok(()),
-            )
+            .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_object'", [], |_| Ok(()))
             .is_ok()
     }
 }
@@ -257,30 +238,15 @@ impl Database {
 /// What tells one version of a database file from another, cheaply: path,
 /// size and time of the last change, of the file and of its write-ahead log.
 fn stamp(path: &Path) -> Result<String, StoreError> {
-    let file = |error| StoreError::File {
-        path: path.to_owned(),
-        error,
-    };
+    let file = |error| StoreError::File { path: path.to_owned(), error };
     let full = path.canonicalize().map_err(file)?;
     let part = |path: &Path| -> std::io::Result<String> {
         let meta = std::fs::metadata(path)?;
-        let changed = meta
-            .modified()?
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        Ok(format!(
-            "{} bytes, {}.{:09}",
-            meta.len(),
-            changed.as_secs(),
-            changed.subsec_nanos()
-        ))
+        let changed = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok(format!("{} bytes, {}.{:09}", meta.len(), changed.as_secs(), changed.subsec_nanos()))
     };
     let mut wal = full.as_os_str().to_owned();
     wal.push("-wal");
     let wal = part(Path::new(&wal)).unwrap_or_default();
-    Ok(format!(
-        "{} ({}; {wal})",
-        full.display(),
-        part(&full).map_err(file)?
-    ))
+    Ok(format!("{} ({}; {wal})", full.display(), part(&full).map_err(file)?))
 }

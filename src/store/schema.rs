@@ -11,10 +11,7 @@ impl Catalog for Database {
         let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') \
                    AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\' ORDER BY name";
         let read = || -> rusqlite::Result<Vec<String>> {
-            self.connection()
-                .prepare(sql)?
-                .query_map([], |row| row.get(0))?
-                .collect()
+            self.connection().prepare(sql)?.query_map([], |row| row.get(0))?.collect()
         };
         read().unwrap_or_default()
     }
@@ -52,11 +49,7 @@ impl Catalog for Database {
         if statement.parameter_count() > 0 {
             return Err("it has parameters".to_owned());
         }
-        Ok(statement
-            .column_names()
-            .into_iter()
-            .map(str::to_owned)
-            .collect())
+        Ok(statement.column_names().into_iter().map(str::to_owned).collect())
     }
 
     fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {

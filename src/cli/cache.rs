@@ -1,0 +1,218 @@
+//! `hqdl cache`
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::{Value as Json, json};
+
+use super::failure::Failure;
+use super::progress::thousands;
+use super::{CacheFlags, Talk, session};
+use crate::cell::Tally;
+use crate::facts::Facts;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List facts: entity, column, state, value, model.
+    List {
+        /// Only entities whose key contains this text.
+        #[arg(value_name = "TEXT")]
+        filter: Option<String>,
+        /// At most so many.
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Count facts by column and state; what was ever spent.
+    Stats,
+    /// Write every fact as a line of JSON.
+    Export {
+        /// The file [default: stdout].
+        file: Option<PathBuf>,
+    },
+    /// Take in facts that `export` wrote.
+    Import {
+        /// The file, or - for stdin.
+        file: PathBuf,
+    },
+    /// Make the index again from the journal.
+    Rebuild,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let facts = session::facts(&options.cache, "cache")?;
+    match &options.command {
+        Command::List { filter, limit } => {
+            list(&facts, filter.as_deref(), limit.unwrap_or(usize::MAX), talk)?
+        }
+        Command::Stats => stats(&facts, talk)?,
+        Command::Export { file } => export(&facts, file.as_ref(), talk)?,
+        Command::Import { file } => import(&facts, file, talk)?,
+        Command::Rebuild => {
+            let entities = facts.rebuild()?;
+            if talk.json {
+                anstream::println!("{}", json!({ "entities": entities }));
+            } else if !talk.quiet {
+                anstream::println!("{} entities indexed", thousands(entities));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names of columns and models by their ids.
+struct Names {
+    meanings: BTreeMap<u32, String>,
+    models: BTreeMap<u32, String>,
+}
+
+impl Names {
+    fn read(facts: &Facts) -> Result<Self, Failure> {
+        let journal = facts.journal();
+        let column = |text: String| {
+            let json: Json = serde_json::from_str(&text).unwrap_or(Json::Null);
+            json["column"].as_str().unwrap_or_default().to_owned()
+        };
+        Ok(Self {
+            meanings: journal
+                .names("meaning")?
+                .into_iter()
+                .map(|(id, text)| (id, column(text)))
+                .collect(),
+            models: journal.names("model")?.into_iter().collect(),
+        })
+    }
+}
+
+fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result<(), Failure> {
+    let names = Names::read(facts)?;
+    let name = |map: &BTreeMap<u32, String>, id: u32| map.get(&id).cloned().unwrap_or_default();
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut shown = 0;
+    for entry in facts.index().iter() {
+        let (entity, record) = entry?;
+        if filter.is_some_and(|f| !entity.as_str().to_lowercase().contains(&f.to_lowercase())) {
+            continue;
+        }
+        for fact in record.facts {
+            if shown == limit {
+                return Ok(());
+            }
+            shown += 1;
+            let (column, model) =
+                (name(&names.meanings, fact.meaning), name(&names.models, fact.model));
+            let value = fact.answer.value.to_json();
+            let written = if talk.json {
+                let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
+                let line = json!({ "entity": entity, "column": column, "state": fact.answer.state.name(), "value": value, "model": model });
+                writeln!(out, "{line}")
+            } else {
+                let value = if value.is_null() { String::new() } else { format!(" {value}") };
+                writeln!(out, "{entity} {column}: {}{value} ({model})", fact.answer.state.name())
+            };
+            // A closed pipe (| head) is no failure.
+            if written.is_err() {
+                return Ok(());
+            }
+        }
+    }
+    let _ = out.flush();
+    Ok(())
+}
+
+fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
+    let names = Names::read(facts)?;
+    let mut entities = 0u64;
+    let mut columns: BTreeMap<(String, String), Tally> = BTreeMap::new();
+    for entry in facts.index().iter() {
+        let (_, record) = entry?;
+        entities += 1;
+        for fact in record.facts {
+            let column = names.meanings.get(&fact.meaning).cloned().unwrap_or_default();
+            let model = names.models.get(&fact.model).cloned().unwrap_or_default();
+            columns.entry((column, model)).or_default().add(fact.answer.state, 1);
+        }
+    }
+    let totals = facts.journal().totals()?;
+    if talk.json {
+        let columns: Vec<Json> = columns
+            .iter()
+            .map(|((column, model), tally)| json!({ "column": column, "model": model, "cells": tally.to_json() }))
+            .collect();
+        let all = json!({
+            "directory": facts.dir(), "entities": entities, "columns": columns, "runs": totals.runs,
+            "requests": totals.requests, "input_tokens": totals.input_tokens,
+            "output_tokens": totals.output_tokens, "cost_usd": totals.cost_usd,
+        });
+        anstream::println!("{all}");
+        return Ok(());
+    }
+    anstream::println!("facts in {}", facts.dir().display());
+    anstream::println!("entities  {}", thousands(entities));
+    for ((column, model), tally) in &columns {
+        let states: Vec<String> = crate::cell::State::ALL
+            .iter()
+            .filter(|s| tally.get(**s) > 0)
+            .map(|s| format!("{} {}", s.name(), thousands(tally.get(*s))))
+            .collect();
+        anstream::println!("  {column}: {} ({model})", states.join(", "));
+    }
+    anstream::println!("runs      {}", thousands(totals.runs));
+    anstream::println!("requests  {}", thousands(totals.requests));
+    anstream::println!(
+        "tokens    {} in, {} out",
+        thousands(totals.input_tokens),
+        thousands(totals.output_tokens)
+    );
+    anstream::println!("price     ${:.4}", totals.cost_usd);
+    Ok(())
+}
+
+fn export(facts: &Facts, file: Option<&PathBuf>, talk: Talk) -> Result<(), Failure> {
+    let failed =
+        |e: std::io::Error| Failure::input(format!("cannot write: {e}"), "choose another file");
+    let count = match file {
+        None => {
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            let count = facts.export(&mut out)?;
+            out.flush().map_err(failed)?;
+            count
+        }
+        Some(path) => {
+            let mut out = BufWriter::new(File::create(path).map_err(failed)?);
+            let count = facts.export(&mut out)?;
+            out.flush().map_err(failed)?;
+            count
+        }
+    };
+    if !talk.quiet {
+        anstream::eprintln!("{} facts exported", thousands(count));
+    }
+    Ok(())
+}
+
+fn import(facts: &Facts, file: &PathBuf, talk: Talk) -> Result<(), Failure> {
+    let failed =
+        |e: std::io::Error| Failure::input(format!("cannot read {}: {e}", file.display()), "");
+    let count = if file.as_os_str() == "-" {
+        facts.import(&mut std::io::stdin().lock())?
+    } else {
+        facts.import(&mut BufReader::new(File::open(file).map_err(failed)?))?
+    };
+    if talk.json {
+        anstream::println!("{}", json!({ "imported": count }));
+    } else if !talk.quiet {
+        anstream::println!("{} facts imported", thousands(count));
+    }
+    Ok(())
+}

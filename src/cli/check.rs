@@ -1,0 +1,84 @@
+//! `hqdl check`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::failure::{Failure, WRONG_INPUT, open_database};
+use super::{Talk, session};
+use crate::spec::problem::{Problems, Severity};
+use crate::spec::{Draft, ReadError};
+use crate::store::keys::Keys;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The specs.
+    #[arg(required_unless_present = "schema")]
+    spec: Vec<PathBuf>,
+    /// Check against this database instead of the spec's.
+    #[arg(long, value_name = "PATH")]
+    db: Option<PathBuf>,
+    /// Print the JSON Schema of specs, for editors.
+    #[arg(long)]
+    schema: bool,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    if options.schema {
+        let schema = crate::spec::file::json_schema();
+        anstream::println!("{}", serde_json::to_string_pretty(&schema).unwrap_or_default());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut failed = false;
+    let mut reports = Vec::new();
+    for path in &options.spec {
+        let (problems, summary) = one(path, options)?;
+        let wrong = problems.problems.iter().any(|p| p.severity == Severity::Error);
+        failed |= wrong;
+        session::warn(&problems, Talk { quiet: talk.quiet && !wrong, ..talk });
+        if talk.json {
+            reports.push(json!({ "spec": path, "ok": !wrong, "problems": problems.to_json() }));
+        } else if !wrong && !talk.quiet {
+            anstream::println!("{}: {summary}", path.display());
+        }
+    }
+    if talk.json {
+        anstream::println!("{}", json!({ "ok": !failed, "specs": reports }));
+    }
+    Ok(if failed { ExitCode::from(WRONG_INPUT) } else { ExitCode::SUCCESS })
+}
+
+/// All that is to be said of a spec, and a line when nothing is wrong.
+fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), Failure> {
+    let mut draft = match Draft::read(path) {
+        Ok(draft) => draft,
+        Err(ReadError::Problems(problems)) => return Ok((problems, String::new())),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(db) = &options.db {
+        draft.set_database(db.clone());
+    }
+    let database = match open_database(&draft) {
+        Ok(database) => database,
+        Err(Failure::Problems(problems)) => return Ok((problems, String::new())),
+        Err(failure) => return Err(failure),
+    };
+    let (spec, mut problems) = match draft.check(&database) {
+        Ok(checked) => checked,
+        Err(problems) => return Ok((problems, String::new())),
+    };
+    let mut keys = 0;
+    for (n, expansion) in spec.expansions.iter().enumerate() {
+        let gathered = Keys::gather(&database, expansion, None)?;
+        keys += gathered.report.keys;
+        let place = ["expansion".into(), n.into(), "key".into()];
+        let help = "a semantic key should name one entity, and name it to the model";
+        let remarks = gathered.report.remarks();
+        problems.problems.extend(remarks.into_iter().map(|r| draft.warning(&place, r, help)));
+    }
+    let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();
+    let summary =
+        format!("sound; expansions {}, columns {columns}, keys {keys}", spec.expansions.len());
+    Ok((problems, summary))
+}

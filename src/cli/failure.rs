@@ -1,0 +1,169 @@
+//! What a user is told when a command cannot do its work: what, where, and
+//! what to do next. The only place that prints errors.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use crate::facts::FactsError;
+use crate::generate::Stopped;
+use crate::materialize::MaterializeError;
+use crate::model::{ModelError, SetupError};
+use crate::spec::problem::Problems;
+use crate::spec::{ReadError, check};
+use crate::store::StoreError;
+
+/// Exit code: some cells have no value.
+pub const INCOMPLETE: u8 = 1;
+/// Exit code: wrong input.
+pub const WRONG_INPUT: u8 = 2;
+/// Exit code: the endpoint refused.
+pub const REFUSED: u8 = 4;
+/// Exit code: interrupted.
+pub const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// A message, and what to do.
+    Message {
+        /// What happened.
+        message: String,
+        /// What to do next.
+        hint: String,
+        /// The exit code.
+        exit: u8,
+    },
+    /// Problems of a spec.
+    Problems(Problems),
+}
+
+impl Failure {
+    /// Wrong input.
+    pub fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Message { message: message.into(), hint: hint.into(), exit: WRONG_INPUT }
+    }
+
+    /// Prints it; gives the exit code.
+    pub fn print(&self, as_json: bool) -> ExitCode {
+        let colour = std::io::stderr().is_terminal();
+        match self {
+            Self::Message { message, hint, exit } => {
+                let (bold, help) = if colour {
+                    ("\u{1b}[1;31merror\u{1b}[0m", "\u{1b}[1;36mhelp\u{1b}[0m")
+                } else {
+                    ("error", "help")
+                };
+                anstream::eprintln!("{bold}: {message}");
+                if !hint.is_empty() {
+                    anstream::eprintln!("{help}: {hint}");
+                }
+                if as_json {
+                    anstream::println!(
+                        "{}",
+                        json!({ "event": "error", "message": message, "hint": hint, "exit": exit })
+                    );
+                }
+                ExitCode::from(*exit)
+            }
+            Self::Problems(problems) => {
+                anstream::eprintln!("{}", problems.render(colour));
+                if as_json {
+                    let value = json!({ "event": "error", "problems": problems.to_json(), "exit": WRONG_INPUT });
+                    anstream::println!("{value}");
+                }
+                ExitCode::from(WRONG_INPUT)
+            }
+        }
+    }
+}
+
+/// The message, exit code and hint for a run that stopped on the way.
+pub fn stopped(why: &Stopped) -> (String, String, u8) {
+    match why {
+        Stopped::Interrupted => {
+            ("interrupted".to_owned(), "everything answered is kept; run this again to go on".to_owned(), INTERRUPTED)
+        }
+        Stopped::Endpoint(ModelError::Refused { status, .. }) => {
+            let hint = match status {
+                401 | 403 => "check the key in the variable that `api_key_env` names; everything answered is kept",
+                404 => "check `base_url` and the model's `name`; everything answered is kept",
+                _ => "everything answered is kept; mend the cause and run this again",
+            };
+            (why.to_string(), hint.to_owned(), REFUSED)
+        }
+        Stopped::Endpoint(_) | Stopped::Gone(_) => (
+            why.to_string(),
+            "check that the endpoint of `base_url` is up; everything answered is kept, run this again to go on".to_owned(),
+            REFUSED,
+        ),
+        Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), WRONG_INPUT),
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Problems(problems) => Self::Problems(problems),
+            ReadError::File { .. } => Self::input(
+                error.to_string(),
+                "name a spec file, such as specs/superhero.toml; `hqdl init DB` writes a first one",
+            ),
+        }
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Self {
+        Self::Problems(problems)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<FactsError> for Failure {
+    fn from(error: FactsError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Self {
+        let exit = if matches!(error, SetupError::NoKey(_)) { REFUSED } else { WRONG_INPUT };
+        Self::Message { message: error.to_string(), hint: error.hint(), exit }
+    }
+}
+
+impl From<MaterializeError> for Failure {
+    fn from(error: MaterializeError) -> Self {
+        match error {
+            MaterializeError::Store(e) => e.into(),
+            MaterializeError::Facts(e) => e.into(),
+            MaterializeError::Setup(e) => e.into(),
+            MaterializeError::Stopped(why) => {
+                let (message, hint, exit) = stopped(&why);
+                Self::Message { message, hint, exit }
+            }
+            MaterializeError::NoColumn(_) => {
+                Self::input(error.to_string(), "`hqdl check SPEC` lists the columns")
+            }
+            MaterializeError::Where(_) => Self::input(
+                error.to_string(),
+                "it is SQL over the columns of the source, such as \"height_cm > 200\"",
+            ),
+            MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
+        }
+    }
+}
+
+/// The database of a draft, opened; a database that cannot be is a problem of
+/// the spec, shown at its place.
+pub fn open_database(draft: &check::Draft) -> Result<crate::store::Database, Failure> {
+    crate::store::Database::open(&draft.database())
+        .map_err(|e| draft.database_problem(&e.to_string(), e.hint()).into())
+}

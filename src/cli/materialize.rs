@@ -1,0 +1,161 @@
+//! `hqdl materialize`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::failure::{Failure, INCOMPLETE, INTERRUPTED, stopped};
+use super::progress::{Progress, duration, thousands};
+use super::{ModelFlags, Talk, session};
+use crate::cell::State;
+use crate::materialize::{Report, Selection, Work};
+use crate::model;
+use crate::spec::Spec;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The spec.
+    spec: PathBuf,
+    #[command(flatten)]
+    select: SelectionFlags,
+    #[command(flatten)]
+    flags: ModelFlags,
+}
+
+/// What to ask, of all that is missing.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SelectionFlags {
+    /// Ask for the first N keys that lack something; the next run goes on from there.
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Ask for these columns only.
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    columns: Option<Vec<String>>,
+    /// Ask only for keys of source rows for which this SQL holds.
+    #[arg(long = "where", value_name = "SQL")]
+    filter: Option<String>,
+    /// Ask again for a column, whatever is known.
+    #[arg(long, value_name = "COLUMN")]
+    refresh: Vec<String>,
+    /// Ask again for cells that were answered without a value.
+    #[arg(long)]
+    retry_failed: bool,
+}
+
+impl SelectionFlags {
+    /// As the library takes it.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            limit: self.limit,
+            columns: self.columns.clone(),
+            filter: self.filter.clone(),
+            refresh: self.refresh.clone(),
+            retry_failed: self.retry_failed,
+        }
+    }
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let (progress, listener) = Progress::new(talk);
+    let session = session::open(&options.spec, &options.flags)?;
+    session::warn(&session.warnings, talk);
+    let command = format!("materialize {}", options.spec.display());
+    let facts = session::facts(&options.flags.cache, &command)?;
+    let model = model::connect(&session.spec.model)?;
+    let selection = options.select.selection();
+    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
+    let interrupt = interrupts();
+    let report = work.materialize(&command, &listener, &interrupt)?;
+    progress.finish();
+    let seconds = progress.seconds();
+    if talk.json {
+        print_json(&report, seconds);
+    } else if !talk.quiet {
+        print(&report, &session.spec, seconds);
+    }
+    if let Some(why) = report.stopped.as_deref() {
+        let (message, hint, exit) = stopped(why);
+        return Err(Failure::Message { message, hint, exit });
+    }
+    let complete = report.cells.without_value() == 0 && report.unasked == 0;
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+/// Ctrl-C once: end with everything kept. Twice: end now; what is in flight is lost.
+fn interrupts() -> watch::Receiver<bool> {
+    let (send, receive) = watch::channel(false);
+    std::thread::spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+            return;
+        };
+        runtime.block_on(async {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                let _ = send.send(true);
+                anstream::eprintln!("finishing what is in flight; press Ctrl-C again to leave it");
+            }
+            if tokio::signal::ctrl_c().await.is_ok() {
+                std::process::exit(i32::from(INTERRUPTED));
+            }
+        });
+    });
+    receive
+}
+
+fn print_json(report: &Report, seconds: f64) {
+    let line = json!({
+        "event": "done",
+        "cells": report.cells.to_json(),
+        "cells_reused": report.reused,
+        "cells_unasked": report.unasked,
+        "requests": report.usage.requests,
+        "input_tokens": report.usage.input_tokens,
+        "output_tokens": report.usage.output_tokens,
+        "cost_usd": report.usage.cost_usd,
+        "seconds": seconds,
+        "published": report.published,
+        "target": report.target,
+    });
+    anstream::println!("{line}");
+}
+
+fn print(report: &Report, spec: &Spec, seconds: f64) {
+    let tables: Vec<&str> = spec
+        .expansions
+        .iter()
+        .flat_map(|e| {
+            let many = e.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
+            std::iter::once(e.name.as_str()).chain(many)
+        })
+        .collect();
+    let verb = if report.published { "published" } else { "unchanged" };
+    anstream::println!("{verb}  {} in {}", tables.join(", "), report.target.display());
+    let mut states: Vec<String> = State::ALL
+        .iter()
+        .filter(|s| report.cells.get(**s) > 0)
+        .map(|s| format!("{} {}", s.name(), thousands(report.cells.get(*s))))
+        .collect();
+    if report.unasked > 0 {
+        states.push(format!("not asked {}", thousands(report.unasked)));
+    }
+    anstream::println!(
+        "cells      {}: {}",
+        thousands(report.cells.total() + report.unasked),
+        states.join(", ")
+    );
+    anstream::println!("reused     {}", thousands(report.reused));
+    anstream::println!("requests   {}", thousands(report.usage.requests));
+    anstream::println!(
+        "tokens     {} in, {} out",
+        thousands(report.usage.input_tokens),
+        thousands(report.usage.output_tokens)
+    );
+    let price = if report.priced {
+        format!("${:.4}", report.usage.cost_usd)
+    } else {
+        "unknown (no `price` in [model])".to_owned()
+    };
+    anstream::println!("price      {price}");
+    anstream::println!("time       {}", duration(seconds));
+}

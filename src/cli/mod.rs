@@ -1,0 +1,134 @@
+//! The command line: clap's types, one file a command, and the one place that
+//! prints errors. Data goes to stdout, talk to stderr.
+
+mod cache;
+mod check;
+mod failure;
+mod init;
+mod materialize;
+mod plan;
+mod progress;
+mod session;
+mod why;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use failure::Failure;
+
+/// Expand the schema of a SQLite database with what a language model knows.
+#[derive(Debug, Parser)]
+#[command(name = "hqdl", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    talk: Talk,
+}
+
+const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no value, 2 wrong input, \
+3 budget reached, 4 endpoint refused, 130 interrupted.";
+
+/// How much is said, and how.
+#[derive(Debug, Clone, Copy, Args)]
+struct Talk {
+    /// Print JSON to stdout: a stable contract.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Say nothing but errors.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Say more.
+    #[arg(long, short, global = true)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write a first spec from a database.
+    Init(init::Options),
+    /// Check specs: every problem at once, with its place.
+    Check(check::Options),
+    /// Print what would be asked and why, with tokens, price and time; ask nothing.
+    Plan(plan::Options),
+    /// Ask for the missing cells and publish the expanded tables.
+    Materialize(materialize::Options),
+    /// Tell where a published cell came from.
+    Why(why::Options),
+    /// List, count, move or rebuild the facts kept so far.
+    Cache(cache::Options),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Flags of every command that has a model; they win over the spec.
+#[derive(Debug, Clone, Args)]
+struct ModelFlags {
+    /// The database to expand.
+    #[arg(long, value_name = "PATH")]
+    db: Option<PathBuf>,
+    /// Write the expanded tables to a copy here.
+    #[arg(long, value_name = "PATH")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheFlags,
+    /// Which kind of endpoint answers.
+    #[arg(long, value_enum)]
+    provider: Option<ProviderFlag>,
+    /// The model's name.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The endpoint's base URL.
+    #[arg(long, value_name = "URL")]
+    base_url: Option<String>,
+    /// Recorded completions to replay (implies --provider replay).
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    recordings: Vec<PathBuf>,
+    /// Rows that share a request.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rows_per_request: Option<u32>,
+    /// Requests in flight at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    concurrency: Option<u32>,
+}
+
+/// Where facts are kept.
+#[derive(Debug, Clone, Args)]
+struct CacheFlags {
+    /// The directory of the facts [default: the user's data directory].
+    #[arg(long, value_name = "DIR", env = "HQDL_CACHE")]
+    cache: Option<PathBuf>,
+    /// Start without facts and keep none.
+    #[arg(long, conflicts_with = "cache")]
+    no_cache: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ProviderFlag {
+    Openai,
+    Replay,
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = match cli.command {
+        Command::Init(options) => init::run(&options, cli.talk),
+        Command::Check(options) => check::run(&options, cli.talk),
+        Command::Plan(options) => plan::run(&options, cli.talk),
+        Command::Materialize(options) => materialize::run(&options, cli.talk),
+        Command::Why(options) => why::run(&options, cli.talk),
+        Command::Cache(options) => cache::run(&options, cli.talk),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))
+}

@@ -1,0 +1,139 @@
+//! What a running command says on stderr: a bar on a terminal, plain lines
+//! elsewhere, JSON events on stdout with `--json`.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use super::Talk;
+use crate::generate::{Event, Listener, Usage};
+
+/// How often plain lines are printed.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// A listener that shows a run, and the handle that ends the show.
+pub struct Progress {
+    bar: ProgressBar,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    began: Instant,
+    said: Instant,
+    total: u64,
+    done: u64,
+}
+
+impl Progress {
+    /// Shows a run the way this process is to talk.
+    pub fn new(talk: Talk) -> (Self, Listener) {
+        let bar = if talk.quiet || talk.json || !std::io::stderr().is_terminal() {
+            ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+        } else {
+            ProgressBar::new(0)
+        };
+        let style = ProgressStyle::with_template(
+            "{bar:30} {percent:>3}% {pos}/{len} cells  {msg}  {per_sec}  ETA {eta}",
+        );
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        let now = Instant::now();
+        let state = Arc::new(Mutex::new(State { began: now, said: now, total: 0, done: 0 }));
+        let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
+        let listener: Listener = Arc::new(move |event: &Event| {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            show(event, &mut state, &bar, talk);
+        });
+        (progress, listener)
+    }
+
+    /// Ends the show; the bar stays where it was.
+    pub fn finish(&self) {
+        if self.bar.length().unwrap_or(0) > 0 {
+            self.bar.abandon();
+        }
+    }
+
+    /// Seconds since the beginning.
+    pub fn seconds(&self) -> f64 {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).began.elapsed().as_secs_f64()
+    }
+}
+
+fn show(event: &Event, state: &mut State, bar: &ProgressBar, talk: Talk) {
+    let plain = !talk.quiet && !talk.json && bar.is_hidden();
+    match event {
+        Event::Begin { expansion, cells } => {
+            state.total += cells;
+            bar.set_length(state.total);
+            if talk.json {
+                anstream::println!(
+                    "{}",
+                    json!({ "event": "begin", "expansion": expansion, "cells": cells })
+                );
+            } else if plain {
+                anstream::eprintln!("{expansion}: {cells} cells to ask");
+            }
+        }
+        Event::Kept { cells, usage } => {
+            state.done += cells.total();
+            bar.set_position(state.done);
+            bar.set_message(used(usage));
+            if talk.json {
+                let line = json!({
+                    "event": "kept", "cells": cells.to_json(), "done": state.done, "total": state.total,
+                    "requests": usage.requests, "input_tokens": usage.input_tokens,
+                    "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd,
+                });
+                anstream::println!("{line}");
+            } else if plain && state.said.elapsed() >= LINE_EVERY {
+                state.said = Instant::now();
+                anstream::eprintln!("{}/{} cells, {}", state.done, state.total, used(usage));
+            }
+        }
+        Event::Warning(message) => {
+            if talk.json {
+                anstream::println!("{}", json!({ "event": "warning", "message": message }));
+            }
+            if !talk.quiet && !talk.json {
+                bar.suspend(|| anstream::eprintln!("note: {message}"));
+            }
+        }
+    }
+}
+
+fn used(usage: &Usage) -> String {
+    format!(
+        "{} requests, {} tokens, ${:.4}",
+        thousands(usage.requests),
+        thousands(usage.input_tokens + usage.output_tokens),
+        usage.cost_usd
+    )
+}
+
+/// A number with commas between its thousands.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Seconds as a person reads them.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

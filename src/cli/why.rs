@@ -1,0 +1,172 @@
+//! `hqdl why`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::Talk;
+use super::failure::Failure;
+use crate::spec::Draft;
+use crate::store::Database;
+use crate::store::provenance::{Origin, Published};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The table: an expansion's, or one of a one-to-many column.
+    table: String,
+    /// The key's values, in the order of the key (NULL for NULL), then the column.
+    #[arg(required = true, num_args = 1.., value_name = "KEY… COLUMN")]
+    key_and_column: Vec<String>,
+    /// The expanded database.
+    #[arg(long, value_name = "PATH", conflicts_with = "spec")]
+    db: Option<PathBuf>,
+    /// The spec that expanded it [default: the one in specs/ that makes this table].
+    #[arg(long, value_name = "PATH")]
+    spec: Option<PathBuf>,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let database = Database::open(&target(options)?)?;
+    let published = database.published()?;
+    let Some((column, key)) = options.key_and_column.split_last() else {
+        return Err(Failure::input("no column", "hqdl why TABLE KEY… COLUMN"));
+    };
+    let Some((expansion, column)) = find(&published, &options.table, column) else {
+        return Err(unknown(&published, options, column, &database));
+    };
+    if key.len() > expansion.key.len() {
+        return Err(Failure::input(
+            format!(
+                "the key of `{}` has {} parts, {} are given",
+                expansion.expansion,
+                expansion.key.len(),
+                key.len()
+            ),
+            format!(
+                "hqdl why {} {} {column}",
+                options.table,
+                expansion.key.join(" ").to_uppercase()
+            ),
+        ));
+    }
+    let cells = database.why(&expansion.expansion, key, &column)?;
+    if talk.json {
+        let all: Vec<_> = cells.iter().map(Origin::to_json).collect();
+        anstream::println!("{}", serde_json::Value::Array(all));
+    } else {
+        cells.iter().for_each(print);
+    }
+    if cells.is_empty() {
+        return Err(Failure::input(
+            format!("`{}` has no row with the key {}", expansion.expansion, key.join(", ")),
+            format!("its key is {}; materialize it if the row is new", expansion.key.join(", ")),
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The database to look in: the one named, or where a spec publishes to.
+fn target(options: &Options) -> Result<PathBuf, Failure> {
+    if let Some(db) = &options.db {
+        return Ok(db.clone());
+    }
+    let place = |draft: &Draft| draft.output().unwrap_or_else(|| draft.database());
+    if let Some(spec) = &options.spec {
+        return Ok(place(&Draft::read(spec)?));
+    }
+    let found: Vec<PathBuf> = std::fs::read_dir("specs")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .filter_map(|path| Draft::read(&path).ok())
+        .filter(|draft| {
+            draft.file.expansion.iter().any(|e| {
+                let many = e.column.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
+                std::iter::once(&e.name).chain(many).any(|t| t.eq_ignore_ascii_case(&options.table))
+            })
+        })
+        .map(|draft| place(&draft))
+        .collect();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        _ => Err(Failure::input(
+            format!("{} specs in specs/ make a table `{}`", found.len(), options.table),
+            "name the expanded database with --db, or its spec with --spec",
+        )),
+    }
+}
+
+/// The expansion of a table, and the name of a column of it.
+fn find<'p>(
+    published: &'p [Published],
+    table: &str,
+    column: &str,
+) -> Option<(&'p Published, String)> {
+    published.iter().find_map(|p| {
+        let own = p.expansion.eq_ignore_ascii_case(table);
+        let found = p.columns.iter().find(|(c, t)| {
+            (own || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
+        });
+        // A one-to-many table is asked by its own name with any column.
+        let many = || p.columns.iter().find(|(_, t)| !own && t.eq_ignore_ascii_case(table));
+        found.or_else(many).map(|(c, _)| (p, c.clone()))
+    })
+}
+
+fn unknown(
+    published: &[Published],
+    options: &Options,
+    column: &str,
+    database: &Database,
+) -> Failure {
+    let table = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(&options.table));
+    match table {
+        Some(p) => {
+            let all: Vec<&str> = p.columns.iter().map(|(c, _)| c.as_str()).collect();
+            Failure::input(
+                format!("`{}` has no column `{column}`", p.expansion),
+                format!("its columns are {}", all.join(", ")),
+            )
+        }
+        None if published.is_empty() => Failure::input(
+            format!("{} has no expanded tables", database.path().display()),
+            "run `hqdl materialize SPEC` first",
+        ),
+        None => {
+            let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
+            Failure::input(
+                format!("no expansion `{}`", options.table),
+                format!("there is {}", all.join(", ")),
+            )
+        }
+    }
+}
+
+fn print(cell: &Origin) {
+    anstream::println!("{} {} {}", cell.expansion, cell.key, cell.column);
+    let line = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            anstream::println!("  {name:<12} {value}");
+        }
+    };
+    line("state", Some(cell.state.clone()));
+    let value = match &cell.value {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    };
+    line("value", value);
+    line("said", cell.raw.clone());
+    line("repaired", cell.repair.clone());
+    line("error", cell.error.clone());
+    line("model", cell.model.clone());
+    line("asked", cell.asked_at.clone());
+    line("run", cell.run.map(|r| r.to_string()));
+    line("prompt", cell.prompt_hash.clone());
+    if let (Some(input), Some(output), Some(cost)) =
+        (cell.input_tokens, cell.output_tokens, cell.cost_usd)
+    {
+        line("its share", Some(format!("{input:.1} tokens in, {output:.1} out, ${cost:.6}")));
+    }
+}

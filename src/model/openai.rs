@@ -1,0 +1,260 @@
+//! Any OpenAI-compatible endpoint: OpenAI, Azure, vLLM, Ollama, llama.cpp.
+//!
+//! async-openai speaks the API; one tower service of ours sits below it and
+//! keeps what it would lose: the status of failures whose body is no OpenAI
+//! error, and how long the endpoint asks to wait. Its own retry is not in play;
+//! [`super::ask_patiently`] retries outside.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_openai::config::OpenAIConfig;
+use async_openai::error::OpenAIError;
+use async_openai::middleware::HttpRequestFactory;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value as Json, json};
+
+use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
+use crate::prompt::Prompt;
+use crate::spec::ModelSettings;
+
+/// The endpoint when the spec names none.
+const OPENAI: &str = "https://api.openai.com/v1";
+/// The variable that holds its key.
+const OPENAI_KEY: &str = "OPENAI_API_KEY";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+/// Most of an error's body that is shown.
+const SHOWN: usize = 400;
+
+/// An OpenAI-compatible endpoint and the model asked there.
+pub struct Endpoint {
+    client: async_openai::Client<OpenAIConfig>,
+    model: String,
+    temperature: Option<f64>,
+}
+
+impl Endpoint {
+    /// The endpoint that the settings name. The key is read from the
+    /// environment and stays in memory that is wiped.
+    ///
+    /// # Errors
+    /// [`SetupError::NoKey`] when the named variable is not set. An endpoint of
+    /// one's own (`base_url`) without `api_key_env` is asked without a key.
+    pub fn new(settings: &ModelSettings) -> Result<Self, SetupError> {
+        let variable = match (&settings.api_key_env, &settings.base_url) {
+            (Some(name), _) => Some(name.as_str()),
+            (None, None) => Some(OPENAI_KEY),
+            (None, Some(_)) => None,
+        };
+        let key = match variable {
+            None => SecretString::from("none"),
+            Some(name) => match std::env::var(name) {
+                Ok(key) if !key.trim().is_empty() => SecretString::from(key.trim().to_owned()),
+                // A server on this machine seldom wants one.
+                _ if settings.base_url.as_deref().is_some_and(is_loopback) => {
+                    SecretString::from("none")
+                }
+                _ => return Err(SetupError::NoKey(name.to_owned())),
+            },
+        };
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
+            .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| SetupError::Client(e.to_string()))?;
+        let base = settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
+        let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
+        let client = async_openai::Client::with_config(config).with_http_service(Wire { http });
+        Ok(Self { client, model: settings.name.clone(), temperature: settings.temperature })
+    }
+
+    fn body(&self, prompt: &Prompt) -> Json {
+        let mut body = json!({
+            "model": self.model,
+            "messages": [
+                { "role": "system", "content": &*prompt.system },
+                { "role": "user", "content": prompt.user },
+            ],
+        });
+        if let Some(temperature) = self.temperature {
+            body["temperature"] = temperature.into();
+        }
+        if let Some(schema) = &prompt.schema {
+            body["response_format"] = json!({
+                "type": "json_schema",
+                "json_schema": { "name": "rows", "strict": true, "schema": **schema },
+            });
+        }
+        body
+    }
+}
+
+impl Model for Endpoint {
+    fn name(&self) -> &str {
+        &self.model
+    }
+
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+        Box::pin(async move {
+            let reply: Result<Json, OpenAIError> =
+                self.client.chat().create_byot(self.body(prompt)).await;
+            reply.map_err(error).and_then(|json| read(&json))
+        })
+    }
+}
+
+/// Reads a chat completion.
+///
+/// # Errors
+/// [`ModelError::Passing`] when it is none.
+pub fn read(json: &Json) -> Result<Reply, ModelError> {
+    let choice = json.pointer("/choices/0").ok_or_else(|| ModelError::Passing {
+        message: format!(
+            "the endpoint's reply is no chat completion: {}",
+            shown(&json.to_string())
+        ),
+        wait: None,
+    })?;
+    let text = |pointer: &str| choice.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+    let refusal = text("/message/refusal");
+    let finish = text("/finish_reason");
+    let content = text("/message/content");
+    let number = |pointer: &str| json.pointer(pointer).and_then(Json::as_u64);
+    let tokens = number("/usage/prompt_tokens").map(|input| Tokens {
+        input,
+        cached_input: number("/usage/prompt_tokens_details/cached_tokens").unwrap_or(0),
+        output: number("/usage/completion_tokens").unwrap_or(0),
+    });
+    Ok(Reply {
+        content: if content.is_empty() { refusal } else { content }.to_owned(),
+        truncated: finish == "length",
+        refused: !refusal.is_empty() || finish == "content_filter",
+        tokens,
+    })
+}
+
+/// What the endpoint answered instead of a completion.
+#[derive(Debug, thiserror::Error)]
+#[error("{status}: {message}")]
+struct Failure {
+    status: u16,
+    message: String,
+    code: String,
+    wait: Option<Duration>,
+}
+
+/// The wire: one HTTP request, no retry. A failure keeps its status and what
+/// the endpoint says of waiting.
+#[derive(Clone)]
+struct Wire {
+    http: reqwest::Client,
+}
+
+impl tower::Service<HttpRequestFactory> for Wire {
+    type Response = reqwest::Response;
+    type Error = OpenAIError;
+    type Future = Pin<Box<dyn Future<Output = Result<reqwest::Response, OpenAIError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OpenAIError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, factory: HttpRequestFactory) -> Self::Future {
+        let http = self.http.clone();
+        Box::pin(async move {
+            let request = factory.build().await?;
+            let response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            let status = response.status().as_u16();
+            let wait = wait(response.headers());
+            let body = response.text().await.unwrap_or_default();
+            let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
+            let text =
+                |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
+            let message =
+                text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
+            let message = message.unwrap_or_else(|| shown(&body));
+            let code = text("/error/code").or_else(|| text("/error/type")).unwrap_or_default();
+            Err(OpenAIError::Boxed(Box::new(Failure { status, message, code, wait })))
+        })
+    }
+}
+
+fn error(error: OpenAIError) -> ModelError {
+    let passing = |message: String| ModelError::Passing { message, wait: None };
+    match error {
+        OpenAIError::Boxed(inner) => match inner.downcast::<Failure>() {
+            Ok(failure) => failed(*failure),
+            Err(other) => match other.downcast::<OpenAIError>() {
+                Ok(nested) => self::error(*nested),
+                Err(other) => passing(other.to_string()),
+            },
+        },
+        OpenAIError::Reqwest(e) if e.is_builder() => {
+            ModelError::Refused { status: 0, message: chain(&e) }
+        }
+        OpenAIError::Reqwest(e) => passing(chain(&e)),
+        OpenAIError::JSONDeserialize(_, content) => {
+            passing(format!("the endpoint's reply is not JSON: {}", shown(&content)))
+        }
+        other => passing(other.to_string()),
+    }
+}
+
+fn failed(failure: Failure) -> ModelError {
+    let Failure { status, message, code, wait } = failure;
+    let too_long = code == "context_length_exceeded" || message.contains("maximum context length");
+    match status {
+        400 | 413 if too_long || status == 413 => ModelError::TooLong(message),
+        // Money that has run out does not come back by waiting.
+        429 if code == "insufficient_quota" => ModelError::Refused { status, message },
+        408 | 409 | 425 | 429 | 500..=599 => ModelError::Passing {
+            message: format!("the endpoint answers {status}: {message}"),
+            wait,
+        },
+        _ => ModelError::Refused { status, message },
+    }
+}
+
+/// How long the endpoint asks to wait: `retry-after-ms`, or `Retry-After` in
+/// seconds or as a date.
+fn wait(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
+    if let Some(ms) = text("retry-after-ms").and_then(|t| t.parse::<f64>().ok()) {
+        return Duration::try_from_secs_f64(ms / 1000.0).ok();
+    }
+    let after = text("retry-after")?;
+    if let Ok(seconds) = after.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let date = jiff::fmt::rfc2822::parse(after).ok()?;
+    let left = date.timestamp().duration_since(jiff::Timestamp::now());
+    Duration::try_from(left).ok()
+}
+
+/// An error with what caused it: reqwest's own text names only the URL.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn shown(text: &str) -> String {
+    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(SHOWN).collect()
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = url.split("://").nth(1).unwrap_or_default();
+    ["127.", "localhost", "[::1]"].iter().any(|h| host.starts_with(h))
+}

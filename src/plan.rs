@@ -1,0 +1,414 @@
+//! What is to be asked: missing cells cut into batches, with tokens, price and
+//! time. A plan is a value one can print; making one asks nothing.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+
+use crate::cell::CellValue;
+use crate::facts::Reason;
+use crate::key::Entity;
+use crate::prompt::Row;
+use crate::spec::{Column, Expansion, Format, Limits, PriceTable, Type};
+use crate::tokens::Tokenizer;
+
+/// Tokens that the message envelope of a chat request takes.
+const ENVELOPE: u64 = 11;
+/// Different sets of missing columns that may be collected side by side; past
+/// this the fullest batch goes out early, so that memory stays bounded.
+const OPEN_BATCHES: usize = 64;
+/// Seconds until an endpoint begins to answer, and tokens it then writes a
+/// second: what a plan assumes when there is nothing better to go by.
+const FIRST_TOKEN_SECONDS: f64 = 0.6;
+/// See [`FIRST_TOKEN_SECONDS`].
+const TOKENS_A_SECOND: f64 = 60.0;
+/// Values of a list that a model is taken to give when nothing is known.
+const LIKELY_ITEMS: f64 = 5.0;
+/// Cells after which a mean of earlier answers is taken for the next ones.
+const ENOUGH_SAMPLES: u64 = 20;
+
+/// A row that lacks some cells.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gap {
+    /// Its key and context.
+    pub row: Row,
+    /// Whom it is about.
+    pub entity: Entity,
+}
+
+/// Rows that are asked about together: they lack the same columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cut {
+    /// Positions of the columns asked for.
+    pub columns: Vec<usize>,
+    /// The rows.
+    pub gaps: Vec<Gap>,
+}
+
+/// Cuts gaps into batches as they come.
+#[derive(Debug)]
+pub struct Batcher {
+    rows: usize,
+    open: BTreeMap<Vec<usize>, Vec<Gap>>,
+}
+
+impl Batcher {
+    /// Batches of at most `rows` rows.
+    #[must_use]
+    pub fn new(rows: u32) -> Self {
+        Self { rows: rows.max(1) as usize, open: BTreeMap::new() }
+    }
+
+    /// Takes a gap in; gives a batch when one is full.
+    pub fn push(&mut self, columns: Vec<usize>, gap: Gap) -> Option<Cut> {
+        let gaps = self.open.entry(columns.clone()).or_default();
+        gaps.push(gap);
+        if gaps.len() >= self.rows {
+            return self.take(&columns);
+        }
+        if self.open.len() > OPEN_BATCHES {
+            let fullest = self.open.iter().max_by_key(|(_, g)| g.len()).map(|(c, _)| c.clone())?;
+            return self.take(&fullest);
+        }
+        None
+    }
+
+    /// The batches that did not fill up.
+    #[must_use]
+    pub fn finish(self) -> Vec<Cut> {
+        self.open.into_iter().map(|(columns, gaps)| Cut { columns, gaps }).collect()
+    }
+
+    fn take(&mut self, columns: &Vec<usize>) -> Option<Cut> {
+        let gaps = self.open.remove(columns)?;
+        Some(Cut { columns: columns.clone(), gaps })
+    }
+}
+
+/// A number as low, likely and most.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Range3 {
+    /// At least about this.
+    pub low: f64,
+    /// Probably this.
+    pub likely: f64,
+    /// Hardly more than this.
+    pub most: f64,
+}
+
+impl Range3 {
+    fn new(low: f64, likely: f64, most: f64) -> Self {
+        Self { low, likely, most }
+    }
+
+    /// Adds `n` times another.
+    pub fn add(&mut self, other: Self, n: f64) {
+        self.low += other.low * n;
+        self.likely += other.likely * n;
+        self.most += other.most * n;
+    }
+}
+
+/// What one expansion lacks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExpansionPlan {
+    /// Its name.
+    pub name: String,
+    /// Its entities.
+    pub keys: u64,
+    /// Rows published whose key is in no source any more.
+    pub orphaned: u64,
+    /// Its columns, in the spec's order.
+    pub columns: Vec<ColumnPlan>,
+    /// Requests it takes.
+    pub requests: u64,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Those of them that repeat an earlier request's beginning.
+    pub repeated_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: Range3,
+}
+
+/// What one column lacks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ColumnPlan {
+    /// Its name.
+    pub name: String,
+    /// Cells that are known.
+    pub known: u64,
+    /// Cells that a person has overridden.
+    pub overridden: u64,
+    /// Cells to be asked, by reason.
+    pub missing: BTreeMap<Reason, u64>,
+}
+
+impl ColumnPlan {
+    /// Cells to be asked.
+    #[must_use]
+    pub fn cells(&self) -> u64 {
+        self.missing.values().sum()
+    }
+}
+
+/// What a run would ask.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// Expansion by expansion.
+    pub expansions: Vec<ExpansionPlan>,
+    /// Whether tokens were counted by the model's own tokenizer.
+    pub counted: bool,
+    /// Whether there is a price.
+    pub priced: bool,
+    /// Price in USD.
+    pub cost_usd: Range3,
+    /// Time under the limits, in seconds.
+    pub seconds: f64,
+}
+
+impl Plan {
+    /// Cells to be asked.
+    #[must_use]
+    pub fn cells(&self) -> u64 {
+        self.expansions.iter().flat_map(|e| &e.columns).map(ColumnPlan::cells).sum()
+    }
+
+    /// Requests to be sent.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.expansions.iter().map(|e| e.requests).sum()
+    }
+
+    /// Input tokens.
+    #[must_use]
+    pub fn input_tokens(&self) -> u64 {
+        self.expansions.iter().map(|e| e.input_tokens).sum()
+    }
+
+    /// Output tokens.
+    #[must_use]
+    pub fn output_tokens(&self) -> Range3 {
+        let mut sum = Range3::default();
+        self.expansions.iter().for_each(|e| sum.add(e.output_tokens, 1.0));
+        sum
+    }
+
+    /// Puts a price and a time on the tokens.
+    pub fn price(&mut self, price: Option<&PriceTable>, limits: &Limits, instant: bool) {
+        let (input, output) = (self.input_tokens() as f64, self.output_tokens());
+        let repeated: u64 = self.expansions.iter().map(|e| e.repeated_tokens).sum();
+        self.priced = price.is_some();
+        if let Some(price) = price {
+            let cached = price.cached_input.unwrap_or(price.input);
+            let all = input * price.input;
+            // At best every repeated beginning comes out of the endpoint's cache.
+            let best = all - repeated as f64 * (price.input - cached);
+            self.cost_usd = Range3::new(
+                (best + output.low * price.output) / 1e6,
+                (all + output.likely * price.output) / 1e6,
+                (all + output.most * price.output) / 1e6,
+            );
+        }
+        let requests = self.requests() as f64;
+        let per_minute =
+            |used: f64, limit: Option<u32>| limit.map_or(0.0, |l| used / f64::from(l) * 60.0);
+        let at_work = requests * FIRST_TOKEN_SECONDS + output.likely / TOKENS_A_SECOND;
+        let working = if instant { 0.0 } else { at_work / f64::from(limits.concurrency) };
+        self.seconds = if instant {
+            0.0
+        } else {
+            working
+                .max(per_minute(requests, limits.requests_per_minute))
+                .max(per_minute(input + output.likely, limits.tokens_per_minute))
+        };
+    }
+
+    /// As the contract of `plan --json`.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let output = self.output_tokens();
+        let expansions: Vec<Json> = self
+            .expansions
+            .iter()
+            .map(|e| {
+                let columns: Vec<Json> = e
+                    .columns
+                    .iter()
+                    .map(|c| {
+                        let missing: serde_json::Map<String, Json> =
+                            Reason::ALL.iter().map(|r| (r.name().to_owned(), c.missing.get(r).copied().unwrap_or(0).into())).collect();
+                        json!({ "column": c.name, "cells": c.cells(), "known": c.known, "overridden": c.overridden, "reasons": missing })
+                    })
+                    .collect();
+                json!({
+                    "expansion": e.name, "keys": e.keys, "orphaned": e.orphaned, "columns": columns,
+                    "requests": e.requests, "input_tokens": e.input_tokens,
+                    "output_tokens": e.output_tokens.likely.round() as u64,
+                })
+            })
+            .collect();
+        json!({
+            "expansions": expansions,
+            "totals": {
+                "cells": self.cells(), "requests": self.requests(), "input_tokens": self.input_tokens(),
+                "output_tokens": output.likely.round() as u64,
+                "cost_usd": { "low": self.cost_usd.low, "likely": self.cost_usd.likely, "most": self.cost_usd.most },
+                "seconds": self.seconds, "tokens_counted": self.counted,
+            },
+        })
+    }
+}
+
+/// Counts what the batches of one expansion cost.
+pub struct Meter<'e> {
+    expansion: &'e Expansion,
+    format: Format,
+    tokenizer: Tokenizer,
+    /// Tokens a column's cell takes in an answer, as far as the spec tells.
+    cells: Vec<Range3>,
+    /// Tokens and number of the cells known already.
+    seen: Vec<(u64, u64)>,
+    frames: BTreeMap<Vec<usize>, u64>,
+    asked: Vec<u64>,
+    rows: u64,
+    key_tokens: u64,
+    requests: u64,
+    input: u64,
+    repeated: u64,
+}
+
+impl<'e> Meter<'e> {
+    /// A meter for answers in some format.
+    #[must_use]
+    pub fn new(expansion: &'e Expansion, format: Format, tokenizer: Tokenizer) -> Self {
+        let columns = expansion.columns.len();
+        Self {
+            cells: (0..columns).map(|c| cell_tokens(expansion, c, format, tokenizer)).collect(),
+            expansion,
+            format,
+            tokenizer,
+            seen: vec![(0, 0); columns],
+            frames: BTreeMap::new(),
+            asked: vec![0; columns],
+            rows: 0,
+            key_tokens: 0,
+            requests: 0,
+            input: 0,
+            repeated: 0,
+        }
+    }
+
+    /// Learns from a cell that is known how long answers are.
+    pub fn learn(&mut self, column: usize, value: &CellValue) {
+        if let Some((tokens, n)) = self.seen.get_mut(column).filter(|(_, n)| *n < 500) {
+            *tokens += self.tokenizer.count(&written(value, self.format));
+            *n += 1;
+        }
+    }
+
+    /// Counts a batch.
+    pub fn count(&mut self, cut: &Cut) {
+        let frame = self.frames.get(&cut.columns).copied();
+        let frame_tokens = frame.unwrap_or_else(|| {
+            let frame = crate::prompt::Frame::new(self.expansion, &cut.columns, self.format);
+            let schema = frame.schema().map_or(0, |s| self.tokenizer.count(&s.to_string()));
+            self.tokenizer.count(frame.system()) + schema + ENVELOPE
+        });
+        if frame.is_some() {
+            self.repeated += frame_tokens;
+        } else {
+            self.frames.insert(cut.columns.clone(), frame_tokens);
+        }
+        self.requests += 1;
+        self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
+        for (n, gap) in cut.gaps.iter().enumerate() {
+            let line = crate::prompt::row_line(n + 1, &gap.row);
+            let tokens = self.tokenizer.count(&line);
+            self.input += tokens + 1;
+            let context: u64 =
+                gap.row.context.iter().map(|v| self.tokenizer.count(&v.to_string()) + 1).sum();
+            self.key_tokens += tokens.saturating_sub(context);
+            self.rows += 1;
+            cut.columns.iter().for_each(|c| self.asked[*c] += 1);
+        }
+    }
+
+    /// Writes the sums into a plan.
+    pub fn finish(self, plan: &mut ExpansionPlan) {
+        plan.requests = self.requests;
+        plan.input_tokens = self.input;
+        plan.repeated_tokens = self.repeated;
+        let keys = self.key_tokens as f64;
+        // JSON names its parts: {"row":…,"key":[…],"cells":{…}}.
+        let envelope = if self.format == Format::Json { 10.0 * self.rows as f64 } else { 0.0 };
+        plan.output_tokens = Range3::new(keys * 0.8, keys, keys * 1.2);
+        plan.output_tokens.add(Range3::new(envelope, envelope, envelope), 1.0);
+        for ((cells, asked), (tokens, n)) in self.cells.iter().zip(&self.asked).zip(&self.seen) {
+            let mut one = *cells;
+            if *n >= ENOUGH_SAMPLES {
+                one.likely = *tokens as f64 / *n as f64 + 1.0;
+            }
+            plan.output_tokens.add(one, *asked as f64);
+        }
+    }
+}
+
+/// A value as an answer writes it.
+fn written(value: &CellValue, format: Format) -> String {
+    match (value, format) {
+        (CellValue::Many(items), Format::Csv) => {
+            items.iter().map(ToString::to_string).collect::<Vec<_>>().join("|")
+        }
+        (CellValue::One(one), Format::Csv) => one.to_string(),
+        (CellValue::Nothing, Format::Csv) => "?".to_owned(),
+        (value, Format::Json) => value.to_json().to_string(),
+    }
+}
+
+/// Tokens that a cell of a column takes in an answer.
+fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Tokenizer) -> Range3 {
+    let Some(column) = expansion.columns.get(at) else { return Range3::default() };
+    let shots: Vec<f64> = expansion
+        .shots
+        .iter()
+        .filter_map(|s| s.cells.get(at))
+        .filter(|c| **c != CellValue::Nothing)
+        .map(|c| tokenizer.count(&written(c, format)) as f64)
+        .collect();
+    let mut cell = one_value(column, tokenizer);
+    if column.many.is_some() {
+        let most = column.values.as_ref().map_or(12.0, |v| (v.values.len() as f64).min(15.0));
+        cell = Range3::new(
+            cell.low,
+            (cell.likely + 1.0) * LIKELY_ITEMS.min(most),
+            (cell.most + 1.0) * most,
+        );
+    }
+    if !shots.is_empty() {
+        cell.likely = shots.iter().sum::<f64>() / shots.len() as f64;
+        cell.most = cell.most.max(cell.likely);
+    }
+    // The comma, or in JSON the column's name.
+    let around = match format {
+        Format::Csv => 1.0,
+        Format::Json => tokenizer.count(&format!("\"{}\":,", column.name)) as f64 + 2.0,
+    };
+    Range3::new(cell.low + around, cell.likely + around, cell.most + around)
+}
+
+fn one_value(column: &Column, tokenizer: Tokenizer) -> Range3 {
+    if let Some(list) = column.values.as_ref().filter(|l| !l.values.is_empty()) {
+        let counts: Vec<f64> = list.values.iter().map(|v| tokenizer.count(v) as f64).collect();
+        let mean = counts.iter().sum::<f64>() / counts.len() as f64;
+        let least = counts.iter().copied().fold(f64::INFINITY, f64::min);
+        return Range3::new(least, mean, counts.iter().copied().fold(mean, f64::max));
+    }
+    match column.kind {
+        Type::Text => Range3::new(1.0, 4.0, 24.0),
+        Type::Integer => Range3::new(1.0, 2.0, 4.0),
+        Type::Real => Range3::new(1.0, 4.0, 7.0),
+        Type::Boolean => Range3::new(1.0, 1.0, 1.0),
+        Type::Date => Range3::new(1.0, 6.0, 6.0),
+        Type::Url => Range3::new(6.0, 14.0, 40.0),
+    }
+}

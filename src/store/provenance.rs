@@ -1,0 +1,154 @@
+//! Where a published cell came from, read back from the database itself: no
+//! cache and no spec is needed for that.
+
+use serde_json::{Value as Json, json};
+
+use super::{Database, StoreError};
+
+/// A cell with its provenance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Origin {
+    /// The expansion.
+    pub expansion: String,
+    /// The table that shows it.
+    pub table: String,
+    /// The column.
+    pub column: String,
+    /// The key, a JSON array.
+    pub key: String,
+    /// The state.
+    pub state: String,
+    /// The value; a JSON array for one-to-many columns.
+    pub value: Json,
+    /// The model's own words, where they differ.
+    pub raw: Option<String>,
+    /// What was repaired.
+    pub repair: Option<String>,
+    /// The model.
+    pub model: Option<String>,
+    /// The run.
+    pub run: Option<i64>,
+    /// When it was asked.
+    pub asked_at: Option<String>,
+    /// The prompt's hash.
+    pub prompt_hash: Option<String>,
+    /// Its share of the request's input tokens.
+    pub input_tokens: Option<f64>,
+    /// Its share of the request's output tokens.
+    pub output_tokens: Option<f64>,
+    /// Its share of the request's price, in USD.
+    pub cost_usd: Option<f64>,
+    /// Why the request failed.
+    pub error: Option<String>,
+}
+
+impl Origin {
+    /// As `why --json` prints it.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "expansion": self.expansion, "table": self.table, "column": self.column,
+            "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
+            "state": self.state, "value": self.value, "raw": self.raw, "repair": self.repair,
+            "model": self.model, "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
+            "input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd,
+            "error": self.error,
+        })
+    }
+}
+
+/// The columns of an expansion, as `why` finds them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The expansion.
+    pub expansion: String,
+    /// Its key columns.
+    pub key: Vec<String>,
+    /// Column and the table that shows it.
+    pub columns: Vec<(String, String)>,
+}
+
+impl Database {
+    /// All expansions published here.
+    ///
+    /// # Errors
+    /// [`StoreError`] from SQLite; a database without any has none.
+    pub fn published(&self) -> Result<Vec<Published>, StoreError> {
+        if !self.has_bookkeeping() {
+            return Ok(Vec::new());
+        }
+        let read = || -> rusqlite::Result<Vec<Published>> {
+            self.connection()
+                .prepare("SELECT name, key, columns FROM hqdl_expansion ORDER BY name")?
+                .query_map([], |r| {
+                    let (key, columns): (String, String) = (r.get(1)?, r.get(2)?);
+                    let columns: serde_json::Map<String, Json> =
+                        serde_json::from_str(&columns).unwrap_or_default();
+                    Ok(Published {
+                        expansion: r.get(0)?,
+                        key: serde_json::from_str(&key).unwrap_or_default(),
+                        columns: columns
+                            .into_iter()
+                            .map(|(c, t)| (c, t.as_str().unwrap_or_default().to_owned()))
+                            .collect(),
+                    })
+                })?
+                .collect()
+        };
+        read().map_err(|e| self.error(&e))
+    }
+
+    /// The cells of a column whose key begins with `key` (each part as text,
+    /// NULL for NULL), at most 20.
+    ///
+    /// # Errors
+    /// [`StoreError`] from SQLite.
+    pub fn why(
+        &self,
+        expansion: &str,
+        key: &[String],
+        column: &str,
+    ) -> Result<Vec<Origin>, StoreError> {
+        let mut sql = String::from(
+            "SELECT * FROM hqdl_cell WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE",
+        );
+        for n in 0..key.len() {
+            // An exact key is found by any spelling of its case.
+            let part = format!("key ->> {n}");
+            sql.push_str(&format!(
+                " AND coalesce(CAST({part} AS TEXT), 'NULL') = ?{} COLLATE NOCASE",
+                n + 3
+            ));
+        }
+        sql.push_str(" LIMIT 20");
+        let read = || -> rusqlite::Result<Vec<Origin>> {
+            let params =
+                [expansion.to_owned(), column.to_owned()].into_iter().chain(key.iter().cloned());
+            self.connection()
+                .prepare(&sql)?
+                .query_map(rusqlite::params_from_iter(params), |r| {
+                    Ok(Origin {
+                        expansion: r.get("expansion")?,
+                        table: r.get::<_, Option<String>>("table")?.unwrap_or_default(),
+                        column: r.get("column")?,
+                        key: r.get("key")?,
+                        state: r.get("state")?,
+                        value: crate::value::Value::read(r.get_ref("value")?)
+                            .map_or(Json::Null, |v| v.to_json()),
+                        raw: r.get("raw")?,
+                        repair: r.get("repair")?,
+                        model: r.get("model")?,
+                        run: r.get("run")?,
+                        asked_at: r.get("asked_at")?,
+                        prompt_hash: r.get("prompt_hash")?,
+                        input_tokens: r.get("input_tokens")?,
+                        output_tokens: r.get("output_tokens")?,
+                        cost_usd: r.get("cost_usd")?,
+                        error: r.get("error")?,
+                    })
+                })?
+                .collect()
+        };
+        read().map_err(|e| self.error(&e))
+    }
+}

@@ -1,0 +1,59 @@
+//! Counting tokens with the model's own tokenizer, offline. Models whose
+//! tokenizer is not known are estimated from bytes, and reports say so.
+
+use tiktoken_rs::CoreBPE;
+
+/// Bytes a token, for models whose tokenizer is not known.
+const BYTES_A_TOKEN: f64 = 3.5;
+/// Texts beyond this are estimated from their first part: a tokenizer is slow
+/// on megabytes and no plan needs more.
+const COUNTED_BYTES: usize = 1 << 20;
+
+/// Counts the tokens of texts.
+#[derive(Clone, Copy)]
+pub enum Tokenizer {
+    /// The model's own.
+    Exact(&'static CoreBPE),
+    /// From the number of bytes.
+    Estimate,
+}
+
+impl Tokenizer {
+    /// The tokenizer of a model. Loading a vocabulary takes about 0.2 s, once
+    /// a process, so ask for it only when there is something to count.
+    #[must_use]
+    pub fn of(model: &str) -> Self {
+        // Gateways write vendor/model.
+        let name = model.rsplit('/').next().unwrap_or(model);
+        tiktoken_rs::bpe_for_model(name).map_or(Self::Estimate, Self::Exact)
+    }
+
+    /// Whether counts are the model's own.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        matches!(self, Self::Exact(_))
+    }
+
+    /// The number of tokens of a text.
+    #[must_use]
+    pub fn count(&self, text: &str) -> u64 {
+        match self {
+            Self::Exact(bpe) if text.len() <= COUNTED_BYTES => bpe.count_ordinary(text) as u64,
+            Self::Exact(bpe) => {
+                let mut end = COUNTED_BYTES;
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                let head = bpe.count_ordinary(&text[..end]) as f64;
+                (head * text.len() as f64 / end as f64).ceil() as u64
+            }
+            Self::Estimate => (text.len() as f64 / BYTES_A_TOKEN).ceil() as u64,
+        }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.is_exact() { "Exact" } else { "Estimate" })
+    }
+}
