@@ -1,14 +1,59 @@
+//! `hqdl` expands the schema of a SQLite database with what a language model
+//! knows. A TOML *spec* declares missing columns over *semantic keys*; missing
+//! cells are asked for once, kept as *facts*, and published as ordinary tables.
+//!
+//! # The map
+//!
+//! Modules are declared in the order of their dependency: **a module uses only
+//! modules declared above it**. Read [`materialize`] for the path of the data:
+//!
+//! ```text
+//! spec → check → keys − facts → plan → prompt → model → answers → facts → publish
+//! ```
+//!
+//! # Invariants
+//!
+//! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
+//!   column's meaning ([`key::Fingerprint`]), never by prompt text.
+//! * A value lands only in the row whose number and key its answer echoed
+//!   ([`prompt::align`]).
+//! * Only states `ok` and `overridden` show a value ([`cell::State`]); every
+//!   other cell is NULL with its state kept behind it.
+//! * What is answered is in the journal before anything else happens to it
+//!   ([`facts`]); the index and the published tables can be made again from it.
+//! * Only tables that hqdl made are ever written or dropped
+//!   ([`store::publish`]).
+//! * Recordings take the same way as live answers ([`model::replay`]).
+//!
+//! # Where the design was silent
+//!
+//! * A number and its text are one key (`2009` and `'2009'`): the model sees
+//!   the same thing.
+//! * A request for one row is answered by one row: there, a key part that the
+//!   model filled in or corrected is accepted and noted; in a request for
+//!   several rows it is not.
+//! * Of a one-to-many answer the values in the list are kept and the others
+//!   noted; when none is in the list, the cell is `not_in_list`.
+//! * A row of which nothing was asked yet (`--limit`) is not published; a
+//!   column of a published row that was not asked yet is `missing` in
+//!   `hqdl_cell`.
+
+// ── words: no I/O ──
 pub mod value;
 pub mod key;
 pub mod cell;
 pub mod sql;
+// ── steps: text and values in, values out ──
 pub mod spec;
 pub mod prompt;
+pub mod tokens;
+// ── edges: all I/O ──
 pub mod store;
 pub mod facts;
-pub mod tokens;
 pub mod plan;
 pub mod model;
+// ── pipelines ──
 pub mod generate;
 pub mod materialize;
+// ── doors ──
 pub mod cli;

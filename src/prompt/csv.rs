@@ -4,6 +4,8 @@
 //! that fits best is taken. Each line is read for itself, so that a broken one
 //! harms no other.
 
+use std::cmp::Reverse;
+
 use super::align::{Fit, Keys, Place};
 use super::completion::Found;
 use crate::cell::{Answer, CellValue, State};
@@ -89,23 +91,30 @@ struct Reading {
     found: Found,
     /// Cells that passed their checks.
     good: usize,
+    /// Fields that still stand in quotes: the line was quoted in another way.
+    wrapped: usize,
+}
+
+impl Reading {
+    /// The better reading has the greater rank.
+    fn rank(&self) -> (bool, Fit, Reverse<usize>, usize) {
+        (self.found.cells.is_ok(), self.place.fit, Reverse(self.wrapped), self.good)
+    }
+
+    /// Beyond doubt: no other reading need be tried.
+    fn is_sure(&self, columns: usize) -> bool {
+        self.place.fit == Fit::Exactly && self.good == columns && self.wrapped == 0
+    }
 }
 
 fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
-    let first = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
-    if let Some(r) =
-        first.as_ref().filter(|r| r.place.fit == Fit::Exactly && r.good == checkers.len())
-    {
-        return Some(r.found.clone());
-    }
-    let mut best = first;
-    for fields in [Some(lenient(line)), Some(plain(line)), table(line)].into_iter().flatten() {
-        let Some(next) = reading(&fields, keys, checkers, line) else {
-            continue;
-        };
-        let rank = |r: &Reading| (r.found.cells.is_ok(), r.place.fit, r.good);
-        if best.as_ref().is_none_or(|b| rank(&next) > rank(b)) {
-            best = Some(next);
+    let mut best = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
+    if best.as_ref().is_none_or(|r| !r.is_sure(checkers.len())) {
+        for fields in [Some(lenient(line)), Some(plain(line)), table(line)].into_iter().flatten() {
+            let Some(next) = reading(&fields, keys, checkers, line) else { continue };
+            if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
+                best = Some(next);
+            }
         }
     }
     best.map(|b| b.found)
@@ -142,11 +151,12 @@ fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) ->
             fields.get(start..place.taken).unwrap_or_default().join(", ")
         )
     });
-    Some(Reading {
-        place,
-        found: Found { row: place.row, cells, note, text: line.to_owned() },
-        good,
-    })
+    let wrapped = fields
+        .iter()
+        .filter(|f| f.len() > 1 && f.starts_with(['\'', '"']) && f.ends_with(['\'', '"']))
+        .count();
+    let found = Found { row: place.row, cells, note, text: line.to_owned() };
+    Some(Reading { place, found, good, wrapped })
 }
 
 /// The fields after the key, as cells; or why they cannot be told apart.

@@ -369,7 +369,8 @@ impl Draft {
 fn tidy(path: &Path) -> PathBuf {
     let mut short = PathBuf::new();
     for part in path.components() {
-        let plain = short.components().next_back().is_some_and(|c| matches!(c, Component::Normal(_)));
+        let plain =
+            short.components().next_back().is_some_and(|c| matches!(c, Component::Normal(_)));
         match part {
             Component::ParentDir if plain => {
                 short.pop();
