@@ -1,4 +1,4 @@
-//! `hqdl` expands the schema of a SQLite database with what a language model
+//! `hqdl` expands the schema of a `SQLite` database with what a language model
 //! knows. A TOML *spec* declares missing columns over *semantic keys*; missing
 //! cells are asked for once, kept as *facts*, and published as ordinary tables.
 //!

@@ -298,7 +298,7 @@ impl<'w> Work<'w> {
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
                 let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
-                if let Some(cut) = batcher.push(open.ask, gap) {
+                if let Some(cut) = batcher.push(&open.ask, gap) {
                     meter.count(&cut);
                 }
             }
@@ -428,7 +428,7 @@ impl<'w> Work<'w> {
             }
             asked_keys += 1;
             let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
-            match batcher.push(open.ask, gap) {
+            match batcher.push(&open.ask, gap) {
                 Some(cut) => send.blocking_send(cut).map_err(|_| Halt::Closed),
                 None => Ok(()),
             }
@@ -505,7 +505,7 @@ impl<'w> Work<'w> {
             };
             publication.close(
                 self.spec,
-                tables.finish(),
+                &tables.finish(),
                 &digest.text(self.spec, self.model.name(), expansion),
                 &mut origins,
             )?;

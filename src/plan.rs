@@ -60,11 +60,11 @@ impl Batcher {
     }
 
     /// Takes a gap in; gives a batch when one is full.
-    pub fn push(&mut self, columns: Vec<usize>, gap: Gap) -> Option<Cut> {
-        let gaps = self.open.entry(columns.clone()).or_default();
+    pub fn push(&mut self, columns: &[usize], gap: Gap) -> Option<Cut> {
+        let gaps = self.open.entry(columns.to_vec()).or_default();
         gaps.push(gap);
         if gaps.len() >= self.rows {
-            return self.take(&columns);
+            return self.take(columns);
         }
         if self.open.len() > OPEN_BATCHES {
             let fullest = self.open.iter().max_by_key(|(_, g)| g.len()).map(|(c, _)| c.clone())?;
@@ -79,9 +79,9 @@ impl Batcher {
         self.open.into_iter().map(|(columns, gaps)| Cut { columns, gaps }).collect()
     }
 
-    fn take(&mut self, columns: &Vec<usize>) -> Option<Cut> {
+    fn take(&mut self, columns: &[usize]) -> Option<Cut> {
         let gaps = self.open.remove(columns)?;
-        Some(Cut { columns: columns.clone(), gaps })
+        Some(Cut { columns: columns.to_vec(), gaps })
     }
 }
 

@@ -10,12 +10,12 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// One SQL value that can be shown to a model and written back to SQLite.
+/// One SQL value that can be shown to a model and written back to `SQLite`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     /// SQL NULL; distinct from the empty text.
     Null,
-    /// A 64-bit integer; booleans are 0 and 1, as in SQLite.
+    /// A 64-bit integer; booleans are 0 and 1, as in `SQLite`.
     Integer(i64),
     /// A double.
     Real(f64),
@@ -35,7 +35,7 @@ pub enum Unreadable {
 }
 
 impl Value {
-    /// Reads a value out of SQLite.
+    /// Reads a value out of `SQLite`.
     ///
     /// # Errors
     /// [`Unreadable`] for blobs and for text that is not UTF-8.

@@ -53,7 +53,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let facts = session::facts(&options.cache, "cache")?;
     match &options.command {
         Command::List { filter, limit } => {
-            list(&facts, filter.as_deref(), limit.unwrap_or(usize::MAX), talk)?
+            list(&facts, filter.as_deref(), limit.unwrap_or(usize::MAX), talk)?;
         }
         Command::Stats => stats(&facts, talk)?,
         Command::Export { file } => export(&facts, file.as_ref(), talk)?,

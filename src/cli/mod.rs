@@ -18,7 +18,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use failure::Failure;
 
-/// Expand the schema of a SQLite database with what a language model knows.
+/// Expand the schema of a `SQLite` database with what a language model knows.
 #[derive(Debug, Parser)]
 #[command(name = "hqdl", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {

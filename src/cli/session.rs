@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use etcetera::BaseStrategy;
+
 use super::failure::{Failure, open_database};
 use super::{CacheFlags, ModelFlags, ProviderFlag, Talk};
 use crate::facts::Facts;
@@ -73,7 +75,6 @@ pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, Failure> {
     if let Some(dir) = &flags.cache {
         return Ok(dir.clone());
     }
-    use etcetera::BaseStrategy;
     etcetera::choose_base_strategy().map(|strategy| strategy.data_dir().join("hqdl")).map_err(|e| {
         Failure::input(format!("no data directory: {e}"), "name one with --cache or HQDL_CACHE")
     })

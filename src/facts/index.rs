@@ -151,7 +151,7 @@ impl Index {
     pub fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
         self.db.clear().map_err(|e| self.error(&e))?;
         self.follow(journal, 0)?;
-        Ok(self.iter().filter(Result::is_ok).count() as u64)
+        Ok(self.iter().flatten().count() as u64)
     }
 
     /// Writes what is in memory to the disk.

@@ -1,6 +1,6 @@
 //! Facts: what is known, and where from. Two stores, one truth.
 //!
-//! The [`journal`] (SQLite, in the data directory) is the record: every
+//! The [`journal`] (`SQLite`, in the data directory) is the record: every
 //! completion and the facts read from it, committed before anything else
 //! happens. The [`index`] (sled) finds the facts of an entity quickly; it is
 //! brought up to date from the journal whenever it is missing, behind or
@@ -44,7 +44,7 @@ pub enum FactsError {
     Journal {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// What `SQLite` said.
         message: String,
     },
     /// The index failed.
@@ -176,14 +176,12 @@ impl Facts {
     }
 
     /// The journal.
-    #[must_use]
     pub fn journal(&self) -> MutexGuard<'_, Journal> {
         // A panic elsewhere left no half-done statement: SQLite rolls back.
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the thread that keeps what is answered.
-    #[must_use]
     pub fn writer(&self) -> Writer {
         Writer::start(Arc::clone(&self.journal), self.index.clone())
     }

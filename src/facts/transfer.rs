@@ -110,13 +110,10 @@ impl Facts {
                     && b.completion.asked_at == completion.asked_at
                     && b.completion.model == completion.model
             });
-            let batch = match same {
-                Some(batch) => batch,
-                None => {
-                    batches.push(Batch { completion, facts: Vec::new() });
-                    let last = batches.len() - 1;
-                    &mut batches[last]
-                }
+            let batch = if let Some(batch) = same { batch } else {
+                batches.push(Batch { completion, facts: Vec::new() });
+                let last = batches.len() - 1;
+                &mut batches[last]
             };
             batch.completion.cells += 1;
             match batch.facts.last_mut().filter(|(entity, _)| *entity == line.entity) {

@@ -49,7 +49,10 @@ impl Writer {
                 let kept = keep(&journal, &index, batches);
                 drop(journal);
                 for reply in replies {
-                    let _ = reply.send(kept.as_ref().map(|()| ()).map_err(again));
+                    let _ = reply.send(match &kept {
+                        Ok(()) => Ok(()),
+                        Err(error) => Err(again(error)),
+                    });
                 }
             }
         });

@@ -1,7 +1,7 @@
-//! Any OpenAI-compatible endpoint: OpenAI, Azure, vLLM, Ollama, llama.cpp.
+//! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
 //!
 //! async-openai speaks the API; one tower service of ours sits below it and
-//! keeps what it would lose: the status of failures whose body is no OpenAI
+//! keeps what it would lose: the status of failures whose body is no `OpenAI`
 //! error, and how long the endpoint asks to wait. Its own retry is not in play;
 //! [`super::ask_patiently`] retries outside.
 

@@ -8,7 +8,7 @@
 //!   what a model wrote when it was asked about one row;
 //! * a fact `{"question": "…", "value": "…", "answer": …}`: the question is a
 //!   column's name, description or question, the value the key as text;
-//! * an output line of the OpenAI Batch API, whose `custom_id` is the prompt's hash.
+//! * an output line of the `OpenAI` Batch API, whose `custom_id` is the prompt's hash.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};

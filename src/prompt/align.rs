@@ -123,17 +123,14 @@ impl Keys {
             if left.is_empty() {
                 return None;
             }
-            match part.begins(left) {
-                Some((fit, taken)) => {
-                    worst = worst.min(fit);
-                    // A NULL that is echoed as nothing proves nothing.
-                    right += usize::from(!part.folded.is_empty());
-                    at += taken;
-                }
-                None => {
-                    wrong += 1;
-                    at += 1;
-                }
+            if let Some((fit, taken)) = part.begins(left) {
+                worst = worst.min(fit);
+                // A NULL that is echoed as nothing proves nothing.
+                right += usize::from(!part.folded.is_empty());
+                at += taken;
+            } else {
+                wrong += 1;
+                at += 1;
             }
         }
         match wrong {

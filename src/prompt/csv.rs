@@ -63,7 +63,7 @@ fn spanning(
     checkers: &[&Checker],
 ) -> Option<(Found, usize)> {
     const MOST: usize = 50;
-    if first.matches('"').count() % 2 == 0 {
+    if first.matches('"').count().is_multiple_of(2) {
         return None;
     }
     let mut text = first.to_owned();
@@ -76,7 +76,7 @@ fn spanning(
         }
         text.push('\n');
         text.push_str(next);
-        if text.matches('"').count() % 2 == 0 {
+        if text.matches('"').count().is_multiple_of(2) {
             let whole = reading(&quoted(&text)?, keys, checkers, &text)?;
             return (whole.place.fit == Fit::Exactly && whole.found.cells.is_ok())
                 .then_some((whole.found, n + 1));

@@ -62,7 +62,7 @@ use crate::cell::CellValue;
 use crate::spec::{Column, Expansion, Format, Type};
 use crate::value::Value;
 
-/// Most values a schema's enums may hold together (OpenAI's limit for strict schemas).
+/// Most values a schema's enums may hold together (`OpenAI`'s limit for strict schemas).
 const SCHEMA_VALUES: usize = 1000;
 /// Most characters those values may have together.
 const SCHEMA_CHARS: usize = 15_000;
@@ -335,7 +335,7 @@ fn json_cell(kind: Type, cell: &CellValue) -> Json {
 }
 
 /// The JSON schema that an endpoint can hold its answer to. Value lists are
-/// enums as far as OpenAI's limits for strict schemas allow.
+/// enums as far as `OpenAI`'s limits for strict schemas allow.
 fn schema(expansion: &Expansion, asked: &[&Column]) -> Json {
     let mut values_left = SCHEMA_VALUES;
     let mut chars_left = SCHEMA_CHARS;

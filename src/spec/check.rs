@@ -37,12 +37,12 @@ pub trait Catalog {
     /// Column names of a read-only SELECT.
     ///
     /// # Errors
-    /// SQLite's message when it does not prepare, or writes.
+    /// `SQLite`'s message when it does not prepare, or writes.
     fn prepare(&self, sql: &str) -> Result<Vec<String>, String>;
     /// Rows of a read-only SELECT, at most `limit`.
     ///
     /// # Errors
-    /// SQLite's message.
+    /// `SQLite`'s message.
     fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String>;
 }
 
@@ -545,7 +545,7 @@ impl Check<'_> {
         let all: Vec<usize> = (0..e.column.len()).collect();
         let at = join(place, &["source".into()]);
         let mut sources = Vec::new();
-        let mut types: Vec<Option<Option<String>>> = vec![None; e.key.len()];
+        let mut types: Vec<Vec<Option<String>>> = vec![Vec::new(); e.key.len()];
         match &e.source {
             SourceField::One(text) => {
                 let rows = if is_select(text) {
@@ -609,7 +609,12 @@ impl Check<'_> {
                 }
             }
         }
-        (sources, types.into_iter().map(Option::flatten).collect())
+        // A declared type holds only when all sources agree on it.
+        let agreed = |mut seen: Vec<Option<String>>| {
+            seen.dedup();
+            if seen.len() == 1 { seen.pop().flatten() } else { None }
+        };
+        (sources, types.into_iter().map(agreed).collect())
     }
 
     fn named_columns(
@@ -620,46 +625,40 @@ impl Check<'_> {
     ) -> Vec<usize> {
         let mut found = Vec::new();
         for (n, name) in names.iter().enumerate() {
-            match e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) {
-                Some(at) => found.push(at),
-                None => {
-                    let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
-                    self.error(
-                        &join(place, &[n.into()]),
-                        &format!("`{}` has no column `{name}`", e.name),
-                        "no such column",
-                        &help,
-                    );
-                }
+            if let Some(at) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) { found.push(at) } else {
+                let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
+                self.error(
+                    &join(place, &[n.into()]),
+                    &format!("`{}` has no column `{name}`", e.name),
+                    "no such column",
+                    &help,
+                );
             }
         }
         found
     }
 
     /// Looks the key and context up in a source; collects the declared types
-    /// of the key columns, which hold only when all sources agree.
+    /// of the key columns.
     fn source_columns(
         &mut self,
         here: &[Step],
         expansion: &[Step],
         e: &ExpansionTable,
         rows: &SourceRows,
-        types: &mut [Option<Option<String>>],
+        types: &mut [Vec<Option<String>>],
     ) {
         let known: Vec<(String, Option<String>)> = match rows {
-            SourceRows::Table(table) => match self.catalog.columns(table) {
-                Some(columns) => columns,
-                None => {
-                    let tables = self.catalog.tables();
-                    let help = did_you_mean(table, tables.iter().map(String::as_str));
-                    self.error(
-                        here,
-                        &format!("the database has no table `{table}`"),
-                        "no such table",
-                        &help,
-                    );
-                    return;
-                }
+            SourceRows::Table(table) => if let Some(columns) = self.catalog.columns(table) { columns } else {
+                let tables = self.catalog.tables();
+                let help = did_you_mean(table, tables.iter().map(String::as_str));
+                self.error(
+                    here,
+                    &format!("the database has no table `{table}`"),
+                    "no such table",
+                    &help,
+                );
+                return;
             },
             SourceRows::Select(sql) => match self.catalog.prepare(sql) {
                 Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
@@ -683,12 +682,8 @@ impl Check<'_> {
                 let found = known.iter().find(|(k, _)| k.eq_ignore_ascii_case(column));
                 match found {
                     Some((_, declared)) if list == "key" => {
-                        let slot = &mut types[n];
-                        match slot {
-                            None => *slot = Some(declared.clone()),
-                            Some(before) if before != declared => *slot = Some(None),
-                            Some(_) => {}
-                        }
+                        types[n].push(declared.clone());
+                    }
                     }
                     Some(_) => {}
                     None => {

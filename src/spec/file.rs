@@ -34,7 +34,7 @@ pub struct SpecFile {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct DatabaseTable {
-    /// The SQLite database, relative to the spec.
+    /// The `SQLite` database, relative to the spec.
     pub path: String,
     /// Write the expanded tables to a copy at this path instead of into `path`.
     pub output: Option<String>,
@@ -296,7 +296,7 @@ impl Type {
     }
 
     /// The declared type of the published column. Dates and URLs are TEXT: a
-    /// declared type `DATE` has numeric affinity in SQLite and would turn the
+    /// declared type `DATE` has numeric affinity in `SQLite` and would turn the
     /// year `2009` into a number.
     #[must_use]
     pub fn sql(self) -> &'static str {

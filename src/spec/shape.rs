@@ -72,7 +72,7 @@ impl<'t> Tree<'t> {
             span = Some(value.span());
             here = match (step, value.get_ref()) {
                 (Some(Step::Field(name)), DeValue::Table(table)) => table.get(name.as_str()),
-                (Some(Step::Item(at)), DeValue::Array(items)) => items.iter().nth(*at),
+                (Some(Step::Item(at)), DeValue::Array(items)) => items.get(*at),
                 _ => None,
             };
         }

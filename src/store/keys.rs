@@ -1,6 +1,6 @@
 //! The semantic keys of an expansion: the rows of its sources, each key once.
 //!
-//! They are gathered into a temporary table first. SQLite sorts and groups them
+//! They are gathered into a temporary table first. `SQLite` sorts and groups them
 //! on disk, so memory does not grow with their number, and all passes of a run
 //! (plan, generate, publish) see the same keys whatever happens to the source
 //! meanwhile.
@@ -233,7 +233,7 @@ impl<'db> Keys<'db> {
     /// Visits every key that can be asked about, in the order of the sources.
     ///
     /// # Errors
-    /// The visitor's, and SQLite's through it.
+    /// The visitor's, and `SQLite`'s through it.
     pub fn each<E: From<rusqlite::Error>>(
         &self,
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,

@@ -10,7 +10,7 @@ const JOURNAL: [&str; 1] = [include_str!("../../migrations/journal/0001_facts.sq
 /// Brings the bookkeeping of an expanded database up to date.
 ///
 /// # Errors
-/// SQLite's.
+/// `SQLite`'s.
 pub fn database(connection: &Connection) -> rusqlite::Result<()> {
     apply(connection, &DATABASE)
 }
@@ -18,7 +18,7 @@ pub fn database(connection: &Connection) -> rusqlite::Result<()> {
 /// Brings the journal up to date.
 ///
 /// # Errors
-/// SQLite's.
+/// `SQLite`'s.
 pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
     apply(connection, &JOURNAL)
 }

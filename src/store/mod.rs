@@ -1,4 +1,4 @@
-//! SQLite: the databases that are read and expanded, and the journal's file.
+//! `SQLite`: the databases that are read and expanded, and the journal's file.
 //!
 //! [`Database`] opens; [`schema`] answers what is there; [`keys`] lists the
 //! semantic keys of an expansion; [`publish`] writes the materialized views;
@@ -26,7 +26,7 @@ pub enum StoreError {
     /// There is no file.
     #[error("no database at {}", .0.display())]
     Missing(PathBuf),
-    /// There is a file, but SQLite cannot read it as a database.
+    /// There is a file, but `SQLite` cannot read it as a database.
     #[error("{} is not a SQLite database", .0.display())]
     NotADatabase(PathBuf),
     /// Another process holds a lock.
@@ -40,7 +40,7 @@ pub enum StoreError {
     Sqlite {
         /// The database.
         path: PathBuf,
-        /// What SQLite said.
+        /// What `SQLite` said.
         message: String,
     },
     /// The output exists and was not made by hqdl.
@@ -57,7 +57,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Gives an error of SQLite its meaning.
+    /// Gives an error of `SQLite` its meaning.
     #[must_use]
     pub fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
@@ -87,7 +87,7 @@ impl StoreError {
     }
 }
 
-/// SQLite's message, without the code in front.
+/// `SQLite`'s message, without the code in front.
 #[must_use]
 pub fn message(error: &rusqlite::Error) -> String {
     match error {
@@ -156,7 +156,7 @@ impl Database {
         &self.connection
     }
 
-    /// Gives an error of SQLite its meaning and this path.
+    /// Gives an error of `SQLite` its meaning and this path.
     #[must_use]
     pub fn error(&self, error: &rusqlite::Error) -> StoreError {
         StoreError::from_sqlite(&self.path, error)

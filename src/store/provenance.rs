@@ -72,7 +72,7 @@ impl Database {
     /// All expansions published here.
     ///
     /// # Errors
-    /// [`StoreError`] from SQLite; a database without any has none.
+    /// [`StoreError`] from `SQLite`; a database without any has none.
     pub fn published(&self) -> Result<Vec<Published>, StoreError> {
         if !self.has_bookkeeping() {
             return Ok(Vec::new());
@@ -102,7 +102,7 @@ impl Database {
     /// NULL for NULL), at most 20.
     ///
     /// # Errors
-    /// [`StoreError`] from SQLite.
+    /// [`StoreError`] from `SQLite`.
     pub fn why(
         &self,
         expansion: &str,

@@ -79,7 +79,7 @@ impl<'db> Publication<'db> {
     /// Begins the tables of one expansion, in place of those of before.
     ///
     /// # Errors
-    /// [`StoreError`] from SQLite.
+    /// [`StoreError`] from `SQLite`.
     pub fn expansion<'e>(&'e self, expansion: &'e Expansion) -> Result<Tables<'e>, StoreError> {
         let error = |e: rusqlite::Error| self.db.error(&e);
         self.drop_objects(&expansion.name).map_err(error)?;
@@ -173,11 +173,11 @@ impl<'db> Publication<'db> {
     /// indexes, and closes it.
     ///
     /// # Errors
-    /// [`StoreError`] from SQLite.
+    /// [`StoreError`] from `SQLite`.
     pub fn close(
         &self,
         spec: &Spec,
-        written: Written,
+        written: &Written<'_>,
         digest: &str,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> Result<(), StoreError> {
@@ -187,7 +187,7 @@ impl<'db> Publication<'db> {
     fn close_inner(
         &self,
         spec: &Spec,
-        written: Written,
+        written: &Written<'_>,
         digest: &str,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> rusqlite::Result<()> {
@@ -251,7 +251,7 @@ impl<'db> Publication<'db> {
     /// warnings about names that are taken.
     ///
     /// # Errors
-    /// [`StoreError`] from SQLite.
+    /// [`StoreError`] from `SQLite`.
     pub fn views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let error = |e: rusqlite::Error| self.db.error(&e);
         let mut warnings = Vec::new();
@@ -359,7 +359,7 @@ impl<'e> Tables<'e> {
     /// ever asked. A row of which nothing was asked is not written.
     ///
     /// # Errors
-    /// [`StoreError`] from SQLite.
+    /// [`StoreError`] from `SQLite`.
     pub fn row(&mut self, row: &Row, cells: &[Option<Shown<'_>>]) -> Result<(), StoreError> {
         if cells.iter().all(Option::is_none) {
             return Ok(());

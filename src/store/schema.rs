@@ -49,7 +49,7 @@ impl Catalog for Database {
         if statement.parameter_count() > 0 {
             return Err("it has parameters".to_owned());
         }
-        Ok(statement.column_names().into_iter().map(str::to_owned).collect())
+        Ok(statement.column_names().map(str::to_owned).collect())
     }
 
     fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {
