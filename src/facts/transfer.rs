@@ -110,7 +110,9 @@ impl Facts {
                     && b.completion.asked_at == completion.asked_at
                     && b.completion.model == completion.model
             });
-            let batch = if let Some(batch) = same { batch } else {
+            let batch = if let Some(batch) = same {
+                batch
+            } else {
                 batches.push(Batch { completion, facts: Vec::new() });
                 let last = batches.len() - 1;
                 &mut batches[last]

@@ -625,7 +625,9 @@ impl Check<'_> {
     ) -> Vec<usize> {
         let mut found = Vec::new();
         for (n, name) in names.iter().enumerate() {
-            if let Some(at) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) { found.push(at) } else {
+            if let Some(at) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) {
+                found.push(at)
+            } else {
                 let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
                 self.error(
                     &join(place, &[n.into()]),
@@ -649,17 +651,21 @@ impl Check<'_> {
         types: &mut [Vec<Option<String>>],
     ) {
         let known: Vec<(String, Option<String>)> = match rows {
-            SourceRows::Table(table) => if let Some(columns) = self.catalog.columns(table) { columns } else {
-                let tables = self.catalog.tables();
-                let help = did_you_mean(table, tables.iter().map(String::as_str));
-                self.error(
-                    here,
-                    &format!("the database has no table `{table}`"),
-                    "no such table",
-                    &help,
-                );
-                return;
-            },
+            SourceRows::Table(table) => {
+                if let Some(columns) = self.catalog.columns(table) {
+                    columns
+                } else {
+                    let tables = self.catalog.tables();
+                    let help = did_you_mean(table, tables.iter().map(String::as_str));
+                    self.error(
+                        here,
+                        &format!("the database has no table `{table}`"),
+                        "no such table",
+                        &help,
+                    );
+                    return;
+                }
+            }
             SourceRows::Select(sql) => match self.catalog.prepare(sql) {
                 Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
                 Err(message) => {
@@ -683,7 +689,6 @@ impl Check<'_> {
                 match found {
                     Some((_, declared)) if list == "key" => {
                         types[n].push(declared.clone());
-                    }
                     }
                     Some(_) => {}
                     None => {
