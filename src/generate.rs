@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::cell::{Answer, CellValue, State, Tally};
-use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer, journal};
+use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer};
 use crate::key::Entity;
 use crate::model::{Model, ModelError, Reply, Tokens, ask_patiently};
 use crate::plan::{Cut, Gap};
@@ -191,7 +191,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         run: context.run,
         model: context.wanted.model,
         prompt_hash: prompt.hash(),
-        asked_at: journal::now(),
+        asked_at: crate::store::now(),
         cells: (cut.columns.len() * cut.gaps.len()) as u64,
         ..Completion::default()
     };

@@ -9,7 +9,7 @@ use super::FactsError;
 use super::index::Fact;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Fingerprint, ListHash, Meaning};
-use crate::store::{self, migrate};
+use crate::store::{self, migrate, now};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,13 +355,6 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
-}
-
-/// This moment, RFC 3339.
-#[must_use]
-pub fn now() -> String {
-    let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
 }
 
 fn intern(

@@ -163,7 +163,7 @@ impl Line {
             list: text("list").map(crate::key::ListHash::from_text),
             model: need("model")?,
             answer: Answer { state, value, raw: text("raw"), repair: text("repair") },
-            asked_at: text("asked_at").unwrap_or_else(super::journal::now),
+            asked_at: text("asked_at").unwrap_or_else(crate::store::now),
             prompt_hash: text("prompt_hash").unwrap_or_default(),
         })
     }

@@ -626,7 +626,7 @@ impl Check<'_> {
         let mut found = Vec::new();
         for (n, name) in names.iter().enumerate() {
             if let Some(at) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) {
-                found.push(at)
+                found.push(at);
             } else {
                 let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
                 self.error(

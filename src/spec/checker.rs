@@ -49,6 +49,8 @@ struct Lookup {
     /// `None` where two values fold to the same text.
     folded: HashMap<String, Option<usize>>,
     squeezed: HashMap<String, Option<usize>>,
+    /// "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce wayne".
+    inverted: HashMap<String, Option<usize>>,
 }
 
 impl Lookup {
@@ -59,15 +61,18 @@ impl Lookup {
             exact: HashMap::new(),
             folded: HashMap::new(),
             squeezed: HashMap::new(),
+            inverted: HashMap::new(),
+        };
+        let unique = |map: &mut HashMap<String, Option<usize>>, text: String, at: usize| {
+            map.entry(text).and_modify(|e| *e = None).or_insert(Some(at));
         };
         for (at, value) in list.values.iter().enumerate() {
             lookup.exact.entry(value.clone()).or_insert(at);
-            lookup
-                .folded
-                .entry(value.trim().to_lowercase())
-                .and_modify(|e| *e = None)
-                .or_insert(Some(at));
-            lookup.squeezed.entry(squeeze(value)).and_modify(|e| *e = None).or_insert(Some(at));
+            unique(&mut lookup.folded, value.trim().to_lowercase(), at);
+            unique(&mut lookup.squeezed, squeeze(value), at);
+            if let Some(text) = inverted(value) {
+                unique(&mut lookup.inverted, text, at);
+            }
         }
         lookup
     }
@@ -87,6 +92,9 @@ impl Lookup {
         }
         if let Some(Some(at)) = self.squeezed.get(&squeezed) {
             return Some((value(*at)?, Some("spacing")));
+        }
+        if let Some(Some(at)) = self.inverted.get(&text.to_lowercase()) {
+            return Some((value(*at)?, Some("word order")));
         }
         Some((self.near(text)?, Some("spelling")))
     }
@@ -129,6 +137,15 @@ impl Lookup {
 
 fn digits(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(char::is_ascii_digit)
+}
+
+/// A heading the other way round, as people say it: "Vision - Heat" as "heat
+/// vision". Only what has no separator itself is taken for it, so that
+/// "Arsenal - Chelsea" never is "Chelsea - Arsenal".
+fn inverted(value: &str) -> Option<String> {
+    let (head, tail) = value.split_once(" - ").or_else(|| value.split_once(", "))?;
+    let single = ![" - ", ", "].iter().any(|s| tail.contains(s));
+    single.then(|| format!("{} {}", tail.trim(), head.trim()).to_lowercase())
 }
 
 /// Letters and digits only, lower case.

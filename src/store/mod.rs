@@ -98,6 +98,13 @@ pub fn message(error: &rusqlite::Error) -> String {
     }
 }
 
+/// This moment, RFC 3339.
+#[must_use]
+pub fn now() -> String {
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now).to_string()
+}
+
 /// An open database, and the path that messages name.
 #[derive(Debug)]
 pub struct Database {

@@ -241,7 +241,7 @@ impl<'db> Publication<'db> {
                 json!(shows).to_string(),
                 digest,
                 written.rows,
-                crate::facts::journal::now(),
+                super::now(),
             ],
         )?;
         Ok(())

@@ -1,0 +1,65 @@
+//! The house keeps its own rules.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// `lib.rs` declares the modules floor by floor; a module uses only modules
+/// declared above it.
+#[test]
+fn modules_use_only_modules_declared_above_them() {
+    let src = root().join("src");
+    let lib = std::fs::read_to_string(src.join("lib.rs")).unwrap();
+    let order: Vec<&str> =
+        lib.lines().filter_map(|l| l.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    assert!(order.len() > 8, "lib.rs declares its modules one a line");
+    let mut wrong = Vec::new();
+    for file in sources(&src) {
+        let inside = file.strip_prefix(&src).unwrap();
+        let module = inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        let Some(here) = order.iter().position(|m| *m == module) else { continue };
+        for (n, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
+            if line.trim_start().starts_with("//") {
+                continue;
+            }
+            for (at, _) in line.match_indices("crate::") {
+                let used: String =
+                    line[at + 7..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if order.iter().position(|m| *m == used).is_some_and(|there| there > here) {
+                    wrong.push(format!("{}:{}: `{module}` uses `{used}`", inside.display(), n + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Files are named after their noun, and are short enough to have one.
+#[test]
+fn no_file_is_a_drawer_or_a_wall() {
+    for file in sources(&root().join("src")) {
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        assert!(
+            !["util", "utils", "common", "helpers", "types", "misc", "prelude"].contains(&name),
+            "{} is a drawer, not a noun",
+            file.display()
+        );
+        let lines = std::fs::read_to_string(&file).unwrap().lines().count();
+        assert!(lines <= 700, "{} has {lines} lines: look for the second noun in it", file.display());
+    }
+}
