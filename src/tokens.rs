@@ -21,11 +21,22 @@ pub enum Tokenizer {
 impl Tokenizer {
     /// The tokenizer of a model. Loading a vocabulary takes about 0.2 s, once
     /// a process, so ask for it only when there is something to count.
+    ///
+    /// Only vocabularies of models that still answer are in the binary (each is
+    /// megabytes); older models are estimated.
     #[must_use]
     pub fn of(model: &str) -> Self {
+        use tiktoken_rs::tokenizer::Tokenizer as Name;
         // Gateways write vendor/model.
         let name = model.rsplit('/').next().unwrap_or(model);
-        tiktoken_rs::bpe_for_model(name).map_or(Self::Estimate, Self::Exact)
+        match tiktoken_rs::tokenizer::get_tokenizer(name) {
+            // The harmony encoding differs in its special tokens alone.
+            Some(Name::O200kBase | Name::O200kHarmony) => {
+                Self::Exact(tiktoken_rs::o200k_base_singleton())
+            }
+            Some(Name::Cl100kBase) => Self::Exact(tiktoken_rs::cl100k_base_singleton()),
+            _ => Self::Estimate,
+        }
     }
 
     /// Whether counts are the model's own.

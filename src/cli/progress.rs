@@ -30,13 +30,11 @@ struct State {
 impl Progress {
     /// Shows a run the way this process is to talk.
     pub fn new(talk: Talk) -> (Self, Listener) {
-        let bar = if talk.quiet || talk.json || !std::io::stderr().is_terminal() {
-            ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
-        } else {
-            ProgressBar::new(0)
-        };
+        // Drawn from the first thing to do on.
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        let drawn = !talk.quiet && !talk.json && std::io::stderr().is_terminal();
         let style = ProgressStyle::with_template(
-            "{bar:30} {percent:>3}% {pos}/{len} cells  {msg}  {per_sec}  ETA {eta}",
+            "{bar:20} {percent:>3}% {pos}/{len} cells, {msg}, ETA {eta}",
         );
         if let Ok(style) = style {
             bar.set_style(style);
@@ -46,7 +44,7 @@ impl Progress {
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
         let listener: Listener = Arc::new(move |event: &Event| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            show(event, &mut state, &bar, talk);
+            show(event, &mut state, &bar, drawn, talk);
         });
         (progress, listener)
     }
@@ -64,12 +62,16 @@ impl Progress {
     }
 }
 
-fn show(event: &Event, state: &mut State, bar: &ProgressBar, talk: Talk) {
-    let plain = !talk.quiet && !talk.json && bar.is_hidden();
+fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: Talk) {
+    let plain = !talk.quiet && !talk.json && !drawn;
     match event {
         Event::Begin { expansion, cells } => {
             state.total += cells;
             bar.set_length(state.total);
+            if drawn && bar.is_hidden() {
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+                bar.reset_elapsed();
+            }
             if talk.json {
                 anstream::println!(
                     "{}",
@@ -81,8 +83,9 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, talk: Talk) {
         }
         Event::Kept { cells, usage } => {
             state.done += cells.total();
+            let rate = state.done as f64 / state.began.elapsed().as_secs_f64().max(1e-3);
+            bar.set_message(format!("{}, {} cells/s", used(usage), thousands(rate as u64)));
             bar.set_position(state.done);
-            bar.set_message(used(usage));
             if talk.json {
                 let line = json!({
                     "event": "kept", "cells": cells.to_json(), "done": state.done, "total": state.total,

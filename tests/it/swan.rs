@@ -11,10 +11,8 @@ use rusqlite::{Connection, OpenFlags};
 
 /// The folder of the data, when it is there.
 fn data() -> Option<PathBuf> {
-    let shared = std::env::var_os("HQDL_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"),
-        PathBuf::from,
-    );
+    let shared = std::env::var_os("HQDL_SHARED")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
     let swan = shared.join("swan");
     if swan.join("superhero.sqlite").is_file() {
         return Some(swan);
@@ -24,7 +22,8 @@ fn data() -> Option<PathBuf> {
 }
 
 fn truth(swan: &Path) -> Connection {
-    Connection::open_with_flags(swan.join("superhero.sqlite"), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap()
+    Connection::open_with_flags(swan.join("superhero.sqlite"), OpenFlags::SQLITE_OPEN_READ_ONLY)
+        .unwrap()
 }
 
 /// Materializes the recordings; returns the tables and the `done` event.
@@ -52,8 +51,9 @@ fn rows(db: &Connection, sql: &str) -> Result<Vec<Vec<String>>, rusqlite::Error>
     let mut statement = db.prepare(sql)?;
     let width = statement.column_count();
     let found = statement.query_map([], |row| {
-        let mut cells: Vec<String> =
-            (0..width).map(|n| row.get_ref(n).map(|v| format!("{v:?}"))).collect::<Result<_, _>>()?;
+        let mut cells: Vec<String> = (0..width)
+            .map(|n| row.get_ref(n).map(|v| format!("{v:?}")))
+            .collect::<Result<_, _>>()?;
         cells.sort();
         Ok(cells)
     })?;
@@ -67,7 +67,10 @@ fn score(swan: &Path, db: &Connection) -> Vec<String> {
     let mut right = Vec::new();
     for question in reader.deserialize::<BTreeMap<String, String>>() {
         let question = question.unwrap();
-        let (ours, gold) = (rows(db, &question["hqdl_sql"]).unwrap(), rows(&truth, &question["gold_sql"]).unwrap());
+        let (ours, gold) = (
+            rows(db, &question["hqdl_sql"]).unwrap(),
+            rows(&truth, &question["gold_sql"]).unwrap(),
+        );
         let ordered = question["hqdl_sql"].to_uppercase().contains("ORDER BY");
         let same = ours.len() == gold.len()
             && if ordered {
@@ -117,7 +120,9 @@ fn factuality(swan: &Path, db: &Connection) -> (f64, f64) {
     while let Some(row) = rows.next().unwrap() {
         let hero: Hero = (row.get(0).unwrap(), row.get(1).unwrap());
         let (cells, _) = &truth[&hero];
-        right += (0..7).filter(|n| row.get::<_, Option<String>>(2 + n).unwrap().as_ref() == Some(&cells[*n])).count();
+        right += (0..7)
+            .filter(|n| row.get::<_, Option<String>>(2 + n).unwrap().as_ref() == Some(&cells[*n]))
+            .count();
     }
     let mut given: BTreeMap<Hero, BTreeSet<String>> = BTreeMap::new();
     let mut statement = db.prepare("SELECT * FROM llm_hero_2_power").unwrap();
@@ -145,7 +150,10 @@ fn every_cell_ends_in_a_state(db: &Connection, done: &serde_json::Value) {
     let count = |sql: &str| db.query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap();
     assert_eq!(count("SELECT count(*) FROM llm"), 699);
     assert_eq!(count("SELECT count(*) FROM hqdl_cell"), 699 * 8);
-    assert_eq!(count("SELECT count(*) FROM hqdl_cell WHERE (state = 'ok') <> (value IS NOT NULL)"), 0);
+    assert_eq!(
+        count("SELECT count(*) FROM hqdl_cell WHERE (state = 'ok') <> (value IS NOT NULL)"),
+        0
+    );
     assert_eq!(
         count(
             "SELECT count(*) FROM llm JOIN hqdl_cell AS c ON c.key = json_array(superhero_name, full_name)
@@ -176,7 +184,10 @@ fn eight_recordings_score_what_their_models_knew() {
         every_cell_ends_in_a_state(&db, &done);
         let right = score(&swan, &db);
         let (attributes, powers) = factuality(&swan, &db);
-        println!("{recording}: EX {} of 30, attributes {attributes:.2} %, powers F1 {powers:.2} %", right.len());
+        println!(
+            "{recording}: EX {} of 30, attributes {attributes:.2} %, powers F1 {powers:.2} %",
+            right.len()
+        );
         assert!(right.len() >= least, "{recording}: {} of 30, not {least}: {right:?}", right.len());
         if recording == "gpt4turbo_5shot" {
             assert!(attributes >= 76.3, "attributes {attributes}");
@@ -193,11 +204,19 @@ fn with_true_values_as_the_model_all_questions_are_right() {
     let mut file = std::fs::File::create(&recording).unwrap();
     for ((name, full_name), (cells, powers)) in true_cells(&swan) {
         let mut line = csv::WriterBuilder::new().from_writer(Vec::new());
-        let powers = if powers.is_empty() { "none".to_owned() } else { powers.into_iter().collect::<Vec<_>>().join("|") };
+        let powers = if powers.is_empty() {
+            "none".to_owned()
+        } else {
+            powers.into_iter().collect::<Vec<_>>().join("|")
+        };
         let key = ["1", &name, full_name.as_deref().unwrap_or("")];
-        line.write_record(key.into_iter().chain(cells.iter().map(String::as_str)).chain([powers.as_str()])).unwrap();
+        line.write_record(
+            key.into_iter().chain(cells.iter().map(String::as_str)).chain([powers.as_str()]),
+        )
+        .unwrap();
         let content = String::from_utf8(line.into_inner().unwrap()).unwrap();
-        writeln!(file, "{}", serde_json::json!({ "keys": [name, full_name], "content": content })).unwrap();
+        writeln!(file, "{}", serde_json::json!({ "keys": [name, full_name], "content": content }))
+            .unwrap();
     }
     drop(file);
     let (db, done) = materialize(&swan, &recording, dir.path());

@@ -31,15 +31,24 @@ fn modules_use_only_modules_declared_above_them() {
     let mut wrong = Vec::new();
     for file in sources(&src) {
         let inside = file.strip_prefix(&src).unwrap();
-        let module = inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs");
+        let module = inside
+            .components()
+            .next()
+            .unwrap()
+            .as_os_str()
+            .to_str()
+            .unwrap()
+            .trim_end_matches(".rs");
         let Some(here) = order.iter().position(|m| *m == module) else { continue };
         for (n, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
             if line.trim_start().starts_with("//") {
                 continue;
             }
             for (at, _) in line.match_indices("crate::") {
-                let used: String =
-                    line[at + 7..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let used: String = line[at + 7..]
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
                 if order.iter().position(|m| *m == used).is_some_and(|there| there > here) {
                     wrong.push(format!("{}:{}: `{module}` uses `{used}`", inside.display(), n + 1));
                 }
@@ -60,6 +69,10 @@ fn no_file_is_a_drawer_or_a_wall() {
             file.display()
         );
         let lines = std::fs::read_to_string(&file).unwrap().lines().count();
-        assert!(lines <= 700, "{} has {lines} lines: look for the second noun in it", file.display());
+        assert!(
+            lines <= 700,
+            "{} has {lines} lines: look for the second noun in it",
+            file.display()
+        );
     }
 }
