@@ -85,6 +85,11 @@ impl Lookup {
         if let Some(Some(at)) = self.folded.get(&text.to_lowercase()) {
             return Some((value(*at)?, Some("case")));
         }
+        // A number is itself or another one: no sign, point or zero is overlooked.
+        if let Some(number) = real(text) {
+            let at = self.values.iter().position(|v| real(v) == Some(number))?;
+            return Some((value(at)?, Some("spelling")));
+        }
         let squeezed = squeeze(text);
         if squeezed.is_empty() {
             return None;
@@ -129,6 +134,12 @@ impl Lookup {
         }
         best.filter(|_| !tied).map(|(_, value)| value)
     }
+}
+
+/// The number that a text is.
+fn real(text: &str) -> Option<f64> {
+    let text = text.trim();
+    plain_number(text).then(|| text.parse().ok()).flatten()
 }
 
 fn digits(text: &str) -> impl Iterator<Item = char> {
@@ -327,6 +338,14 @@ impl Checker {
                 Some(text.to_owned()).filter(|t| !t.is_empty()),
             );
         }
+        let exact = |t: &str| {
+            self.list
+                .as_ref()
+                .is_some_and(|l| l.exact.contains_key(t.trim()))
+        };
+        if exact(text) {
+            return self.list(&[text.to_owned()]);
+        }
         if let Ok(Json::Array(items)) = serde_json::from_str(text) {
             return self.json(&Json::Array(items));
         }
@@ -338,14 +357,6 @@ impl Checker {
             .into_iter()
             .find(|s| body.contains(*s))
             .unwrap_or(',');
-        if separator == ','
-            && self
-                .list
-                .as_ref()
-                .is_some_and(|l| l.exact.contains_key(body))
-        {
-            return self.list(&[body.to_owned()]);
-        }
         let pieces: Vec<&str> = body.split(separator).collect();
         let mut items = Vec::new();
         let mut at = 0;
@@ -361,7 +372,11 @@ impl Checker {
                     .contains_key(&joined.to_lowercase());
                 found.then_some((n, joined))
             });
-            let (taken, item) = run.unwrap_or_else(|| (1, bare(pieces[at]).to_owned()));
+            let piece = pieces[at];
+            let (taken, item) = run.unwrap_or_else(|| {
+                let item = if exact(piece) { piece } else { bare(piece) };
+                (1, item.to_owned())
+            });
             if !item.is_empty() {
                 items.push(item);
             }
@@ -462,14 +477,18 @@ fn number(text: &str) -> Option<f64> {
     let mut groups = unsigned.split(',');
     let first = groups.next()?;
     let grouped = unsigned.contains(',');
-    if grouped && !((1..=3).contains(&first.len()) && groups.clone().all(|g| g.len() == 3)) {
+    let digits = |g: &str| g.chars().all(|c| c.is_ascii_digit());
+    if grouped
+        && !((1..=3).contains(&first.len())
+            && digits(first)
+            && groups.all(|g| g.len() == 3 && digits(g)))
+    {
         return None;
     }
-    let joined = format!(
-        "{}.{}",
-        whole.replace(',', ""),
-        if fraction.is_empty() { "0" } else { fraction }
-    );
+    let mut joined = whole.replace(',', "");
+    if !fraction.is_empty() {
+        joined = format!("{joined}.{fraction}");
+    }
     if !plain_number(&joined) {
         return None;
     }
@@ -492,22 +511,30 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         "9999" => return Some((text.into(), None)),
         _ => {}
     }
+    let time = |t: &str| t.contains(':') && t.chars().all(|c| "0123456789:.+-Z ".contains(c));
     if let Some((day, _)) = text
         .split_once(['T', ' '])
-        .filter(|(day, _)| day.len() == 10 && real(day))
+        .filter(|(day, rest)| day.len() == 10 && real(day) && time(rest))
     {
         return Some((day.into(), NOTE));
     }
-    let tidy =
-        ["st ", "nd ", "rd ", "th "]
+    let ordinal = |word: &'_ str| -> Option<String> {
+        let day = ["st", "nd", "rd", "th"]
             .iter()
-            .fold(text.replace(',', " "), |t, suffix| match t.find(suffix) {
-                Some(at) if t[..at].ends_with(|c: char| c.is_ascii_digit()) => {
-                    t.replacen(suffix, " ", 1)
-                }
-                _ => t,
-            });
-    let tidy = tidy.split_whitespace().collect::<Vec<_>>().join(" ");
+            .find_map(|suffix| word.strip_suffix(suffix))?;
+        (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
+    };
+    let tidy = text
+        .replace(',', " ")
+        .split_whitespace()
+        .map(|word| ordinal(word).unwrap_or_else(|| word.to_owned()))
+        .collect::<Vec<_>>()
+        .join(" ");
+    // A year of two digits is none.
+    let digits = tidy.split(|c: char| !c.is_ascii_digit());
+    if !digits.into_iter().any(|run| run.len() == 4) {
+        return None;
+    }
     let formats = [
         "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y",
     ];
