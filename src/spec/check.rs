@@ -204,6 +204,7 @@ impl Draft {
             problems: self.shape_problems.iter().map(|(_, p)| p.clone()).collect(),
             names: HashMap::new(),
             asked: HashMap::new(),
+            secret: None,
         };
         let spec = Spec {
             path: self.path.clone(),
@@ -231,9 +232,13 @@ impl Draft {
         let mut problems = check.problems;
         problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
         let failed = problems.iter().any(|p| p.severity == Severity::Error);
+        let mut text = self.text.clone();
+        if let Some(span) = check.secret {
+            text.replace_range(span.clone(), &"*".repeat(span.len()));
+        }
         let problems = Problems {
             path: self.path.clone(),
-            text: self.text.clone(),
+            text,
             problems,
         };
         if failed {
@@ -288,6 +293,7 @@ impl Draft {
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
                 && !name.starts_with(|c: char| c.is_ascii_digit());
             if !variable {
+                check.secret = check.tree.span(&at("api_key_env"));
                 check.error(
                     &at("api_key_env"),
                     "`api_key_env` is not the name of an environment variable",
@@ -416,6 +422,8 @@ struct Check<'c> {
     names: HashMap<String, String>,
     /// Questions the spec binds so far, normalised.
     asked: HashMap<String, String>,
+    /// What may be a key and is not to be shown.
+    secret: Option<std::ops::Range<usize>>,
 }
 
 impl Check<'_> {
@@ -817,7 +825,17 @@ impl Check<'_> {
                 let found = match (&table.sql, &table.list) {
                     (Some(sql), None) => {
                         let here = join(place, &["sql".into()]);
-                        self.values_of(&here, sql)
+                        match self.values_of(&here, sql) {
+                            Some(found) => found,
+                            // So that the list is not called empty or unfit too.
+                            None => {
+                                return ValueList {
+                                    values: Vec::new(),
+                                    open: true,
+                                    hash: ListHash::of(&[]),
+                                };
+                            }
+                        }
                     }
                     (None, Some(list)) => list.iter().map(literal).collect(),
                     _ => {
@@ -867,7 +885,7 @@ impl Check<'_> {
         }
     }
 
-    fn values_of(&mut self, place: &[Step], sql: &str) -> Vec<Value> {
+    fn values_of(&mut self, place: &[Step], sql: &str) -> Option<Vec<Value>> {
         match self.catalog.prepare(sql) {
             Err(message) => {
                 self.error(
@@ -889,7 +907,7 @@ impl Check<'_> {
                 );
             }
             Ok(_) => match self.catalog.select(sql, usize::MAX) {
-                Ok(rows) => return rows.into_iter().flatten().collect(),
+                Ok(rows) => return Some(rows.into_iter().flatten().collect()),
                 Err(message) => {
                     self.error(
                         place,
@@ -900,8 +918,7 @@ impl Check<'_> {
                 }
             },
         }
-        // So that the list is not called empty too.
-        vec![Value::from("?")]
+        None
     }
 
     fn binding(
@@ -1081,6 +1098,7 @@ impl Check<'_> {
             return None;
         }
         let mut cells = Vec::new();
+        let mut shows = false;
         for column in columns {
             let given =
                 find(&column.name).or_else(|| column.many.as_ref().and_then(|m| find(&m.column)));
@@ -1092,6 +1110,7 @@ impl Check<'_> {
                 cells.push(CellValue::Nothing);
                 continue;
             };
+            shows = true;
             let checker = Checker::new(column);
             let answer = match given {
                 Some(ShotCell::Many(_)) => checker.list(&text),
@@ -1114,7 +1133,7 @@ impl Check<'_> {
                 cells.push(CellValue::Nothing);
             }
         }
-        if cells.iter().all(|c| *c == CellValue::Nothing) {
+        if !shows {
             self.warn(
                 place,
                 "a shot shows no column",
