@@ -565,7 +565,8 @@ fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
     };
     let whole = if inner.starts_with("http://") || inner.starts_with("https://") {
         inner.to_owned()
-    } else if inner.contains("://") {
+    } else if inner.contains("://") || inner.contains('@') {
+        // Another scheme, or an address for mail.
         return None;
     } else {
         note = Some("https:// put in front");
