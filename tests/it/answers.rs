@@ -335,6 +335,29 @@ fn code_fences_are_taken_off() {
 }
 
 #[test]
+fn rows_in_several_code_fences_are_all_read() {
+    let lines: Vec<&str> = CSV.lines().collect();
+    three(
+        &format!(
+            "First I look at the keys:\n```\n3-D Man\n```\nThe first:\n```csv\n{}\n{}\n```\nThe rest:\n```csv\n{}\n```",
+            lines[0], lines[1], lines[2]
+        ),
+        [man(), bat(), abe()],
+    );
+    let rows = json_rows();
+    let rows: Vec<String> = (0..3)
+        .map(|n| json!({"rows": [rows["rows"][n]]}).to_string())
+        .collect();
+    three(
+        &format!(
+            "```json\n{}\n```\n```json\n{}\n{}\n```",
+            rows[0], rows[1], rows[2]
+        ),
+        [man(), bat(), abe()],
+    );
+}
+
+#[test]
 fn too_few_fields_fail_their_row_only() {
     let short = CSV.replace(",DC Comics,1939,Stamina", ",DC Comics");
     three(

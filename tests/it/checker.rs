@@ -238,6 +238,8 @@ fn urls_are_absolute() {
             "https://",
             "https://example",
             "ftp://example.com",
+            "mailto:a@example.com",
+            "a@example.com",
             "https://exa mple.com",
             "/wiki/Jaws",
             "//example.com",
