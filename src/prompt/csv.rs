@@ -30,7 +30,12 @@ pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
 
 /// Reads the rows of a csv completion.
 pub fn read(text: &str, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
-    let lines: Vec<&str> = text.lines().collect();
+    // Most of what is no answer names none of the rows.
+    let lines: Vec<&str> = if keys.may_name(text) {
+        text.lines().collect()
+    } else {
+        Vec::new()
+    };
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {

@@ -531,8 +531,8 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         .collect::<Vec<_>>()
         .join(" ");
     // A year of two digits is none.
-    let digits = tidy.split(|c: char| !c.is_ascii_digit());
-    if !digits.into_iter().any(|run| run.len() == 4) {
+    let mut digits = tidy.split(|c: char| !c.is_ascii_digit());
+    if !digits.any(|run| run.len() == 4) {
         return None;
     }
     let formats = [
