@@ -1250,12 +1250,7 @@ struct Case {
     items: Vec<String>,
     keys: Vec<Vec<Value>>,
     /// What each row answers: a choice of the list, a text, a number, items.
-    cells: Vec<(
-        Option<usize>,
-        Option<String>,
-        Option<i64>,
-        Option<Vec<usize>>,
-    )>,
+    cells: Vec<Cells>,
     order: Vec<usize>,
     dropped: usize,
 }
