@@ -8,6 +8,9 @@
 //! 100,000 keys × 8 columns; with `HQDL_BENCH_KEYS=1000000` a million. The
 //! peak of this process's memory is printed after each.
 
+// A bench that cannot be set up has nothing to measure.
+#![allow(clippy::expect_used, clippy::print_stderr, clippy::format_push_string)]
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -29,7 +32,8 @@ static KEYS: LazyLock<u64> = LazyLock::new(|| {
     std::env::var("HQDL_BENCH_KEYS").ok().and_then(|k| k.parse().ok()).unwrap_or(100_000)
 });
 
-const COLUMNS: [&str; 8] = ["colour", "size", "weight", "country", "founded", "public", "maker", "grade"];
+const COLUMNS: [&str; 8] =
+    ["colour", "size", "weight", "country", "founded", "public", "maker", "grade"];
 
 /// Answers every cell at once.
 struct Instant;
@@ -52,7 +56,8 @@ impl Model for Instant {
 
 fn place(dir: &Path) -> PathBuf {
     let db = rusqlite::Connection::open(dir.join("bench.sqlite")).expect("a database");
-    db.execute_batch("CREATE TABLE thing (id INTEGER PRIMARY KEY, name TEXT, town TEXT)").expect("a table");
+    db.execute_batch("CREATE TABLE thing (id INTEGER PRIMARY KEY, name TEXT, town TEXT)")
+        .expect("a table");
     db.execute(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
          INSERT INTO thing SELECT i, 'Thing number ' || i, 'Town ' || (i % 997) FROM n",
@@ -66,7 +71,9 @@ fn place(dir: &Path) -> PathBuf {
     );
     for (n, column) in COLUMNS.iter().enumerate() {
         let values = ["values = [\"red\", \"green\", \"blue\"]", "type = \"integer\""][n % 2];
-        spec.push_str(&format!("[[expansion.column]]\nname = \"{column}\"\nabout = \"the {column}\"\n{values}\n"));
+        spec.push_str(&format!(
+            "[[expansion.column]]\nname = \"{column}\"\nabout = \"the {column}\"\n{values}\n"
+        ));
     }
     let path = dir.join("bench.toml");
     std::fs::write(&path, spec).expect("a spec");
@@ -114,7 +121,8 @@ fn fresh(bencher: Bencher) {
 #[divan::bench(sample_count = 5, sample_size = 1)]
 fn again(bencher: Bencher) {
     let dir = tempfile::tempdir().expect("a directory");
-    let place_of = std::env::var_os("HQDL_BENCH_DIR").map_or_else(|| dir.path().to_owned(), PathBuf::from);
+    let place_of =
+        std::env::var_os("HQDL_BENCH_DIR").map_or_else(|| dir.path().to_owned(), PathBuf::from);
     let spec = place_of.join("bench.toml");
     let spec = if spec.exists() { spec } else { place(&place_of) };
     let facts = Facts::open(&place_of.join("facts"), "bench").expect("facts");

@@ -109,9 +109,10 @@ impl Value {
     }
 }
 
-/// The shortest decimal that reads back as `r`; whole numbers without a point.
+/// The shortest decimal that reads back as `r`; whole numbers without a point,
+/// and one zero.
 fn spell(r: f64) -> String {
-    format!("{r}")
+    format!("{}", r + 0.0)
 }
 
 impl rusqlite::ToSql for Value {

@@ -76,6 +76,20 @@ impl Keys {
         self.rows.first().map_or(0, Vec::len)
     }
 
+    /// Whether a text could name one of the rows at all: a quick look before
+    /// the ways to read it are tried.
+    #[must_use]
+    pub fn may_name(&self, text: &str) -> bool {
+        let text = fold(&Value::from(text).canonical().unwrap_or_default());
+        let holds = |part: &Part| text.contains(&part.folded);
+        self.rows.iter().any(|row| {
+            // Of the only row, one part that is right may be enough.
+            let partly = self.rows.len() == 1
+                && row.iter().any(|part| !part.folded.is_empty() && holds(part));
+            partly || row.iter().all(holds)
+        })
+    }
+
     /// Places a line of fields: number and key, or the key alone.
     #[must_use]
     pub fn place(&self, fields: &[&str]) -> Option<Place> {
@@ -87,7 +101,12 @@ impl Keys {
             {
                 return Some(Place { row, fit, taken: taken + 1 });
             }
-            // The number is a lie, unless it is no number but part of a key.
+            // The number is a lie, unless it is no number but part of a key; one
+            // that a row here has is taken for a number, or a row would be
+            // mistaken for the one whose key is that number.
+            if (1..=self.rows.len()).contains(&number) {
+                return None;
+            }
         }
         self.by_key(fields)
     }

@@ -59,8 +59,12 @@ pub fn read(
     let as_json = || json::read(body, keys, key_names, columns, checkers);
     let as_csv = || csv::read(complete_lines(body, truncated), keys, checkers);
     let mut found = if looks_json { as_json() } else { as_csv() };
-    if found.is_empty() {
-        found = if looks_json { as_csv() } else { as_json() };
+    if !found.iter().any(|f| f.cells.is_ok()) {
+        let other = if looks_json { as_csv() } else { as_json() };
+        // A line of pretty-printed JSON that is a key is no row.
+        if found.is_empty() || other.iter().any(|f| f.cells.is_ok()) {
+            found = other;
+        }
     }
     let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
     let mut conflicts: Vec<bool> = vec![false; keys.len()];
@@ -70,6 +74,12 @@ pub fn read(
             None => rows[row] = Some(one),
             Some(before) => match (&before.cells, &one.cells) {
                 (Err(_), Ok(_)) => rows[row] = Some(one),
+                // Placed beyond doubt beats placed with a note.
+                (Ok(_), Ok(_)) if before.note.is_some() && one.note.is_none() => {
+                    rows[row] = Some(one);
+                    conflicts[row] = false;
+                }
+                (Ok(_), Ok(_)) if before.note.is_none() && one.note.is_some() => {}
                 (Ok(a), Ok(b)) if !same(a, b) => conflicts[row] = true,
                 _ => {}
             },
@@ -108,8 +118,12 @@ fn same(a: &[Answer], b: &[Answer]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.state == b.state && a.value == b.value)
 }
 
-/// The inside of the code fence, when there is one.
+/// The inside of the code fence, when there is one. Where there are several, any
+/// may hold rows, and the lines of the fences are no rows.
 fn unfenced(content: &str) -> &str {
+    if content.matches("```").nth(2).is_some() {
+        return content;
+    }
     let Some((_, after)) = content.split_once("```") else {
         return content;
     };

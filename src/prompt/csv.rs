@@ -32,7 +32,8 @@ pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
 
 /// Reads the rows of a csv completion.
 pub fn read(text: &str, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
-    let lines: Vec<&str> = text.lines().collect();
+    // Most of what is no answer names none of the rows.
+    let lines: Vec<&str> = if keys.may_name(text) { text.lines().collect() } else { Vec::new() };
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -69,20 +70,40 @@ fn spanning(
     let mut text = first.to_owned();
     for (n, next) in rest.iter().enumerate().take(MOST) {
         // The next row begins here: the quote above was just a quote.
-        if reading(&quoted(next)?, keys, checkers, next)
-            .is_some_and(|r| r.place.fit == Fit::Exactly)
-        {
+        if begins_row(next, keys, checkers) {
             return None;
         }
         text.push('\n');
         text.push_str(next);
         if text.matches('"').count().is_multiple_of(2) {
-            let whole = reading(&quoted(&text)?, keys, checkers, &text)?;
-            return (whole.place.fit == Fit::Exactly && whole.found.cells.is_ok())
-                .then_some((whole.found, n + 1));
+            if !keys.may_name(&text) {
+                return None;
+            }
+            let fields = quoted(&text)?;
+            // All lines are inside fields; else the record ended before them.
+            let inside: usize = fields.iter().map(|f| f.matches('\n').count()).sum();
+            let whole = reading(&fields, keys, checkers, &text)?;
+            return (inside == n + 1
+                && whole.place.fit == Fit::Exactly
+                && whole.found.cells.is_ok())
+            .then_some((whole.found, n + 1));
         }
     }
     None
+}
+
+/// Whether a line is the beginning of a row, its own quotes right or wrong.
+fn begins_row(line: &str, keys: &Keys, checkers: &[&Checker]) -> bool {
+    if !keys.may_name(line) {
+        return false;
+    }
+    [quoted(line), Some(lenient(line)), Some(plain(line))]
+        .into_iter()
+        .flatten()
+        .filter_map(|fields| reading(&fields, keys, checkers, line))
+        .any(|r| {
+            r.place.fit == Fit::Exactly || (r.place.fit == Fit::Nearly && r.found.cells.is_ok())
+        })
 }
 
 /// One way to read a line.
@@ -98,16 +119,21 @@ struct Reading {
 impl Reading {
     /// The better reading has the greater rank.
     fn rank(&self) -> (bool, Fit, Reverse<usize>, usize) {
-        (self.found.cells.is_ok(), self.place.fit, Reverse(self.wrapped), self.good)
+        // Where the key stands as it was given, the quotes belong to the values.
+        let wrapped = if self.place.fit == Fit::Exactly { 0 } else { self.wrapped };
+        (self.found.cells.is_ok(), self.place.fit, Reverse(wrapped), self.good)
     }
 
     /// Beyond doubt: no other reading need be tried.
     fn is_sure(&self, columns: usize) -> bool {
-        self.place.fit == Fit::Exactly && self.good == columns && self.wrapped == 0
+        self.place.fit == Fit::Exactly && self.good == columns
     }
 }
 
 fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
+    if !keys.may_name(line) {
+        return None;
+    }
     let mut best = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
     if best.as_ref().is_none_or(|r| !r.is_sure(checkers.len())) {
         for fields in [Some(lenient(line)), Some(plain(line)), table(line)].into_iter().flatten() {
@@ -129,9 +155,14 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> 
     }
     [quoted(line)?, lenient(line)].into_iter().find_map(|fields| {
         let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+        // A list would swallow the number and key of a foreign row.
+        if fields.len() != checkers.len() && checkers.len() > 1 {
+            return None;
+        }
         let cells = cells(&fields, checkers).ok()?;
         let vouched = cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.vouches());
-        let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown));
+        let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
+            && !cells.iter().filter_map(|a| a.repair.as_deref()).any(|r| r.contains("left out"));
         let note = Some("the key was not echoed".to_owned());
         (vouched && sound).then(|| Found { row: 0, cells: Ok(cells), note, text: line.to_owned() })
     })
@@ -192,8 +223,10 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
         (n, [list]) if n + 1 == wanted && *list == n => {
             let mut cells: Vec<Answer> =
                 fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
-            if !cells.iter().all(|a| a.state == State::Ok && !matches!(a.value, CellValue::Nothing))
-            {
+            // In free text, the list itself could stand where text was missing.
+            if !cells.iter().zip(checkers).all(|(a, c)| {
+                a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
+            }) {
                 return Err(count());
             }
             cells.push(Answer::without_value(State::Invalid, None));
@@ -205,6 +238,10 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
 
 /// As the format asks: fields in double quotes where needed.
 fn quoted(line: &str) -> Option<Vec<String>> {
+    // Most lines have no quotes, and a reader costs more than they do.
+    if !line.contains('"') {
+        return Some(line.trim().split(',').map(str::to_owned).collect());
+    }
     let mut reader = ::csv::ReaderBuilder::new()
         .has_headers(false)
         .flexible(true)

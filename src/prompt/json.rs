@@ -22,14 +22,23 @@ pub fn read(
     checkers: &[&Checker],
 ) -> Vec<Found> {
     let mut objects = Vec::new();
-    match serde_json::from_str::<Json>(text.trim()) {
-        Ok(json) => collect(json, columns, &mut objects),
-        Err(_) => scan(text, columns, &mut objects),
+    let mut whole = true;
+    if let Ok(json) = serde_json::from_str::<Json>(text.trim()) {
+        collect(json, columns, &mut objects);
+    } else {
+        whole = scan(text, columns, &mut objects);
+        if !whole {
+            let mut more = Vec::new();
+            let mended = scan(&mended(text), columns, &mut more);
+            // Some rows may be sound as they are, and others only mended.
+            if more.len() > objects.len() || (mended && !more.is_empty()) {
+                objects = more;
+                whole = mended;
+            }
+        }
     }
-    if objects.is_empty() {
-        scan(&mended(text), columns, &mut objects);
-    }
-    let only = objects.len() == 1;
+    // Inside a broken row there may be cells whose key is lost.
+    let only = objects.len() == 1 && whole;
     objects
         .into_iter()
         .filter_map(|o| found(&o, only, keys, key_names, columns, checkers))
@@ -57,8 +66,8 @@ fn collect(json: Json, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
     }
 }
 
-/// Finds complete objects anywhere in a text.
-fn scan(text: &str, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
+/// Finds complete objects anywhere in a text; whether there are no others.
+fn scan(text: &str, columns: &[String], rows: &mut Vec<Map<String, Json>>) -> bool {
     let mut at = 0;
     let mut tries = 0;
     while let Some(next) = text[at..].find('{') {
@@ -71,10 +80,11 @@ fn scan(text: &str, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
             at += 1;
             tries += 1;
             if tries > TRIES {
-                return;
+                return false;
             }
         }
     }
+    tries == 0
 }
 
 /// Bare line breaks inside strings escaped, commas before a closing bracket
@@ -159,20 +169,26 @@ fn found(
 /// The key as the answer echoes it: an array, an object, or fields of the row.
 fn echoed(object: &Map<String, Json>, names: &[String]) -> Option<Vec<String>> {
     let text = |json: &Json| Value::from_json(json).text().unwrap_or_default().into_owned();
+    // Parts left out are echoed as nothing: an echoed key that is not whole still
+    // says whose the answer is not.
     let by_name = |fields: &Map<String, Json>| -> Option<Vec<String>> {
-        names
+        let parts: Vec<Option<String>> = names
             .iter()
             .map(|n| fields.iter().find(|(k, _)| k.eq_ignore_ascii_case(n)).map(|(_, v)| text(v)))
-            .collect()
+            .collect();
+        let any = parts.iter().any(Option::is_some);
+        any.then(|| parts.into_iter().map(Option::unwrap_or_default).collect())
+    };
+    let padded = |mut parts: Vec<String>| {
+        parts.resize(parts.len().max(names.len()), String::new());
+        Some(parts)
     };
     match object.get("key") {
-        Some(Json::Array(parts)) if parts.len() == names.len() => {
-            Some(parts.iter().map(text).collect())
+        Some(Json::Array(parts)) if !parts.is_empty() => padded(parts.iter().map(text).collect()),
+        Some(Json::Object(fields)) if !fields.is_empty() => {
+            by_name(fields).or_else(|| padded(Vec::new()))
         }
-        Some(Json::Object(fields)) => by_name(fields),
-        Some(scalar @ (Json::String(_) | Json::Number(_))) if names.len() == 1 => {
-            Some(vec![text(scalar)])
-        }
+        Some(scalar @ (Json::String(_) | Json::Number(_))) => padded(vec![text(scalar)]),
         _ => by_name(object),
     }
 }

@@ -185,6 +185,7 @@ impl Draft {
             problems: self.shape_problems.iter().map(|(_, p)| p.clone()).collect(),
             names: HashMap::new(),
             asked: HashMap::new(),
+            secret: None,
         };
         let spec = Spec {
             path: self.path.clone(),
@@ -212,7 +213,11 @@ impl Draft {
         let mut problems = check.problems;
         problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
         let failed = problems.iter().any(|p| p.severity == Severity::Error);
-        let problems = Problems { path: self.path.clone(), text: self.text.clone(), problems };
+        let mut text = self.text.clone();
+        if let Some(span) = check.secret {
+            text.replace_range(span.clone(), &"*".repeat(span.len()));
+        }
+        let problems = Problems { path: self.path.clone(), text, problems };
         if failed { Err(problems) } else { Ok((spec, problems)) }
     }
 
@@ -257,6 +262,7 @@ impl Draft {
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
                 && !name.starts_with(|c: char| c.is_ascii_digit());
             if !variable {
+                check.secret = check.tree.span(&at("api_key_env"));
                 check.error(
                     &at("api_key_env"),
                     "`api_key_env` is not the name of an environment variable",
@@ -395,6 +401,8 @@ struct Check<'c> {
     names: HashMap<String, String>,
     /// Questions the spec binds so far, normalised.
     asked: HashMap<String, String>,
+    /// What may be a key and is not to be shown.
+    secret: Option<std::ops::Range<usize>>,
 }
 
 impl Check<'_> {
@@ -775,7 +783,17 @@ impl Check<'_> {
                 let found = match (&table.sql, &table.list) {
                     (Some(sql), None) => {
                         let here = join(place, &["sql".into()]);
-                        self.values_of(&here, sql)
+                        match self.values_of(&here, sql) {
+                            Some(found) => found,
+                            // So that the list is not called empty or unfit too.
+                            None => {
+                                return ValueList {
+                                    values: Vec::new(),
+                                    open: true,
+                                    hash: ListHash::of(&[]),
+                                };
+                            }
+                        }
                     }
                     (None, Some(list)) => list.iter().map(literal).collect(),
                     _ => {
@@ -821,7 +839,7 @@ impl Check<'_> {
         ValueList { hash: ListHash::of(&values), values, open }
     }
 
-    fn values_of(&mut self, place: &[Step], sql: &str) -> Vec<Value> {
+    fn values_of(&mut self, place: &[Step], sql: &str) -> Option<Vec<Value>> {
         match self.catalog.prepare(sql) {
             Err(message) => {
                 self.error(
@@ -840,7 +858,7 @@ impl Check<'_> {
                 );
             }
             Ok(_) => match self.catalog.select(sql, usize::MAX) {
-                Ok(rows) => return rows.into_iter().flatten().collect(),
+                Ok(rows) => return Some(rows.into_iter().flatten().collect()),
                 Err(message) => {
                     self.error(
                         place,
@@ -851,8 +869,7 @@ impl Check<'_> {
                 }
             },
         }
-        // So that the list is not called empty too.
-        vec![Value::from("?")]
+        None
     }
 
     fn binding(
@@ -1024,6 +1041,7 @@ impl Check<'_> {
             return None;
         }
         let mut cells = Vec::new();
+        let mut shows = false;
         for column in columns {
             let given =
                 find(&column.name).or_else(|| column.many.as_ref().and_then(|m| find(&m.column)));
@@ -1035,6 +1053,7 @@ impl Check<'_> {
                 cells.push(CellValue::Nothing);
                 continue;
             };
+            shows = true;
             let checker = Checker::new(column);
             let answer = match given {
                 Some(ShotCell::Many(_)) => checker.list(&text),
@@ -1057,7 +1076,7 @@ impl Check<'_> {
                 cells.push(CellValue::Nothing);
             }
         }
-        if cells.iter().all(|c| *c == CellValue::Nothing) {
+        if !shows {
             self.warn(place, "a shot shows no column", "give it the values of some columns");
         }
         Some(Shot {

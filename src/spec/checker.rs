@@ -86,6 +86,11 @@ impl Lookup {
         if let Some(Some(at)) = self.folded.get(&text.to_lowercase()) {
             return Some((value(*at)?, Some("case")));
         }
+        // A number is itself or another one: no sign, point or zero is overlooked.
+        if let Some(number) = real(text) {
+            let at = self.values.iter().position(|v| real(v) == Some(number))?;
+            return Some((value(at)?, Some("spelling")));
+        }
         let squeezed = squeeze(text);
         if squeezed.is_empty() {
             return None;
@@ -133,6 +138,12 @@ impl Lookup {
         }
         best.filter(|_| !tied).map(|(_, value)| value)
     }
+}
+
+/// The number that a text is.
+fn real(text: &str) -> Option<f64> {
+    let text = text.trim();
+    plain_number(text).then(|| text.parse().ok()).flatten()
 }
 
 fn digits(text: &str) -> impl Iterator<Item = char> {
@@ -329,14 +340,15 @@ impl Checker {
                 Some(text.to_owned()).filter(|t| !t.is_empty()),
             );
         }
+        let exact = |t: &str| self.list.as_ref().is_some_and(|l| l.exact.contains_key(t.trim()));
+        if exact(text) {
+            return self.list(&[text.to_owned()]);
+        }
         if let Ok(Json::Array(items)) = serde_json::from_str(text) {
             return self.json(&Json::Array(items));
         }
         let body = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
         let separator = ['|', ';', '\n'].into_iter().find(|s| body.contains(*s)).unwrap_or(',');
-        if separator == ',' && self.list.as_ref().is_some_and(|l| l.exact.contains_key(body)) {
-            return self.list(&[body.to_owned()]);
-        }
         let pieces: Vec<&str> = body.split(separator).collect();
         let mut items = Vec::new();
         let mut at = 0;
@@ -348,7 +360,11 @@ impl Checker {
                 let found = self.list.as_ref()?.folded.contains_key(&joined.to_lowercase());
                 found.then_some((n, joined))
             });
-            let (taken, item) = run.unwrap_or_else(|| (1, bare(pieces[at]).to_owned()));
+            let piece = pieces[at];
+            let (taken, item) = run.unwrap_or_else(|| {
+                let item = if exact(piece) { piece } else { bare(piece) };
+                (1, item.to_owned())
+            });
             if !item.is_empty() {
                 items.push(item);
             }
@@ -444,11 +460,18 @@ fn number(text: &str) -> Option<f64> {
     let mut groups = unsigned.split(',');
     let first = groups.next()?;
     let grouped = unsigned.contains(',');
-    if grouped && !((1..=3).contains(&first.len()) && groups.clone().all(|g| g.len() == 3)) {
+    let digits = |g: &str| g.chars().all(|c| c.is_ascii_digit());
+    if grouped
+        && !((1..=3).contains(&first.len())
+            && digits(first)
+            && groups.all(|g| g.len() == 3 && digits(g)))
+    {
         return None;
     }
-    let joined =
-        format!("{}.{}", whole.replace(',', ""), if fraction.is_empty() { "0" } else { fraction });
+    let mut joined = whole.replace(',', "");
+    if !fraction.is_empty() {
+        joined = format!("{joined}.{fraction}");
+    }
     if !plain_number(&joined) {
         return None;
     }
@@ -468,21 +491,27 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         "9999" => return Some((text.into(), None)),
         _ => {}
     }
+    let time = |t: &str| t.contains(':') && t.chars().all(|c| "0123456789:.+-Z ".contains(c));
     if let Some((day, _)) =
-        text.split_once(['T', ' ']).filter(|(day, _)| day.len() == 10 && real(day))
+        text.split_once(['T', ' ']).filter(|(day, rest)| day.len() == 10 && real(day) && time(rest))
     {
         return Some((day.into(), NOTE));
     }
-    let tidy =
-        ["st ", "nd ", "rd ", "th "].iter().fold(text.replace(',', " "), |t, suffix| {
-            match t.find(suffix) {
-                Some(at) if t[..at].ends_with(|c: char| c.is_ascii_digit()) => {
-                    t.replacen(suffix, " ", 1)
-                }
-                _ => t,
-            }
-        });
-    let tidy = tidy.split_whitespace().collect::<Vec<_>>().join(" ");
+    let ordinal = |word: &'_ str| -> Option<String> {
+        let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
+        (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
+    };
+    let tidy = text
+        .replace(',', " ")
+        .split_whitespace()
+        .map(|word| ordinal(word).unwrap_or_else(|| word.to_owned()))
+        .collect::<Vec<_>>()
+        .join(" ");
+    // A year of two digits is none.
+    let mut digits = tidy.split(|c: char| !c.is_ascii_digit());
+    if !digits.any(|run| run.len() == 4) {
+        return None;
+    }
     let formats =
         ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y"];
     if let Some(day) = formats.iter().find_map(|f| Date::strptime(f, &tidy).ok()) {
@@ -507,7 +536,8 @@ fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
     };
     let whole = if inner.starts_with("http://") || inner.starts_with("https://") {
         inner.to_owned()
-    } else if inner.contains("://") {
+    } else if inner.contains("://") || inner.contains('@') {
+        // Another scheme, or an address for mail.
         return None;
     } else {
         note = Some("https:// put in front");

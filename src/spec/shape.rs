@@ -182,7 +182,18 @@ impl<'s> Walk<'s> {
                 None
             }
             DeValue::Float(float) => {
-                float.as_str().replace('_', "").parse::<f64>().ok().map(Json::from)
+                let number = float.as_str().replace('_', "").parse::<f64>().ok();
+                // JSON has no nan: it would be read as a field left out.
+                if let Some(number) = number.filter(|n| n.is_finite()) {
+                    return Some(number.into());
+                }
+                self.error(
+                    format!("`{name}` is out of range"),
+                    value.span(),
+                    "expected a finite number".to_owned(),
+                    None,
+                );
+                None
             }
             DeValue::Boolean(b) => Some((*b).into()),
             // A date written bare in TOML is as good as one in quotes.

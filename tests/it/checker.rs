@@ -1,0 +1,486 @@
+//! What a column accepts: types, value lists, lists.
+
+use hqdl::cell::{Answer, CellValue, State};
+use hqdl::spec::Type;
+use hqdl::spec::checker::{Checker, is_refusal};
+use hqdl::value::Value;
+use serde_json::{Value as Json, json};
+
+use crate::fixture::Fixture;
+
+/// What a text is as a value of a type, as JSON; `None` when it is none.
+fn coerced(kind: Type, text: &str) -> Option<Json> {
+    Checker::coerce(kind, text).map(|(value, _)| value.to_json())
+}
+
+/// Whether the text was taken as it stands.
+fn as_it_stands(kind: Type, text: &str) -> bool {
+    matches!(Checker::coerce(kind, text), Some((_, None)))
+}
+
+fn all(kind: Type, good: &[(&str, Json)], bad: &[&str]) {
+    for (text, value) in good {
+        assert_eq!(coerced(kind, text), Some(value.clone()), "{text:?} as {}", kind.name());
+        let padded = format!(" \t{text}\n");
+        assert_eq!(coerced(kind, &padded), Some(value.clone()), "{padded:?}");
+    }
+    for text in bad {
+        assert_eq!(coerced(kind, text), None, "{text:?} as {}", kind.name());
+    }
+}
+
+#[test]
+fn integers() {
+    all(
+        Type::Integer,
+        &[
+            ("42", json!(42)),
+            ("-7", json!(-7)),
+            ("+5", json!(5)),
+            ("007", json!(7)),
+            ("0", json!(0)),
+            ("9223372036854775807", json!(i64::MAX)),
+            ("1,234", json!(1234)),
+            ("-1,234,567", json!(-1_234_567)),
+            ("42.0", json!(42)),
+            ("42.", json!(42)),
+            ("1,234.00", json!(1234)),
+            ("1e3", json!(1000)),
+            ("1.5e3", json!(1500)),
+        ],
+        &[
+            "",
+            ".",
+            "+",
+            "-",
+            "-.",
+            ",",
+            "e",
+            "5 million",
+            "about 5",
+            "5.5",
+            "1,23",
+            "12,34,567",
+            "1,,234",
+            ",123",
+            "1.234,5",
+            "NaN",
+            "inf",
+            "-inf",
+            "infinity",
+            "0x10",
+            "1_000",
+            "1e400",
+            "five",
+            "5%",
+            "$5",
+            "1 000",
+            "٣",
+            "½",
+            "9223372036854775808",
+            "1,1e3",
+            "1-2",
+            "--5",
+            "1939-05",
+            "true",
+        ],
+    );
+    assert!(as_it_stands(Type::Integer, "42"));
+    assert!(!as_it_stands(Type::Integer, "1,234"));
+    assert!(!as_it_stands(Type::Integer, "42.0"));
+}
+
+#[test]
+fn reals() {
+    all(
+        Type::Real,
+        &[
+            ("1.5", json!(1.5)),
+            ("-0.25", json!(-0.25)),
+            ("3", json!(3.0)),
+            (".5", json!(0.5)),
+            ("1e3", json!(1000.0)),
+            ("1.5E-3", json!(0.0015)),
+            ("1,234.5", json!(1234.5)),
+            ("12,345,678", json!(12_345_678.0)),
+        ],
+        &[
+            "",
+            ".",
+            "+",
+            "NaN",
+            "nan",
+            "inf",
+            "-inf",
+            "Infinity",
+            "1e400",
+            "5 million",
+            "1,5",
+            "1.234,5",
+            "1.2.3",
+            "12 m",
+            "1e",
+            "e5",
+        ],
+    );
+    assert!(as_it_stands(Type::Real, "1e3"));
+    assert!(!as_it_stands(Type::Real, "1,234.5"));
+}
+
+#[test]
+fn booleans() {
+    for yes in ["true", "True", "TRUE", "1", "yes", "Yes.", "y", "t"] {
+        assert_eq!(coerced(Type::Boolean, yes), Some(json!(1)), "{yes}");
+    }
+    for no in ["false", "False", "0", "no", "No.", "N", "f"] {
+        assert_eq!(coerced(Type::Boolean, no), Some(json!(0)), "{no}");
+    }
+    all(Type::Boolean, &[], &["", "2", "maybe", "true or false", "yes and no", "-1", "1.0"]);
+}
+
+#[test]
+fn dates_come_to_iso_8601() {
+    let day = json!("1985-02-01");
+    all(
+        Type::Date,
+        &[
+            ("1985-02-01", day.clone()),
+            ("1985-02", json!("1985-02")),
+            ("1985", json!("1985")),
+            ("1985-02-01T00:00:00Z", day.clone()),
+            ("1985-02-01 12:30:00", day.clone()),
+            ("1 February 1985", day.clone()),
+            ("01 February 1985", day.clone()),
+            ("1 Feb 1985", day.clone()),
+            ("February 1, 1985", day.clone()),
+            ("Feb 1, 1985", day.clone()),
+            ("FEBRUARY 1 1985", day.clone()),
+            ("1st February 1985", day.clone()),
+            ("February 1st, 1985", day.clone()),
+            ("1985/02/01", day.clone()),
+            ("1985.02.01", day.clone()),
+            ("01.02.1985", day),
+            ("August 1st, 1985", json!("1985-08-01")),
+            ("August 2nd 1985", json!("1985-08-02")),
+            ("21st August 1985", json!("1985-08-21")),
+            ("24/12/1985", json!("1985-12-24")),
+            ("12/24/1985", json!("1985-12-24")),
+            ("05/05/1985", json!("1985-05-05")),
+            ("2000-02-29", json!("2000-02-29")),
+        ],
+        &[
+            "",
+            "01/02/1985",
+            "1/2/1985",
+            "1985-13-01",
+            "1985-02-30",
+            "1900-02-29",
+            "1985-00",
+            "31/31/1985",
+            "yesterday",
+            "late 1985",
+            "1985-02-01 or 1986-02-01",
+            "1985-02-01 to 1985-03-01",
+            "1985-1986",
+            "24/12/85",
+            "24.12.85",
+            "5 May 85",
+            "198",
+            "19850",
+            "the 1980s",
+        ],
+    );
+    for iso in ["1985-02-01", "1985-02", "1985"] {
+        assert!(as_it_stands(Type::Date, iso));
+    }
+    assert!(!as_it_stands(Type::Date, "1 February 1985"));
+}
+
+#[test]
+fn urls_are_absolute() {
+    all(
+        Type::Url,
+        &[
+            ("https://example.com/a?b=c#d", json!("https://example.com/a?b=c#d")),
+            ("http://example.com", json!("http://example.com")),
+            ("example.com/x", json!("https://example.com/x")),
+            ("www.example.com", json!("https://www.example.com")),
+            ("[Example](https://example.com/x)", json!("https://example.com/x")),
+            ("<https://example.com>", json!("https://example.com")),
+            (
+                "http://en.wikipedia.org/wiki/Jaws_(film)",
+                json!("http://en.wikipedia.org/wiki/Jaws_(film)"),
+            ),
+            (
+                "[Jaws](http://en.wikipedia.org/wiki/Jaws_(film))",
+                json!("http://en.wikipedia.org/wiki/Jaws_(film)"),
+            ),
+        ],
+        &[
+            "",
+            "Example",
+            "not a url",
+            "https://",
+            "https://example",
+            "ftp://example.com",
+            "mailto:a@example.com",
+            "a@example.com",
+            "https://exa mple.com",
+            "/wiki/Jaws",
+            "//example.com",
+            "example.",
+            ".com",
+        ],
+    );
+    assert!(as_it_stands(Type::Url, "https://example.com"));
+    assert!(!as_it_stands(Type::Url, "example.com"));
+}
+
+#[test]
+fn text_is_trimmed_and_else_kept() {
+    assert_eq!(coerced(Type::Text, "  Ra's  al Ghul "), Some(json!("Ra's  al Ghul")));
+}
+
+/// The checker of a column made from the fields of its TOML table.
+fn checker(fields: &str) -> Checker {
+    let expansion = Fixture::new().expansion(&format!(
+        "[database]\npath = \"x\"\n[model]\nname = \"test\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [\"title\"]\n[[expansion.column]]\nname = \"c\"\n{fields}\n"
+    ));
+    Checker::new(&expansion.columns[0])
+}
+
+/// An answer in short: its value, or its state.
+fn short(answer: &Answer) -> Json {
+    if answer.state == State::Ok {
+        return answer.value.to_json();
+    }
+    assert_eq!(answer.value, CellValue::Nothing);
+    json!({ answer.state.name(): answer.raw })
+}
+
+fn reads(checker: &Checker, table: &[(&str, Json, &str)]) {
+    for (text, right, note) in table {
+        let answer = checker.text(text);
+        assert_eq!(short(&answer), *right, "{text:?}");
+        assert_eq!(answer.repair.as_deref().unwrap_or_default(), *note, "{text:?}");
+        if !note.is_empty() {
+            assert_eq!(answer.raw.as_deref(), Some(text.trim()), "{text:?}");
+        }
+    }
+}
+
+const CASE: &str = "case brought to the value list";
+const SPACING: &str = "spacing brought to the value list";
+const SPELLING: &str = "spelling brought to the value list";
+
+#[test]
+fn a_closed_list_is_exact_then_case_then_spacing_then_one_near_match() {
+    reads(
+        &checker(
+            "values = ['Marvel Comics', 'DC Comics', 'Dark Horse Comics', 'Image', 'NBC - Heroes']",
+        ),
+        &[
+            ("Marvel Comics", json!("Marvel Comics"), ""),
+            (" Marvel Comics ", json!("Marvel Comics"), ""),
+            ("marvel COMICS", json!("Marvel Comics"), CASE),
+            ("MarvelComics", json!("Marvel Comics"), SPACING),
+            ("NBC-Heroes", json!("NBC - Heroes"), SPACING),
+            ("NBC Heroes", json!("NBC - Heroes"), SPACING),
+            ("Marvel Comisc", json!("Marvel Comics"), SPELLING),
+            ("Dark Horse Comic", json!("Dark Horse Comics"), SPELLING),
+            ("Marvel", json!({"not_in_list": "Marvel"}), ""),
+            ("AC Comics", json!({"not_in_list": "AC Comics"}), ""),
+            ("Imge", json!({"not_in_list": "Imge"}), ""),
+            (
+                "Marvel Comics or DC Comics",
+                json!({"not_in_list": "Marvel Comics or DC Comics"}),
+                "",
+            ),
+            ("", json!({"unknown": null}), ""),
+            ("?", json!({"unknown": "?"}), ""),
+            ("N/A", json!({"unknown": "N/A"}), ""),
+            ("I'm sorry, I cannot say.", json!({"refused": "I'm sorry, I cannot say."}), ""),
+        ],
+    );
+}
+
+#[test]
+fn a_tie_between_two_values_is_not_in_list() {
+    reads(
+        &checker(
+            "values = ['Brown eyes', 'Brows eyes', 'Green', 'GREEN', 'Blue-Grey', 'Blue Grey']",
+        ),
+        &[
+            ("Browx eyes", json!({"not_in_list": "Browx eyes"}), ""),
+            ("Brown eyes", json!("Brown eyes"), ""),
+            ("green", json!({"not_in_list": "green"}), ""),
+            ("GREEN", json!("GREEN"), ""),
+            ("bluegrey", json!({"not_in_list": "bluegrey"}), ""),
+            ("blue grey", json!("Blue Grey"), CASE),
+        ],
+    );
+}
+
+#[test]
+fn digits_and_the_first_letter_are_never_overlooked() {
+    reads(
+        &checker("values = ['Earth-1', 'Season 12', 'Cyborg Superman', 'Male', 'Female']"),
+        &[
+            ("Earth-2", json!({"not_in_list": "Earth-2"}), ""),
+            ("Earth 1", json!("Earth-1"), SPACING),
+            ("Season 21", json!({"not_in_list": "Season 21"}), ""),
+            ("Season 2", json!({"not_in_list": "Season 2"}), ""),
+            ("Seasan 12", json!("Season 12"), SPELLING),
+            ("Byborg Superman", json!({"not_in_list": "Byborg Superman"}), ""),
+            ("male", json!("Male"), CASE),
+            ("emale", json!({"not_in_list": "emale"}), ""),
+        ],
+    );
+}
+
+#[test]
+fn a_number_is_never_brought_to_another_number() {
+    reads(
+        &checker("type = 'integer'\nvalues = [1, 10, 15, 1000, 15000]"),
+        &[
+            ("1", json!(1), ""),
+            ("-1", json!({"not_in_list": "-1"}), ""),
+            ("1.5", json!({"not_in_list": "1.5"}), ""),
+            ("1.5000", json!({"not_in_list": "1.5000"}), ""),
+            ("100", json!({"not_in_list": "100"}), ""),
+        ],
+    );
+    // As JSON models write a whole number.
+    assert_eq!(short(&checker("type = 'integer'\nvalues = [1, 10]").json(&json!(1.0))), json!(1));
+    reads(&checker("values = ['-1', '1']"), &[("-1", json!("-1"), ""), ("1", json!("1"), "")]);
+}
+
+#[test]
+fn words_for_nothing_are_values_when_the_list_has_them() {
+    reads(
+        &checker("values = ['None', '-', 'Unknown']"),
+        &[
+            ("None", json!("None"), ""),
+            ("-", json!("-"), ""),
+            ("Unknown", json!("Unknown"), ""),
+            ("?", json!({"unknown": "?"}), ""),
+        ],
+    );
+}
+
+#[test]
+fn an_open_list_lets_other_values_pass() {
+    let open = checker("open = true\nvalues = ['Marvel Comics', 'DC Comics']");
+    reads(
+        &open,
+        &[
+            ("marvel comics", json!("Marvel Comics"), CASE),
+            ("Image Comics", json!("Image Comics"), ""),
+            ("?", json!({"unknown": "?"}), ""),
+        ],
+    );
+    assert!(!open.vouches());
+    assert!(open.allows(&CellValue::One("Image Comics".into())));
+    let closed = checker("values = ['Marvel Comics', 'DC Comics']");
+    assert!(closed.vouches());
+    assert!(closed.allows(&CellValue::One("DC Comics".into())));
+    assert!(!closed.allows(&CellValue::One("Image Comics".into())));
+    assert!(!closed.allows(&CellValue::Nothing));
+}
+
+#[test]
+fn a_list_of_typed_values_holds_its_type() {
+    let years = checker("type = 'integer'\nvalues = [1939, 1977]");
+    assert_eq!(years.text("1939").value, CellValue::One(Value::Integer(1939)));
+    assert_eq!(years.json(&json!(1977)).value, CellValue::One(Value::Integer(1977)));
+    assert_eq!(short(&years.json(&json!(1978))), json!({"not_in_list": "1978"}));
+    assert!(years.allows(&CellValue::One(Value::Integer(1939))));
+}
+
+#[test]
+fn list_cells_are_read_in_the_ways_models_write_them() {
+    let powers = checker(
+        "many = { table = 't', column = 'power' }\nvalues = ['Flight', 'Super Strength', 'Speed, Super', 'Magic']",
+    );
+    for text in [
+        "Flight|Magic",
+        "Flight | Magic",
+        "Flight; Magic",
+        "Flight, Magic",
+        "Flight,Magic",
+        "[Flight, Magic]",
+        "['Flight', 'Magic']",
+        "[\"Flight\", \"Magic\"]",
+        "\"Flight\", \"Magic\"",
+        "Flight|Magic|Flight",
+        "Flight||Magic|",
+        "Flight|?|Magic",
+        "Flight\nMagic",
+    ] {
+        assert_eq!(short(&powers.text(text)), json!(["Flight", "Magic"]), "{text}");
+    }
+    assert_eq!(short(&powers.text("Speed, Super")), json!(["Speed, Super"]));
+    assert_eq!(
+        short(&powers.text("Magic, Speed, Super, Flight")),
+        json!(["Magic", "Speed, Super", "Flight"])
+    );
+    for empty in ["none", "None", "[]", "empty"] {
+        assert_eq!(short(&powers.text(empty)), json!([]), "{empty}");
+    }
+    assert_eq!(short(&powers.text("")), json!({"unknown": null}));
+    assert_eq!(short(&powers.text("?")), json!({"unknown": "?"}));
+    let partly = powers.text("flight|Telepathy");
+    assert_eq!(short(&partly), json!(["Flight"]));
+    assert_eq!(
+        partly.repair.as_deref(),
+        Some("case brought to the value list; left out: Telepathy")
+    );
+    assert_eq!(short(&powers.text("Telepathy|Money")), json!({"not_in_list": "Telepathy | Money"}));
+    assert_eq!(short(&powers.json(&json!(["Flight", null, "Magic"]))), json!(["Flight", "Magic"]));
+    assert_eq!(short(&powers.json(&json!([]))), json!([]));
+    assert_eq!(short(&powers.json(&json!([["Flight"]]))), json!({"invalid": "[[\"Flight\"]]"}));
+    let years = checker("type = 'integer'\nmany = { table = 't', column = 'year' }");
+    assert_eq!(short(&years.text("1939|1977")), json!([1939, 1977]));
+    assert_eq!(short(&years.json(&json!([1939, "1,977"]))), json!([1939, 1977]));
+    assert_eq!(short(&years.text("soon")), json!({"invalid": "soon"}));
+}
+
+#[test]
+fn a_list_item_that_is_in_the_list_as_it_stands_is_not_stripped() {
+    let words = checker(
+        "many = { table = 't', column = 'word' }\nvalues = [\"'Tis\", 'Tis', 'a;b;c;d;e;f', '[x]']",
+    );
+    for word in ["'Tis", "Tis", "a;b;c;d;e;f", "[x]"] {
+        assert_eq!(short(&words.text(word)), json!([word]));
+        assert_eq!(short(&words.text(&format!("{word}|Tis"))).get(0), Some(&json!(word)));
+    }
+}
+
+#[test]
+fn a_json_list_is_no_single_value_unless_it_has_one() {
+    let one = checker("values = ['Marvel Comics']");
+    assert_eq!(short(&one.json(&json!(["Marvel Comics"]))), json!("Marvel Comics"));
+    assert_eq!(
+        short(&one.json(&json!(["Marvel Comics", "DC"]))),
+        json!({"invalid": "[\"Marvel Comics\",\"DC\"]"})
+    );
+    assert_eq!(short(&one.json(&Json::Null)), json!({"unknown": null}));
+    let flag = checker("type = 'boolean'");
+    assert_eq!(short(&flag.json(&json!(true))), json!(1));
+    assert_eq!(short(&flag.json(&json!("False"))), json!(0));
+}
+
+#[test]
+fn refusals_are_told_from_answers() {
+    for refusal in [
+        "I'm sorry, but I can't help with that.",
+        "Sorry, I am unable to find it.",
+        "As an AI, I have no opinion.",
+        "I cannot provide this.",
+    ] {
+        assert!(is_refusal(refusal), "{refusal}");
+    }
+    for answer in ["Sorry", "Sorry, Wrong Number", "I, Robot", "Unable", ""] {
+        assert!(!is_refusal(answer), "{answer}");
+    }
+}

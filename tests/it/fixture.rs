@@ -1,0 +1,81 @@
+//! A small database, and specs checked against it.
+
+use std::path::Path;
+
+use hqdl::spec::problem::{Problem, Problems};
+use hqdl::spec::{Draft, Expansion, Spec};
+use hqdl::store::Database;
+use proptest::test_runner::{Config, TestRunner};
+
+/// A database in a directory of its own.
+pub struct Fixture {
+    pub database: Database,
+    _directory: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("heroes.sqlite");
+        let connection = rusqlite::Connection::open(&path).unwrap();
+        connection
+            .execute_batch(
+                "CREATE TABLE superhero (id INTEGER PRIMARY KEY, superhero_name TEXT, full_name TEXT, height_cm INTEGER);
+                 INSERT INTO superhero VALUES (1, '3-D Man', 'Charles Chandler', 188);
+                 CREATE TABLE publisher (publisher_name TEXT);
+                 INSERT INTO publisher VALUES ('Marvel Comics'), ('DC Comics'), ('Dark Horse Comics'), ('Dark Horse Comics'), (NULL);
+                 CREATE TABLE superpower (power_name TEXT);
+                 INSERT INTO superpower VALUES ('Flight'), ('Super Strength'), ('Super Speed'), ('Agility'), ('Stamina');
+                 CREATE TABLE empty (x TEXT);
+                 CREATE TABLE film (title TEXT, year INTEGER, k1 TEXT, k2 TEXT);",
+            )
+            .unwrap();
+        drop(connection);
+        Self { database: Database::open(&path).unwrap(), _directory: directory }
+    }
+
+    /// Checks a spec.
+    pub fn check(&self, toml: &str) -> Result<(Spec, Problems), Problems> {
+        Draft::parse(Path::new("specs/x.toml"), toml.to_owned())?.check(&self.database)
+    }
+
+    /// The only expansion of a spec that must be good.
+    pub fn expansion(&self, toml: &str) -> Expansion {
+        match self.check(toml) {
+            Ok((mut spec, _)) => spec.expansions.remove(0),
+            Err(problems) => panic!("{}\n{toml}", problems.render(false)),
+        }
+    }
+
+    /// The problems of a spec that must be bad.
+    pub fn problems(&self, toml: &str) -> Problems {
+        self.check(toml).map(|_| ()).expect_err(toml)
+    }
+}
+
+/// The problem whose message contains `message`, with its line and column.
+pub fn problem<'p>(problems: &'p Problems, message: &str) -> (&'p Problem, Option<(usize, usize)>) {
+    let found: Vec<&Problem> =
+        problems.problems.iter().filter(|p| p.message.contains(message)).collect();
+    assert_eq!(
+        found.len(),
+        1,
+        "{} problems say {message:?} in:\n{}",
+        found.len(),
+        problems.render(false)
+    );
+    (found[0], problems.place(found[0]))
+}
+
+/// Line and column (from 1) where `needle` first stands in `text`.
+pub fn at(text: &str, needle: &str) -> Option<(usize, usize)> {
+    let start = text.find(needle).unwrap_or_else(|| panic!("no {needle:?}"));
+    let line = text[..start].matches('\n').count() + 1;
+    let begin = text[..start].rfind('\n').map_or(0, |n| n + 1);
+    Some((line, text[begin..start].chars().count() + 1))
+}
+
+/// A runner of `cases` random cases that leaves no files behind.
+pub fn random(cases: u32) -> TestRunner {
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+}

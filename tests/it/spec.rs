@@ -1,0 +1,761 @@
+//! What a spec check says: every problem at once, each at its place.
+
+use std::path::Path;
+
+use hqdl::spec::problem::Severity;
+use hqdl::spec::{Draft, ReadError};
+use hqdl::store::Database;
+
+use crate::fixture::{Fixture, at, problem};
+
+const GOOD: &str = r#"[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "llm"
+source = "superhero"
+key = ["superhero_name", "full_name"]
+context = ["height_cm"]
+[[expansion.column]]
+name = "publisher_name"
+values = { sql = "SELECT publisher_name FROM publisher" }
+questions = [
+  "Who is the publisher?",
+  { ask = "Is the publisher {value}?", sql = "publisher_name = {value}" },
+]
+[[expansion.column]]
+name = "powers"
+many = { table = "llm_power", column = "power_name" }
+values = { sql = "SELECT power_name FROM superpower" }
+questions = [{ ask = "Does the hero have {value}?", sql = "EXISTS {value}" }]
+"#;
+
+#[test]
+fn a_good_spec_has_no_problems_and_loads_its_lists() {
+    let (spec, warnings) = Fixture::new().check(GOOD).unwrap();
+    assert_eq!(warnings.problems, []);
+    assert_eq!(spec.database, Path::new("specs/heroes.sqlite"));
+    assert_eq!(spec.overrides_path(), Path::new("specs/x.overrides.csv"));
+    let expansion = &spec.expansions[0];
+    assert_eq!(expansion.rows_per_request, 20);
+    assert_eq!(expansion.key_types, [Some("TEXT".to_owned()), Some("TEXT".to_owned())]);
+    let publishers = expansion.columns[0].values.as_ref().unwrap();
+    // Without NULL and repeats, in the order given.
+    assert_eq!(publishers.values, ["Marvel Comics", "DC Comics", "Dark Horse Comics"]);
+    assert!(!publishers.open);
+    assert_eq!(expansion.column("POWER_NAME"), Some(1));
+}
+
+/// An edit of the good spec, the message it must give, and the text in the
+/// edited spec that the place must point at ("" for a missing thing).
+struct Mistake {
+    from: &'static str,
+    to: &'static str,
+    message: &'static str,
+    place: &'static str,
+    help: &'static str,
+}
+
+const fn mistake(
+    from: &'static str,
+    to: &'static str,
+    message: &'static str,
+    place: &'static str,
+    help: &'static str,
+) -> Mistake {
+    Mistake { from, to, message, place, help }
+}
+
+const MISTAKES: &[Mistake] = &[
+    // Fields.
+    mistake(
+        "[model]\n",
+        "[model]\ntemprature = 0.5\n",
+        "unknown field `temprature` in [model]",
+        "temprature",
+        "did you mean `temperature`?",
+    ),
+    mistake(
+        "context =",
+        "contxt =",
+        "unknown field `contxt` in [[expansion]]",
+        "contxt",
+        "did you mean `context`?",
+    ),
+    mistake(
+        "many = { table = \"llm_power\", column",
+        "many = { table = \"llm_power\", colum = 'x', column",
+        "unknown field `colum` in [expansion.column.many]",
+        "colum = 'x'",
+        "did you mean `column`?",
+    ),
+    mistake(
+        "[model]\n",
+        "[limit]\nconcurrency = 2\n[model]\n",
+        "unknown field `limit` in the spec",
+        "limit]",
+        "did you mean `limits`?",
+    ),
+    mistake("path = \"heroes.sqlite\"\n", "", "[database] has no `path`", "[database]", ""),
+    mistake("source = \"superhero\"\n", "", "[[expansion]] has no `source`", "[[expansion]]", ""),
+    mistake(
+        "name = \"powers\"\n",
+        "",
+        "[[expansion.column]] has no `name`",
+        "[[expansion.column]]\nmany",
+        "",
+    ),
+    // Types.
+    mistake(
+        "key = [\"superhero_name\", \"full_name\"]",
+        "key = \"superhero_name\"",
+        "`key` is a string",
+        "\"superhero_name\"",
+        "",
+    ),
+    mistake("context = [\"height_cm\"]", "context = [12]", "`context` is an integer", "12", ""),
+    mistake("name = \"test\"", "name = true", "`name` is a boolean", "true", ""),
+    mistake(
+        "[model]\n",
+        "[limits]\nconcurrency = -1\n[model]\n",
+        "`concurrency` is out of range",
+        "-1",
+        "",
+    ),
+    mistake(
+        "[model]\n",
+        "[limits]\nconcurrency = 4294967296\n[model]\n",
+        "`concurrency` is out of range",
+        "4294967296",
+        "",
+    ),
+    mistake(
+        "name = \"publisher_name\"\n",
+        "name = \"publisher_name\"\ntype = \"txt\"\n",
+        "`type` cannot be \"txt\"",
+        "\"txt\"",
+        "did you mean \"text\"?",
+    ),
+    mistake(
+        "context =",
+        "format = \"yaml\"\ncontext =",
+        "`format` cannot be \"yaml\"",
+        "\"yaml\"",
+        "",
+    ),
+    // Settings.
+    mistake(
+        "[model]\n",
+        "[limits]\nrequests_per_minute = 0\n[model]\n",
+        "`requests_per_minute` is 0",
+        "0\n[model]",
+        "",
+    ),
+    mistake(
+        "[model]\n",
+        "[limits]\nbudget_usd = -2.0\n[model]\n",
+        "`budget_usd` is no amount",
+        "-2.0",
+        "",
+    ),
+    mistake("[model]\n", "[limits]\nbudget_usd = nan\n[model]\n", "`budget_usd`", "nan", ""),
+    mistake("[model]\n", "[model]\ntemperature = 3\n", "`temperature` is out of range", "3\n", ""),
+    mistake(
+        "[model]\n",
+        "[model]\nprice = { input = -1.0, output = 1.0 }\n",
+        "`input` is no price",
+        "-1.0",
+        "",
+    ),
+    mistake(
+        "[model]\n",
+        "[model]\nbase_url = \"localhost:1\"\n",
+        "`localhost:1` is no URL of an endpoint",
+        "\"localhost:1\"",
+        "",
+    ),
+    mistake(
+        "[model]\n",
+        "[model]\napi_key_env = \"sk-proj-12345\"\n",
+        "`api_key_env` is not the name of an environment variable",
+        "\"sk-proj",
+        "a key itself is never in a spec; if this is one, revoke it",
+    ),
+    mistake(
+        "name = \"test\"\n",
+        "",
+        "the model has no name",
+        "[model]",
+        "set `name` in [model], or pass --model",
+    ),
+    mistake(
+        "[model]\n",
+        "[model]\nprovider = \"replay\"\n",
+        "provider \"replay\" has no recordings",
+        "\"replay\"",
+        "name files in `recordings`, or pass --recordings",
+    ),
+    mistake(
+        "[model]\n",
+        "[model]\nprovider = \"replay\"\nrecordings = [\"no.jsonl\"]\n",
+        "no recording at specs/no.jsonl",
+        "\"no.jsonl\"",
+        "",
+    ),
+    // Names.
+    mistake(
+        "source = \"superhero\"",
+        "source = \"superheroes\"",
+        "the database has no table `superheroes`",
+        "\"superheroes\"",
+        "did you mean `superhero`?",
+    ),
+    mistake(
+        "\"full_name\"]",
+        "\"fullname\"]",
+        "table `superhero` has no column `fullname`",
+        "\"fullname\"",
+        "did you mean `full_name`?",
+    ),
+    mistake(
+        "\"height_cm\"",
+        "\"weight\"",
+        "table `superhero` has no column `weight`",
+        "\"weight\"",
+        "",
+    ),
+    mistake(
+        "source = \"superhero\"",
+        "source = \"SELECT superhero_name, height_cm FROM superhero\"",
+        "this SELECT has no column `full_name`",
+        "\"full_name\"",
+        "",
+    ),
+    mistake(
+        "source = \"superhero\"",
+        "source = \"SELECT * FORM superhero\"",
+        "the SELECT of this source does not work",
+        "\"SELECT * FORM",
+        "",
+    ),
+    mistake(
+        "key = [\"superhero_name\", \"full_name\"]",
+        "key = []",
+        "the semantic key is empty",
+        "[]",
+        "",
+    ),
+    mistake(
+        "\"full_name\"]",
+        "\"SUPERHERO_NAME\"]",
+        "`SUPERHERO_NAME` stands twice among key and context",
+        "\"SUPERHERO_NAME\"",
+        "",
+    ),
+    mistake(
+        "name = \"powers\"",
+        "name = \"Publisher_Name\"",
+        "column `Publisher_Name` stands twice in `llm`",
+        "\"Publisher_Name\"",
+        "",
+    ),
+    mistake(
+        "name = \"powers\"",
+        "name = \"Full_Name\"",
+        "column `Full_Name` has the name of a key column",
+        "\"Full_Name\"",
+        "",
+    ),
+    mistake(
+        "column = \"power_name\" }",
+        "column = \"full_name\" }",
+        "`full_name` has the name of a key column",
+        "{ table = \"llm_power\"",
+        "",
+    ),
+    mistake(
+        "name = \"llm\"",
+        "name = \"Publisher\"",
+        "the database has a table `Publisher` that hqdl did not make",
+        "\"Publisher\"",
+        "choose another name; hqdl never touches a table of yours",
+    ),
+    mistake(
+        "table = \"llm_power\"",
+        "table = \"LLM\"",
+        "the table `LLM` is made twice",
+        "{ table = \"LLM\"",
+        "give one of the two another name",
+    ),
+    mistake(
+        "table = \"llm_power\"",
+        "table = \"superpower\"",
+        "the database has a table `superpower` that hqdl did not make",
+        "{ table = \"superpower\"",
+        "choose another name; hqdl never touches a table of yours",
+    ),
+    mistake(
+        "name = \"llm\"",
+        "name = \"hqdl_cell\"",
+        "the name `hqdl_cell` is reserved",
+        "\"hqdl_cell\"",
+        "",
+    ),
+    // Value lists.
+    mistake(
+        "{ sql = \"SELECT publisher_name FROM publisher\" }",
+        "[]",
+        "the value list of `publisher_name` is empty",
+        "[]",
+        "",
+    ),
+    mistake(
+        "SELECT publisher_name FROM publisher\"",
+        "SELECT x FROM empty\"",
+        "the value list of `publisher_name` is empty",
+        "{ sql = \"SELECT x",
+        "",
+    ),
+    mistake(
+        "SELECT publisher_name FROM publisher\"",
+        "SELECT * FROM film\"",
+        "a value list is one column, this SELECT yields 4",
+        "\"SELECT * FROM film",
+        "",
+    ),
+    mistake(
+        "SELECT publisher_name FROM publisher\"",
+        "SELECT name FROM publisher\"",
+        "the SELECT of this value list does not work: no such column: name",
+        "\"SELECT name",
+        "",
+    ),
+    mistake(
+        "SELECT publisher_name FROM publisher\"",
+        "DELETE FROM publisher RETURNING publisher_name\"",
+        "the SELECT of this value list does not work: it would write to the database",
+        "\"DELETE",
+        "",
+    ),
+    mistake(
+        "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
+        "name = \"publisher_name\"\ntype = \"integer\"\nvalues = [1, \"two\"]",
+        "the value list of `publisher_name` holds \"two\", which is no integer",
+        "[1, \"two\"]",
+        "",
+    ),
+    mistake(
+        "name = \"publisher_name\"\nvalues = { sql = \"SELECT publisher_name FROM publisher\" }",
+        "name = \"publisher_name\"\ntype = \"integer\"\nvalues = { sql = \"SELECT n FROM publisher\" }",
+        "the SELECT of this value list does not work",
+        "\"SELECT n ",
+        "",
+    ),
+    mistake(
+        "values = { sql = \"SELECT publisher_name FROM publisher\" }",
+        "open = true",
+        "column `publisher_name` is `open` but has no `values`",
+        "true",
+        "",
+    ),
+    mistake(
+        "{ sql = \"SELECT publisher_name FROM publisher\" }",
+        "{ open = true }",
+        "`values` needs either `sql` or `list`",
+        "{ open",
+        "",
+    ),
+    // Shots.
+    mistake(
+        "context =",
+        "shots = [{ superhero_name = \"Batman\", full_name = \"Bruce Wayne\", publisher_name = \"Detective\" }]\ncontext =",
+        "a shot breaks its own column: `publisher_name` cannot be \"Detective\"",
+        "\"Detective\"",
+        "shots show the model what a right answer looks like",
+    ),
+    mistake(
+        "context =",
+        "shots = [{ superhero_name = \"Batman\", publisher = \"DC Comics\", powers = [\"Flight\"] }]\ncontext =",
+        "the shot has `publisher`, which is neither key, context nor column",
+        "\"DC Comics\"",
+        "",
+    ),
+    mistake(
+        "context =",
+        "shots = [{ publisher_name = \"DC Comics\" }]\ncontext =",
+        "a shot needs the key columns",
+        "{ publisher_name = \"DC",
+        "",
+    ),
+    mistake(
+        "context =",
+        "shots = { sql = \"SELECT * FROM heros\" }\ncontext =",
+        "the SELECT of the shots does not work: no such table: heros",
+        "\"SELECT * FROM heros",
+        "",
+    ),
+    // Questions.
+    mistake(
+        "\"Who is the publisher?\"",
+        "\"Who is {value}?\"",
+        "the question \"Who is {value}?\" has a slot but no SQL to put it in",
+        "\"Who is {value}?\"",
+        "write { ask = \"…\", sql = \"…\" }",
+    ),
+    mistake(
+        "publisher {value}?",
+        "publisher {value} since {date}?",
+        "{date} stands in the question but not in its SQL",
+        "{ ask = \"Is the publisher",
+        "",
+    ),
+    mistake(
+        "sql = \"publisher_name = {value}\"",
+        "sql = \"publisher_name = {value} OR {number} > 1\"",
+        "{number} stands in the SQL but not in the question",
+        "{ ask = \"Is the publisher",
+        "",
+    ),
+    mistake(
+        "sql = \"publisher_name = {value}\"",
+        "sql = \"publisher = {value}\"",
+        "the SQL of \"Is the publisher {value}?\" does not work: no such column: publisher",
+        "{ ask = \"Is the publisher",
+        "",
+    ),
+    mistake(
+        "sql = \"EXISTS {value}\"",
+        "sql = \"EXISTS {value} AND\"",
+        "the SQL of \"Does the hero have {value}?\" does not work",
+        "{ ask = \"Does the hero",
+        "",
+    ),
+    mistake(
+        "questions = [{ ask = \"Does the hero have {value}?\", sql = \"EXISTS {value}\" }]",
+        "questions = [\"who is the PUBLISHER\"]",
+        "is asked of `publisher_name` too",
+        "\"who is the PUBLISHER\"",
+        "",
+    ),
+    // Sources.
+    mistake("source = \"superhero\"", "source = []", "expansion `llm` has no source", "[]", ""),
+    mistake(
+        "source = \"superhero\"",
+        "source = [{ name = \"s\" }]",
+        "a source needs `table` or `select`",
+        "{ name = \"s\" }",
+        "",
+    ),
+    mistake(
+        "source = \"superhero\"",
+        "source = [{ table = \"superhero\", select = \"SELECT 1\" }]",
+        "a source is a table or a SELECT, not both",
+        "{ table = \"superhero\"",
+        "remove `table` or `select`",
+    ),
+    mistake(
+        "source = \"superhero\"",
+        "source = [{ table = \"superhero\", columns = [\"publisher_name\", \"power\"] }]",
+        "`llm` has no column `power`",
+        "\"power\"]",
+        "did you mean `powers`?",
+    ),
+    mistake(
+        "source = \"superhero\"",
+        "source = [{ table = \"superhero\", columns = [\"publisher_name\"] }]",
+        "no source fills column `powers`",
+        "\"powers\"",
+        "add it to the `columns` of a source",
+    ),
+    mistake(
+        "context =",
+        "rows_per_request = 0\ncontext =",
+        "`rows_per_request` is 0",
+        "0\ncontext",
+        "",
+    ),
+];
+
+#[test]
+fn each_mistake_is_told_at_its_place() {
+    let fixture = Fixture::new();
+    for m in MISTAKES {
+        assert_eq!(GOOD.matches(m.from).count().min(1), 1, "{:?}", m.from);
+        let toml = GOOD.replacen(m.from, m.to, 1);
+        let problems = fixture.problems(&toml);
+        let (found, place) = problem(&problems, m.message);
+        assert_eq!(found.severity, Severity::Error);
+        assert_eq!(place, at(&toml, m.place), "{}", problems.render(false));
+        assert_eq!(found.help.as_deref().unwrap_or_default(), m.help, "{}", m.message);
+    }
+}
+
+/// Mistakes of which nothing else follows are told alone.
+#[test]
+fn no_mistake_is_told_twice() {
+    let fixture = Fixture::new();
+    let follows = [
+        // Without a key or a source, the rest still is checked.
+        "`key` is a string",
+        "this SELECT has no column `full_name`",
+        "`type` cannot be \"txt\"",
+        "stands twice among key and context",
+        // Nor is the column it was meant for filled.
+        "`llm` has no column `power`",
+    ];
+    for m in MISTAKES.iter().filter(|m| !follows.contains(&m.message)) {
+        let toml = GOOD.replacen(m.from, m.to, 1);
+        let problems = fixture.problems(&toml);
+        let errors = problems.problems.iter().filter(|p| p.severity == Severity::Error).count();
+        assert_eq!(errors, 1, "{}:\n{}", m.message, problems.render(false));
+    }
+}
+
+const TWELVE: &str = r#"[database]
+pth = "heroes.sqlite"
+
+[model]
+name = "test"
+temprature = 0.0
+base_url = "localhost"
+
+[limits]
+concurrency = "many"
+budget_usd = -1
+
+[[expansion]]
+name = "publisher"
+source = "superhero"
+key = ["superhero_name", "ful_name"]
+context = ["weight"]
+shots = [ { superhero_name = "Ä Batman", publisher_name = "Detective" } ]
+
+[[expansion.column]]
+name = "publisher_name"
+values = { sql = "SELECT publisher_name FROM publisher" }
+questions = [{ ask = "Is the publisher {value}?", sql = "publisher = {value}" }]
+
+[[expansion.column]]
+name = "empty"
+values = []
+
+[[expansion.column]]
+name = "powers"
+type = "number"
+many = { table = "publisher", column = "power_name" }
+"#;
+
+#[test]
+fn a_dozen_mistakes_are_told_at_once_in_the_order_of_the_text() {
+    let problems = Fixture::new().problems(TWELVE);
+    let expected = [
+        ("[database] has no `path`", at(TWELVE, "[database]")),
+        ("unknown field `pth` in [database]", at(TWELVE, "pth")),
+        ("unknown field `temprature` in [model]", at(TWELVE, "temprature")),
+        ("`localhost` is no URL of an endpoint", at(TWELVE, "\"localhost\"")),
+        ("`concurrency` is a string", at(TWELVE, "\"many\"")),
+        ("`budget_usd` is no amount", at(TWELVE, "-1")),
+        (
+            "the database has a table `publisher` that hqdl did not make",
+            at(TWELVE, "\"publisher\"\nsource"),
+        ),
+        ("table `superhero` has no column `ful_name`", at(TWELVE, "\"ful_name\"")),
+        ("table `superhero` has no column `weight`", at(TWELVE, "\"weight\"")),
+        (
+            "a shot breaks its own column: `publisher_name` cannot be \"Detective\"",
+            at(TWELVE, "\"Detective\""),
+        ),
+        (
+            "the SQL of \"Is the publisher {value}?\" does not work: no such column: publisher",
+            at(TWELVE, "{ ask"),
+        ),
+        ("the value list of `empty` is empty", at(TWELVE, "[]")),
+        ("`type` cannot be \"number\"", at(TWELVE, "\"number\"")),
+        ("the table `publisher` is made twice", at(TWELVE, "{ table = \"publisher\"")),
+    ];
+    let told: Vec<(&str, _)> =
+        problems.problems.iter().map(|p| (p.message.as_str(), problems.place(p))).collect();
+    assert_eq!(told, expected, "{}", problems.render(false));
+    let json = problems.to_json();
+    assert_eq!(json.as_array().unwrap().len(), expected.len());
+    assert_eq!(json[1]["line"], 2);
+    assert_eq!(json[1]["column"], 1);
+    assert_eq!(json[1]["severity"], "error");
+    assert_eq!(json[1]["file"], "specs/x.toml");
+    assert_eq!(json[1]["help"], "did you mean `path`?");
+}
+
+#[test]
+fn a_rendered_problem_has_file_line_column_and_a_caret_under_it() {
+    let rendered = Fixture::new().problems(TWELVE).render(false);
+    assert!(!rendered.contains('\u{1b}'), "colour where none was asked for");
+    for (message, place, source, caret) in [
+        (
+            "error: unknown field `temprature` in [model]",
+            "specs/x.toml:6:1",
+            "temprature = 0.0",
+            "^^^^^^^^^^",
+        ),
+        (
+            "error: table `superhero` has no column `ful_name`",
+            "specs/x.toml:16:26",
+            "key = [\"superhero_name\", \"ful_name\"]",
+            "                         ^^^^^^^^^^",
+        ),
+        (
+            "error: a shot breaks its own column: `publisher_name` cannot be \"Detective\"",
+            "specs/x.toml:18:59",
+            "shots = [ { superhero_name = \"Ä Batman\", publisher_name = \"Detective\" } ]",
+            "                                                          ^^^^^^^^^^^",
+        ),
+    ] {
+        let block = rendered
+            .split("\n\n")
+            .find(|b| b.starts_with(message))
+            .unwrap_or_else(|| panic!("no {message} in\n{rendered}"));
+        assert!(block.contains(place), "{block}");
+        let lines: Vec<&str> = block.lines().collect();
+        let at =
+            lines.iter().position(|l| l.ends_with(source)).unwrap_or_else(|| panic!("{block}"));
+        let indent = lines[at].chars().count() - source.chars().count();
+        let below: String = lines[at + 1].chars().skip(indent).collect();
+        assert!(below.starts_with(caret), "{block}");
+    }
+    assert!(rendered.contains("help: did you mean `temperature`?"));
+    assert!(
+        rendered.contains("expected true or false") || rendered.contains("expected a whole number")
+    );
+}
+
+#[test]
+fn syntax_errors_are_told_at_their_place() {
+    for (toml, place) in [
+        ("[database]\npath = \n", (2, 8)),
+        ("[database\npath = 'x'\n", (1, 10)),
+        ("[database]\npath = 'x'\npath = 'y'\n", (3, 1)),
+        ("[database]\npath = 'x\n", (2, 8)),
+    ] {
+        let problems =
+            Draft::parse(Path::new("specs/x.toml"), toml.to_owned()).map(|_| ()).expect_err(toml);
+        let first = &problems.problems[0];
+        let (line, _) = problems.place(first).unwrap();
+        assert_eq!(line, place.0, "{}", problems.render(false));
+        assert_eq!(first.label, "not TOML");
+        assert!(problems.render(false).contains(&format!("specs/x.toml:{}:", place.0)));
+    }
+    // All of them.
+    let problems = Draft::parse(
+        Path::new("specs/x.toml"),
+        "[database]\npath = \n[model]\nname = \n".to_owned(),
+    )
+    .map(|_| ())
+    .unwrap_err();
+    let lines: Vec<usize> =
+        problems.problems.iter().map(|p| problems.place(p).unwrap().0).collect();
+    assert_eq!(lines, [2, 4]);
+}
+
+#[test]
+fn an_empty_spec_says_what_is_missing() {
+    let problems = Fixture::new().problems("");
+    problem(&problems, "the spec has no `database`");
+    problem(&problems, "the model has no name");
+    problem(&problems, "the spec has no expansion");
+    assert_eq!(problems.problems.len(), 3, "{}", problems.render(false));
+    assert!(problems.render(true).contains("\u{1b}["));
+}
+
+#[test]
+fn a_key_pasted_into_api_key_env_is_not_repeated_in_the_message() {
+    let toml = GOOD.replace("[model]\n", "[model]\napi_key_env = \"sk-proj-12345\"\n");
+    let problems = Fixture::new().problems(&toml);
+    assert!(!problems.to_json().to_string().contains("12345"));
+    assert!(!problems.to_string().contains("12345"));
+    assert!(!problems.render(false).contains("12345"), "{}", problems.render(false));
+    let good = GOOD.replace("[model]\n", "[model]\napi_key_env = \"OPENAI_API_KEY\"\n");
+    assert!(Fixture::new().check(&good).is_ok());
+}
+
+#[test]
+fn a_shot_may_be_written_in_another_case_than_its_columns() {
+    let toml = GOOD.replace(
+        "context =",
+        "shots = [{ Superhero_Name = \"Batman\", FULL_NAME = \"Bruce Wayne\", Publisher_name = \"dc comics\", Power_Name = [\"stamina\"] }]\ncontext =",
+    );
+    let (spec, _) = Fixture::new().check(&toml).unwrap();
+    let shot = &spec.expansions[0].shots[0];
+    assert_eq!(shot.key, ["Batman".into(), "Bruce Wayne".into()]);
+    assert_eq!(shot.cells[0].to_json(), "DC Comics");
+    assert_eq!(shot.cells[1].to_json(), serde_json::json!(["Stamina"]));
+}
+
+#[test]
+fn a_shot_without_columns_is_a_warning() {
+    let toml = GOOD.replace("context =", "shots = [{ superhero_name = \"Batman\" }]\ncontext =");
+    let (_, warnings) = Fixture::new().check(&toml).unwrap();
+    let (found, place) = problem(&warnings, "a shot shows no column");
+    assert_eq!(found.severity, Severity::Warning);
+    assert_eq!(place, at(&toml, "{ superhero_name"));
+}
+
+#[test]
+fn two_expansions_may_not_make_one_table() {
+    let second = GOOD.split("[[expansion]]").nth(1).unwrap();
+    let toml = format!(
+        "{GOOD}[[expansion]]{}",
+        second
+            .replace("\"llm_power\"", "\"other\"")
+            .replace("publisher?\"", "maker?\"")
+            .replace("publisher {value}?", "maker {value}?")
+            .replace("hero have", "hero own")
+    );
+    let problems = Fixture::new().problems(&toml);
+    let (found, place) = problem(&problems, "the table `llm` is made twice");
+    let later = at(&toml[GOOD.len()..], "\"llm\"").unwrap();
+    let lines = GOOD.matches('\n').count();
+    assert_eq!(place, Some((later.0 + lines, later.1)));
+    assert_eq!(found.help.as_deref(), Some("give one of the two another name"));
+    assert_eq!(problems.problems.len(), 1, "{}", problems.render(false));
+}
+
+#[test]
+fn a_table_that_hqdl_made_may_be_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.sqlite");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute_batch("CREATE TABLE superhero (superhero_name, full_name, height_cm); CREATE TABLE publisher (publisher_name); INSERT INTO publisher VALUES ('DC Comics'); CREATE TABLE superpower (power_name); INSERT INTO superpower VALUES ('Flight'); CREATE TABLE llm (x);")
+        .unwrap();
+    let check = |draft: &str| {
+        let draft = Draft::parse(Path::new("specs/x.toml"), draft.to_owned()).unwrap();
+        draft.check(&Database::open(&path).unwrap()).map(|_| ())
+    };
+    problem(&check(GOOD).unwrap_err(), "that hqdl did not make");
+    hqdl::store::migrate::database(&connection).unwrap();
+    connection.execute("INSERT INTO hqdl_object (name, type) VALUES ('llm', 'table')", []).unwrap();
+    assert_eq!(check(GOOD), Ok(()));
+}
+
+#[test]
+fn several_sources_fill_several_columns() {
+    let toml = GOOD.replace("context = [\"height_cm\"]\n", "").replace(
+        "source = \"superhero\"",
+        "source = [{ table = \"superhero\", columns = [\"publisher_name\"] }, { name = \"films\", select = \"SELECT k1 AS superhero_name, k2 AS full_name FROM film\", columns = [\"POWERS\"] }]",
+    );
+    let (spec, _) = Fixture::new().check(&toml).unwrap();
+    let sources = &spec.expansions[0].sources;
+    assert_eq!(sources[0].name.as_deref(), Some("superhero"));
+    assert_eq!(sources[0].columns, [0]);
+    assert_eq!(sources[1].name.as_deref(), Some("films"));
+    assert_eq!(sources[1].columns, [1]);
+    // Declared types hold only where all sources agree.
+    assert_eq!(spec.expansions[0].key_types, [None, None]);
+}
+
+#[test]
+fn a_spec_that_is_not_there_is_said_so() {
+    let error = Draft::read(Path::new("no/such/spec.toml")).unwrap_err();
+    assert!(matches!(error, ReadError::File { .. }));
+    assert!(error.to_string().starts_with("cannot read spec no/such/spec.toml: "));
+}
