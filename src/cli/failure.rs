@@ -11,7 +11,7 @@ use crate::generate::Stopped;
 use crate::materialize::MaterializeError;
 use crate::model::{ModelError, SetupError};
 use crate::spec::problem::Problems;
-use crate::spec::{ReadError, check};
+use crate::spec::{Draft, ReadError};
 use crate::store::StoreError;
 
 /// Exit code: some cells have no value.
@@ -163,7 +163,7 @@ impl From<MaterializeError> for Failure {
 
 /// The database of a draft, opened; a database that cannot be is a problem of
 /// the spec, shown at its place.
-pub fn open_database(draft: &check::Draft) -> Result<crate::store::Database, Failure> {
+pub fn open_database(draft: &Draft) -> Result<crate::store::Database, Failure> {
     crate::store::Database::open(&draft.database())
         .map_err(|e| draft.database_problem(&e.to_string(), e.hint()).into())
 }

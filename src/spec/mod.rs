@@ -7,13 +7,15 @@
 
 pub mod check;
 pub mod checker;
+pub mod draft;
 pub mod file;
 pub mod problem;
 pub mod shape;
 
 use std::path::PathBuf;
 
-pub use check::{Catalog, Draft, ReadError};
+pub use check::Catalog;
+pub use draft::{Draft, ReadError};
 pub use file::{Format, PriceTable, Provider, Reuse, Type};
 
 use crate::cell::CellValue;

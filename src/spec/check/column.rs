@@ -1,0 +1,278 @@
+//! Columns: their value lists, their tables, their questions.
+
+use std::collections::HashSet;
+
+use super::{Check, join, literal};
+use crate::key::{ListHash, Meaning};
+use crate::spec::checker::Checker;
+use crate::spec::file::{ColumnTable, ExpansionTable, QuestionField, ValuesField};
+use crate::spec::shape::Step;
+use crate::spec::{Binding, Column, Many, SLOTS, ValueList};
+use crate::value::Value;
+
+impl Check<'_> {
+    pub(in crate::spec) fn column(
+        &mut self,
+        place: &[Step],
+        e: &ExpansionTable,
+        c: &ColumnTable,
+    ) -> Column {
+        let at = |field: &str| join(place, &[field.into()]);
+        let values = c.values.as_ref().map(|v| self.values(&at("values"), c, v));
+        if values.is_none() && c.open.is_some() {
+            self.error(
+                &at("open"),
+                &format!("column `{}` is `open` but has no `values`", c.name),
+                "",
+                "",
+            );
+        }
+        if let Some(many) = &c.many {
+            self.table_name(&at("many"), &many.table);
+            if many.column.trim().is_empty() {
+                self.error(&at("many"), "the one-to-many table needs a `column`", "", "");
+            } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&many.column)) {
+                self.error(
+                    &at("many"),
+                    &format!("`{}` has the name of a key column", many.column),
+                    "",
+                    "",
+                );
+            }
+        }
+        let meaning = Meaning {
+            key: {
+                let mut key = e.key.clone();
+                key.sort();
+                key
+            },
+            column: c.name.clone(),
+            kind: c.kind.name().to_owned(),
+            about: c.about.clone(),
+            many: c.many.is_some(),
+            list: match &values {
+                None => "none",
+                Some(v) if v.open => "open",
+                Some(_) => "closed",
+            }
+            .to_owned(),
+        };
+        let bindings = c
+            .questions
+            .iter()
+            .enumerate()
+            .map(|(n, q)| self.binding(&join(place, &["questions".into(), n.into()]), e, c, q))
+            .collect();
+        Column {
+            name: c.name.clone(),
+            kind: c.kind,
+            about: c.about.clone(),
+            values,
+            many: c
+                .many
+                .as_ref()
+                .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
+            bindings,
+            fingerprint: meaning.fingerprint(),
+            meaning,
+        }
+    }
+
+    fn values(&mut self, place: &[Step], c: &ColumnTable, field: &ValuesField) -> ValueList {
+        let (found, open): (Vec<Value>, Option<bool>) = match field {
+            ValuesField::List(list) => (list.iter().map(literal).collect(), None),
+            ValuesField::Table(table) => {
+                let found = match (&table.sql, &table.list) {
+                    (Some(sql), None) => {
+                        let here = join(place, &["sql".into()]);
+                        match self.values_of(&here, sql) {
+                            Some(found) => found,
+                            // So that the list is not called empty or unfit too.
+                            None => {
+                                return ValueList {
+                                    values: Vec::new(),
+                                    open: true,
+                                    hash: ListHash::of(&[]),
+                                };
+                            }
+                        }
+                    }
+                    (None, Some(list)) => list.iter().map(literal).collect(),
+                    _ => {
+                        self.error(place, "`values` needs either `sql` or `list`", "", "");
+                        return ValueList {
+                            values: Vec::new(),
+                            open: true,
+                            hash: ListHash::of(&[]),
+                        };
+                    }
+                };
+                (found, table.open)
+            }
+        };
+        let open = c.open.or(open).unwrap_or(false);
+        let mut seen = HashSet::new();
+        let values: Vec<String> = found
+            .iter()
+            .filter_map(|v| v.text().map(std::borrow::Cow::into_owned))
+            .filter(|v| seen.insert(v.clone()))
+            .collect();
+        if values.is_empty() {
+            self.error(
+                place,
+                &format!("the value list of `{}` is empty", c.name),
+                "expected at least one value",
+                "",
+            );
+        }
+        let unfit = values.iter().find(|v| Checker::coerce(c.kind, v).is_none());
+        if let Some(unfit) = unfit {
+            self.error(
+                place,
+                &format!(
+                    "the value list of `{}` holds \"{unfit}\", which is no {}",
+                    c.name,
+                    c.kind.name()
+                ),
+                "",
+                "",
+            );
+        }
+        ValueList { hash: ListHash::of(&values), values, open }
+    }
+
+    fn values_of(&mut self, place: &[Step], sql: &str) -> Option<Vec<Value>> {
+        match self.catalog.prepare(sql) {
+            Err(message) => {
+                self.error(
+                    place,
+                    &format!("the SELECT of this value list does not work: {message}"),
+                    "SQLite refuses this",
+                    "",
+                );
+            }
+            Ok(columns) if columns.len() != 1 => {
+                self.error(
+                    place,
+                    &format!("a value list is one column, this SELECT yields {}", columns.len()),
+                    "expected one column",
+                    "",
+                );
+            }
+            Ok(_) => match self.catalog.select(sql, usize::MAX) {
+                Ok(rows) => return Some(rows.into_iter().flatten().collect()),
+                Err(message) => {
+                    self.error(
+                        place,
+                        &format!("the SELECT of this value list failed: {message}"),
+                        "",
+                        "",
+                    );
+                }
+            },
+        }
+        None
+    }
+
+    fn binding(
+        &mut self,
+        place: &[Step],
+        e: &ExpansionTable,
+        c: &ColumnTable,
+        q: &QuestionField,
+    ) -> Binding {
+        let (ask, sql) = match q {
+            QuestionField::Plain(ask) => (ask.clone(), None),
+            QuestionField::Bound(table) => (table.ask.clone(), Some(table.sql.clone())),
+        };
+        let normal: String = ask
+            .to_lowercase()
+            .split(|c: char| !(c.is_alphanumeric() || c == '{' || c == '}'))
+            .filter(|w| !w.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ");
+        if normal.is_empty() {
+            self.error(place, "a question is empty", "", "");
+        }
+        if let Some(before) =
+            self.asked.insert(format!("{}\u{0}{normal}", e.key.join("\u{0}")), c.name.clone())
+        {
+            self.error(
+                place,
+                &format!("the question \"{ask}\" is asked of `{before}` too"),
+                "a question leads to one column",
+                "",
+            );
+        }
+        let slots =
+            |text: &str| -> Vec<&str> { SLOTS.into_iter().filter(|s| text.contains(s)).collect() };
+        match &sql {
+            None if !slots(&ask).is_empty() => {
+                self.error(
+                    place,
+                    &format!("the question \"{ask}\" has a slot but no SQL to put it in"),
+                    "",
+                    "write { ask = \"…\", sql = \"…\" }",
+                );
+            }
+            None => {}
+            Some(sql) => {
+                for slot in slots(&ask) {
+                    if !sql.contains(slot) {
+                        self.error(
+                            place,
+                            &format!("{slot} stands in the question but not in its SQL"),
+                            "",
+                            "",
+                        );
+                    }
+                }
+                for slot in slots(sql) {
+                    if !ask.contains(slot) {
+                        self.error(
+                            place,
+                            &format!("{slot} stands in the SQL but not in the question"),
+                            "",
+                            "",
+                        );
+                    }
+                }
+                if let Err(message) = self.catalog.prepare(&binding_probe(e, c, sql)) {
+                    self.error(
+                        place,
+                        &format!("the SQL of \"{ask}\" does not work: {message}"),
+                        "SQLite refuses this",
+                        "",
+                    );
+                }
+            }
+        }
+        Binding { ask, sql }
+    }
+}
+
+/// A SELECT that prepares exactly when the SQL of a binding makes sense over
+/// its column: `EXISTS {value}` asks whether a list holds a value, all other
+/// SQL is an expression over the expansion's columns (over the one-to-many
+/// table's, for such a column).
+fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
+    let mut names: Vec<&str> = e.key.iter().map(String::as_str).collect();
+    match &c.many {
+        Some(many) => names.push(&many.column),
+        None => names.extend(e.column.iter().filter(|c| c.many.is_none()).map(|c| c.name.as_str())),
+    }
+    let row: Vec<String> =
+        names.iter().map(|n| format!("NULL AS {}", crate::sql::name(n))).collect();
+    let rest = sql.trim();
+    let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"));
+    let mut expression = match &c.many {
+        Some(many) if exists && !rest[6..].trim_start().starts_with('(') => {
+            format!("{} = {}", crate::sql::name(&many.column), &rest[6..])
+        }
+        _ => rest.to_owned(),
+    };
+    for slot in SLOTS {
+        expression = expression.replace(slot, "(NULL)");
+    }
+    format!("SELECT ({expression}) FROM (SELECT {})", row.join(", "))
+}

@@ -1,0 +1,276 @@
+//! Expansions: their names, keys and sources.
+
+use std::collections::HashSet;
+
+use super::{Check, did_you_mean, join};
+use crate::key::KeyColumns;
+use crate::spec::file::{ExpansionTable, SourceField};
+use crate::spec::shape::Step;
+use crate::spec::{Column, Expansion, Source, SourceRows};
+
+/// Rows that share a request when neither the spec nor a flag says.
+pub const ROWS_PER_REQUEST: u32 = 20;
+
+impl Check<'_> {
+    pub(in crate::spec) fn expansion(&mut self, place: &[Step], e: &ExpansionTable) -> Expansion {
+        let at = |field: &str| join(place, &[field.into()]);
+        self.table_name(&at("name"), &e.name);
+        if e.rows_per_request == Some(0) {
+            self.error(
+                &at("rows_per_request"),
+                "`rows_per_request` is 0",
+                "expected at least 1",
+                "",
+            );
+        }
+        let mut seen = HashSet::new();
+        for (list, names) in [("key", &e.key), ("context", &e.context)] {
+            for (n, name) in names.iter().enumerate() {
+                let here = join(place, &[list.into(), n.into()]);
+                if name.trim().is_empty() {
+                    self.error(&here, &format!("a column of `{list}` has no name"), "", "");
+                } else if !seen.insert(name.to_lowercase()) {
+                    self.error(
+                        &here,
+                        &format!("`{name}` stands twice among key and context"),
+                        "",
+                        "",
+                    );
+                }
+            }
+        }
+        if e.key.is_empty() {
+            self.error(
+                &at("key"),
+                "the semantic key is empty",
+                "expected the columns that identify an entity",
+                "",
+            );
+        }
+        if e.column.is_empty() {
+            self.error(
+                place,
+                &format!("expansion `{}` has no column", e.name),
+                "",
+                "add an [[expansion.column]]",
+            );
+        }
+        let mut names = HashSet::new();
+        for (n, column) in e.column.iter().enumerate() {
+            let here = join(place, &["column".into(), n.into(), "name".into()]);
+            if column.name.trim().is_empty() {
+                self.error(&here, "a column has no name", "", "");
+            } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&column.name)) {
+                self.error(
+                    &here,
+                    &format!("column `{}` has the name of a key column", column.name),
+                    "",
+                    "",
+                );
+            } else if !names.insert(column.name.to_lowercase()) {
+                self.error(
+                    &here,
+                    &format!("column `{}` stands twice in `{}`", column.name, e.name),
+                    "",
+                    "",
+                );
+            }
+        }
+        let columns: Vec<Column> = e
+            .column
+            .iter()
+            .enumerate()
+            .map(|(n, c)| self.column(&join(place, &["column".into(), n.into()]), e, c))
+            .collect();
+        let (sources, key_types) = self.sources(place, e);
+        let shots = self.shots(&at("shots"), e, &columns);
+        Expansion {
+            name: e.name.clone(),
+            about: e.about.clone(),
+            sources,
+            key: KeyColumns::new(e.key.clone()),
+            key_types,
+            context: e.context.clone(),
+            rows_per_request: e.rows_per_request.unwrap_or(ROWS_PER_REQUEST).max(1),
+            format: e.format,
+            shots,
+            columns,
+        }
+    }
+
+    fn sources(
+        &mut self,
+        place: &[Step],
+        e: &ExpansionTable,
+    ) -> (Vec<Source>, Vec<Option<String>>) {
+        let all: Vec<usize> = (0..e.column.len()).collect();
+        let at = join(place, &["source".into()]);
+        let mut sources = Vec::new();
+        let mut types: Vec<Vec<Option<String>>> = vec![Vec::new(); e.key.len()];
+        match &e.source {
+            SourceField::One(text) => {
+                let rows = if is_select(text) {
+                    SourceRows::Select(text.clone())
+                } else {
+                    SourceRows::Table(text.clone())
+                };
+                self.source_columns(&at, place, e, &rows, &mut types);
+                let name = matches!(rows, SourceRows::Table(_)).then(|| text.clone());
+                sources.push(Source { name, rows, columns: all });
+            }
+            SourceField::Several(tables) => {
+                if tables.is_empty() {
+                    self.error(
+                        &at,
+                        &format!("expansion `{}` has no source", e.name),
+                        "expected a table or a SELECT",
+                        "",
+                    );
+                }
+                for (n, table) in tables.iter().enumerate() {
+                    let here = join(&at, &[n.into()]);
+                    let rows = match (&table.table, &table.select) {
+                        (Some(table), None) => SourceRows::Table(table.clone()),
+                        (None, Some(select)) => SourceRows::Select(select.clone()),
+                        (Some(_), Some(_)) => {
+                            self.error(
+                                &here,
+                                "a source is a table or a SELECT, not both",
+                                "",
+                                "remove `table` or `select`",
+                            );
+                            continue;
+                        }
+                        (None, None) => {
+                            self.error(&here, "a source needs `table` or `select`", "", "");
+                            continue;
+                        }
+                    };
+                    let field = if table.table.is_some() { "table" } else { "select" };
+                    self.source_columns(&join(&here, &[field.into()]), place, e, &rows, &mut types);
+                    let columns = match &table.columns {
+                        None => all.clone(),
+                        Some(names) => {
+                            self.named_columns(&join(&here, &["columns".into()]), e, names)
+                        }
+                    };
+                    let name = table.name.clone().or_else(|| table.table.clone());
+                    sources.push(Source { name, rows, columns });
+                }
+                for (n, column) in e.column.iter().enumerate() {
+                    if !sources.iter().any(|s| s.columns.contains(&n)) && !sources.is_empty() {
+                        let here = join(place, &["column".into(), n.into(), "name".into()]);
+                        self.error(
+                            &here,
+                            &format!("no source fills column `{}`", column.name),
+                            "",
+                            "add it to the `columns` of a source",
+                        );
+                    }
+                }
+            }
+        }
+        // A declared type holds only when all sources agree on it.
+        let agreed = |mut seen: Vec<Option<String>>| {
+            seen.dedup();
+            if seen.len() == 1 { seen.pop().flatten() } else { None }
+        };
+        (sources, types.into_iter().map(agreed).collect())
+    }
+
+    fn named_columns(
+        &mut self,
+        place: &[Step],
+        e: &ExpansionTable,
+        names: &[String],
+    ) -> Vec<usize> {
+        let mut found = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            if let Some(at) = e.column.iter().position(|c| c.name.eq_ignore_ascii_case(name)) {
+                found.push(at);
+            } else {
+                let help = did_you_mean(name, e.column.iter().map(|c| c.name.as_str()));
+                self.error(
+                    &join(place, &[n.into()]),
+                    &format!("`{}` has no column `{name}`", e.name),
+                    "no such column",
+                    &help,
+                );
+            }
+        }
+        found
+    }
+
+    /// Looks the key and context up in a source; collects the declared types
+    /// of the key columns.
+    fn source_columns(
+        &mut self,
+        here: &[Step],
+        expansion: &[Step],
+        e: &ExpansionTable,
+        rows: &SourceRows,
+        types: &mut [Vec<Option<String>>],
+    ) {
+        let known: Vec<(String, Option<String>)> = match rows {
+            SourceRows::Table(table) => {
+                if let Some(columns) = self.catalog.columns(table) {
+                    columns
+                } else {
+                    let tables = self.catalog.tables();
+                    let help = did_you_mean(table, tables.iter().map(String::as_str));
+                    self.error(
+                        here,
+                        &format!("the database has no table `{table}`"),
+                        "no such table",
+                        &help,
+                    );
+                    return;
+                }
+            }
+            SourceRows::Select(sql) => match self.catalog.prepare(sql) {
+                Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
+                Err(message) => {
+                    self.error(
+                        here,
+                        &format!("the SELECT of this source does not work: {message}"),
+                        "SQLite refuses this",
+                        "",
+                    );
+                    return;
+                }
+            },
+        };
+        let name = match rows {
+            SourceRows::Table(table) => format!("table `{table}`"),
+            SourceRows::Select(_) => "this SELECT".to_owned(),
+        };
+        for (list, columns) in [("key", &e.key), ("context", &e.context)] {
+            for (n, column) in columns.iter().enumerate() {
+                let found = known.iter().find(|(k, _)| k.eq_ignore_ascii_case(column));
+                match found {
+                    Some((_, declared)) if list == "key" => {
+                        types[n].push(declared.clone());
+                    }
+                    Some(_) => {}
+                    None => {
+                        let place = join(expansion, &[list.into(), n.into()]);
+                        let help = did_you_mean(column, known.iter().map(|(k, _)| k.as_str()));
+                        self.error(
+                            &place,
+                            &format!("{name} has no column `{column}`"),
+                            "no such column",
+                            &help,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn is_select(text: &str) -> bool {
+    let first =
+        text.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    text.trim().contains(char::is_whitespace)
+        && ["select", "with", "values"].iter().any(|k| first.eq_ignore_ascii_case(k))
+}

@@ -1,0 +1,359 @@
+//! A spec between its text and its database: read, open to flags, then checked.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use super::check::{Catalog, Check};
+use super::file::{self, Provider, SpecFile};
+use super::problem::{Problem, Problems, Severity};
+use super::shape::{self, Step, Tree};
+use super::{Limits, ModelSettings, Spec};
+
+/// Requests in flight when neither the spec nor a flag says.
+pub const CONCURRENCY: u32 = 16;
+
+/// Why a spec could not even be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read spec {}: {error}", path.display())]
+    File {
+        /// The spec.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The text is not TOML.
+    #[error(transparent)]
+    Problems(#[from] Problems),
+}
+
+/// A spec whose shape was read, before it meets its database.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    path: PathBuf,
+    text: String,
+    /// The settings, open to flags that win over the spec.
+    pub file: SpecFile,
+    shape_problems: Vec<(shape::Path, Problem)>,
+    /// Paths given by flags are relative to the working directory.
+    database: Option<PathBuf>,
+    output: Option<PathBuf>,
+    recordings: Option<Vec<PathBuf>>,
+}
+
+impl Draft {
+    /// Reads a spec file.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it cannot be read or is not TOML; what is wrong with
+    /// its shape is told by [`Draft::check`], together with everything else.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ReadError::File { path: path.to_owned(), error })?;
+        Ok(Self::parse(path, text)?)
+    }
+
+    /// Reads a spec from its text; `path` is where its relative paths start.
+    ///
+    /// # Errors
+    /// [`Problems`] when it is not TOML.
+    pub fn parse(path: &Path, text: String) -> Result<Self, Problems> {
+        let (tree, errors) = Tree::parse(&text);
+        if !errors.is_empty() {
+            drop(tree);
+            return Err(Problems { path: path.to_owned(), text, problems: errors });
+        }
+        let shape = tree.check(&file::json_schema());
+        drop(tree);
+        match serde_json::from_value(shape.mended) {
+            Ok(file) => Ok(Self {
+                path: path.to_owned(),
+                text,
+                file,
+                shape_problems: shape.problems,
+                database: None,
+                output: None,
+                recordings: None,
+            }),
+            // Not reached while the schema is made from the types; if it were,
+            // the shape's own problems are the best that can be said.
+            Err(error) => {
+                let mut problems: Vec<Problem> = shape.problems.into_iter().map(|p| p.1).collect();
+                problems.push(Problem {
+                    severity: Severity::Error,
+                    message: error.to_string(),
+                    span: None,
+                    label: String::new(),
+                    help: None,
+                });
+                Err(Problems { path: path.to_owned(), text, problems })
+            }
+        }
+    }
+
+    /// Takes another database than the spec's.
+    pub fn set_database(&mut self, path: PathBuf) {
+        self.database = Some(path);
+    }
+
+    /// Writes to another place than the spec says.
+    pub fn set_output(&mut self, path: PathBuf) {
+        self.output = Some(path);
+    }
+
+    /// Takes other recordings than the spec's.
+    pub fn set_recordings(&mut self, paths: Vec<PathBuf>) {
+        self.recordings = Some(paths);
+    }
+
+    /// The database this draft is to be checked against.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.database.clone().unwrap_or_else(|| self.beside(&self.file.database.path))
+    }
+
+    /// Where the expanded tables go, when not into the database.
+    #[must_use]
+    pub fn output(&self) -> Option<PathBuf> {
+        let said = self.file.database.output.as_deref().map(|o| self.beside(o));
+        self.output.clone().or(said).filter(|o| *o != self.database())
+    }
+
+    /// Says that the database itself is the problem.
+    #[must_use]
+    pub fn database_problem(&self, message: &str, help: &str) -> Problems {
+        let (tree, _) = Tree::parse(&self.text);
+        let mut problems: Vec<Problem> =
+            self.shape_problems.iter().map(|(_, p)| p.clone()).collect();
+        problems.push(Problem {
+            severity: Severity::Error,
+            message: message.to_owned(),
+            span: tree
+                .span(&["database".into(), "path".into()])
+                .filter(|_| self.database.is_none()),
+            label: "this database".to_owned(),
+            help: Some(help.to_owned()),
+        });
+        Problems { path: self.path.clone(), text: self.text.clone(), problems }
+    }
+
+    /// Checks the spec against its database. Warnings come with the spec.
+    ///
+    /// # Errors
+    /// All [`Problems`] at once, warnings among them, when there is any error.
+    pub fn check(&self, catalog: &dyn Catalog) -> Result<(Spec, Problems), Problems> {
+        let (tree, _) = Tree::parse(&self.text);
+        let mut check = Check {
+            catalog,
+            tree,
+            shape: &self.shape_problems,
+            problems: self.shape_problems.iter().map(|(_, p)| p.clone()).collect(),
+            names: HashMap::new(),
+            asked: HashMap::new(),
+            secret: None,
+        };
+        let spec = Spec {
+            path: self.path.clone(),
+            database: self.database(),
+            output: self.output(),
+            model: self.model(&mut check),
+            limits: self.limits(&mut check),
+            routing_by_model: self.file.routing.model,
+            expansions: self
+                .file
+                .expansion
+                .iter()
+                .enumerate()
+                .map(|(n, e)| check.expansion(&[Step::from("expansion"), n.into()], e))
+                .collect(),
+        };
+        if self.file.expansion.is_empty() {
+            check.error(
+                &[],
+                "the spec has no expansion",
+                "",
+                "add an [[expansion]] with a name, a source, a key and columns",
+            );
+        }
+        let mut problems = check.problems;
+        problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
+        let failed = problems.iter().any(|p| p.severity == Severity::Error);
+        let mut text = self.text.clone();
+        if let Some(span) = check.secret {
+            text.replace_range(span.clone(), &"*".repeat(span.len()));
+        }
+        let problems = Problems { path: self.path.clone(), text, problems };
+        if failed { Err(problems) } else { Ok((spec, problems)) }
+    }
+
+    /// A warning about the rows that a place in the spec leads to.
+    #[must_use]
+    pub fn warning(&self, place: &[Step], message: String, help: &str) -> Problem {
+        let (tree, _) = Tree::parse(&self.text);
+        Problem {
+            severity: Severity::Warning,
+            message,
+            span: tree.span(place),
+            label: String::new(),
+            help: Some(help.to_owned()),
+        }
+    }
+
+    /// Problems of this spec, from elsewhere.
+    #[must_use]
+    pub fn problems(&self, problems: Vec<Problem>) -> Problems {
+        Problems { path: self.path.clone(), text: self.text.clone(), problems }
+    }
+
+    fn beside(&self, path: &str) -> PathBuf {
+        tidy(&self.path.parent().unwrap_or(Path::new("")).join(path))
+    }
+
+    fn model(&self, check: &mut Check<'_>) -> ModelSettings {
+        let model = &self.file.model;
+        let at = |field: &str| [Step::from("model"), field.into()];
+        if let Some(url) = &model.base_url
+            && !(url.starts_with("http://") || url.starts_with("https://"))
+        {
+            check.error(
+                &at("base_url"),
+                &format!("`{url}` is no URL of an endpoint"),
+                "expected http://… or https://…",
+                "",
+            );
+        }
+        if let Some(name) = &model.api_key_env {
+            let variable = !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+                && !name.starts_with(|c: char| c.is_ascii_digit());
+            if !variable {
+                check.secret = check.tree.span(&at("api_key_env"));
+                check.error(
+                    &at("api_key_env"),
+                    "`api_key_env` is not the name of an environment variable",
+                    "expected a name such as OPENAI_API_KEY",
+                    "a key itself is never in a spec; if this is one, revoke it",
+                );
+            }
+        }
+        if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
+            check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");
+        }
+        if let Some(price) = &model.price {
+            let all = [
+                ("input", price.input),
+                ("output", price.output),
+                ("cached_input", price.cached_input.unwrap_or(0.0)),
+            ];
+            for (field, usd) in all {
+                if !(usd >= 0.0 && usd.is_finite()) {
+                    let place = [Step::from("model"), "price".into(), field.into()];
+                    check.error(
+                        &place,
+                        &format!("`{field}` is no price"),
+                        "expected USD per million tokens, 0 or more",
+                        "",
+                    );
+                }
+            }
+        }
+        let recordings: Vec<PathBuf> = self
+            .recordings
+            .clone()
+            .unwrap_or_else(|| model.recordings.iter().map(|r| self.beside(r)).collect());
+        if model.provider == Provider::Replay {
+            if recordings.is_empty() {
+                check.error(
+                    &at("provider"),
+                    "provider \"replay\" has no recordings",
+                    "",
+                    "name files in `recordings`, or pass --recordings",
+                );
+            }
+            for (n, path) in recordings.iter().enumerate() {
+                if !path.is_file() {
+                    let place = [Step::from("model"), "recordings".into(), n.into()];
+                    check.error(
+                        &place,
+                        &format!("no recording at {}", path.display()),
+                        "no such file",
+                        "",
+                    );
+                }
+            }
+        } else if model.name.is_empty() {
+            check.error(
+                &at("name"),
+                "the model has no name",
+                "",
+                "set `name` in [model], or pass --model",
+            );
+        }
+        ModelSettings {
+            provider: model.provider,
+            name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
+            base_url: model.base_url.clone(),
+            api_key_env: model.api_key_env.clone(),
+            temperature: model.temperature,
+            price: model.price,
+            recordings,
+            reuse: model.reuse,
+        }
+    }
+
+    fn limits(&self, check: &mut Check<'_>) -> Limits {
+        let limits = &self.file.limits;
+        let at = |field: &str| [Step::from("limits"), field.into()];
+        for (field, value) in [
+            ("requests_per_minute", limits.requests_per_minute),
+            ("tokens_per_minute", limits.tokens_per_minute),
+            ("concurrency", limits.concurrency),
+        ] {
+            if value == Some(0) {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` is 0, so nothing could ever be asked"),
+                    "expected at least 1",
+                    "",
+                );
+            }
+        }
+        if limits.budget_usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
+            check.error(
+                &at("budget_usd"),
+                "`budget_usd` is no amount",
+                "expected USD, 0 or more",
+                "",
+            );
+        }
+        Limits {
+            requests_per_minute: limits.requests_per_minute,
+            tokens_per_minute: limits.tokens_per_minute,
+            concurrency: limits.concurrency.unwrap_or(CONCURRENCY).max(1),
+            budget_usd: limits.budget_usd,
+        }
+    }
+}
+
+/// `specs/../examples/x` as `examples/x`, where that is the same place (a
+/// symbolic link may make it another).
+fn tidy(path: &Path) -> PathBuf {
+    let mut short = PathBuf::new();
+    for part in path.components() {
+        let plain =
+            short.components().next_back().is_some_and(|c| matches!(c, Component::Normal(_)));
+        match part {
+            Component::ParentDir if plain => {
+                short.pop();
+            }
+            Component::CurDir => {}
+            other => short.push(other),
+        }
+    }
+    let folder = |p: &Path| {
+        let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        parent.canonicalize().ok()
+    };
+    if folder(&short).is_some() && folder(&short) == folder(path) { short } else { path.to_owned() }
+}
