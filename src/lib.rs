@@ -6,3 +6,5 @@ pub mod spec;
 pub mod sql;
 pub mod store;
 pub mod value;
+
+pub mod init;

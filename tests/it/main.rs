@@ -1,0 +1,3 @@
+//! Tests from outside: the library's public surface.
+
+mod init;
