@@ -55,5 +55,6 @@ pub mod model;
 // ── pipelines ──
 pub mod generate;
 pub mod materialize;
+pub mod init;
 // ── doors ──
 pub mod cli;

@@ -1,0 +1,310 @@
+//! Writing the first spec. Names of a database may hold anything, so they
+//! reach the TOML only through [`text`], [`sql_text`] and [`shown`].
+
+use std::collections::HashSet;
+
+use super::list::List;
+use super::look;
+use super::survey::{Column, Kind};
+use super::{Entity, Found, listed, shown};
+
+/// Value lists proposed for an expansion; more make the prompt long.
+const LISTS: usize = 12;
+/// Context columns proposed.
+const CONTEXT: usize = 8;
+
+const HEAD: &str = "\
+# A first spec, made by `hqdl init` from the data. Keep what you want to know,
+# remove the rest, then:
+#   hqdl check SPEC         says what is wrong with it
+#   hqdl plan SPEC          says what it would ask and what that costs
+#   hqdl materialize SPEC   asks, and publishes the tables
+";
+
+const MODEL: &str = "\
+[model]
+provider = \"openai\"              # any endpoint that speaks OpenAI's protocol
+name = \"gpt-4o-mini\"
+api_key_env = \"OPENAI_API_KEY\"   # the variable's name; the key itself is never here
+price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per million tokens
+# A model on this machine (Ollama), in place of the last three lines:
+# base_url = \"http://127.0.0.1:11434/v1\"
+# name = \"llama3.1\"
+
+[limits]
+requests_per_minute = 500
+concurrency = 16
+budget_usd = 1.00                # a run ends before it spends more
+";
+
+/// The example for a database without entities and lists.
+const EXAMPLE: &str = "\
+[[expansion]]
+name = \"llm_things\"
+about = \"Each row is one thing.\"
+source = \"things\"            # a table, or a SELECT
+key = [\"name\"]               # the columns that say to a model which thing it is
+
+[[expansion.column]]
+name = \"description\"
+type = \"text\"
+about = \"a one-sentence description of the thing\"
+questions = [\"What is the description?\"]
+";
+
+/// Writes the spec; `taken` are the names in the database, in lower case.
+pub fn write(found: &Found, db_path: &str, taken: Vec<String>) -> String {
+    let mut draft = Draft {
+        out: format!("{HEAD}\n[database]\npath = {}\n\n{MODEL}", text(db_path)),
+        taken: taken.into_iter().collect(),
+        asked: HashSet::new(),
+    };
+    let (chosen, rest) = found.chosen();
+    for entity in chosen {
+        draft.expansion(entity, &found.lists_of(entity));
+    }
+    if chosen.is_empty() {
+        draft.example(&found.lists);
+    }
+    if !rest.is_empty() {
+        let names: Vec<&str> = rest.iter().map(|e| e.table.name.as_str()).collect();
+        draft.out.push_str(&format!(
+            "\n# Entities too, which an [[expansion]] could have: {}\n",
+            listed(&names)
+        ));
+    }
+    draft.out
+}
+
+struct Draft {
+    out: String,
+    /// Names of tables that are not free, in lower case.
+    taken: HashSet<String>,
+    /// Questions so far, each with the key it is asked of.
+    asked: HashSet<String>,
+}
+
+impl Draft {
+    fn line(&mut self, line: &str) {
+        self.out.push_str(line);
+        self.out.push('\n');
+    }
+
+    fn expansion(&mut self, entity: &Entity, lists: &[&List]) {
+        let table = &entity.table;
+        let name = self.free_name(&format!("llm_{}", plain(&table.name, &table.words)));
+        let noun = noun(&table.words, "row");
+        let key = entity.key.names(table);
+        self.line("\n[[expansion]]");
+        self.line(&format!("name = {}", text(&name)));
+        self.line("# Say in a sentence what the rows are; the model reads it.");
+        self.line(&format!("about = {}", text(&format!("Each row is one {noun}."))));
+        self.line(&format!("source = {}", source(&table.name)));
+        self.line(&format!("# {}", entity.key_remark()));
+        self.line(&format!("key = {}", array(&key)));
+        let context = context(entity);
+        if !context.is_empty() {
+            self.line("# Shown to the model beside the key:");
+            self.line(&format!("# context = {}", array(&context)));
+        }
+        let mut columns = Columns::of(entity);
+        let (used, unused) = lists.split_at(lists.len().min(LISTS));
+        let longest = used.iter().map(|l| l.values).max();
+        for list in used {
+            let column = columns.free_name(&list.column_name(), &list.words);
+            self.list_column(&column, list, &key, &noun);
+            if Some(list.values) == longest && used.len() > 1 {
+                let many = self.free_name(&format!("{name}_{}", plain(&column, &list.words)));
+                self.line(&format!("# If one {noun} can have several:"));
+                self.line(&format!(
+                    "# many = {{ table = {}, column = {} }}",
+                    text(&many),
+                    text(&column)
+                ));
+            }
+        }
+        if used.is_empty() {
+            let column = columns.free_name("description", &["summary".to_owned()]);
+            self.example_column(&column, &key, &noun);
+        }
+        if !unused.is_empty() {
+            let names: Vec<&str> = unused.iter().map(|l| l.table.as_str()).collect();
+            self.line(&format!("\n# More value lists: {}", listed(&names)));
+        }
+    }
+
+    fn list_column(&mut self, column: &str, list: &List, key: &[&str], entity: &str) {
+        let what = noun(&list.noun(), "value");
+        self.line("\n[[expansion.column]]");
+        self.line(&format!("name = {}", text(column)));
+        self.line("type = \"text\"");
+        self.line(&format!("about = {}", text(&format!("the {what} of the {entity}"))));
+        self.line(&format!("values = {{ sql = {} }}", sql_text(&list.sql())));
+        self.question(&what, key, entity);
+    }
+
+    fn example_column(&mut self, column: &str, key: &[&str], entity: &str) {
+        let what = noun(&look::words(column), "description");
+        self.line("\n# An example: put what you want to know in its place.");
+        self.line("[[expansion.column]]");
+        self.line(&format!("name = {}", text(column)));
+        self.line("type = \"text\"            # or integer, real, boolean, date, url");
+        let about = format!("a one-sentence description of the {entity}");
+        self.line(&format!("about = {}", text(&about)));
+        self.question(&what, key, entity);
+    }
+
+    /// A question leads to one column of a key, so a second column that could
+    /// be asked the same is asked by the entity's name, or gets no question.
+    fn question(&mut self, what: &str, key: &[&str], entity: &str) {
+        let ways = [format!("What is the {what}?"), format!("What is the {what} of the {entity}?")];
+        for ask in ways {
+            // The words here are letters and digits, as the check compares them.
+            if self.asked.insert(format!("{}\u{0}{ask}", key.join("\u{0}"))) {
+                self.line(&format!("questions = [{}]", text(&ask)));
+                return;
+            }
+        }
+    }
+
+    /// The expansion of a database without entities, in comments: of its
+    /// longest value list, which may be entities after all, or of nothing.
+    fn example(&mut self, lists: &[List]) {
+        let longest = lists.iter().max_by_key(|l| l.values);
+        let why = match longest {
+            Some(list) => format!(
+                "# No table here is more than a list of names, with short texts that tell its rows\n\
+                 # apart. If those of {} are what you ask about, take the # away below.\n#\n",
+                shown(&list.table)
+            ),
+            None => "\
+                # No table here has short texts that tell its rows apart. An expansion needs rows\n\
+                # that a model knows by name, from a table or a SELECT, such as:\n#\n"
+                .to_owned(),
+        };
+        let example = longest.map_or_else(|| EXAMPLE.to_owned(), |list| self.list_example(list));
+        self.out.push('\n');
+        self.out.push_str(&why);
+        for line in example.trim().lines() {
+            self.line(format!("# {line}").trim_end());
+        }
+    }
+
+    fn list_example(&mut self, list: &List) -> String {
+        let name = self.free_name(&format!("llm_{}", plain(&list.table, &list.words)));
+        let noun = noun(&list.words, "row");
+        let column =
+            if list.column.eq_ignore_ascii_case("description") { "summary" } else { "description" };
+        let mut example = Self { out: String::new(), taken: HashSet::new(), asked: HashSet::new() };
+        example.line("[[expansion]]");
+        example.line(&format!("name = {}", text(&name)));
+        example.line(&format!("about = {}", text(&format!("Each row is one {noun}."))));
+        example.line(&format!("source = {}", source(&list.table)));
+        example.line(&format!("key = {}", array(&[&list.column])));
+        example.example_column(column, &[&list.column], &noun);
+        example.out
+    }
+
+    /// A name that no table has, and none that this spec makes.
+    fn free_name(&mut self, wish: &str) -> String {
+        free(&mut self.taken, wish)
+    }
+}
+
+/// The names of an expansion's columns so far, in lower case.
+struct Columns(HashSet<String>);
+
+impl Columns {
+    /// All columns of the source are taken: both stand in its expanded view.
+    fn of(entity: &Entity) -> Self {
+        Self(entity.table.columns.iter().map(|c| c.name.to_lowercase()).collect())
+    }
+
+    fn free_name(&mut self, wish: &str, instead: &[String]) -> String {
+        let instead = instead.join("_");
+        if self.0.contains(&wish.to_lowercase()) && !instead.is_empty() {
+            free(&mut self.0, &instead)
+        } else {
+            free(&mut self.0, wish)
+        }
+    }
+}
+
+/// The wish, or the wish with the first number that makes it free.
+fn free(taken: &mut HashSet<String>, wish: &str) -> String {
+    let mut name = wish.to_owned();
+    let mut n = 1;
+    while !taken.insert(name.to_lowercase()) {
+        n += 1;
+        name = format!("{wish}_{n}");
+    }
+    name
+}
+
+/// Numbers, and names that are not part of the key; ids say nothing.
+fn context(entity: &Entity) -> Vec<&str> {
+    let table = &entity.table;
+    let key = entity.key.names(table);
+    let mut seen: HashSet<String> = key.iter().map(|k| k.to_lowercase()).collect();
+    let telling = |c: &&Column| {
+        let number = c.kind == Kind::Number && !c.primary && !c.reference && !look::is_id(&c.words);
+        number || (c.kind == Kind::Name && look::is_name(&c.name))
+    };
+    table
+        .columns
+        .iter()
+        .filter(telling)
+        .filter(|c| seen.insert(c.name.to_lowercase()))
+        .take(CONTEXT)
+        .map(|c| c.name.as_str())
+        .collect()
+}
+
+/// Words as a noun of a sentence.
+fn noun(words: &[String], without: &str) -> String {
+    if words.is_empty() { without.to_owned() } else { words.join(" ") }
+}
+
+/// A name that needs no quotes: itself if it needs none, else its words.
+fn plain(name: &str, words: &[String]) -> String {
+    if !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_') {
+        name.to_owned()
+    } else if words.is_empty() {
+        "table".to_owned()
+    } else {
+        words.join("_")
+    }
+}
+
+/// A table as a source. One of several words could be read as a SELECT.
+fn source(table: &str) -> String {
+    if table.contains(char::is_whitespace) {
+        format!("[{{ table = {} }}]", text(table))
+    } else {
+        text(table)
+    }
+}
+
+fn array(names: &[&str]) -> String {
+    let all: Vec<String> = names.iter().map(|n| text(n)).collect();
+    format!("[{}]", all.join(", "))
+}
+
+/// A TOML string on one line, whatever it holds.
+fn text(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// SQL as a TOML string: literal where it can be, for the double quotes in it.
+fn sql_text(sql: &str) -> String {
+    if sql.contains(|c: char| c == '\'' || c.is_control()) { text(sql) } else { format!("'{sql}'") }
+}

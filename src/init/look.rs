@@ -1,0 +1,194 @@
+//! What names and values look like: the words of a name, and whether a text
+//! is a number, a date, a link or a machine's code rather than a name.
+
+/// Words that a date may hold besides digits.
+const DATE_WORDS: [&str; 44] = [
+    "jan",
+    "january",
+    "feb",
+    "february",
+    "mar",
+    "march",
+    "apr",
+    "april",
+    "may",
+    "jun",
+    "june",
+    "jul",
+    "july",
+    "aug",
+    "august",
+    "sep",
+    "sept",
+    "september",
+    "oct",
+    "october",
+    "nov",
+    "november",
+    "dec",
+    "december",
+    "mon",
+    "monday",
+    "tue",
+    "tuesday",
+    "wed",
+    "wednesday",
+    "thu",
+    "thursday",
+    "fri",
+    "friday",
+    "sat",
+    "saturday",
+    "sun",
+    "sunday",
+    "am",
+    "pm",
+    "utc",
+    "gmt",
+    "t",
+    "z",
+];
+
+/// What may follow the digits of a day.
+const ORDINALS: [&str; 4] = ["st", "nd", "rd", "th"];
+
+/// Last words of columns that identify a row to a machine, or hold no name.
+const NAMELESS: [&str; 22] = [
+    "id",
+    "ids",
+    "uuid",
+    "guid",
+    "pk",
+    "rowid",
+    "idx",
+    "hash",
+    "checksum",
+    "md5",
+    "token",
+    "password",
+    "date",
+    "datetime",
+    "timestamp",
+    "url",
+    "uri",
+    "link",
+    "href",
+    "website",
+    "email",
+    "phone",
+];
+
+/// Hexadecimal texts from this length on are codes, not words.
+const CODE_LENGTH: usize = 16;
+
+/// What a text looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing but white space and signs.
+    Blank,
+    /// A word or more: what may be a name.
+    Words,
+    /// A number, date, link, address or code.
+    Other,
+}
+
+/// Tells what a text looks like.
+pub fn look(text: &str) -> Look {
+    let text = text.trim();
+    let digit = text.chars().any(char::is_numeric);
+    let letter = text.chars().any(char::is_alphabetic);
+    if !digit && !letter {
+        Look::Blank
+    } else if !letter || is_link(text) || (digit && (is_date(text) || is_code(text))) {
+        Look::Other
+    } else {
+        Look::Words
+    }
+}
+
+fn is_link(text: &str) -> bool {
+    if text.contains(char::is_whitespace) {
+        return false;
+    }
+    let mail =
+        text.split_once('@').is_some_and(|(who, host)| !who.is_empty() && host.contains('.'));
+    mail || text.contains("://") || text.to_lowercase().starts_with("www.")
+}
+
+fn is_date(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    lower
+        .split(|c: char| !c.is_alphabetic())
+        .filter(|w| !w.is_empty())
+        .all(|w| DATE_WORDS.contains(&w) || ORDINALS.contains(&w))
+}
+
+/// UUIDs, hashes, and numbers in scientific notation.
+fn is_code(text: &str) -> bool {
+    let hex = text.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    (hex && text.len() >= CODE_LENGTH) || text.parse::<f64>().is_ok()
+}
+
+/// The words of a name in lower case, parted at signs and at `camelCase`.
+pub fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut lower_before = false;
+    for c in name.chars() {
+        let upper_after_lower = lower_before && c.is_uppercase();
+        if !c.is_alphanumeric() || upper_after_lower {
+            words.push(String::new());
+        }
+        lower_before = c.is_lowercase();
+        if let Some(word) = words.last_mut() {
+            // Lower case may bring combining marks along, which are no letters.
+            word.extend(c.to_lowercase().filter(|c| c.is_alphanumeric()));
+        }
+    }
+    words.retain(|w| !w.is_empty());
+    words
+}
+
+/// The words with the last in the singular, by the plain rules of English.
+pub fn singular(mut words: Vec<String>) -> Vec<String> {
+    let Some(last) = words.last_mut() else {
+        return words;
+    };
+    let keep = ["series", "species", "news"].contains(&last.as_str())
+        || ["ss", "us", "is"].iter().any(|end| last.ends_with(end));
+    let es = ["ses", "xes", "ches", "shes"].iter().any(|end| last.ends_with(end));
+    if keep || last.chars().count() < 4 {
+        // Short words such as "gas" or "was" lose too much.
+    } else if let Some(stem) = last.strip_suffix("ies") {
+        *last = format!("{stem}y");
+    } else if let Some(stem) = last.strip_suffix("es").filter(|_| es) {
+        *last = stem.to_owned();
+    } else if let Some(stem) = last.strip_suffix('s') {
+        *last = stem.to_owned();
+    }
+    words
+}
+
+/// Whether a column of this name cannot hold a name: an id, a date, a link.
+pub fn is_nameless(words: &[String]) -> bool {
+    words.first().is_some_and(|w| w == "id")
+        || words.last().is_some_and(|w| NAMELESS.contains(&w.as_str()))
+}
+
+/// Whether a column of this name holds a row's number or a reference to one.
+pub fn is_id(words: &[String]) -> bool {
+    let ids = ["id", "ids", "uuid", "guid", "pk", "rowid", "idx", "index"];
+    words.first().is_some_and(|w| w == "id")
+        || words.last().is_some_and(|w| ids.contains(&w.as_str()))
+}
+
+/// Whether a column of this name holds an abbreviation of a name.
+pub fn is_code_name(words: &[String]) -> bool {
+    let codes = ["code", "abbreviation", "abbr", "iso", "iso2", "iso3", "sku"];
+    words.last().is_some_and(|w| codes.contains(&w.as_str()))
+}
+
+/// Whether a column of this name says that it holds names.
+pub fn is_name(name: &str) -> bool {
+    let lower = name.to_lowercase();
+    lower.contains("name") || lower.contains("title")
+}

@@ -1,0 +1,500 @@
+//! `hqdl init`: a first spec from a database, which passes its check.
+
+use std::path::{Path, PathBuf};
+
+use hqdl::init::{Scaffold, scaffold};
+use hqdl::spec::{Draft, Spec};
+use hqdl::store::Database;
+use rusqlite::Connection;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A database made of a batch of SQL; each test has its own.
+fn made(test: &str, sql: &str) -> Database {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("init-{test}.sqlite"));
+    let _ = std::fs::remove_file(&path);
+    Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    Database::open(&path).unwrap()
+}
+
+fn parsed(toml: &str, db: &Database) -> Spec {
+    let draft = Draft::parse(Path::new("first.toml"), toml.to_owned())
+        .unwrap_or_else(|p| panic!("{}\n{toml}", p.render(false)));
+    match draft.check(db) {
+        Ok((spec, problems)) => {
+            assert!(problems.problems.is_empty(), "{}", problems.render(false));
+            spec
+        }
+        Err(problems) => panic!("{}\n{toml}", problems.render(false)),
+    }
+}
+
+/// The scaffold and the spec it makes; fails when that does not pass.
+fn passes(db: &Database) -> (Scaffold, Spec) {
+    let made = scaffold(db, "data/the \"db\".sqlite").unwrap();
+    let spec = parsed(&made.toml, db);
+    assert!(spec.database.ends_with("data/the \"db\".sqlite"));
+    (made, spec)
+}
+
+/// The scaffold of a database without entities: TOML, and no expansion.
+fn has_only_an_example(db: &Database) -> Scaffold {
+    let made = scaffold(db, "a.sqlite").unwrap();
+    let draft = Draft::parse(Path::new("first.toml"), made.toml.clone()).unwrap();
+    assert!(draft.file.expansion.is_empty(), "{}", made.toml);
+    let problems = draft.check(db).unwrap_err().problems;
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].message, "the spec has no expansion");
+    assert!(made.toml.contains("# [[expansion]]"), "{}", made.toml);
+    assert!(made.notes.iter().any(|n| n.contains("does not pass")));
+    made
+}
+
+/// The scaffold with its example taken out of the comments.
+fn uncommented(made: &Scaffold) -> String {
+    let at = made.toml.find("# [[expansion]]").unwrap();
+    let (head, example) = made.toml.split_at(at);
+    let lines = example.lines().map(|l| l.strip_prefix("# ").unwrap_or_default());
+    format!("{head}{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn tables(spec: &Spec) -> Vec<&str> {
+    spec.expansions.iter().map(|e| e.sources[0].name.as_deref().unwrap_or("?")).collect()
+}
+
+fn key(spec: &Spec, expansion: usize) -> Vec<&str> {
+    spec.expansions[expansion].key.names().iter().map(String::as_str).collect()
+}
+
+fn columns(spec: &Spec, expansion: usize) -> Vec<&str> {
+    spec.expansions[expansion].columns.iter().map(|c| c.name.as_str()).collect()
+}
+
+#[test]
+fn the_demo_gets_its_key_and_its_value_lists() {
+    let db = Database::open(&root().join("examples/superhero/superhero.sqlite")).unwrap();
+    let (made, spec) = passes(&db);
+    assert_eq!(spec.expansions.len(), 1);
+    assert_eq!(spec.expansions[0].name, "llm_superhero");
+    assert_eq!(key(&spec, 0), ["superhero_name", "full_name"]);
+    assert_eq!(
+        columns(&spec, 0),
+        ["alignment", "colour", "gender", "publisher_name", "race", "power_name"]
+    );
+    for column in &spec.expansions[0].columns {
+        assert!(column.values.is_some(), "{} has no list", column.name);
+        assert_eq!(column.bindings.len(), 1, "{} has no question", column.name);
+    }
+    assert!(made.toml.contains(r#"values = { sql = 'SELECT "publisher_name" FROM "publisher"' }"#));
+    assert!(made.toml.contains(r#"# context = ["height_cm", "weight_kg"]"#), "{}", made.toml);
+    assert_eq!(spec.limits.budget_usd, Some(1.0));
+}
+
+#[test]
+fn commented_proposals_hold_when_the_comment_is_taken_away() {
+    let db = Database::open(&root().join("examples/superhero/superhero.sqlite")).unwrap();
+    let (made, _) = passes(&db);
+    let edited = made.toml.replace("# context", "context").replace("# many", "many");
+    assert_ne!(edited, made.toml);
+    let spec = parsed(&edited, &db);
+    assert_eq!(spec.expansions[0].context, ["height_cm", "weight_kg"]);
+    let many = spec.expansions[0].columns.iter().find_map(|c| c.many.as_ref()).unwrap();
+    assert_eq!(
+        (many.table.as_str(), many.column.as_str()),
+        ("llm_superhero_power_name", "power_name")
+    );
+}
+
+/// Databases of others, where they are at hand.
+#[test]
+fn databases_of_others_get_a_spec_that_passes() {
+    let shared =
+        std::env::var_os("HQDL_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
+    for folder in ["swan", "blendsql/db"] {
+        let Ok(files) = std::fs::read_dir(shared.join(folder)) else {
+            continue;
+        };
+        for path in files.flatten().map(|f| f.path()) {
+            if !path.extension().is_some_and(|e| e == "db" || e == "sqlite") {
+                continue;
+            }
+            let db = Database::open(&path).unwrap();
+            let made = scaffold(&db, "x.sqlite").unwrap();
+            if made.notes.iter().any(|n| n.contains("does not pass")) {
+                has_only_an_example(&db);
+            } else {
+                passes(&db);
+            }
+        }
+    }
+}
+
+#[test]
+fn lists_that_an_entity_refers_to_already_are_not_offered() {
+    let db = made(
+        "referred",
+        "CREATE TABLE publisher (id INTEGER PRIMARY KEY, publisher_name TEXT);
+         CREATE TABLE colour (id INTEGER PRIMARY KEY, colour TEXT);
+         CREATE TABLE race (id INTEGER PRIMARY KEY, race TEXT);
+         CREATE TABLE power (id INTEGER PRIMARY KEY, power_name TEXT);
+         CREATE TABLE countries (id INTEGER PRIMARY KEY, name TEXT);
+         CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, height REAL, race TEXT,
+                            maker INTEGER REFERENCES publisher, eye_colour_id INTEGER);
+         CREATE TABLE hero_power (hero_id REFERENCES hero, power_id REFERENCES power, level INTEGER);
+         INSERT INTO publisher VALUES (1, 'Marvel'), (2, 'DC');
+         INSERT INTO colour VALUES (1, 'red'), (2, 'blue');
+         INSERT INTO race VALUES (1, 'Human'), (2, 'Alien');
+         INSERT INTO power VALUES (1, 'Flight'), (2, 'Speed');
+         INSERT INTO countries VALUES (1, 'Peru'), (2, 'Chad');
+         INSERT INTO hero VALUES (1, 'Batman', 1.8, 'Human', 2, 1), (2, 'Hulk', 2.4, 'Human', 1, 2);
+         INSERT INTO hero_power VALUES (1, 1, 3), (2, 2, 4);",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(tables(&spec), ["hero"]);
+    assert_eq!(columns(&spec, 0), ["country"], "{}", made.toml);
+    assert!(made.toml.contains(r#"# context = ["height"]"#), "{}", made.toml);
+}
+
+#[test]
+fn names_with_quotes_dots_blanks_and_line_breaks_are_written_safely() {
+    let db = made(
+        "nasty",
+        r#"CREATE TABLE "select * from ""x""" ("a.b ""c"" 'd'" TEXT, "order" TEXT, "line
+break" INTEGER, "" TEXT, "é" TEXT, "É" TEXT);
+           INSERT INTO "select * from ""x""" VALUES ('one', 'two', 1, 'x', 'un', 'UN'), ('three', 'two', 2, 'y', 'un', 'DEUX');
+           CREATE TABLE "it's a
+list # no" (id INTEGER PRIMARY KEY, "sou'rce ""q"" {value}" TEXT);
+           INSERT INTO "it's a
+list # no" VALUES (1, 'a'), (2, 'b''"""c');
+           CREATE TABLE "values" (n INTEGER, "DESCRIPTION" TEXT, "名前" TEXT, email TEXT);
+           INSERT INTO "values" VALUES (1, 'x', '山', 'a@b.c'), (2, 'x', '川', 'd@e.f');
+           CREATE TABLE "\u0041\" ("\t" TEXT, x REAL);
+           INSERT INTO "\u0041\" VALUES ('tab', 1.5), ('tab', 2.5);
+           CREATE TABLE "Ünï.cödé" ("naïve name" TEXT, "NAME" TEXT, y);
+           INSERT INTO "Ünï.cödé" VALUES ('a b', NULL, 1), (NULL, 'a b', 2), ('a b', 'a b', 3);
+           CREATE INDEX "llm_values" ON "values" (n);"#,
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(spec.expansions.len(), 3, "{}", made.toml);
+    assert!(spec.expansions.iter().all(|e| e.columns.len() == 1));
+    assert!(spec.expansions.iter().any(|e| e.name == "llm_values_2"), "{}", made.toml);
+    let unicode = tables(&spec).iter().position(|t| *t == "Ünï.cödé").unwrap();
+    assert_eq!(key(&spec, unicode), ["naïve name", "NAME"]);
+    assert!(made.toml.contains("Entities too"), "{}", made.toml);
+}
+
+#[test]
+fn every_odd_name_survives_everywhere_it_can_stand() {
+    let names = [
+        "'",
+        "''",
+        "'''",
+        "\"",
+        "\"\"\"",
+        "\\",
+        "\\\"",
+        "#",
+        "a\nb",
+        "a\r\nb",
+        "\t",
+        "\u{1}",
+        "\u{7f}",
+        "\u{85}",
+        "\u{feff}",
+        "\u{202e}x",
+        "[x]",
+        "{value}",
+        "`",
+        "select 1",
+        "with x",
+        "values (1)",
+        "SELECT",
+        "%s",
+        "a.b",
+        ".",
+        "-",
+        "?",
+        "?1",
+        ":p",
+        "@",
+        "$x",
+        ";--",
+        "/*",
+        "İ",
+        "ß",
+        "🦸",
+        "name",
+        "id",
+        "rowid",
+        "table",
+        "llm_x",
+        "a b",
+        "publisher_name",
+    ];
+    for (n, odd) in names.iter().enumerate() {
+        let q = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        let (list, entity) = (q(&format!("list {odd}")), q(odd));
+        let db = made(
+            &format!("odd-{n}"),
+            &format!(
+                "CREATE TABLE {list} (id INTEGER PRIMARY KEY, {} TEXT);
+                 INSERT INTO {list} VALUES (1, 'a'), (2, 'b');
+                 CREATE TABLE {entity} (k TEXT, {} TEXT, {} INTEGER);
+                 INSERT INTO {entity} VALUES ('x', 'y', 1), ('x', 'z', 2);",
+                q(&format!("{odd} list")),
+                entity,
+                q(&format!("n{odd}")),
+            ),
+        );
+        let (made, spec) = passes(&db);
+        assert_eq!(spec.expansions.len(), 1, "{odd:?}: {}", made.toml);
+        let edited = made.toml.replace("# context", "context").replace("# many", "many");
+        parsed(&edited, &db);
+    }
+}
+
+#[test]
+fn names_that_are_taken_are_left_alone() {
+    let db = made(
+        "taken",
+        "CREATE TABLE city (name TEXT, size INTEGER, description TEXT, summary TEXT);
+         INSERT INTO city VALUES ('Rome', 3, 'x', 'x'), ('Paris', 2, 'x', 'x');
+         CREATE VIEW LLM_City AS SELECT 1;
+         CREATE VIEW llm_city_2 AS SELECT 1;",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(spec.expansions[0].name, "llm_city_3");
+    assert_eq!(columns(&spec, 0), ["summary_2"], "{}", made.toml);
+}
+
+#[test]
+fn questions_of_expansions_with_the_same_key_do_not_clash() {
+    let db = made(
+        "clash",
+        "CREATE TABLE city (name TEXT, size INTEGER); CREATE TABLE town (name TEXT, size INTEGER);
+         CREATE TABLE country (country TEXT);
+         INSERT INTO city VALUES ('Rome', 3), ('Paris', 2);
+         INSERT INTO town VALUES ('Bath', 1), ('Ulm', 1);
+         INSERT INTO country VALUES ('Italy'), ('France');",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(spec.expansions.len(), 2);
+    let asked: Vec<&str> =
+        spec.expansions.iter().map(|e| e.columns[0].bindings[0].ask.as_str()).collect();
+    assert_ne!(asked[0], asked[1], "{}", made.toml);
+}
+
+#[test]
+fn a_key_that_is_not_unique_is_said_to_be_so() {
+    let db = made(
+        "duplicates",
+        "CREATE TABLE sale (product TEXT, region TEXT, amount REAL);
+         INSERT INTO sale VALUES ('tea', 'north', 1), ('tea', 'north', 2), ('tea', 'south', 3), ('rum', 'north', 4);",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(key(&spec, 0), ["product", "region"]);
+    let remark = "4 rows have 3 different keys";
+    assert!(made.toml.contains(remark), "{}", made.toml);
+    assert!(made.notes.iter().any(|n| n.contains(remark)), "{:?}", made.notes);
+}
+
+#[test]
+fn ids_dates_links_numbers_and_long_texts_are_no_keys() {
+    let db = made(
+        "no-keys",
+        "CREATE TABLE book (uuid TEXT, isbn TEXT, published TEXT, site TEXT, blurb TEXT, heading TEXT);
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
+         INSERT INTO book SELECT 'u' || i, '978-' || i, '3 May ' || (1900 + i),
+             'https://example.org/' || i, printf('%.100c', 'x') || i, 'The ' || char(64 + i) FROM n;",
+    );
+    let (_, spec) = passes(&db);
+    assert_eq!(key(&spec, 0), ["heading"]);
+}
+
+#[test]
+fn a_database_without_entities_gets_an_example_and_a_note() {
+    let empty = made("empty", "");
+    let made_empty = has_only_an_example(&empty);
+    assert!(made_empty.notes[0].contains("no table of entities"), "{:?}", made_empty.notes);
+
+    let tables = made(
+        "empty-tables",
+        "CREATE TABLE a (name TEXT); CREATE TABLE b (x INTEGER PRIMARY KEY) WITHOUT ROWID;",
+    );
+    let made_tables = has_only_an_example(&tables);
+    assert!(
+        made_tables.notes.iter().any(|n| n == "left out, empty: `a`, `b`"),
+        "{:?}",
+        made_tables.notes
+    );
+
+    let facts =
+        made("facts", "CREATE TABLE f (a_id, b_id, n REAL); INSERT INTO f VALUES (1, 2, 3.0);");
+    has_only_an_example(&facts);
+}
+
+#[test]
+fn lists_alone_make_an_example_that_passes_when_uncommented() {
+    let db = made(
+        "lists",
+        "CREATE TABLE company (id INTEGER PRIMARY KEY, name TEXT); CREATE TABLE colour (colour TEXT PRIMARY KEY) WITHOUT ROWID;
+         INSERT INTO company VALUES (1, 'Acme'), (2, 'Initech'), (3, 'Hooli'); INSERT INTO colour VALUES ('red'), ('blue');",
+    );
+    let made = has_only_an_example(&db);
+    let spec = parsed(&uncommented(&made), &db);
+    assert_eq!(tables(&spec), ["company"]);
+    assert_eq!(key(&spec, 0), ["name"]);
+}
+
+#[test]
+fn blobs_and_text_that_is_not_utf8_are_neither_keys_nor_values() {
+    let db = made(
+        "blobs",
+        "CREATE TABLE thing (raw BLOB, broken TEXT, label TEXT, n INTEGER);
+         CREATE TABLE list (id INTEGER PRIMARY KEY, v TEXT);
+         INSERT INTO list VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e'), (6, CAST(x'fffe' AS TEXT));
+         INSERT INTO thing VALUES (x'00', CAST(x'ff61' AS TEXT), 'one', 1), (x'01', CAST(x'ff62' AS TEXT), 'two', 2);",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(tables(&spec), ["list", "thing"], "{}", made.toml);
+    assert_eq!(key(&spec, 1), ["label"]);
+    assert!(spec.expansions.iter().all(|e| e.columns[0].values.is_none()));
+}
+
+#[test]
+fn tables_without_rowid_generated_columns_and_full_text_are_read() {
+    let db = made(
+        "kinds",
+        "CREATE TABLE language (code TEXT PRIMARY KEY, title TEXT, speakers REAL) WITHOUT ROWID;
+         INSERT INTO language VALUES ('fr', 'French', 3e8), ('de', 'German', 1e8);
+         CREATE TABLE person (first TEXT, last TEXT, whole TEXT AS (first || ' ' || last)) STRICT;
+         INSERT INTO person VALUES ('Ada', 'King'), ('Ada', 'Lovelace'), ('Grace', 'King');
+         CREATE VIRTUAL TABLE page USING fts5(title, body);
+         INSERT INTO page VALUES ('Moon', 'rock'), ('Sun', 'gas');",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(tables(&spec), ["language", "page", "person"], "{}", made.toml);
+    assert_eq!(key(&spec, 0), ["title"]);
+    assert_eq!(key(&spec, 2), ["first", "last"]);
+    assert!(!made.toml.contains("page_content"));
+}
+
+#[test]
+fn views_serve_when_there_is_no_table() {
+    let sql = "CREATE VIEW film AS SELECT 'Alien' AS title, 1979 AS year UNION SELECT 'Heat', 1995;
+               CREATE VIEW broken AS SELECT * FROM gone;";
+    let (made_views, spec) = passes(&made("views", sql));
+    assert_eq!(tables(&spec), ["film"]);
+    assert!(
+        made_views.notes.iter().any(|n| n.starts_with("`broken` is left out")),
+        "{:?}",
+        made_views.notes
+    );
+
+    let with_table = made("views-and-table", &format!("{sql} CREATE TABLE t (n INTEGER);"));
+    has_only_an_example(&with_table);
+}
+
+#[test]
+fn tables_that_hqdl_made_are_no_sources() {
+    let db = made(
+        "own",
+        "CREATE TABLE hqdl_object (name TEXT PRIMARY KEY COLLATE NOCASE, type TEXT NOT NULL, expansion TEXT) WITHOUT ROWID;
+         INSERT INTO hqdl_object VALUES ('llm_city', 'table', 'llm_city');
+         CREATE TABLE city (name TEXT, size INTEGER); INSERT INTO city VALUES ('Rome', 3), ('Paris', 2);
+         CREATE TABLE llm_city (name TEXT, mayor TEXT); INSERT INTO llm_city VALUES ('Rome', 'x');",
+    );
+    let (_, spec) = passes(&db);
+    assert_eq!(tables(&spec), ["city"]);
+    assert_eq!(spec.expansions[0].name, "llm_city_2");
+}
+
+#[test]
+fn only_the_first_rows_of_a_large_table_are_looked_at() {
+    let db = made(
+        "large",
+        "CREATE TABLE star (name TEXT, mass REAL);
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100500)
+         INSERT INTO star SELECT 'Star ' || min(i, 100400), i FROM n;",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(key(&spec, 0), ["name"]);
+    assert!(made.notes[0].contains("the first 100000 rows, no two alike"), "{:?}", made.notes);
+}
+
+#[test]
+fn a_damaged_database_is_an_error() {
+    let db = made(
+        "damaged",
+        "CREATE TABLE city (name TEXT); INSERT INTO city VALUES ('Rome'), ('Paris');",
+    );
+    let path = db.path().to_owned();
+    drop(db);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The second page is the table's.
+    bytes[4096..4200].fill(0x7f);
+    std::fs::write(&path, bytes).unwrap();
+    let db = Database::open(&path).unwrap();
+    assert!(scaffold(&db, "x").is_err());
+}
+
+#[test]
+fn a_blank_row_of_a_lookup_table_is_not_in_its_list() {
+    let db = made(
+        "blank",
+        "CREATE TABLE publisher (id INTEGER PRIMARY KEY, publisher_name TEXT);
+         INSERT INTO publisher VALUES (1, ''), (2, 'DC'), (3, 'Marvel');
+         CREATE TABLE race (id INTEGER PRIMARY KEY, race TEXT);
+         INSERT INTO race VALUES (1, NULL), (2, 'Human'), (3, 'Alien');
+         CREATE TABLE hero (name TEXT, height REAL);
+         INSERT INTO hero VALUES ('Batman', 1.8), ('Hulk', 2.4);",
+    );
+    let (_, spec) = passes(&db);
+    assert_eq!(columns(&spec, 0), ["publisher_name", "race"]);
+    let values = |n: usize| spec.expansions[0].columns[n].values.as_ref().unwrap().values.clone();
+    assert_eq!(values(0), ["DC", "Marvel"]);
+    assert_eq!(values(1), ["Human", "Alien"]);
+}
+
+#[test]
+fn a_column_of_names_is_in_the_key_even_if_another_is_unique_by_chance() {
+    let db = made(
+        "chance",
+        "CREATE TABLE customer (name TEXT, country TEXT, age INTEGER);
+         INSERT INTO customer VALUES ('Ann', 'Peru', 3), ('Ann', 'Chad', 4), ('Bob', 'Oman', 5);",
+    );
+    let (_, spec) = passes(&db);
+    assert_eq!(key(&spec, 0), ["name", "country"]);
+}
+
+#[test]
+fn sentences_are_no_value_list() {
+    let db = made(
+        "sentences",
+        "CREATE TABLE film (title TEXT, year INTEGER); INSERT INTO film VALUES ('Heat', 1995), ('Alien', 1979);
+         CREATE TABLE review (review TEXT);
+         INSERT INTO review VALUES ('A long night that one does not forget soon'), ('Dull from the first to the last minute, sadly');",
+    );
+    let (made, spec) = passes(&db);
+    assert_eq!(tables(&spec), ["film", "review"]);
+    assert_eq!(columns(&spec, 0), ["description"], "{}", made.toml);
+}
+
+#[test]
+fn many_tables_columns_and_lists_stay_a_short_spec() {
+    let mut sql = String::new();
+    for n in 0..60 {
+        sql += &format!("CREATE TABLE list{n}x (id INTEGER PRIMARY KEY, term{n}x TEXT);");
+        sql += &format!("INSERT INTO list{n}x VALUES (1, 'a'), (2, 'b');");
+        let many: Vec<String> = (0..700).map(|c| format!("c{c} TEXT")).collect();
+        sql += &format!("CREATE TABLE thing{n}x (name TEXT, size REAL, {});", many.join(", "));
+        sql += &format!("INSERT INTO thing{n}x (name, size) VALUES ('p', 1), ('q', 2);");
+    }
+    let (made, spec) = passes(&made("many", &sql));
+    assert_eq!(spec.expansions.len(), 3);
+    assert!(spec.expansions.iter().all(|e| e.columns.len() == 12));
+    assert!(made.toml.contains("49 more"), "{}", made.toml);
+    assert!(made.notes.iter().all(|n| n.len() < 300), "{:?}", made.notes);
+}
