@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -17,43 +17,20 @@ use tokio::task::JoinSet;
 use crate::cell::{Answer, CellValue, State, Tally};
 use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer};
 use crate::key::Entity;
-use crate::model::{Model, ModelError, Reply, Tokens, ask_patiently};
+use crate::model::budget::Budget;
+use crate::model::{Errand, Model, ModelError, Reply, Tokens};
 use crate::plan::{Cut, Gap};
-use crate::prompt::{Frame, RowOutcome, align::Keys, completion};
+use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Format, PriceTable};
 use crate::tokens::Tokenizer;
+use crate::usage::Usage;
 
 /// How often a row is asked about before it is given up as invalid.
 const ATTEMPTS: u32 = 3;
 /// Requests that may fail one after another, with no success between, before
 /// the endpoint is taken to be gone.
 const FAILURES: u32 = 8;
-
-/// What a run has used.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Usage {
-    /// Requests that got a reply.
-    pub requests: u64,
-    /// Input tokens.
-    pub input_tokens: u64,
-    /// Those of them that the endpoint had cached.
-    pub cached_input_tokens: u64,
-    /// Output tokens.
-    pub output_tokens: u64,
-    /// Price in USD.
-    pub cost_usd: f64,
-}
-
-impl Usage {
-    fn add(&mut self, tokens: Tokens, cost: f64) {
-        self.requests += 1;
-        self.input_tokens += tokens.input;
-        self.cached_input_tokens += tokens.cached_input;
-        self.output_tokens += tokens.output;
-        self.cost_usd += cost;
-    }
-}
 
 /// What happens while a run goes on.
 #[derive(Debug, Clone)]
@@ -112,6 +89,12 @@ pub struct Context {
     pub run: i64,
     /// Price per million tokens.
     pub price: Option<PriceTable>,
+    /// The most tokens an answer may have.
+    pub max_output: u64,
+    /// What may be spent.
+    pub budget: Arc<Budget>,
+    /// Whether tokens must be counted before they are sent, for a limit or a budget.
+    pub counts: bool,
     /// Requests in flight at once.
     pub concurrency: usize,
     /// Who is told.
@@ -185,7 +168,9 @@ async fn settle(context: Arc<Context>, cut: Cut) -> Result<(), Stopped> {
 /// Asks one request and keeps what it brings. Returns what to ask again.
 async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)>, Stopped> {
     let frame = context.frame(&cut.columns);
-    let prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
+    let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
+    prompt.input_tokens = context.input_tokens(&frame, &prompt);
+    prompt.max_output = prompt.max_output.min(context.max_output);
     let began = Instant::now();
     let mut record = Completion {
         run: context.run,
@@ -195,14 +180,34 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         cells: (cut.columns.len() * cut.gaps.len()) as u64,
         ..Completion::default()
     };
-    let asked = ask_patiently(&*context.model, &prompt).await;
+    let count = |reply: &Reply| {
+        let tokenizer = context.tokenizer();
+        let input = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
+        Tokens { input, cached_input: 0, output: tokenizer.count(&reply.content) }
+    };
+    let errand = Errand {
+        model: &*context.model,
+        prompt: &prompt,
+        budget: &context.budget,
+        price: context.price.as_ref(),
+        count: &count,
+        on_wire: false.into(),
+    };
+    let asked = tokio::select! {
+        biased;
+        asked = errand.run() => asked,
+        // Waiting for a limit or for better times: nothing is paid for yet.
+        () = interrupted_off_wire(context, &errand) => return Ok(Vec::new()),
+    };
     record.seconds = began.elapsed().as_secs_f64();
     let reply = match asked {
         Ok(reply) => {
             context.failures.store(0, Ordering::Relaxed);
             reply
         }
-        Err(error @ ModelError::Refused { .. }) => return Err(error.into()),
+        Err(error @ (ModelError::Refused { .. } | ModelError::Budget(_))) => {
+            return Err(error.into());
+        }
         Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(cut, attempt)),
         Err(error) => {
             if matches!(error, ModelError::Passing { .. })
@@ -214,14 +219,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
             return Ok(Vec::new());
         }
     };
-    let tokens = reply.tokens.unwrap_or_else(|| {
-        let tokenizer = context.tokenizer.get_or_init(|| Tokenizer::of(&context.tokenizer_of));
-        Tokens {
-            input: tokenizer.count(&prompt.system) + tokenizer.count(&prompt.user),
-            cached_input: 0,
-            output: tokenizer.count(&reply.content),
-        }
-    });
+    let tokens = reply.tokens.unwrap_or_default();
     record.input_tokens = tokens.input;
     record.cached_input_tokens = tokens.cached_input;
     record.output_tokens = tokens.output;
@@ -242,7 +240,34 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
     Ok(smaller(again, cut.gaps.len(), attempt + 1))
 }
 
+/// Ends when the user has interrupted and the errand is not with the endpoint.
+async fn interrupted_off_wire(context: &Context, errand: &Errand<'_>) {
+    let mut interrupt = context.interrupt.clone();
+    if interrupt.wait_for(|i| *i).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    while errand.on_wire.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 impl Context {
+    /// Input tokens of a prompt: counted where a limit or a budget depends on
+    /// it, with room for what an endpoint wraps around; else estimated.
+    fn input_tokens(&self, frame: &Frame, prompt: &Prompt) -> u64 {
+        if !self.counts {
+            return frame.tokens(Tokenizer::Estimate) + Tokenizer::Estimate.count(&prompt.user);
+        }
+        let tokenizer = self.tokenizer();
+        let counted = frame.tokens(tokenizer) + tokenizer.count(&prompt.user) + 16;
+        // A tokenizer that is only guessed may be wrong by much.
+        if tokenizer.is_exact() { counted + counted / 50 } else { counted + counted / 2 }
+    }
+
+    fn tokenizer(&self) -> Tokenizer {
+        *self.tokenizer.get_or_init(|| Tokenizer::of(&self.tokenizer_of))
+    }
+
     fn frame(&self, columns: &[usize]) -> Arc<Frame> {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || Arc::new(Frame::new(&self.expansion, columns, self.format));

@@ -45,8 +45,9 @@ pub mod cell;
 pub mod sql;
 // ── steps: text and values in, values out ──
 pub mod spec;
-pub mod prompt;
+pub mod usage;
 pub mod tokens;
+pub mod prompt;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;

@@ -13,7 +13,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError, Found, Record, Wanted, Writer, journal::Outcome};
-use crate::generate::{self, Context, Event, Listener, Stopped, Usage};
+use crate::generate::{self, Context, Event, Listener, Stopped};
+use crate::model::budget::{Budget, Caps};
 use crate::model::{Model, SetupError};
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter, Plan};
 use crate::spec::{Expansion, Format, Provider, Spec};
@@ -21,6 +22,7 @@ use crate::store::keys::{KeyRow, Keys};
 use crate::store::publish::{Origin, Publication, Shown};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
+use crate::usage::Usage;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -351,7 +353,7 @@ impl<'w> Work<'w> {
             .enable_all()
             .build()
             .map_err(MaterializeError::Runtime)?;
-        let run = self.facts.journal().begin(command, &self.spec.path.display().to_string())?;
+        let (run, budget) = self.begin(command)?;
         let writer = Arc::new(self.facts.writer());
         let usage = Arc::new(Mutex::new(Usage::default()));
         for (n, survey) in surveys.iter().enumerate() {
@@ -369,6 +371,9 @@ impl<'w> Work<'w> {
                 format: self.format(expansion),
                 run,
                 price: self.spec.model.price,
+                max_output: u64::from(self.spec.model.max_output_tokens),
+                counts: budget.is_capped() || self.spec.limits.tokens_per_minute.is_some(),
+                budget: Arc::clone(&budget),
                 concurrency: self.spec.limits.concurrency as usize,
                 listener: Arc::clone(listener),
                 usage: Arc::clone(&usage),
@@ -406,6 +411,23 @@ impl<'w> Work<'w> {
         self.facts.journal().end(run, outcome)?;
         self.facts.index().flush()?;
         Ok(())
+    }
+
+    /// Begins a run, or goes on with one of this spec that was killed: its
+    /// budget is what that one left. Spending of the day counts in the budget
+    /// of the day.
+    fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
+        let spec = self.spec.path.canonicalize().unwrap_or_else(|_| self.spec.path.clone());
+        let journal = self.facts.journal();
+        let (run, spent) = journal.begin_or_go_on(command, &spec.display().to_string())?;
+        let limits = &self.spec.limits;
+        let mut usd = limits.budget_usd;
+        if let Some(of_day) = limits.budget_usd_per_day {
+            // What this run may still spend today, on top of what it has spent.
+            let left = (of_day - journal.spent_today()?).max(0.0) + spent.usd;
+            usd = Some(usd.map_or(left, |usd| usd.min(left)));
+        }
+        Ok((run, Arc::new(Budget::new(Caps { usd, tokens: limits.budget_tokens }, spent))))
     }
 
     /// Sends the gaps of an expansion, batch by batch.

@@ -18,6 +18,8 @@ use crate::store::StoreError;
 pub const INCOMPLETE: u8 = 1;
 /// Exit code: wrong input.
 pub const WRONG_INPUT: u8 = 2;
+/// Exit code: the budget is reached.
+pub const BUDGET: u8 = 3;
 /// Exit code: the endpoint refused.
 pub const REFUSED: u8 = 4;
 /// Exit code: interrupted.
@@ -93,6 +95,11 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
+        Stopped::Endpoint(ModelError::Budget(_)) => (
+            why.to_string(),
+            "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
+            BUDGET,
+        ),
         Stopped::Endpoint(_) | Stopped::Gone(_) => (
             why.to_string(),
             "check that the endpoint of `base_url` is up; everything answered is kept, run this again to go on".to_owned(),

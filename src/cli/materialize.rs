@@ -20,6 +20,9 @@ pub struct Options {
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
+    /// USD that this run may spend.
+    #[arg(long, value_name = "USD")]
+    budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
 }
@@ -59,11 +62,11 @@ impl SelectionFlags {
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let (progress, listener) = Progress::new(talk);
-    let session = session::open(&options.spec, &options.flags)?;
+    let session = session::open(&options.spec, &options.flags, options.budget)?;
     session::warn(&session.warnings, talk);
     let command = format!("materialize {}", options.spec.display());
     let facts = session::facts(&options.flags.cache, &command)?;
-    let model = model::connect(&session.spec.model)?;
+    let model = model::connect(&session.spec.model, &session.spec.limits)?;
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
     let interrupt = interrupts();

@@ -24,7 +24,7 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let session = session::open(&options.spec, &options.flags)?;
+    let session = session::open(&options.spec, &options.flags, None)?;
     session::warn(&session.warnings, talk);
     let facts = session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()))?;
     let model = model::for_planning(&session.spec.model)?;

@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::Talk;
-use crate::generate::{Event, Listener, Usage};
+use crate::generate::{Event, Listener};
+use crate::usage::Usage;
 
 /// How often plain lines are printed.
 const LINE_EVERY: Duration = Duration::from_secs(5);

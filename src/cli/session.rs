@@ -23,9 +23,12 @@ pub struct Session {
 }
 
 /// Reads and checks a spec; flags win over it.
-pub fn open(path: &Path, flags: &ModelFlags) -> Result<Session, Failure> {
+pub fn open(path: &Path, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
     let mut draft = Draft::read(path)?;
     apply(&mut draft, flags);
+    if budget.is_some() {
+        draft.file.limits.budget_usd = budget;
+    }
     let database = open_database(&draft)?;
     let (spec, warnings) = draft.check(&database)?;
     Ok(Session { spec, database, warnings })

@@ -10,6 +10,7 @@ use super::index::Fact;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Fingerprint, ListHash, Meaning};
 use crate::store::{self, migrate, now};
+use crate::usage::Spent;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +105,48 @@ impl Journal {
                 params![now(), command, spec],
             )?;
             Ok(c.last_insert_rowid())
+        })
+    }
+
+    /// Goes on with the last run of a spec when that one never ended (it was
+    /// killed), else begins one; with what it has spent.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Spent), FactsError> {
+        let unfinished: Option<i64> = self.run(|c| {
+            c.query_row(
+                "SELECT id FROM run WHERE id = (SELECT max(id) FROM run WHERE spec = ?1) AND ended_at IS NULL",
+                [spec],
+                |r| r.get(0),
+            )
+            .optional()
+        })?;
+        let Some(run) = unfinished else {
+            return Ok((self.begin(command, spec)?, Spent::default()));
+        };
+        let spent = self.run(|c| {
+            c.query_row(
+                "SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
+                 FROM completion WHERE run = ?1",
+                [run],
+                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
+            )
+        })?;
+        Ok((run, spent))
+    }
+
+    /// USD spent since midnight, UTC.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn spent_today(&self) -> Result<f64, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                "SELECT coalesce(sum(cost_usd), 0.0) FROM completion WHERE asked_at >= ?1",
+                [now().get(..10).unwrap_or_default()],
+                |r| r.get(0),
+            )
         })
     }
 

@@ -1,25 +1,34 @@
 //! Who is asked: the trait [`Model`], an OpenAI-compatible endpoint, and
 //! recordings that answer offline. All answers take the same way from here.
 
+pub mod budget;
+pub mod limits;
 pub mod openai;
 pub mod replay;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 
+use self::budget::{Budget, Reached};
+use self::limits::Limiter;
 use crate::prompt::Prompt;
-use crate::spec::{Format, ModelSettings, PriceTable, Provider};
+use crate::spec::{Format, Limits, ModelSettings, PriceTable, Provider};
+use crate::usage::Spent;
+pub use crate::usage::Tokens;
 
 /// How often a request is tried in all.
 const TRIES: usize = 6;
 /// The first pause between tries; it doubles, and chance shortens it.
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
-/// The longest pause.
+/// The longest pause, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// All pauses of a request together.
+const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
 /// What a model wrote.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -32,29 +41,6 @@ pub struct Reply {
     pub refused: bool,
     /// Tokens, as the endpoint counts them; `None` when it does not say.
     pub tokens: Option<Tokens>,
-}
-
-/// Tokens of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tokens {
-    /// Input tokens.
-    pub input: u64,
-    /// Those of them that the endpoint had cached.
-    pub cached_input: u64,
-    /// Output tokens.
-    pub output: u64,
-}
-
-impl Tokens {
-    /// What they cost, in USD.
-    #[must_use]
-    pub fn cost(&self, price: &PriceTable) -> f64 {
-        let cached = self.cached_input.min(self.input);
-        ((self.input - cached) as f64 * price.input
-            + cached as f64 * price.cached_input.unwrap_or(price.input)
-            + self.output as f64 * price.output)
-            / 1e6
-    }
 }
 
 /// Why there is no reply.
@@ -75,7 +61,12 @@ pub enum ModelError {
         message: String,
         /// How long the endpoint asks to wait.
         wait: Option<Duration>,
+        /// Whether it may have been billed all the same.
+        in_doubt: bool,
     },
+    /// The budget does not cover the request.
+    #[error(transparent)]
+    Budget(#[from] Reached),
     /// The prompt is longer than the model's context.
     #[error("the prompt is too long for the model: {0}")]
     TooLong(String),
@@ -127,6 +118,11 @@ pub trait Model: Send + Sync {
     /// What facts are kept under: the name, and for recordings which ones.
     fn name(&self) -> &str;
 
+    /// Waits until a prompt may be sent, under the limits.
+    fn admit<'a>(&'a self, _: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Sends one prompt, once.
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a>;
 
@@ -151,13 +147,18 @@ pub trait Model: Send + Sync {
 ///
 /// # Errors
 /// [`SetupError`] when its key or its recordings are missing.
-pub fn connect(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
-    Ok(match settings.provider {
-        Provider::Openai => Arc::new(openai::Endpoint::new(settings)?),
-        Provider::Replay => {
-            Arc::new(replay::Recordings::open(&settings.name, &settings.recordings)?)
+pub fn connect(settings: &ModelSettings, limits: &Limits) -> Result<Arc<dyn Model>, SetupError> {
+    match settings.provider {
+        Provider::Openai => {
+            let limiter = Limiter::new(limits.requests_per_minute, limits.tokens_per_minute);
+            Ok(Arc::new(openai::Endpoint::new(settings, limiter)?))
         }
-    })
+        Provider::Replay => recordings(settings),
+    }
+}
+
+fn recordings(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
+    Ok(Arc::new(replay::Recordings::open(&settings.name, &settings.recordings)?))
 }
 
 /// The model that the settings name, for plans: its name and habits, without
@@ -168,7 +169,7 @@ pub fn connect(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
 pub fn for_planning(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
     match settings.provider {
         Provider::Openai => Ok(Arc::new(Planned(settings.name.clone()))),
-        Provider::Replay => connect(settings),
+        Provider::Replay => recordings(settings),
     }
 }
 
@@ -185,23 +186,72 @@ impl Model for Planned {
     }
 }
 
-/// Asks, and asks again when the trouble may pass: exponential pauses with
-/// jitter, or as long as the endpoint says.
-///
-/// # Errors
-/// The last [`ModelError`].
-pub async fn ask_patiently(model: &dyn Model, prompt: &Prompt) -> Result<Reply, ModelError> {
-    let pauses = ExponentialBuilder::default()
-        .with_min_delay(FIRST_PAUSE)
-        .with_max_delay(LONGEST_PAUSE)
-        .with_max_times(TRIES - 1)
-        .with_jitter();
-    (|| model.ask(prompt))
-        .retry(pauses)
-        .when(|e| matches!(e, ModelError::Passing { .. }))
-        .adjust(|error, pause| match error {
-            ModelError::Passing { wait: Some(wait), .. } => pause.map(|p| p.max(*wait)),
-            _ => pause,
-        })
-        .await
+/// One prompt on its way to an answer: asked, and asked again when the trouble
+/// may pass, with exponential pauses and full jitter, or as long as the endpoint
+/// says. Every try pays: its worst case is reserved before it leaves and settled
+/// after.
+pub struct Errand<'a> {
+    /// Who is asked.
+    pub model: &'a dyn Model,
+    /// What is asked.
+    pub prompt: &'a Prompt,
+    /// What may be spent.
+    pub budget: &'a Budget,
+    /// At which price.
+    pub price: Option<&'a PriceTable>,
+    /// Counts the tokens of a reply whose endpoint does not say.
+    pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
+    /// Whether the request is with the endpoint now; starts as false.
+    pub on_wire: AtomicBool,
+}
+
+impl Errand<'_> {
+    /// Runs the errand; a reply comes with its tokens.
+    ///
+    /// # Errors
+    /// The last [`ModelError`].
+    pub async fn run(&self) -> Result<Reply, ModelError> {
+        let pauses = ExponentialBuilder::default()
+            .with_min_delay(FIRST_PAUSE)
+            .with_max_delay(LONGEST_PAUSE)
+            .with_max_times(TRIES - 1)
+            .with_total_delay(Some(PATIENCE));
+        (|| self.once())
+            .retry(pauses)
+            .when(|e| matches!(e, ModelError::Passing { .. }))
+            .adjust(|error, pause| {
+                let chance = fastrand::f64();
+                match error {
+                    ModelError::Passing { wait: Some(wait), .. } => {
+                        pause.map(|_| *wait + FIRST_PAUSE.mul_f64(chance))
+                    }
+                    _ => pause.map(|p| p.mul_f64(chance)),
+                }
+            })
+            .await
+    }
+
+    async fn once(&self) -> Result<Reply, ModelError> {
+        let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
+        let worst = Tokens { input, cached_input: 0, output };
+        let reservation = self.budget.reserve(Spent::of(worst, self.price)).await?;
+        self.model.admit(self.prompt).await;
+        self.on_wire.store(true, Ordering::Relaxed);
+        let asked = self.model.ask(self.prompt).await;
+        self.on_wire.store(false, Ordering::Relaxed);
+        match asked {
+            Ok(mut reply) => {
+                let tokens = reply.tokens.unwrap_or_else(|| (self.count)(&reply));
+                reply.tokens = Some(tokens);
+                reservation.settle(Spent::of(tokens, self.price));
+                Ok(reply)
+            }
+            Err(error) => {
+                if matches!(error, ModelError::Passing { in_doubt: true, .. }) {
+                    reservation.settle_in_doubt();
+                }
+                Err(error)
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use async_openai::middleware::HttpRequestFactory;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 
+use super::limits::{Limiter, retry_after};
 use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
 use crate::prompt::Prompt;
 use crate::spec::ModelSettings;
@@ -25,6 +27,8 @@ const OPENAI: &str = "https://api.openai.com/v1";
 /// The variable that holds its key.
 const OPENAI_KEY: &str = "OPENAI_API_KEY";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest silence, before the first byte or between two.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Most of an error's body that is shown.
 const SHOWN: usize = 400;
@@ -32,8 +36,10 @@ const SHOWN: usize = 400;
 /// An OpenAI-compatible endpoint and the model asked there.
 pub struct Endpoint {
     client: async_openai::Client<OpenAIConfig>,
+    limiter: Arc<Limiter>,
     model: String,
     temperature: Option<f64>,
+    max_output_name: &'static str,
 }
 
 impl Endpoint {
@@ -43,7 +49,7 @@ impl Endpoint {
     /// # Errors
     /// [`SetupError::NoKey`] when the named variable is not set. An endpoint of
     /// one's own (`base_url`) without `api_key_env` is asked without a key.
-    pub fn new(settings: &ModelSettings) -> Result<Self, SetupError> {
+    pub fn new(settings: &ModelSettings, limiter: Limiter) -> Result<Self, SetupError> {
         let variable = match (&settings.api_key_env, &settings.base_url) {
             (Some(name), _) => Some(name.as_str()),
             (None, None) => Some(OPENAI_KEY),
@@ -60,16 +66,26 @@ impl Endpoint {
                 _ => return Err(SetupError::NoKey(name.to_owned())),
             },
         };
+        let limiter = Arc::new(limiter);
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
             .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| SetupError::Client(e.to_string()))?;
         let base = settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
         let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
-        let client = async_openai::Client::with_config(config).with_http_service(Wire { http });
-        Ok(Self { client, model: settings.name.clone(), temperature: settings.temperature })
+        let client = async_openai::Client::with_config(config)
+            .with_http_service(Wire { http, limiter: Arc::clone(&limiter) });
+        Ok(Self {
+            client,
+            limiter,
+            model: settings.name.clone(),
+            temperature: settings.temperature,
+            // OpenAI's newer models take the new name alone, other servers the old.
+            max_output_name: if base == OPENAI { "max_completion_tokens" } else { "max_tokens" },
+        })
     }
 
     fn body(&self, prompt: &Prompt) -> Json {
@@ -80,6 +96,7 @@ impl Endpoint {
                 { "role": "user", "content": prompt.user },
             ],
         });
+        body[self.max_output_name] = prompt.max_output.into();
         if let Some(temperature) = self.temperature {
             body["temperature"] = temperature.into();
         }
@@ -98,13 +115,30 @@ impl Model for Endpoint {
         &self.model
     }
 
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(self.limiter.admit(admitted(prompt)))
+    }
+
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
         Box::pin(async move {
             let reply: Result<Json, OpenAIError> =
                 self.client.chat().create_byot(self.body(prompt)).await;
-            reply.map_err(error).and_then(|json| read(&json))
+            let reply = reply.map_err(error).and_then(|json| read(&json));
+            if let Ok(Reply { tokens: Some(tokens), .. }) = &reply {
+                self.limiter.settle(admitted(prompt), tokens.input + tokens.output);
+            }
+            if let Err(ModelError::Passing { wait: Some(wait), .. }) = &reply {
+                self.limiter.pause(*wait);
+            }
+            reply
         })
     }
+}
+
+/// Tokens that a prompt is admitted for: what it takes, and an answer of a
+/// quarter of its bound; the limiter is told the difference afterwards.
+fn admitted(prompt: &Prompt) -> u64 {
+    prompt.input_tokens + prompt.max_output / 4
 }
 
 /// Reads a chat completion.
@@ -118,6 +152,7 @@ pub fn read(json: &Json) -> Result<Reply, ModelError> {
             shown(&json.to_string())
         ),
         wait: None,
+        in_doubt: true,
     })?;
     let text = |pointer: &str| choice.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
     let refusal = text("/message/refusal");
@@ -152,6 +187,7 @@ struct Failure {
 #[derive(Clone)]
 struct Wire {
     http: reqwest::Client,
+    limiter: Arc<Limiter>,
 }
 
 impl tower::Service<HttpRequestFactory> for Wire {
@@ -165,14 +201,16 @@ impl tower::Service<HttpRequestFactory> for Wire {
 
     fn call(&mut self, factory: HttpRequestFactory) -> Self::Future {
         let http = self.http.clone();
+        let limiter = Arc::clone(&self.limiter);
         Box::pin(async move {
             let request = factory.build().await?;
             let response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
+            limiter.observe(response.headers());
             if response.status().is_success() {
                 return Ok(response);
             }
             let status = response.status().as_u16();
-            let wait = wait(response.headers());
+            let wait = retry_after(response.headers());
             let body = response.text().await.unwrap_or_default();
             let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
             let text =
@@ -187,7 +225,8 @@ impl tower::Service<HttpRequestFactory> for Wire {
 }
 
 fn error(error: OpenAIError) -> ModelError {
-    let passing = |message: String| ModelError::Passing { message, wait: None };
+    // Sent and not answered: it may have been billed.
+    let passing = |message: String| ModelError::Passing { message, wait: None, in_doubt: true };
     match error {
         OpenAIError::Boxed(inner) => match inner.downcast::<Failure>() {
             Ok(failure) => failed(*failure),
@@ -198,6 +237,9 @@ fn error(error: OpenAIError) -> ModelError {
         },
         OpenAIError::Reqwest(e) if e.is_builder() => {
             ModelError::Refused { status: 0, message: chain(&e) }
+        }
+        OpenAIError::Reqwest(e) if e.is_connect() => {
+            ModelError::Passing { message: chain(&e), wait: None, in_doubt: false }
         }
         OpenAIError::Reqwest(e) => passing(chain(&e)),
         OpenAIError::JSONDeserialize(_, content) => {
@@ -217,25 +259,10 @@ fn failed(failure: Failure) -> ModelError {
         408 | 409 | 425 | 429 | 500..=599 => ModelError::Passing {
             message: format!("the endpoint answers {status}: {message}"),
             wait,
+            in_doubt: false,
         },
         _ => ModelError::Refused { status, message },
     }
-}
-
-/// How long the endpoint asks to wait: `retry-after-ms`, or `Retry-After` in
-/// seconds or as a date.
-fn wait(headers: &reqwest::header::HeaderMap) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
-    if let Some(ms) = text("retry-after-ms").and_then(|t| t.parse::<f64>().ok()) {
-        return Duration::try_from_secs_f64(ms / 1000.0).ok();
-    }
-    let after = text("retry-after")?;
-    if let Ok(seconds) = after.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
-    }
-    let date = jiff::fmt::rfc2822::parse(after).ok()?;
-    let left = date.timestamp().duration_since(jiff::Timestamp::now());
-    Duration::try_from(left).ok()
 }
 
 /// An error with what caused it: reqwest's own text names only the URL.

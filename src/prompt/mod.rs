@@ -51,7 +51,7 @@ mod json;
 mod question;
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
@@ -60,12 +60,34 @@ pub use question::Question;
 
 use crate::cell::CellValue;
 use crate::spec::{Column, Expansion, Format, Type};
+use crate::tokens::Tokenizer;
 use crate::value::Value;
 
 /// Most values a schema's enums may hold together (`OpenAI`'s limit for strict schemas).
 const SCHEMA_VALUES: usize = 1000;
 /// Most characters those values may have together.
 const SCHEMA_CHARS: usize = 15_000;
+
+/// Tokens of an answer beside its rows: fences, brackets, a word too many.
+const OUTPUT_AROUND: u64 = 96;
+/// Tokens that a key part may take when it is echoed, with what stands around.
+const KEY_OUTPUT: u64 = 40;
+
+/// The most tokens that a sound cell of a column takes, its name included.
+fn cell_output(column: &Column) -> u64 {
+    let name = column.name.len() as u64 + 8;
+    let longest = |n: usize| n as u64 + 2;
+    let one = match (&column.values, column.kind) {
+        (Some(list), _) if !list.open => {
+            longest(list.values.iter().map(String::len).max().unwrap_or(0))
+        }
+        (_, Type::Integer | Type::Real | Type::Boolean | Type::Date) => 16,
+        (_, Type::Url) => 120,
+        (_, Type::Text) => 250,
+    };
+    let items = if column.many.is_some() { 40 } else { 1 };
+    name + one * items
+}
 
 /// A row to be asked about: its key and its context, as the source spells them.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,6 +109,9 @@ pub struct Frame {
     system: Arc<str>,
     schema: Option<Arc<Json>>,
     header: String,
+    /// The most tokens that a sound answer takes for one row.
+    row_output: u64,
+    tokens: OnceLock<u64>,
 }
 
 /// What is sent to a model.
@@ -98,6 +123,10 @@ pub struct Prompt {
     pub user: String,
     /// The JSON schema of the answer, for format `json`.
     pub schema: Option<Arc<Json>>,
+    /// The most tokens that a sound answer takes, generously.
+    pub max_output: u64,
+    /// Input tokens it takes, as far as they were counted.
+    pub input_tokens: u64,
 }
 
 impl Prompt {
@@ -126,7 +155,19 @@ impl Frame {
             system: system.into(),
             schema: (format == Format::Json).then(|| Arc::new(schema(expansion, &asked))),
             header,
+            row_output: KEY_OUTPUT * expansion.key.names().len() as u64
+                + asked.iter().map(|c| cell_output(c)).sum::<u64>(),
+            tokens: OnceLock::new(),
         }
+    }
+
+    /// The tokens that all prompts of this frame share, counted once.
+    #[must_use]
+    pub fn tokens(&self, tokenizer: Tokenizer) -> u64 {
+        *self.tokens.get_or_init(|| {
+            let schema = self.schema.as_ref().map_or(0, |s| tokenizer.count(&s.to_string()));
+            tokenizer.count(&self.system) + schema
+        })
     }
 
     /// The text that all prompts of this frame share.
@@ -145,11 +186,20 @@ impl Frame {
     #[must_use]
     pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
         let mut user = format!("## Rows\n{}\n", self.header);
-        for (n, row) in rows.into_iter().enumerate() {
-            user.push_str(&row_line(n + 1, row));
+        let mut count = 0;
+        for row in rows {
+            count += 1;
+            user.push_str(&row_line(count, row));
             user.push('\n');
         }
-        Prompt { system: Arc::clone(&self.system), user, schema: self.schema.clone() }
+        let max_output = OUTPUT_AROUND + self.row_output * count as u64;
+        Prompt {
+            system: Arc::clone(&self.system),
+            user,
+            schema: self.schema.clone(),
+            max_output,
+            input_tokens: 0,
+        }
     }
 }
 

@@ -9,6 +9,9 @@ use super::problem::{Problem, Problems, Severity};
 use super::shape::{self, Step, Tree};
 use super::{Limits, ModelSettings, Spec};
 
+/// The most tokens of an answer when the spec does not say: what every model
+/// in use allows.
+pub const MAX_OUTPUT_TOKENS: u32 = 4096;
 /// Requests in flight when neither the spec nor a flag says.
 pub const CONCURRENCY: u32 = 16;
 
@@ -296,6 +299,7 @@ impl Draft {
             base_url: model.base_url.clone(),
             api_key_env: model.api_key_env.clone(),
             temperature: model.temperature,
+            max_output_tokens: model.max_output_tokens.unwrap_or(MAX_OUTPUT_TOKENS).max(1),
             price: model.price,
             recordings,
             reuse: model.reuse,
@@ -319,19 +323,35 @@ impl Draft {
                 );
             }
         }
-        if limits.budget_usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
-            check.error(
-                &at("budget_usd"),
-                "`budget_usd` is no amount",
-                "expected USD, 0 or more",
-                "",
-            );
+        for (field, usd) in
+            [("budget_usd", limits.budget_usd), ("budget_usd_per_day", limits.budget_usd_per_day)]
+        {
+            if usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` is no amount"),
+                    "expected USD, 0 or more",
+                    "",
+                );
+            } else if usd.is_some()
+                && self.file.model.price.is_none()
+                && self.file.model.provider == Provider::Openai
+            {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` cannot be kept: the model has no price"),
+                    "",
+                    "set `price` in [model] (0 for a model of your own), or cap tokens with `budget_tokens`",
+                );
+            }
         }
         Limits {
             requests_per_minute: limits.requests_per_minute,
             tokens_per_minute: limits.tokens_per_minute,
             concurrency: limits.concurrency.unwrap_or(CONCURRENCY).max(1),
             budget_usd: limits.budget_usd,
+            budget_usd_per_day: limits.budget_usd_per_day,
+            budget_tokens: limits.budget_tokens,
         }
     }
 }

@@ -56,6 +56,8 @@ pub struct ModelTable {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
+    /// The most tokens an answer may have; 4096 when left out.
+    pub max_output_tokens: Option<u32>,
     /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
     /// Files of recorded completions, relative to the spec (`provider = "replay"`).
@@ -112,6 +114,10 @@ pub struct LimitsTable {
     pub concurrency: Option<u32>,
     /// USD a run may spend.
     pub budget_usd: Option<f64>,
+    /// USD that all runs of a day (UTC) may spend.
+    pub budget_usd_per_day: Option<f64>,
+    /// Tokens a run may use, input and output; for models without a price.
+    pub budget_tokens: Option<u64>,
 }
 
 /// `[routing]`

@@ -68,6 +68,8 @@ pub struct ModelSettings {
     pub api_key_env: Option<String>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
+    /// The most tokens an answer may have.
+    pub max_output_tokens: u32,
     /// Price per million tokens.
     pub price: Option<PriceTable>,
     /// Recorded completions.
@@ -87,6 +89,10 @@ pub struct Limits {
     pub concurrency: u32,
     /// USD a run may spend.
     pub budget_usd: Option<f64>,
+    /// USD that all runs of a day (UTC) may spend.
+    pub budget_usd_per_day: Option<f64>,
+    /// Tokens a run may use, input and output.
+    pub budget_tokens: Option<u64>,
 }
 
 /// A table added to the schema: columns over a semantic key.

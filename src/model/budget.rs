@@ -1,0 +1,154 @@
+//! The budget: what a run may spend, in USD and in tokens. The worst case of a
+//! request is reserved before it leaves and settled after, so that no schedule
+//! of answers can overshoot. What may have been billed without an answer (a
+//! connection that broke after the request was sent) is counted as spent.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::usage::Spent;
+
+/// What may be spent; `None` is no cap.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Caps {
+    /// USD.
+    pub usd: Option<f64>,
+    /// Tokens, input and output.
+    pub tokens: Option<u64>,
+}
+
+/// The budget is used up.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the budget is reached: {}", self.words())]
+pub struct Reached {
+    /// The caps.
+    pub caps: Caps,
+    /// What was spent.
+    pub spent: Spent,
+    /// What the next request might cost.
+    pub next: Spent,
+}
+
+impl Reached {
+    fn words(&self) -> String {
+        match (self.caps.usd, self.caps.tokens) {
+            (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(
+                "${:.4} of ${usd:.4} is spent and the next request may cost ${:.4}",
+                self.spent.usd, self.next.usd
+            ),
+            (_, tokens) => format!(
+                "{} of {} tokens are spent and the next request may take {}",
+                self.spent.tokens,
+                tokens.unwrap_or_default(),
+                self.next.tokens
+            ),
+        }
+    }
+}
+
+/// What a run may spend and has spent.
+#[derive(Debug, Default)]
+pub struct Budget {
+    caps: Caps,
+    state: Mutex<State>,
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    spent: Spent,
+    reserved: Spent,
+    in_flight: u32,
+}
+
+impl Budget {
+    /// A budget of which `spent` is gone already.
+    #[must_use]
+    pub fn new(caps: Caps, spent: Spent) -> Self {
+        Self {
+            caps,
+            state: Mutex::new(State { spent, ..State::default() }),
+            settled: Notify::new(),
+        }
+    }
+
+    /// Whether anything is capped.
+    #[must_use]
+    pub fn is_capped(&self) -> bool {
+        self.caps != Caps::default()
+    }
+
+    /// Reserves the worst case of a request. While requests in flight hold
+    /// what it would need, it waits for them: most cost less than their worst.
+    ///
+    /// # Errors
+    /// [`Reached`] when not even an idle budget covers it.
+    pub async fn reserve(&self, worst: Spent) -> Result<Reservation<'_>, Reached> {
+        loop {
+            let settled = self.settled.notified();
+            {
+                let mut state = self.state();
+                let usd = state.spent.usd + state.reserved.usd + worst.usd;
+                let tokens = state.spent.tokens + state.reserved.tokens + worst.tokens;
+                let fits = self.caps.usd.is_none_or(|cap| usd <= cap)
+                    && self.caps.tokens.is_none_or(|cap| tokens <= cap);
+                if fits {
+                    state.reserved.usd += worst.usd;
+                    state.reserved.tokens += worst.tokens;
+                    state.in_flight += 1;
+                    return Ok(Reservation { budget: self, worst, used: Spent::default() });
+                }
+                if state.in_flight == 0 {
+                    return Err(Reached { caps: self.caps, spent: state.spent, next: worst });
+                }
+            }
+            settled.await;
+        }
+    }
+
+    /// What is spent.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        self.state().spent
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The worst case of a request on its way. Dropped unsettled, nothing was spent.
+#[derive(Debug)]
+pub struct Reservation<'b> {
+    budget: &'b Budget,
+    worst: Spent,
+    used: Spent,
+}
+
+impl Reservation<'_> {
+    /// The request was answered, and used this.
+    pub fn settle(mut self, used: Spent) {
+        self.used = used;
+    }
+
+    /// The request may have been billed: count its worst case.
+    pub fn settle_in_doubt(mut self) {
+        self.used = self.worst;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let mut state = self.budget.state();
+        state.reserved.tokens = state.reserved.tokens.saturating_sub(self.worst.tokens);
+        state.in_flight -= 1;
+        // No sum of fractions left behind when nothing is reserved.
+        state.reserved.usd =
+            if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
+        state.spent.usd += self.used.usd;
+        state.spent.tokens += self.used.tokens;
+        drop(state);
+        self.budget.settled.notify_waiters();
+    }
+}

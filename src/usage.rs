@@ -1,0 +1,69 @@
+//! What is used: requests, tokens, money.
+
+use crate::spec::PriceTable;
+
+/// Tokens of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Input tokens.
+    pub input: u64,
+    /// Those of them that the endpoint had cached.
+    pub cached_input: u64,
+    /// Output tokens.
+    pub output: u64,
+}
+
+impl Tokens {
+    /// What they cost, in USD.
+    #[must_use]
+    pub fn cost(&self, price: &PriceTable) -> f64 {
+        let cached = self.cached_input.min(self.input);
+        ((self.input - cached) as f64 * price.input
+            + cached as f64 * price.cached_input.unwrap_or(price.input)
+            + self.output as f64 * price.output)
+            / 1e6
+    }
+}
+
+/// Money and tokens spent, or to be spent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// USD.
+    pub usd: f64,
+    /// Tokens, input and output.
+    pub tokens: u64,
+}
+
+impl Spent {
+    /// What tokens amount to at a price.
+    #[must_use]
+    pub fn of(tokens: Tokens, price: Option<&PriceTable>) -> Self {
+        Self { usd: price.map_or(0.0, |p| tokens.cost(p)), tokens: tokens.input + tokens.output }
+    }
+}
+
+/// What a run has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// Requests that got a reply.
+    pub requests: u64,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Those of them that the endpoint had cached.
+    pub cached_input_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Price in USD.
+    pub cost_usd: f64,
+}
+
+impl Usage {
+    /// Counts one more request.
+    pub fn add(&mut self, tokens: Tokens, cost_usd: f64) {
+        self.requests += 1;
+        self.input_tokens += tokens.input;
+        self.cached_input_tokens += tokens.cached_input;
+        self.output_tokens += tokens.output;
+        self.cost_usd += cost_usd;
+    }
+}
