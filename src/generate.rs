@@ -105,12 +105,50 @@ pub struct Context {
     pub interrupt: watch::Receiver<bool>,
     /// Frames by the columns they ask for.
     pub frames: Mutex<HashMap<Vec<usize>, Arc<Frame>>>,
+    /// Rows that a request may hold now: fewer when answers come back
+    /// misaligned or unreadable, more again when they do not.
+    pub packing: Packing,
     /// Failures since the last success.
     pub failures: AtomicU32,
     /// The model whose tokenizer counts where the endpoint does not.
     pub tokenizer_of: String,
     /// Loaded when first needed.
     pub tokenizer: std::sync::OnceLock<Tokenizer>,
+}
+
+/// How many rows share a request: halved when a fifth of them or more fail,
+/// one more after every request that comes back whole.
+#[derive(Debug)]
+pub struct Packing {
+    now: AtomicU32,
+    most: u32,
+}
+
+impl Packing {
+    /// Begins with as many rows as the spec allows.
+    #[must_use]
+    pub fn new(most: u32) -> Self {
+        Self { now: most.max(1).into(), most: most.max(1) }
+    }
+
+    fn rows(&self) -> usize {
+        self.now.load(Ordering::Relaxed) as usize
+    }
+
+    /// Learns from a request: rows asked about, rows that must be asked again.
+    fn learn(&self, asked: usize, failed: usize) {
+        let now = self.now.load(Ordering::Relaxed);
+        let next = if failed * 5 >= asked.max(1) && asked > 1 {
+            // From what was asked, not from what is allowed by now: many
+            // requests in flight fail together, and that is one failure.
+            now.min((asked as u32 / 2).max(1))
+        } else if failed == 0 && asked as u32 >= now {
+            (now + 1).min(self.most)
+        } else {
+            now
+        };
+        self.now.store(next, Ordering::Relaxed);
+    }
 }
 
 /// Asks about all batches that come; returns when there are no more and all is
@@ -154,10 +192,15 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
 /// A batch, to its end: asked, read, kept; its failed rows asked again.
 async fn settle(context: Arc<Context>, cut: Cut) -> Result<(), Stopped> {
     let mut left = vec![(cut, 1)];
-    while let Some((cut, attempt)) = left.pop() {
+    while let Some((mut cut, attempt)) = left.pop() {
         if attempt > 1 && *context.interrupt.borrow() {
             // The rows stay missing; the next run asks for them.
             return Ok(());
+        }
+        let rows = context.packing.rows();
+        if cut.gaps.len() > rows {
+            let rest = cut.gaps.split_off(rows);
+            left.push((Cut { gaps: rest, ..cut.clone() }, attempt));
         }
         let again = ask(&context, cut, attempt).await?;
         left.extend(again);
@@ -167,7 +210,7 @@ async fn settle(context: Arc<Context>, cut: Cut) -> Result<(), Stopped> {
 
 /// Asks one request and keeps what it brings. Returns what to ask again.
 async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)>, Stopped> {
-    let frame = context.frame(&cut.columns);
+    let frame = context.frame(context.on_paper(&cut));
     let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
     prompt.input_tokens = context.input_tokens(&frame, &prompt);
     prompt.max_output = prompt.max_output.min(context.max_output);
@@ -208,7 +251,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         Err(error @ (ModelError::Refused { .. } | ModelError::Budget(_))) => {
             return Err(error.into());
         }
-        Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(cut, attempt)),
+        Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(&cut, attempt)),
         Err(error) => {
             if matches!(error, ModelError::Passing { .. })
                 && context.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES
@@ -237,7 +280,10 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         *usage
     };
     (context.listener)(&Event::Kept { cells: tally, usage });
-    Ok(smaller(again, cut.gaps.len(), attempt + 1))
+    let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
+    let failed = given_up + again.values().map(Vec::len).sum::<usize>();
+    context.packing.learn(cut.gaps.len(), failed);
+    Ok(smaller(again, &cut, attempt + 1))
 }
 
 /// Ends when the user has interrupted and the errand is not with the endpoint.
@@ -268,6 +314,12 @@ impl Context {
         *self.tokenizer.get_or_init(|| Tokenizer::of(&self.tokenizer_of))
     }
 
+    /// The columns that a prompt names: those asked for, or all of the row for
+    /// a model that answers whole rows.
+    fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
+        if self.model.answers_whole_rows() { &cut.whole } else { &cut.columns }
+    }
+
     fn frame(&self, columns: &[usize]) -> Arc<Frame> {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || Arc::new(Frame::new(&self.expansion, columns, self.format));
@@ -283,8 +335,9 @@ impl Context {
         last: bool,
     ) -> (Vec<(Entity, Vec<Fact>)>, Again) {
         let keys = Keys::new(cut.gaps.iter().map(|g| g.row.key.as_slice()));
+        let on_paper = self.on_paper(cut);
         let checkers: Vec<&Checker> =
-            cut.columns.iter().filter_map(|c| self.wanted.checker(*c)).collect();
+            on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
         let outcomes = if reply.refused {
             let why = || RowOutcome::Failed {
                 state: State::Refused,
@@ -319,13 +372,13 @@ impl Context {
                         raw: Some(raw),
                         repair: Some(why),
                     };
-                    vec![answer; cut.columns.len()]
+                    vec![answer; on_paper.len()]
                 }
             };
-            let (unread, read): (Vec<_>, Vec<_>) = cut
-                .columns
+            let (unread, read): (Vec<_>, Vec<_>) = on_paper
                 .iter()
                 .zip(answers)
+                .filter(|(c, _)| cut.columns.contains(c))
                 .partition(|(_, a)| a.state == State::Invalid && !last);
             if !unread.is_empty() {
                 let columns = unread.into_iter().map(|(c, _)| *c).collect();
@@ -368,21 +421,20 @@ impl Context {
 type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
 
 /// Batches of at most half the size.
-fn smaller(again: Again, size: usize, attempt: u32) -> Vec<(Cut, u32)> {
-    let most = (size / 2).max(1);
-    let cut = |(columns, gaps): (Vec<usize>, Vec<Gap>)| {
-        let parts: Vec<_> = gaps
-            .chunks(most)
-            .map(|part| (Cut { columns: columns.clone(), gaps: part.to_vec() }, attempt))
-            .collect();
-        parts
-    };
-    again.into_iter().flat_map(cut).collect()
+fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    let most = (cut.gaps.len() / 2).max(1);
+    let mut cuts = Vec::new();
+    for (columns, gaps) in again {
+        for part in gaps.chunks(most) {
+            let part =
+                Cut { columns: columns.clone(), whole: cut.whole.clone(), gaps: part.to_vec() };
+            cuts.push((part, attempt));
+        }
+    }
+    cuts
 }
 
 /// A batch that was too long, in two; that is no attempt at its rows.
-fn halves(cut: Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    let size = cut.gaps.len();
-    let again = BTreeMap::from([(cut.columns, cut.gaps)]);
-    smaller(again, size, attempt)
+fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
 }

@@ -48,6 +48,7 @@ pub mod spec;
 pub mod usage;
 pub mod tokens;
 pub mod prompt;
+pub mod overrides;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;

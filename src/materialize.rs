@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
-use crate::cell::Tally;
+use crate::cell::{State, Tally};
 use crate::facts::{Facts, FactsError, Found, Record, Wanted, Writer, journal::Outcome};
-use crate::generate::{self, Context, Event, Listener, Stopped};
+use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
 use crate::model::budget::{Budget, Caps};
 use crate::model::{Model, SetupError};
+use crate::overrides::{Override, Overrides, OverridesError};
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter, Plan};
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::{KeyRow, Keys};
@@ -39,6 +40,9 @@ pub enum MaterializeError {
     /// The run stopped on the way; everything answered is kept and published.
     #[error(transparent)]
     Stopped(Stopped),
+    /// The overrides cannot be used.
+    #[error(transparent)]
+    Overrides(#[from] OverridesError),
     /// `--columns` or `--refresh` names a column that no expansion has.
     #[error("no expansion has a column `{0}`")]
     NoColumn(String),
@@ -98,6 +102,7 @@ pub struct Work<'w> {
     /// Columns selected, for each expansion.
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
+    overrides: Overrides,
 }
 
 /// What a survey found in one expansion.
@@ -156,7 +161,8 @@ impl<'w> Work<'w> {
             wanted.push(Arc::new(w));
         }
         drop(journal);
-        Ok(Self { spec, database, facts, model, selection, columns, wanted })
+        let overrides = Overrides::read(spec)?;
+        Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
     }
 
     /// What would be asked, and why; asks nothing.
@@ -273,7 +279,12 @@ impl<'w> Work<'w> {
         let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
         keys.each(&mut |key: &KeyRow| {
             let found = self.facts.index().get_raw(&key.entity)?;
-            digest.add(&key.row.key, found.as_ref().map(|(_, bytes)| bytes.as_ref()));
+            let mark = self.overrides.mark(n, &key.entity);
+            digest.add(
+                &key.row.key,
+                found.as_ref().map(|(_, bytes)| bytes.as_ref()),
+                mark.as_deref(),
+            );
             if !key.first {
                 return Ok(());
             }
@@ -284,7 +295,12 @@ impl<'w> Work<'w> {
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
                 match looked {
-                    Found::Known(fact) => {
+                    Looked::Overridden(_) => {
+                        column_plan.overridden += 1;
+                        known += 1;
+                        cells.add(State::Overridden, 1);
+                    }
+                    Looked::Fact(Found::Known(fact)) => {
                         column_plan.known += 1;
                         known += 1;
                         cells.add(fact.answer.state, 1);
@@ -292,15 +308,17 @@ impl<'w> Work<'w> {
                             meter.learn(column, &fact.answer.value);
                         }
                     }
-                    Found::Missing(reason, _) if open.ask.contains(&column) => {
+                    Looked::Fact(Found::Missing(reason, _)) if open.ask.contains(&column) => {
                         *column_plan.missing.entry(reason).or_insert(0) += 1;
                     }
-                    Found::Missing(..) => unasked += 1,
+                    Looked::Fact(Found::Missing(..)) => unasked += 1,
                 }
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
                 let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
-                if let Some(cut) = batcher.push(&open.ask, gap) {
+                if let Some(cut) =
+                    batcher.push(self.on_paper(open.ask, &open.whole), open.whole, gap)
+                {
                     meter.count(&cut);
                 }
             }
@@ -316,27 +334,34 @@ impl<'w> Work<'w> {
 
     /// Which cells of a key are to be asked, and what is known of each.
     fn open_cells<'r>(
-        &self,
+        &'r self,
         n: usize,
         key: &KeyRow,
         record: Option<&'r Record>,
         asked_keys: u64,
     ) -> Open<'r> {
         let wanted = &self.wanted[n];
-        let looked: Vec<(usize, Found<'r>)> = key
+        let look = |c: usize| match self.overrides.get(n, &key.entity, c) {
+            Some(word) => Looked::Overridden(word),
+            None => Looked::Fact(wanted.find(record, c)),
+        };
+        let looked: Vec<(usize, Looked<'r>)> = key
             .columns
             .iter()
             .enumerate()
             .filter(|(_, asked)| **asked)
-            .map(|(c, _)| (c, wanted.find(record, c)))
+            .map(|(c, _)| (c, look(c)))
             .collect();
         let within = key.wanted && self.selection.limit.is_none_or(|limit| asked_keys < limit);
         let ask = looked
             .iter()
-            .filter(|(c, f)| within && self.columns[n][*c] && matches!(f, Found::Missing(..)))
+            .filter(|(c, f)| {
+                within && self.columns[n][*c] && matches!(f, Looked::Fact(Found::Missing(..)))
+            })
             .map(|(c, _)| *c)
             .collect();
-        Open { looked, ask }
+        let whole = looked.iter().map(|(c, _)| *c).collect();
+        Open { looked, ask, whole }
     }
 
     /// Asks for all that is missing.
@@ -379,6 +404,7 @@ impl<'w> Work<'w> {
                 usage: Arc::clone(&usage),
                 interrupt: interrupt.clone(),
                 frames: Mutex::default(),
+                packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
                 tokenizer_of: self.spec.model.name.clone(),
                 tokenizer: OnceLock::new(),
@@ -450,7 +476,7 @@ impl<'w> Work<'w> {
             }
             asked_keys += 1;
             let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
-            match batcher.push(&open.ask, gap) {
+            match batcher.push(open.ask, open.whole, gap) {
                 Some(cut) => send.blocking_send(cut).map_err(|_| Halt::Closed),
                 None => Ok(()),
             }
@@ -486,25 +512,24 @@ impl<'w> Work<'w> {
                 .keys
                 .each(&mut |key: &KeyRow| {
                     let found = self.facts.index().get_raw(&key.entity)?;
-                    digest.add(&key.row.key, found.as_ref().map(|(_, bytes)| bytes.as_ref()));
+                    let mark = self.overrides.mark(n, &key.entity);
+                    digest.add(
+                        &key.row.key,
+                        found.as_ref().map(|(_, bytes)| bytes.as_ref()),
+                        mark.as_deref(),
+                    );
                     let record = found.map(|(record, _)| record);
                     let looked = self.open_cells(n, key, record.as_ref(), 0).looked;
                     let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
-                    for (column, found) in &looked {
-                        let fact = found.fact();
+                    for (column, looked) in &looked {
+                        let cell = looked.shown();
                         if key.first {
-                            match fact {
-                                Some(fact) => report.cells.add(fact.answer.state, 1),
+                            match cell.as_ref().and_then(|c| State::from_name(c.state)) {
+                                Some(state) => report.cells.add(state, 1),
                                 None => report.unasked += 1,
                             }
                         }
-                        shown[*column] = fact.map(|fact| Shown {
-                            state: fact.answer.state.name(),
-                            value: &fact.answer.value,
-                            completion: Some(fact.completion),
-                            raw: fact.answer.raw.as_deref(),
-                            repair: fact.answer.repair.as_deref(),
-                        });
+                        shown[*column] = cell;
                     }
                     tables.row(&key.row, &shown)?;
                     Ok::<(), Halt>(())
@@ -540,6 +565,11 @@ impl<'w> Work<'w> {
         Ok(())
     }
 
+    /// The columns that a prompt will name.
+    fn on_paper(&self, ask: Vec<usize>, whole: &[usize]) -> Vec<usize> {
+        if self.model.answers_whole_rows() { whole.to_vec() } else { ask }
+    }
+
     fn rows_per_request(&self, expansion: &Expansion) -> u32 {
         self.model
             .rows_at_most()
@@ -553,8 +583,37 @@ impl<'w> Work<'w> {
 
 /// What [`Work::open_cells`] finds.
 struct Open<'r> {
-    looked: Vec<(usize, Found<'r>)>,
+    looked: Vec<(usize, Looked<'r>)>,
     ask: Vec<usize>,
+    whole: Vec<usize>,
+}
+
+/// What is known of a cell: a person's word, or what the facts say.
+enum Looked<'r> {
+    Overridden(&'r Override),
+    Fact(Found<'r>),
+}
+
+impl<'r> Looked<'r> {
+    /// As it is published; `None` where nothing was ever asked.
+    fn shown(&self) -> Option<Shown<'r>> {
+        match self {
+            Self::Overridden(word) => Some(Shown {
+                state: State::Overridden.name(),
+                value: &word.value,
+                completion: None,
+                raw: None,
+                repair: word.note.as_deref(),
+            }),
+            Self::Fact(found) => found.fact().map(|fact| Shown {
+                state: fact.answer.state.name(),
+                value: &fact.answer.value,
+                completion: Some(fact.completion),
+                raw: fact.answer.raw.as_deref(),
+                repair: fact.answer.repair.as_deref(),
+            }),
+        }
+    }
 }
 
 /// Ends the writing thread; everything it was given is kept before.
@@ -609,7 +668,7 @@ struct Digest {
 }
 
 impl Digest {
-    fn add(&mut self, key: &[crate::value::Value], record: Option<&[u8]>) {
+    fn add(&mut self, key: &[crate::value::Value], record: Option<&[u8]>, mark: Option<&str>) {
         let mut hasher = blake3::Hasher::new();
         for value in key {
             // The spelling counts: it is what joins.
@@ -621,6 +680,7 @@ impl Digest {
         }
         hasher.update(&[u8::from(record.is_some())]);
         hasher.update(record.unwrap_or_default());
+        hasher.update(mark.unwrap_or_default().as_bytes());
         let hash = hasher.finalize();
         let (head, _) = hash.as_bytes().split_at(16);
         self.sum = self.sum.wrapping_add(u128::from_le_bytes(head.try_into().unwrap_or([0; 16])));

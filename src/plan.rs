@@ -41,6 +41,9 @@ pub struct Gap {
 pub struct Cut {
     /// Positions of the columns asked for.
     pub columns: Vec<usize>,
+    /// Positions of all columns that their sources ask for: what a recording
+    /// of whole rows answers.
+    pub whole: Vec<usize>,
     /// The rows.
     pub gaps: Vec<Gap>,
 }
@@ -49,8 +52,11 @@ pub struct Cut {
 #[derive(Debug)]
 pub struct Batcher {
     rows: usize,
-    open: BTreeMap<Vec<usize>, Vec<Gap>>,
+    open: BTreeMap<Lacking, Vec<Gap>>,
 }
+
+/// The columns asked for, and the whole row's.
+type Lacking = (Vec<usize>, Vec<usize>);
 
 impl Batcher {
     /// Batches of at most `rows` rows.
@@ -60,11 +66,15 @@ impl Batcher {
     }
 
     /// Takes a gap in; gives a batch when one is full.
-    pub fn push(&mut self, columns: &[usize], gap: Gap) -> Option<Cut> {
-        let gaps = self.open.entry(columns.to_vec()).or_default();
+    pub fn push(&mut self, columns: Vec<usize>, whole: Vec<usize>, gap: Gap) -> Option<Cut> {
+        let lacking = (columns, whole);
+        let gaps = match self.open.get_mut(&lacking) {
+            Some(gaps) => gaps,
+            None => self.open.entry(lacking.clone()).or_default(),
+        };
         gaps.push(gap);
         if gaps.len() >= self.rows {
-            return self.take(columns);
+            return self.take(&lacking);
         }
         if self.open.len() > OPEN_BATCHES {
             let fullest = self.open.iter().max_by_key(|(_, g)| g.len()).map(|(c, _)| c.clone())?;
@@ -76,12 +86,13 @@ impl Batcher {
     /// The batches that did not fill up.
     #[must_use]
     pub fn finish(self) -> Vec<Cut> {
-        self.open.into_iter().map(|(columns, gaps)| Cut { columns, gaps }).collect()
+        self.open.into_iter().map(|((columns, whole), gaps)| Cut { columns, whole, gaps }).collect()
     }
 
-    fn take(&mut self, columns: &[usize]) -> Option<Cut> {
-        let gaps = self.open.remove(columns)?;
-        Some(Cut { columns: columns.to_vec(), gaps })
+    fn take(&mut self, lacking: &Lacking) -> Option<Cut> {
+        let gaps = self.open.remove(lacking)?;
+        let (columns, whole) = lacking.clone();
+        Some(Cut { columns, whole, gaps })
     }
 }
 

@@ -152,6 +152,7 @@ impl From<MaterializeError> for Failure {
             MaterializeError::Store(e) => e.into(),
             MaterializeError::Facts(e) => e.into(),
             MaterializeError::Setup(e) => e.into(),
+            MaterializeError::Overrides(e) => e.into(),
             MaterializeError::Stopped(why) => {
                 let (message, hint, exit) = stopped(&why);
                 Self::Message { message, hint, exit }

@@ -6,6 +6,7 @@ mod check;
 mod failure;
 mod init;
 mod materialize;
+mod overrides;
 mod plan;
 mod progress;
 mod session;
@@ -57,6 +58,8 @@ enum Command {
     Materialize(materialize::Options),
     /// Tell where a published cell came from.
     Why(why::Options),
+    /// Say what a cell is, whatever the model says.
+    Override(overrides::Options),
     /// List, count, move or rebuild the facts kept so far.
     Cache(cache::Options),
     /// Print a completion script for a shell.
@@ -124,6 +127,7 @@ pub fn main() -> ExitCode {
         Command::Plan(options) => plan::run(&options, cli.talk),
         Command::Materialize(options) => materialize::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
+        Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());

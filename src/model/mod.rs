@@ -137,6 +137,12 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Whether it always answers with all columns of a row, whichever are asked
+    /// for.
+    fn answers_whole_rows(&self) -> bool {
+        false
+    }
+
     /// The format it answers best in.
     fn format(&self) -> Format {
         Format::Json

@@ -160,6 +160,11 @@ impl Model for Recordings {
         (!self.rows.is_empty()).then_some(1)
     }
 
+    /// A row completion was made when all columns were asked for.
+    fn answers_whole_rows(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
     fn repeats_itself(&self) -> bool {
         true
     }

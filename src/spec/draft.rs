@@ -95,6 +95,12 @@ impl Draft {
         }
     }
 
+    /// The file it was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Takes another database than the spec's.
     pub fn set_database(&mut self, path: PathBuf) {
         self.database = Some(path);
