@@ -1,0 +1,153 @@
+//! Asking for all that is missing: the walk over the keys on this thread, the
+//! requests on the runtime's.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::sync::{mpsc, watch};
+
+use super::survey::Survey;
+use super::{Halt, MaterializeError, Report, Work};
+use crate::facts::{FactsError, Writer, journal::Outcome};
+use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
+use crate::model::budget::{Budget, Caps};
+use crate::plan::{Batcher, ColumnPlan, Gap};
+use crate::store::keys::{KeyRow, Keys};
+use crate::usage::Usage;
+
+impl Work<'_> {
+    /// Asks for all that is missing.
+    pub(super) fn fill(
+        &self,
+        surveys: &[Survey<'_>],
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(MaterializeError::Runtime)?;
+        let (run, budget) = self.begin(command)?;
+        let writer = Arc::new(self.facts.writer());
+        let usage = Arc::new(Mutex::new(Usage::default()));
+        for (n, survey) in surveys.iter().enumerate() {
+            let cells = survey.plan.columns.iter().map(ColumnPlan::cells).sum();
+            if cells == 0 {
+                continue;
+            }
+            let expansion = &self.spec.expansions[n];
+            listener(&Event::Begin { expansion: expansion.name.clone(), cells });
+            let context = Arc::new(Context {
+                expansion: Arc::new(expansion.clone()),
+                wanted: Arc::clone(&self.wanted[n]),
+                model: Arc::clone(&self.model),
+                writer: Arc::clone(&writer),
+                format: self.format(expansion),
+                run,
+                price: self.spec.model.price,
+                max_output: u64::from(self.spec.model.max_output_tokens),
+                counts: budget.is_capped() || self.spec.limits.tokens_per_minute.is_some(),
+                budget: Arc::clone(&budget),
+                concurrency: self.spec.limits.concurrency as usize,
+                listener: Arc::clone(listener),
+                usage: Arc::clone(&usage),
+                interrupt: interrupt.clone(),
+                frames: Mutex::default(),
+                packing: Packing::new(self.rows_per_request(expansion)),
+                failures: 0.into(),
+                tokenizer_of: self.spec.model.name.clone(),
+                tokenizer: OnceLock::new(),
+            });
+            let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
+            let generating = runtime.spawn(generate::generate(context, cuts));
+            // The keys are walked here, beside the runtime: SQLite stays on this thread.
+            let walked = self.walk(n, &survey.keys, &send);
+            drop(send);
+            match runtime.block_on(generating) {
+                Ok(Ok(())) => {}
+                Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
+                Err(panic) => {
+                    let message = format!("a request ended in a bug: {panic}");
+                    report.stopped = Some(Arc::new(Stopped::Gone(message)));
+                }
+            }
+            walked?;
+            if report.stopped.is_some() {
+                break;
+            }
+        }
+        report.usage = *usage.lock().unwrap_or_else(PoisonError::into_inner);
+        close(writer);
+        let outcome = match report.stopped.as_deref() {
+            None => Outcome::Complete,
+            Some(Stopped::Interrupted) => Outcome::Interrupted,
+            Some(_) => Outcome::Stopped,
+        };
+        self.facts.journal().end(run, outcome)?;
+        self.facts.index().flush()?;
+        Ok(())
+    }
+
+    /// Begins a run, or goes on with one of this spec that was killed: its
+    /// budget is what that one left. Spending of the day counts in the budget
+    /// of the day.
+    fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
+        let spec = self.spec.path.canonicalize().unwrap_or_else(|_| self.spec.path.clone());
+        let journal = self.facts.journal();
+        let (run, spent) = journal.begin_or_go_on(command, &spec.display().to_string())?;
+        let limits = &self.spec.limits;
+        let mut usd = limits.budget_usd;
+        if let Some(of_day) = limits.budget_usd_per_day {
+            // What this run may still spend today, on top of what it has spent.
+            let left = (of_day - journal.spent_today()?).max(0.0) + spent.usd;
+            usd = Some(usd.map_or(left, |usd| usd.min(left)));
+        }
+        Ok((run, Arc::new(Budget::new(Caps { usd, tokens: limits.budget_tokens }, spent))))
+    }
+
+    /// Sends the gaps of an expansion, batch by batch.
+    fn walk(
+        &self,
+        n: usize,
+        keys: &Keys<'_>,
+        send: &mpsc::Sender<crate::plan::Cut>,
+    ) -> Result<(), MaterializeError> {
+        let mut batcher = Batcher::new(self.rows_per_request(&self.spec.expansions[n]));
+        let mut asked_keys = 0;
+        let walked = keys.each(&mut |key: &KeyRow| {
+            if !key.first {
+                return Ok(());
+            }
+            let record = self.facts.index().get(&key.entity)?;
+            let open = self.open_cells(n, key, record.as_ref(), asked_keys);
+            if open.ask.is_empty() {
+                return Ok(());
+            }
+            asked_keys += 1;
+            let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
+            match batcher.push(open.ask, open.whole, gap) {
+                Some(cut) => send.blocking_send(cut).map_err(|_| Halt::Closed),
+                None => Ok(()),
+            }
+        });
+        match walked {
+            Ok(()) => {}
+            // The receiver knows why it closed.
+            Err(Halt::Closed) => return Ok(()),
+            Err(halt) => return Err(halt.into_error(self.database)),
+        }
+        for cut in batcher.finish() {
+            if send.blocking_send(cut).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ends the writing thread; everything it was given is kept before.
+fn close(writer: Arc<Writer>) {
+    drop(writer);
+}

@@ -1,0 +1,367 @@
+//! PATH 1: a spec's missing cells, asked, kept and published.
+//!
+//! `survey` walks the keys and says what is missing; `fill` asks for it;
+//! `publish` writes the tables. Each walks the same gathered keys, and each
+//! stands alone: a plan is a survey, and a run with nothing missing asks nothing
+//! and writes nothing.
+
+mod digest;
+mod fill;
+mod survey;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use self::digest::Digest;
+use self::survey::{Survey, orphans};
+use crate::cell::{State, Tally};
+use crate::facts::{Facts, FactsError, Wanted};
+use crate::generate::{Event, Listener, Stopped};
+use crate::model::{Model, SetupError};
+use crate::overrides::{Overrides, OverridesError};
+use crate::plan::{ColumnPlan, Plan};
+use crate::spec::{Expansion, Format, Provider, Spec};
+use crate::store::keys::KeyRow;
+use crate::store::publish::{Origin, Publication, Shown};
+use crate::store::{Database, StoreError};
+use crate::tokens::Tokenizer;
+use crate::usage::Usage;
+
+/// Why a spec could not be materialized.
+#[derive(Debug, thiserror::Error)]
+pub enum MaterializeError {
+    /// A database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The facts failed.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
+    /// There is no model to ask.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The run stopped on the way; everything answered is kept and published.
+    #[error(transparent)]
+    Stopped(Stopped),
+    /// The overrides cannot be used.
+    #[error(transparent)]
+    Overrides(#[from] OverridesError),
+    /// `--columns` or `--refresh` names a column that no expansion has.
+    #[error("no expansion has a column `{0}`")]
+    NoColumn(String),
+    /// `--where` does not work over the sources.
+    #[error("--where: {0}")]
+    Where(String),
+    /// The runtime could not be started.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// What a run is to ask, of all that is missing.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// At most so many keys an expansion.
+    pub limit: Option<u64>,
+    /// Only these columns.
+    pub columns: Option<Vec<String>>,
+    /// Only keys of source rows for which this SQL holds.
+    pub filter: Option<String>,
+    /// Ask again for these columns.
+    pub refresh: Vec<String>,
+    /// Ask again for cells without a value.
+    pub retry_failed: bool,
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// All cells of the expansions, by state.
+    pub cells: Tally,
+    /// Cells that were known before.
+    pub reused: u64,
+    /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
+    pub unasked: u64,
+    /// What was used.
+    pub usage: Usage,
+    /// Whether there is a price.
+    pub priced: bool,
+    /// The published tables and views.
+    pub target: PathBuf,
+    /// Whether anything had to be published.
+    pub published: bool,
+    /// Things the user should know.
+    pub warnings: Vec<String>,
+    /// Why the run ended before its end.
+    pub stopped: Option<Arc<Stopped>>,
+}
+
+/// A spec with everything a run needs: its database, its facts, its model.
+pub struct Work<'w> {
+    spec: &'w Spec,
+    database: &'w Database,
+    facts: &'w Facts,
+    model: Arc<dyn Model>,
+    selection: &'w Selection,
+    /// Columns selected, for each expansion.
+    columns: Vec<Vec<bool>>,
+    wanted: Vec<Arc<Wanted>>,
+    overrides: Overrides,
+}
+impl<'w> Work<'w> {
+    /// Prepares to survey or materialize a spec.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when the selection names what does not exist.
+    pub fn new(
+        spec: &'w Spec,
+        database: &'w Database,
+        facts: &'w Facts,
+        model: Arc<dyn Model>,
+        selection: &'w Selection,
+    ) -> Result<Self, MaterializeError> {
+        let named = selection.columns.iter().flatten().chain(&selection.refresh);
+        for name in named {
+            if spec.expansions.iter().all(|e| e.column(name).is_none()) {
+                return Err(MaterializeError::NoColumn(name.clone()));
+            }
+        }
+        let columns = spec
+            .expansions
+            .iter()
+            .map(|e| match &selection.columns {
+                None => vec![true; e.columns.len()],
+                Some(names) => {
+                    let mut chosen = vec![false; e.columns.len()];
+                    names.iter().filter_map(|n| e.column(n)).for_each(|c| chosen[c] = true);
+                    chosen
+                }
+            })
+            .collect();
+        let journal = facts.journal();
+        let last = journal.last_completion()?;
+        let mut wanted = Vec::new();
+        for expansion in &spec.expansions {
+            let mut w = Wanted::new(&journal, expansion, model.name(), spec.model.reuse)?;
+            selection
+                .refresh
+                .iter()
+                .filter_map(|n| expansion.column(n))
+                .for_each(|c| w.refresh(c, last));
+            if selection.retry_failed {
+                w.retry(last);
+            }
+            wanted.push(Arc::new(w));
+        }
+        drop(journal);
+        let overrides = Overrides::read(spec)?;
+        Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
+    }
+
+    /// What would be asked, and why; asks nothing.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when keys or facts cannot be read.
+    pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
+        let tokenizer = Tokenizer::of(&self.spec.model.name);
+        let mut plan = Plan { counted: tokenizer.is_exact(), ..Plan::default() };
+        let mut warnings = Vec::new();
+        let target = Database::open(self.spec.target()).ok();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            let mut survey = self.survey(n, Some(tokenizer))?;
+            warnings.extend(
+                survey
+                    .keys
+                    .report
+                    .remarks()
+                    .into_iter()
+                    .map(|r| format!("{}: {r}", expansion.name)),
+            );
+            if let Some(target) = &target {
+                survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
+            }
+            plan.expansions.push(survey.plan);
+        }
+        let instant = self.spec.model.provider == Provider::Replay;
+        plan.price(self.spec.model.price.as_ref(), &self.spec.limits, instant);
+        Ok((plan, warnings))
+    }
+
+    /// Materializes the spec: asks for what is missing, keeps it, publishes.
+    /// `interrupt` becoming true ends it early with everything kept.
+    ///
+    /// # Errors
+    /// [`MaterializeError`]; an end before time is in the report instead, since
+    /// what was answered is kept and published all the same.
+    pub fn materialize(
+        &self,
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Report, MaterializeError> {
+        let mut report = Report {
+            priced: self.spec.model.price.is_some(),
+            target: self.spec.target().clone(),
+            ..Report::default()
+        };
+        let mut surveys = Vec::new();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            let survey = self.survey(n, None)?;
+            for remark in survey.keys.report.remarks() {
+                listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
+            }
+            report.reused += survey.known;
+            surveys.push(survey);
+        }
+        // The target is opened before anything is paid for.
+        let output = match &self.spec.output {
+            None => None,
+            Some(output) => Some(self.database.copy_to(output)?),
+        };
+        let missing: u64 =
+            surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
+        if missing == 0 && self.stands(output.as_ref(), &surveys) {
+            surveys.iter().for_each(|s| {
+                report.cells.merge(&s.cells);
+                report.unasked += s.unasked;
+            });
+            return Ok(report);
+        }
+        let target = match output {
+            Some(copy) => copy,
+            None => Database::open_writable(&self.spec.database)?,
+        };
+        if missing > 0 {
+            self.fill(&surveys, command, listener, interrupt, &mut report)?;
+        }
+        self.publish(&surveys, &target, listener, &mut report)?;
+        Ok(report)
+    }
+
+    /// Whether everything stands in the target as the surveys found it.
+    fn stands(&self, output: Option<&Database>, surveys: &[Survey<'_>]) -> bool {
+        let target = output.unwrap_or(self.database);
+        self.spec
+            .expansions
+            .iter()
+            .zip(surveys)
+            .all(|(e, s)| target.is_published(e, &s.digest.text(self.spec, self.model.name(), e)))
+    }
+
+    /// Writes the tables from the facts, in one transaction.
+    fn publish(
+        &self,
+        surveys: &[Survey<'_>],
+        target: &Database,
+        listener: &Listener,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let publication = Publication::begin(target)?;
+        for (n, survey) in surveys.iter().enumerate() {
+            let expansion = &self.spec.expansions[n];
+            let mut tables = publication.expansion(expansion)?;
+            let mut digest = Digest::default();
+            survey
+                .keys
+                .each(&mut |key: &KeyRow| {
+                    let found = self.facts.index().get_raw(&key.entity)?;
+                    let mark = self.overrides.mark(n, &key.entity);
+                    digest.add(
+                        &key.row.key,
+                        found.as_ref().map(|(_, bytes)| bytes.as_ref()),
+                        mark.as_deref(),
+                    );
+                    let record = found.map(|(record, _)| record);
+                    let looked = self.open_cells(n, key, record.as_ref(), 0).looked;
+                    let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
+                    for (column, looked) in &looked {
+                        let cell = looked.shown();
+                        if key.first {
+                            match cell.as_ref().and_then(|c| State::from_name(c.state)) {
+                                Some(state) => report.cells.add(state, 1),
+                                None => report.unasked += 1,
+                            }
+                        }
+                        shown[*column] = cell;
+                    }
+                    tables.row(&key.row, &shown)?;
+                    Ok::<(), Halt>(())
+                })
+                .map_err(|h| h.into_error(self.database))?;
+            let journal = self.facts.journal();
+            let mut origins = |id: i64| {
+                let (c, model) = journal.completion(id).ok()??;
+                Some(Origin {
+                    run: c.run,
+                    model,
+                    prompt_hash: c.prompt_hash,
+                    asked_at: c.asked_at,
+                    input_tokens: c.input_tokens,
+                    output_tokens: c.output_tokens,
+                    cost_usd: c.cost_usd,
+                    cells: c.cells,
+                    error: c.error,
+                })
+            };
+            publication.close(
+                self.spec,
+                &tables.finish(),
+                &digest.text(self.spec, self.model.name(), expansion),
+                &mut origins,
+            )?;
+        }
+        for warning in publication.views(self.spec)? {
+            listener(&Event::Warning(warning));
+        }
+        publication.commit()?;
+        report.published = true;
+        Ok(())
+    }
+    fn rows_per_request(&self, expansion: &Expansion) -> u32 {
+        self.model
+            .rows_at_most()
+            .map_or(expansion.rows_per_request, |m| m.min(expansion.rows_per_request))
+    }
+
+    fn format(&self, expansion: &Expansion) -> Format {
+        expansion.format.unwrap_or_else(|| self.model.format())
+    }
+}
+
+/// What ends a walk over the keys.
+enum Halt {
+    Sqlite(rusqlite::Error),
+    Store(StoreError),
+    Facts(FactsError),
+    /// Nobody takes batches any more.
+    Closed,
+}
+
+impl Halt {
+    fn into_error(self, db: &Database) -> MaterializeError {
+        match self {
+            Self::Sqlite(e) => db.error(&e).into(),
+            Self::Store(e) => e.into(),
+            Self::Facts(e) => e.into(),
+            Self::Closed => MaterializeError::Stopped(Stopped::Interrupted),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Halt {
+    fn from(e: rusqlite::Error) -> Self {
+        Self::Sqlite(e)
+    }
+}
+
+impl From<StoreError> for Halt {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl From<FactsError> for Halt {
+    fn from(e: FactsError) -> Self {
+        Self::Facts(e)
+    }
+}

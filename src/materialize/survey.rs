@@ -1,0 +1,197 @@
+//! What is known and what is missing, key by key.
+
+use std::collections::HashSet;
+
+use super::digest::Digest;
+use super::{Halt, MaterializeError, Work};
+use crate::cell::{State, Tally};
+use crate::facts::{Found, Record};
+use crate::overrides::Override;
+use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
+use crate::spec::Expansion;
+use crate::store::keys::{KeyRow, Keys};
+use crate::store::publish::Shown;
+use crate::store::{Database, StoreError};
+use crate::tokens::Tokenizer;
+
+/// What a survey found in one expansion.
+pub(super) struct Survey<'db> {
+    pub(super) keys: Keys<'db>,
+    pub(super) plan: ExpansionPlan,
+    pub(super) cells: Tally,
+    pub(super) known: u64,
+    pub(super) unasked: u64,
+    pub(super) digest: Digest,
+}
+
+impl<'w> Work<'w> {
+    /// Looks every key of an expansion up.
+    pub(super) fn survey(
+        &self,
+        n: usize,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Survey<'w>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        let keys = Keys::gather(self.database, expansion, self.selection.filter.as_deref())
+            .map_err(|e| match (&self.selection.filter, e) {
+                (Some(_), StoreError::Sqlite { message, .. }) => MaterializeError::Where(message),
+                (_, e) => e.into(),
+            })?;
+        let mut plan = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
+        plan.columns = expansion
+            .columns
+            .iter()
+            .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
+            .collect();
+        let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
+        let mut batcher = Batcher::new(self.rows_per_request(expansion));
+        let mut digest = Digest::default();
+        let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
+        keys.each(&mut |key: &KeyRow| {
+            let found = self.facts.index().get_raw(&key.entity)?;
+            let mark = self.overrides.mark(n, &key.entity);
+            digest.add(
+                &key.row.key,
+                found.as_ref().map(|(_, bytes)| bytes.as_ref()),
+                mark.as_deref(),
+            );
+            if !key.first {
+                return Ok(());
+            }
+            plan.keys += 1;
+            let record = found.map(|(record, _)| record);
+            let open = self.open_cells(n, key, record.as_ref(), asked_keys);
+            asked_keys += u64::from(!open.ask.is_empty());
+            for (column, looked) in open.looked {
+                let Some(column_plan) = plan.columns.get_mut(column) else { continue };
+                match looked {
+                    Looked::Overridden(_) => {
+                        column_plan.overridden += 1;
+                        known += 1;
+                        cells.add(State::Overridden, 1);
+                    }
+                    Looked::Fact(Found::Known(fact)) => {
+                        column_plan.known += 1;
+                        known += 1;
+                        cells.add(fact.answer.state, 1);
+                        if let Some(meter) = &mut meter {
+                            meter.learn(column, &fact.answer.value);
+                        }
+                    }
+                    Looked::Fact(Found::Missing(reason, _)) if open.ask.contains(&column) => {
+                        *column_plan.missing.entry(reason).or_insert(0) += 1;
+                    }
+                    Looked::Fact(Found::Missing(..)) => unasked += 1,
+                }
+            }
+            if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
+                let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
+                if let Some(cut) =
+                    batcher.push(self.on_paper(open.ask, &open.whole), open.whole, gap)
+                {
+                    meter.count(&cut);
+                }
+            }
+            Ok::<(), Halt>(())
+        })
+        .map_err(|h| h.into_error(self.database))?;
+        if let Some(mut meter) = meter {
+            batcher.finish().iter().for_each(|cut| meter.count(cut));
+            meter.finish(&mut plan);
+        }
+        Ok(Survey { keys, plan, cells, known, unasked, digest })
+    }
+
+    /// Which cells of a key are to be asked, and what is known of each.
+    pub(super) fn open_cells<'r>(
+        &'r self,
+        n: usize,
+        key: &KeyRow,
+        record: Option<&'r Record>,
+        asked_keys: u64,
+    ) -> Open<'r> {
+        let wanted = &self.wanted[n];
+        let look = |c: usize| match self.overrides.get(n, &key.entity, c) {
+            Some(word) => Looked::Overridden(word),
+            None => Looked::Fact(wanted.find(record, c)),
+        };
+        let looked: Vec<(usize, Looked<'r>)> = key
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(_, asked)| **asked)
+            .map(|(c, _)| (c, look(c)))
+            .collect();
+        let within = key.wanted && self.selection.limit.is_none_or(|limit| asked_keys < limit);
+        let ask = looked
+            .iter()
+            .filter(|(c, f)| {
+                within && self.columns[n][*c] && matches!(f, Looked::Fact(Found::Missing(..)))
+            })
+            .map(|(c, _)| *c)
+            .collect();
+        let whole = looked.iter().map(|(c, _)| *c).collect();
+        Open { looked, ask, whole }
+    }
+
+    /// The columns that a prompt will name.
+    fn on_paper(&self, ask: Vec<usize>, whole: &[usize]) -> Vec<usize> {
+        if self.model.answers_whole_rows() { whole.to_vec() } else { ask }
+    }
+}
+
+/// What [`Work::open_cells`] finds.
+pub(super) struct Open<'r> {
+    pub(super) looked: Vec<(usize, Looked<'r>)>,
+    pub(super) ask: Vec<usize>,
+    pub(super) whole: Vec<usize>,
+}
+
+/// What is known of a cell: a person's word, or what the facts say.
+pub(super) enum Looked<'r> {
+    Overridden(&'r Override),
+    Fact(Found<'r>),
+}
+
+impl<'r> Looked<'r> {
+    /// As it is published; `None` where nothing was ever asked.
+    pub(super) fn shown(&self) -> Option<Shown<'r>> {
+        match self {
+            Self::Overridden(word) => Some(Shown {
+                state: State::Overridden.name(),
+                value: &word.value,
+                completion: None,
+                raw: None,
+                repair: word.note.as_deref(),
+            }),
+            Self::Fact(found) => found.fact().map(|fact| Shown {
+                state: fact.answer.state.name(),
+                value: &fact.answer.value,
+                completion: Some(fact.completion),
+                raw: fact.answer.raw.as_deref(),
+                repair: fact.answer.repair.as_deref(),
+            }),
+        }
+    }
+}
+
+/// Rows published whose key is in no source any more.
+pub(super) fn orphans(
+    target: &Database,
+    expansion: &Expansion,
+    keys: &Keys<'_>,
+) -> Result<u64, MaterializeError> {
+    if !target.has_bookkeeping() {
+        return Ok(0);
+    }
+    let hash = |text: &str| blake3::hash(text.as_bytes());
+    let mut known: HashSet<blake3::Hash> = HashSet::new();
+    keys.each(&mut |key: &KeyRow| {
+        let json: Vec<serde_json::Value> =
+            key.row.key.iter().map(crate::value::Value::to_json).collect();
+        known.insert(hash(&serde_json::Value::Array(json).to_string()));
+        Ok::<(), rusqlite::Error>(())
+    })
+    .map_err(|e| target.error(&e))?;
+    Ok(target.orphans(expansion, &mut |key| known.contains(&hash(key))))
+}
