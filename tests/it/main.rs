@@ -16,6 +16,7 @@ mod checker;
 mod fixture;
 mod init;
 mod keys;
+mod limits;
 mod spec;
 mod swan;
 mod tidy;

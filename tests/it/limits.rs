@@ -1,0 +1,164 @@
+//! Rates and budgets: never above, and nearly all of it used.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hqdl::model::budget::{Budget, Caps};
+use hqdl::model::limits::{Limiter, retry_after};
+use hqdl::usage::Spent;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+
+fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+    pairs
+        .iter()
+        .map(|(n, v)| (n.parse::<HeaderName>().unwrap(), HeaderValue::from_str(v).unwrap()))
+        .collect()
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work)
+}
+
+/// Admissions in `span`, with many tasks pressing.
+fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
+    run(async {
+        let limiter = Arc::new(limiter);
+        let began = Instant::now();
+        let mut tasks: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+        let all = Arc::new(Mutex::new(Vec::new()));
+        for _ in 0..32 {
+            let (limiter, all) = (Arc::clone(&limiter), Arc::clone(&all));
+            tasks.spawn(async move {
+                loop {
+                    limiter.admit(tokens).await;
+                    all.lock().unwrap().push(began.elapsed());
+                }
+            });
+        }
+        tokio::time::sleep(span).await;
+        tasks.shutdown().await;
+        let mut all = all.lock().unwrap().clone();
+        all.sort();
+        all
+    })
+}
+#[test]
+fn six_thousand_requests_a_minute_are_used_and_not_exceeded() {
+    let span = Duration::from_secs(3);
+    let admitted = admissions(Limiter::new(Some(6000), None), 1, span);
+    let allowed = 300.0;
+    assert!(admitted.len() as f64 <= allowed + 30.0, "{} in 3 s", admitted.len());
+    assert!(admitted.len() as f64 >= 0.95 * allowed, "{} in 3 s", admitted.len());
+}
+
+#[test]
+fn tokens_a_minute_hold_for_requests_larger_than_a_burst() {
+    // 6,000 tokens a minute are 100 a second; each request takes 150.
+    let span = Duration::from_secs(4);
+    let admitted = admissions(Limiter::new(None, Some(6000)), 150, span);
+    assert!((2..=4).contains(&admitted.len()), "{admitted:?}");
+}
+
+#[test]
+fn tokens_used_beyond_those_admitted_are_paid_back_first() {
+    run(async {
+        let limiter = Limiter::new(None, Some(60_000));
+        limiter.admit(10).await;
+        limiter.settle(10, 1510);
+        let began = Instant::now();
+        limiter.admit(10).await;
+        assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn the_endpoints_word_wins_when_it_is_stricter() {
+    run(async {
+        let limiter = Limiter::new(Some(60_000), None);
+        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "120")]));
+        let began = Instant::now();
+        for _ in 0..3 {
+            limiter.admit(1).await;
+        }
+        assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
+        // A laxer word changes nothing.
+        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
+        let began = Instant::now();
+        limiter.admit(1).await;
+        assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn nobody_is_admitted_before_a_reset() {
+    run(async {
+        let limiter = Limiter::new(None, None);
+        limiter.observe(&headers(&[
+            ("x-ratelimit-remaining-requests", "0"),
+            ("x-ratelimit-reset-requests", "400ms"),
+        ]));
+        let began = Instant::now();
+        limiter.admit(1).await;
+        assert!(began.elapsed() >= Duration::from_millis(390), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn every_spelling_of_retry_after_is_understood() {
+    let wait = |name: &str, value: &str| retry_after(&headers(&[(name, value)]));
+    assert_eq!(wait("retry-after", "2"), Some(Duration::from_secs(2)));
+    assert_eq!(wait("retry-after-ms", "250"), Some(Duration::from_millis(250)));
+    assert_eq!(wait("retry-after", "6m0s"), Some(Duration::from_secs(360)));
+    assert_eq!(wait("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+    assert_eq!(wait("retry-after", "soon"), None);
+}
+
+#[test]
+fn a_budget_is_never_overshot_whatever_the_schedule() {
+    run(async {
+        let caps = Caps { usd: Some(1.0), tokens: None };
+        let budget = Arc::new(Budget::new(caps, Spent::default()));
+        let most = Arc::new(AtomicU64::new(0));
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..64u64 {
+            let (budget, most) = (Arc::clone(&budget), Arc::clone(&most));
+            tasks.spawn(async move {
+                for i in 0..20 {
+                    let worst = Spent { usd: 0.04, tokens: 10 };
+                    let Ok(reservation) = budget.reserve(worst).await else { return };
+                    tokio::time::sleep(Duration::from_micros(n * 37 % 900)).await;
+                    // Answers, refusals and broken connections, in any order.
+                    match (n + i) % 4 {
+                        0 => drop(reservation),
+                        1 => reservation.settle_in_doubt(),
+                        _ => reservation.settle(Spent { usd: 0.013, tokens: 4 }),
+                    }
+                    most.fetch_max((budget.spent().usd * 1e9) as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        tasks.join_all().await;
+        let spent = budget.spent().usd;
+        assert!(spent <= 1.0 + 1e-9, "{spent}");
+        assert!(most.load(Ordering::Relaxed) <= 1_000_000_001);
+        assert!(spent > 0.9, "nearly all of it is used: {spent}");
+    });
+}
+
+#[test]
+fn tokens_are_capped_where_there_is_no_price() {
+    run(async {
+        let budget =
+            Budget::new(Caps { usd: None, tokens: Some(100) }, Spent { usd: 0.0, tokens: 60 });
+        let worst = Spent { usd: 0.0, tokens: 40 };
+        budget.reserve(worst).await.unwrap().settle(Spent { usd: 0.0, tokens: 35 });
+        let reached = budget.reserve(worst).await.unwrap_err();
+        assert!(reached.to_string().contains("95 of 100 tokens"), "{reached}");
+    });
+}
