@@ -195,7 +195,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         cells: (cut.columns.len() * cut.gaps.len()) as u64,
         ..Completion::default()
     };
-    let asked = ask_patiently(&*context.model, &prompt).await;
+    let asked = ask_patiently(&*context.model, &prompt, context.interrupt.clone()).await;
     record.seconds = began.elapsed().as_secs_f64();
     let reply = match asked {
         Ok(reply) => {
@@ -203,6 +203,8 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
             reply
         }
         Err(error @ ModelError::Refused { .. }) => return Err(error.into()),
+        // The rows stay missing; the next run asks for them.
+        Err(ModelError::Passing { .. }) if *context.interrupt.borrow() => return Ok(Vec::new()),
         Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(cut, attempt)),
         Err(error) => {
             if matches!(error, ModelError::Passing { .. })

@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::sync::watch;
 
 use crate::prompt::Prompt;
 use crate::spec::{Format, ModelSettings, PriceTable, Provider};
@@ -186,22 +187,36 @@ impl Model for Planned {
 }
 
 /// Asks, and asks again when the trouble may pass: exponential pauses with
-/// jitter, or as long as the endpoint says.
+/// jitter, or as long as the endpoint says. `interrupt` becoming true ends a
+/// pause and the trying; a request under way is waited for.
 ///
 /// # Errors
 /// The last [`ModelError`].
-pub async fn ask_patiently(model: &dyn Model, prompt: &Prompt) -> Result<Reply, ModelError> {
-    let pauses = ExponentialBuilder::default()
+pub async fn ask_patiently(
+    model: &dyn Model,
+    prompt: &Prompt,
+    mut interrupt: watch::Receiver<bool>,
+) -> Result<Reply, ModelError> {
+    let mut pauses = ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
         .with_max_delay(LONGEST_PAUSE)
         .with_max_times(TRIES - 1)
-        .with_jitter();
-    (|| model.ask(prompt))
-        .retry(pauses)
-        .when(|e| matches!(e, ModelError::Passing { .. }))
-        .adjust(|error, pause| match error {
-            ModelError::Passing { wait: Some(wait), .. } => pause.map(|p| p.max(*wait)),
+        .with_jitter()
+        .build();
+    loop {
+        let error = match model.ask(prompt).await {
+            Err(error @ ModelError::Passing { .. }) => error,
+            ended => return ended,
+        };
+        let Some(pause) = pauses.next() else { return Err(error) };
+        let wait = match &error {
+            ModelError::Passing { wait: Some(wait), .. } => pause.max(*wait),
             _ => pause,
-        })
-        .await
+        };
+        tokio::select! {
+            biased;
+            Ok(_) = interrupt.wait_for(|i| *i) => return Err(error),
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
 }
