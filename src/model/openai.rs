@@ -24,6 +24,8 @@ use crate::spec::ModelSettings;
 const OPENAI: &str = "https://api.openai.com/v1";
 /// The variable that holds its key.
 const OPENAI_KEY: &str = "OPENAI_API_KEY";
+/// What is sent where no key is wanted.
+const NO_KEY: &str = "none";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Most of an error's body that is shown.
@@ -34,6 +36,7 @@ pub struct Endpoint {
     client: async_openai::Client<OpenAIConfig>,
     model: String,
     temperature: Option<f64>,
+    key: SecretString,
 }
 
 impl Endpoint {
@@ -50,12 +53,12 @@ impl Endpoint {
             (None, Some(_)) => None,
         };
         let key = match variable {
-            None => SecretString::from("none"),
+            None => SecretString::from(NO_KEY),
             Some(name) => match std::env::var(name) {
                 Ok(key) if !key.trim().is_empty() => SecretString::from(key.trim().to_owned()),
                 // A server on this machine seldom wants one.
                 _ if settings.base_url.as_deref().is_some_and(is_loopback) => {
-                    SecretString::from("none")
+                    SecretString::from(NO_KEY)
                 }
                 _ => return Err(SetupError::NoKey(name.to_owned())),
             },
@@ -69,7 +72,20 @@ impl Endpoint {
         let base = settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
         let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
         let client = async_openai::Client::with_config(config).with_http_service(Wire { http });
-        Ok(Self { client, model: settings.name.clone(), temperature: settings.temperature })
+        Ok(Self { client, model: settings.name.clone(), temperature: settings.temperature, key })
+    }
+
+    /// Endpoints say keys back in their errors; messages are shown and kept.
+    fn without_key(&self, mut error: ModelError) -> ModelError {
+        let (ModelError::Refused { message, .. }
+        | ModelError::Passing { message, .. }
+        | ModelError::TooLong(message)
+        | ModelError::NoAnswer(message)) = &mut error;
+        let key = self.key.expose_secret();
+        if key != NO_KEY {
+            *message = message.replace(key, "(the key)");
+        }
+        error
     }
 
     fn body(&self, prompt: &Prompt) -> Json {
@@ -102,7 +118,7 @@ impl Model for Endpoint {
         Box::pin(async move {
             let reply: Result<Json, OpenAIError> =
                 self.client.chat().create_byot(self.body(prompt)).await;
-            reply.map_err(error).and_then(|json| read(&json))
+            reply.map_err(error).and_then(|json| read(&json)).map_err(|e| self.without_key(e))
         })
     }
 }
