@@ -186,7 +186,11 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
             if !(last || vouched && !whole.leaves_out()) {
                 return Err(count());
             }
-            cells.push(whole.repaired("a list split into fields put together", &joined));
+            cells.push(if whole.state == State::Ok {
+                whole.repaired("a list split into fields put together", &joined)
+            } else {
+                Answer::without_value(State::Invalid, joined)
+            });
             cells.extend(
                 fields[after..]
                     .iter()
@@ -199,7 +203,18 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
         (n, [list]) if n + 1 == wanted && *list == n => {
             let mut cells: Vec<Answer> =
                 fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
-            if !cells.iter().all(|a| a.state == State::Ok && !matches!(a.value, CellValue::Nothing))
+            // What stands last may be the list, and another column missing.
+            let may_be_list = match fields.last().zip(checkers.get(n.wrapping_sub(1))) {
+                Some((field, _)) if checkers[*list].vouches() => {
+                    checkers[*list].text(field).state == State::Ok
+                }
+                Some((_, before)) => !before.vouches(),
+                None => true,
+            };
+            if may_be_list
+                || !cells
+                    .iter()
+                    .all(|a| a.state == State::Ok && !matches!(a.value, CellValue::Nothing))
             {
                 return Err(count());
             }
