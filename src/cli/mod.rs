@@ -103,7 +103,7 @@ struct CacheFlags {
     /// The directory of the facts [default: the user's data directory].
     #[arg(long, value_name = "DIR", env = "HQDL_CACHE")]
     cache: Option<PathBuf>,
-    /// Start without facts and keep none, whatever --cache and HQDL_CACHE say.
+    /// Start without facts and keep none, whatever --cache and `HQDL_CACHE` say.
     #[arg(long)]
     no_cache: bool,
 }

@@ -139,8 +139,11 @@ impl Database {
         let tried = db
             .connection
             .execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA user_version = {version}"));
-        let undone =
-            if db.connection.is_autocommit() { Ok(()) } else { db.connection.execute_batch("ROLLBACK") };
+        let undone = if db.connection.is_autocommit() {
+            Ok(())
+        } else {
+            db.connection.execute_batch("ROLLBACK")
+        };
         tried.and(undone).map_err(|e| db.error(&e))?;
         Ok(db)
     }
