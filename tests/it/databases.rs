@@ -30,7 +30,9 @@ fn a_table_put_where_a_dropped_one_was_is_a_strangers() {
     let project = heroes(&endpoint, "csv");
     project.materialize(&[]).exits(0);
     // hqdl made a table of this name once, but this is another.
-    project.execute("DROP TABLE llm; CREATE TABLE llm (mine TEXT); INSERT INTO llm VALUES ('precious')");
+    project.execute(
+        "DROP TABLE llm; CREATE TABLE llm (mine TEXT); INSERT INTO llm VALUES ('precious')",
+    );
     project.materialize(&[]);
     let rows = project.rows("SELECT * FROM llm");
     assert_eq!(rows, [[serde_json::json!("precious")]]);
@@ -40,7 +42,9 @@ fn a_table_put_where_a_dropped_one_was_is_a_strangers() {
 fn a_view_of_a_users_is_left_and_noted() {
     let endpoint = honest();
     let project = heroes(&endpoint, "csv");
-    project.execute("CREATE TABLE hero_expanded (mine TEXT); INSERT INTO hero_expanded VALUES ('precious')");
+    project.execute(
+        "CREATE TABLE hero_expanded (mine TEXT); INSERT INTO hero_expanded VALUES ('precious')",
+    );
     let ended = project.materialize(&[]).exits(0);
     assert!(ended.stdout.contains("hero_expanded"), "{}", ended.stdout);
     assert_eq!(project.rows("SELECT mine FROM hero_expanded").len(), 1);
@@ -60,7 +64,10 @@ fn everything_else_in_the_database_stays_as_it_was() {
     project.materialize(&[]).exits(0);
     assert_eq!((project.rows(theirs), project.rows("SELECT * FROM hero")), before);
     assert_eq!(project.rows("PRAGMA user_version")[0][0], 42);
-    assert_eq!(project.rows("SELECT eye_color FROM hero_expanded WHERE eye_color IS NOT NULL").len(), 10);
+    assert_eq!(
+        project.rows("SELECT eye_color FROM hero_expanded WHERE eye_color IS NOT NULL").len(),
+        10
+    );
 }
 
 /// Runs as a user that file permissions bind; nobody else can test them.
@@ -173,7 +180,8 @@ fn a_reader_sees_the_old_table_until_the_new_one_is_whole() {
     project.materialize(&["--limit", "4"]).exits(1);
     let reader = project.connect();
     reader.execute_batch("BEGIN").unwrap();
-    let count = || reader.query_row("SELECT count(*) FROM llm", [], |r| r.get::<_, i64>(0)).unwrap();
+    let count =
+        || reader.query_row("SELECT count(*) FROM llm", [], |r| r.get::<_, i64>(0)).unwrap();
     assert_eq!(count(), 4);
     project.materialize(&[]).exits(0);
     assert_eq!(count(), 4);

@@ -76,6 +76,8 @@ pub enum Fault {
     ForeignColumnFirst,
     /// The last column left out.
     MissingColumn,
+    /// The last column but one left out.
+    MissingColumnBefore,
     /// Values that are on no list.
     OutsideList,
     /// No `usage` in the reply.
@@ -346,7 +348,8 @@ async fn answer(
     tokio::time::sleep(latency).await;
     match &fault {
         Some(Fault::Status(status, headers, body)) => {
-            let mut response = (StatusCode::from_u16(*status).unwrap(), body.clone()).into_response();
+            let mut response =
+                (StatusCode::from_u16(*status).unwrap(), body.clone()).into_response();
             for (name, value) in headers {
                 response.headers_mut().insert(*name, value.parse().unwrap());
             }
@@ -498,9 +501,7 @@ fn content(shared: &Shared, question: &Question, fault: Option<&Fault>) -> Strin
             asked.rows.extend(question.rows.clone());
             asked.answer(truth)
         }
-        Some(Fault::ContradictingRows) => {
-            join(&[asked.answer(truth), asked.answer(lie)], format)
-        }
+        Some(Fault::ContradictingRows) => join(&[asked.answer(truth), asked.answer(lie)], format),
         Some(Fault::Renumbered) => {
             asked.rows.iter_mut().for_each(|r| r.number += 1);
             asked.answer(truth)
@@ -538,12 +539,19 @@ fn content(shared: &Shared, question: &Question, fault: Option<&Fault>) -> Strin
             };
             let first = matches!(fault, Some(Fault::ForeignColumnFirst));
             asked.columns.insert(if first { 0 } else { asked.columns.len() }, shoe);
-            asked.answer(|row, column| {
-                if column.name == "shoe_size" { json!(44) } else { truth(row, column) }
-            })
+            asked.answer(
+                |row, column| {
+                    if column.name == "shoe_size" { json!(44) } else { truth(row, column) }
+                },
+            )
         }
         Some(Fault::MissingColumn) => {
             asked.columns.pop();
+            asked.answer(truth)
+        }
+        Some(Fault::MissingColumnBefore) => {
+            let at = asked.columns.len().saturating_sub(2);
+            asked.columns.remove(at);
             asked.answer(truth)
         }
         Some(Fault::OutsideList) => asked.answer(|row, column| match &column.values {

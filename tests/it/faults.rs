@@ -35,12 +35,15 @@ fn each<C: Send>(cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
     assert!(failed.is_empty(), "failed: {failed:#?}");
 }
 
-/// Every fault in both formats.
-fn in_both_formats(faults: Vec<(Fault, Times)>) -> Vec<(String, (Fault, Times, &'static str))> {
-    let both = |(fault, times): (Fault, Times)| {
-        ["csv", "json"].map(|f| (format!("{fault:?} {times:?} {f}"), (fault.clone(), times, f)))
+/// The formats, as [`heroes`] takes them.
+const FORMATS: [&str; 3] = ["csv", "json", "csv list last"];
+
+/// Every fault in every format.
+fn in_every_format(faults: Vec<(Fault, Times)>) -> Vec<(String, (Fault, Times, &'static str))> {
+    let every = |(fault, times): (Fault, Times)| {
+        FORMATS.map(|f| (format!("{fault:?} {times:?} {f}"), (fault.clone(), times, f)))
     };
-    faults.into_iter().flat_map(both).collect()
+    faults.into_iter().flat_map(every).collect()
 }
 
 #[test]
@@ -62,11 +65,14 @@ fn trouble_that_passes_is_waited_out() {
         (Fault::DroppedMidBody, Times::Once),
         (Fault::SlowDrip, Times::Always),
         (Fault::Body("application/json", "\u{0}\u{1}garbage{{{"), Times::Once),
-        (Fault::Body("application/json", "{\"error\":{\"message\":\"upstream\",\"code\":502}}"), Times::Once),
+        (
+            Fault::Body("application/json", "{\"error\":{\"message\":\"upstream\",\"code\":502}}"),
+            Times::Once,
+        ),
         (Fault::Body("text/html", "<!DOCTYPE html><html>Log in</html>"), Times::Once),
         (Fault::Body("application/json", ""), Times::Once),
     ];
-    each(in_both_formats(faults), |(fault, times, format)| {
+    each(in_every_format(faults), |(fault, times, format)| {
         let endpoint = honest();
         endpoint.fault(fault, times);
         let project = heroes(&endpoint, format);
@@ -114,6 +120,7 @@ fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
         Fault::ForeignColumn,
         Fault::ForeignColumnFirst,
         Fault::MissingColumn,
+        Fault::MissingColumnBefore,
         Fault::NoUsage,
     ];
     let always = [
@@ -131,7 +138,7 @@ fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
     ];
     let mut faults: Vec<(Fault, Times)> = once.into_iter().map(|f| (f, Times::First(2))).collect();
     faults.extend(always.into_iter().map(|f| (f, Times::Always)));
-    each(in_both_formats(faults), |(fault, times, format)| {
+    each(in_every_format(faults), |(fault, times, format)| {
         let endpoint = honest();
         endpoint.fault(fault, times);
         let project = heroes(&endpoint, format);
@@ -156,13 +163,14 @@ fn a_reply_that_is_always_odd_ends_in_exact_states() {
         (Fault::ForeignColumn, None),
         (Fault::ForeignColumnFirst, None),
         (Fault::MissingColumn, None),
+        (Fault::MissingColumnBefore, None),
         (Fault::OutsideList, Some(vec![("not_in_list", COUNT * 2), ("ok", COUNT * 2)])),
         (Fault::TooLarge(0), all("error")),
         (Fault::ContextLength(0), all("error")),
     ];
     let mut cases = Vec::new();
     for (fault, states) in faults {
-        for format in ["csv", "json"] {
+        for format in FORMATS {
             cases.push((format!("{fault:?} {format}"), (fault.clone(), states.clone(), format)));
         }
     }
@@ -230,7 +238,8 @@ fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
 #[test]
 fn a_first_request_that_is_refused_is_the_only_one() {
     let endpoint = honest();
-    endpoint.fault(Fault::status(401, "Incorrect API key provided", "invalid_api_key"), Times::Always);
+    endpoint
+        .fault(Fault::status(401, "Incorrect API key provided", "invalid_api_key"), Times::Always);
     let project = heroes(&endpoint, "json");
     let flags = ["--concurrency", "1", "--rows-per-request", "1"];
     let ended = project.materialize(&flags).exits(4);
@@ -287,7 +296,8 @@ fn an_endpoint_that_is_not_there_is_said_and_nothing_is_lost() {
     // A port that was just free.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}/v1");
-    let flags = ["--base-url", &url, "--rows-per-request", "1", "--concurrency", "8", "--limit", "8"];
+    let flags =
+        ["--base-url", &url, "--rows-per-request", "1", "--concurrency", "8", "--limit", "8"];
     let ended = project.materialize(&flags);
     assert!(matches!(ended.code, 1 | 4), "{ended:?}");
     let states = check(&project);

@@ -147,13 +147,17 @@ fn a_reworded_question_or_a_reformatted_spec_costs_nothing() {
         .replace("format = \"csv\"", "format = \"json\"")
         .replace("name = ", "name   =   ")
         .replace("colour of the eyes", "colour  of the\\teyes ")
-        .replace("[\"Blue\", \"Brown\", \"Green\"]", "[ # in another order\n \"Green\",\n \"Brown\", \"Blue\" ]");
+        .replace(
+            "[\"Blue\", \"Brown\", \"Green\"]",
+            "[ # in another order\n \"Green\",\n \"Brown\", \"Blue\" ]",
+        );
     project.spec(&reworded);
     assert_eq!(project.plan(&[])["totals"]["cells"], 0);
     project.materialize(&[]).exits(0);
     assert_eq!(endpoint.count(), 3);
     // The columns in another order, too.
-    let (first, rest) = ASKED.trim_start().split_at(ASKED.trim_start()[1..].find("[[").unwrap() + 1);
+    let (first, rest) =
+        ASKED.trim_start().split_at(ASKED.trim_start()[1..].find("[[").unwrap() + 1);
     project.spec(&[MODEL, EXPANSION, rest, "\n", first].concat());
     project.materialize(&[]).exits(0);
     assert_eq!(endpoint.count(), 3);
@@ -215,7 +219,9 @@ fn a_changed_value_list_asks_only_for_what_it_touches() {
     assert_eq!(asked.len(), green.len() + 1);
     assert!(asked.iter().all(|(k, _)| k[0] == "Zed" || green.contains(k)));
     // The model still says Green: no value, and the reason with it.
-    let left = project.rows("SELECT state FROM hqdl_cell WHERE \"column\" = 'eye_color' AND state = 'not_in_list'");
+    let left = project.rows(
+        "SELECT state FROM hqdl_cell WHERE \"column\" = 'eye_color' AND state = 'not_in_list'",
+    );
     assert_eq!(left.len(), green.len());
     assert!(project.rows("SELECT 1 FROM llm WHERE eye_color = 'Green'").is_empty());
 }
@@ -348,7 +354,11 @@ fn refresh_asks_again_for_a_column_and_takes_the_new_answer() {
     let changed = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&changed);
     let endpoint = Endpoint::start(move |column, key| {
-        if column == "born" && now.load(Ordering::SeqCst) { 1888.into() } else { truth(column, key) }
+        if column == "born" && now.load(Ordering::SeqCst) {
+            1888.into()
+        } else {
+            truth(column, key)
+        }
     });
     let project = heroes(&endpoint, "csv");
     project.materialize(&[]).exits(0);
@@ -478,15 +488,18 @@ fn every_null_has_a_state_behind_it() {
 
 #[test]
 fn a_list_that_the_model_leaves_empty_is_an_answer() {
-    let endpoint = Endpoint::start(|column, key| {
-        if column == "powers" { json!([]) } else { truth(column, key) }
-    });
+    let endpoint = Endpoint::start(
+        |column, key| {
+            if column == "powers" { json!([]) } else { truth(column, key) }
+        },
+    );
     for format in ["csv", "json"] {
         let project = heroes(&endpoint, format);
         let ended = project.materialize(&[]).exits(0);
         assert_eq!(ended.done()["cells"]["ok"], 40);
         assert!(project.rows("SELECT * FROM llm_power").is_empty());
-        let states = project.rows("SELECT DISTINCT state FROM hqdl_cell WHERE \"column\" = 'powers'");
+        let states =
+            project.rows("SELECT DISTINCT state FROM hqdl_cell WHERE \"column\" = 'powers'");
         assert_eq!(states, [[json!("ok")]]);
     }
 }
@@ -597,7 +610,9 @@ fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
     assert!(project.rows("SELECT 1 FROM llm_power WHERE name IN ('Zed', 'Echo')").is_empty());
     assert_eq!(check(&project)["ok"], 32);
     // They come back as they were.
-    project.execute("INSERT INTO hero (name, full_name) VALUES ('Zed', 'Zed Zedsson'), ('Echo', NULL)");
+    project.execute(
+        "INSERT INTO hero (name, full_name) VALUES ('Zed', 'Zed Zedsson'), ('Echo', NULL)",
+    );
     project.materialize(&[]).exits(0);
     check_complete(&project);
     assert_eq!(endpoint.count(), 3);
@@ -630,7 +645,10 @@ fn a_plan_asks_nothing_and_comes_true() {
             let near = |name: &str, planned: f64, real: f64| {
                 let off = planned / real - 1.0;
                 println!("{format}, {what}: {name} {planned} planned, {real} spent: {off:+.3}");
-                assert!(off.abs() <= 0.15, "{format}, {what}: {name} {planned} planned, {real} spent");
+                assert!(
+                    off.abs() <= 0.15,
+                    "{format}, {what}: {name} {planned} planned, {real} spent"
+                );
             };
             assert_eq!(endpoint.count() - count, done["requests"].as_u64().unwrap() as usize);
             for (name, real) in spent {
@@ -649,7 +667,9 @@ fn a_plan_asks_nothing_and_comes_true() {
         );
         compare("thirty rows more");
         // Forty answers are enough to go by.
-        project.execute("INSERT INTO hero (name, full_name) SELECT name || ' II', full_name FROM hero");
+        project.execute(
+            "INSERT INTO hero (name, full_name) SELECT name || ' II', full_name FROM hero",
+        );
         compare("as many again");
     }
 }

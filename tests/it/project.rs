@@ -100,7 +100,9 @@ impl Project {
 
     /// Gives a command the directory and environment that commands have here.
     pub fn surroundings(&self, command: &mut Command) {
-        for proxy in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        for proxy in
+            ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
+        {
             command.env_remove(proxy);
         }
         command
@@ -308,10 +310,19 @@ pub fn spec() -> String {
     [MODEL, EXPANSION, ASKED].concat()
 }
 
-/// The heroes, in csv or JSON.
+/// The heroes, in csv or JSON; `… list last` has the one-to-many column at the
+/// end, where csv is read in other ways.
 pub fn heroes(endpoint: &Endpoint, format: &str) -> Project {
-    let spec = spec().replace("format = \"csv\"", &format!("format = \"{format}\""));
-    Project::new(endpoint, HEROES, &spec)
+    let (format, last) = match format.strip_suffix(" list last") {
+        Some(format) => (format, true),
+        None => (format, false),
+    };
+    let mut columns: Vec<&str> = ASKED.split_inclusive("\n\n").collect();
+    if last {
+        columns.swap(2, 3);
+    }
+    let expansion = EXPANSION.replace("format = \"csv\"", &format!("format = \"{format}\""));
+    Project::new(endpoint, HEROES, &[MODEL, &expansion, &columns.join("\n")].concat())
 }
 
 /// What is true of a hero: another thing for each, so that a value in a wrong
