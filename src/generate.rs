@@ -141,6 +141,9 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     let mut tasks: JoinSet<Result<(), Stopped>> = JoinSet::new();
     let mut stopped = None;
     let mut open = true;
+    // True when the run is to end, for whichever reason: pauses end, and
+    // nothing more is asked.
+    let (stop, stopping) = watch::channel(false);
     while (open && stopped.is_none()) || !tasks.is_empty() {
         tokio::select! {
             biased;
@@ -156,34 +159,44 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
             }
             cut = cuts.recv(), if open && stopped.is_none() && tasks.len() < context.concurrency.max(1) => {
                 match cut {
-                    Some(cut) => { tasks.spawn(settle(Arc::clone(&context), cut)); }
+                    Some(cut) => { tasks.spawn(settle(Arc::clone(&context), cut, stopping.clone())); }
                     None => open = false,
                 }
             }
         }
         if stopped.is_some() {
             cuts.close();
+            stop.send_replace(true);
         }
     }
     stopped.map_or(Ok(()), Err)
 }
 
 /// A batch, to its end: asked, read, kept; its failed rows asked again.
-async fn settle(context: Arc<Context>, cut: Cut) -> Result<(), Stopped> {
+async fn settle(
+    context: Arc<Context>,
+    cut: Cut,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), Stopped> {
     let mut left = vec![(cut, 1)];
     while let Some((cut, attempt)) = left.pop() {
-        if attempt > 1 && *context.interrupt.borrow() {
+        if *stopping.borrow() {
             // The rows stay missing; the next run asks for them.
             return Ok(());
         }
-        let again = ask(&context, cut, attempt).await?;
+        let again = ask(&context, cut, attempt, &stopping).await?;
         left.extend(again);
     }
     Ok(())
 }
 
 /// Asks one request and keeps what it brings. Returns what to ask again.
-async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)>, Stopped> {
+async fn ask(
+    context: &Context,
+    cut: Cut,
+    attempt: u32,
+    stopping: &watch::Receiver<bool>,
+) -> Result<Vec<(Cut, u32)>, Stopped> {
     let frame = context.frame(&cut.columns);
     let prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
     let began = Instant::now();
@@ -195,7 +208,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         cells: (cut.columns.len() * cut.gaps.len()) as u64,
         ..Completion::default()
     };
-    let asked = ask_patiently(&*context.model, &prompt, context.interrupt.clone()).await;
+    let asked = ask_patiently(&*context.model, &prompt, stopping.clone()).await;
     record.seconds = began.elapsed().as_secs_f64();
     let reply = match asked {
         Ok(reply) => {
@@ -204,7 +217,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         }
         Err(error @ ModelError::Refused { .. }) => return Err(error.into()),
         // The rows stay missing; the next run asks for them.
-        Err(ModelError::Passing { .. }) if *context.interrupt.borrow() => return Ok(Vec::new()),
+        Err(ModelError::Passing { .. }) if *stopping.borrow() => return Ok(Vec::new()),
         Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(cut, attempt)),
         Err(error) => {
             if matches!(error, ModelError::Passing { .. })

@@ -187,7 +187,7 @@ impl Model for Planned {
 }
 
 /// Asks, and asks again when the trouble may pass: exponential pauses with
-/// jitter, or as long as the endpoint says. `interrupt` becoming true ends a
+/// jitter, or as long as the endpoint says. `stopping` becoming true ends a
 /// pause and the trying; a request under way is waited for.
 ///
 /// # Errors
@@ -195,7 +195,7 @@ impl Model for Planned {
 pub async fn ask_patiently(
     model: &dyn Model,
     prompt: &Prompt,
-    mut interrupt: watch::Receiver<bool>,
+    mut stopping: watch::Receiver<bool>,
 ) -> Result<Reply, ModelError> {
     let mut pauses = ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
@@ -215,7 +215,7 @@ pub async fn ask_patiently(
         };
         tokio::select! {
             biased;
-            Ok(_) = interrupt.wait_for(|i| *i) => return Err(error),
+            Ok(_) = stopping.wait_for(|s| *s) => return Err(error),
             () = tokio::time::sleep(wait) => {}
         }
     }

@@ -254,6 +254,29 @@ fn a_first_request_that_is_refused_is_the_only_one() {
 }
 
 #[test]
+fn a_refusal_ends_the_waits_of_other_requests() {
+    let endpoint = honest();
+    endpoint.fault_where(Fault::Latency(Duration::from_millis(300)), Times::Always, |q| {
+        q.rows[0].key[0] == "Echo"
+    });
+    endpoint.fault_where(
+        Fault::status(403, "Your country is not supported", "forbidden"),
+        Times::Always,
+        |q| q.rows[0].key[0] == "Echo",
+    );
+    endpoint.fault(Fault::too_many("retry-after", "20"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let began = std::time::Instant::now();
+    let ended = project.materialize(&["--concurrency", "8", "--rows-per-request", "1"]).exits(4);
+    assert!(ended.stderr.contains("Your country is not supported"), "{}", ended.stderr);
+    assert!(began.elapsed() < Duration::from_secs(8), "it waited for what nobody wants any more");
+    assert_eq!(endpoint.count(), 8);
+    endpoint.mend();
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+}
+
+#[test]
 fn the_key_is_sent_and_is_nowhere_else() {
     let endpoint = honest();
     let project = heroes(&endpoint, "json");
