@@ -99,6 +99,9 @@ impl CellValue {
     }
 }
 
+/// What the note of a repair says before values that were left out of a list.
+pub const LEFT_OUT: &str = "left out: ";
+
 /// What was read out of a completion for one cell, after all checks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
@@ -123,6 +126,12 @@ impl Answer {
     #[must_use]
     pub fn without_value(state: State, raw: impl Into<Option<String>>) -> Self {
         Self { state, value: CellValue::Nothing, raw: raw.into(), repair: None }
+    }
+
+    /// Whether values of a list were left out because they are not allowed.
+    #[must_use]
+    pub fn leaves_out(&self) -> bool {
+        self.repair.as_ref().is_some_and(|r| r.contains(LEFT_OUT))
     }
 
     /// The same answer with a note of what was repaired.

@@ -162,6 +162,9 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     let mut tasks: JoinSet<Result<(), Stopped>> = JoinSet::new();
     let mut stopped = None;
     let mut open = true;
+    // True when the run is to end, for whichever reason: pauses end, and
+    // nothing more is asked.
+    let (stop, stopping) = watch::channel(false);
     while (open && stopped.is_none()) || !tasks.is_empty() {
         tokio::select! {
             biased;
@@ -177,23 +180,28 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
             }
             cut = cuts.recv(), if open && stopped.is_none() && tasks.len() < context.concurrency.max(1) => {
                 match cut {
-                    Some(cut) => { tasks.spawn(settle(Arc::clone(&context), cut)); }
+                    Some(cut) => { tasks.spawn(settle(Arc::clone(&context), cut, stopping.clone())); }
                     None => open = false,
                 }
             }
         }
         if stopped.is_some() {
             cuts.close();
+            stop.send_replace(true);
         }
     }
     stopped.map_or(Ok(()), Err)
 }
 
 /// A batch, to its end: asked, read, kept; its failed rows asked again.
-async fn settle(context: Arc<Context>, cut: Cut) -> Result<(), Stopped> {
+async fn settle(
+    context: Arc<Context>,
+    cut: Cut,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), Stopped> {
     let mut left = vec![(cut, 1)];
     while let Some((mut cut, attempt)) = left.pop() {
-        if attempt > 1 && *context.interrupt.borrow() {
+        if *stopping.borrow() {
             // The rows stay missing; the next run asks for them.
             return Ok(());
         }
@@ -202,14 +210,19 @@ async fn settle(context: Arc<Context>, cut: Cut) -> Result<(), Stopped> {
             let rest = cut.gaps.split_off(rows);
             left.push((Cut { gaps: rest, ..cut.clone() }, attempt));
         }
-        let again = ask(&context, cut, attempt).await?;
+        let again = ask(&context, cut, attempt, &stopping).await?;
         left.extend(again);
     }
     Ok(())
 }
 
 /// Asks one request and keeps what it brings. Returns what to ask again.
-async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)>, Stopped> {
+async fn ask(
+    context: &Context,
+    cut: Cut,
+    attempt: u32,
+    stopping: &watch::Receiver<bool>,
+) -> Result<Vec<(Cut, u32)>, Stopped> {
     let frame = context.frame(context.on_paper(&cut));
     let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
     prompt.input_tokens = context.input_tokens(&frame, &prompt);
@@ -240,7 +253,7 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
         biased;
         asked = errand.run() => asked,
         // Waiting for a limit or for better times: nothing is paid for yet.
-        () = interrupted_off_wire(context, &errand) => return Ok(Vec::new()),
+        () = stopping_off_wire(stopping.clone(), &errand) => return Ok(Vec::new()),
     };
     record.seconds = began.elapsed().as_secs_f64();
     let reply = match asked {
@@ -286,10 +299,9 @@ async fn ask(context: &Context, cut: Cut, attempt: u32) -> Result<Vec<(Cut, u32)
     Ok(smaller(again, &cut, attempt + 1))
 }
 
-/// Ends when the user has interrupted and the errand is not with the endpoint.
-async fn interrupted_off_wire(context: &Context, errand: &Errand<'_>) {
-    let mut interrupt = context.interrupt.clone();
-    if interrupt.wait_for(|i| *i).await.is_err() {
+/// Ends when the run is stopping and the errand is not with the endpoint.
+async fn stopping_off_wire(mut stopping: watch::Receiver<bool>, errand: &Errand<'_>) {
+    if stopping.wait_for(|s| *s).await.is_err() {
         std::future::pending::<()>().await;
     }
     while errand.on_wire.load(Ordering::Relaxed) {

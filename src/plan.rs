@@ -277,6 +277,8 @@ pub struct Meter<'e> {
     tokenizer: Tokenizer,
     /// Tokens a column's cell takes in an answer, as far as the spec tells.
     cells: Vec<Range3>,
+    /// Tokens around a column's cell.
+    around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
     frames: BTreeMap<Vec<usize>, u64>,
@@ -295,6 +297,7 @@ impl<'e> Meter<'e> {
         let columns = expansion.columns.len();
         Self {
             cells: (0..columns).map(|c| cell_tokens(expansion, c, format, tokenizer)).collect(),
+            around: expansion.columns.iter().map(|c| around(c, format, tokenizer)).collect(),
             expansion,
             format,
             tokenizer,
@@ -312,7 +315,7 @@ impl<'e> Meter<'e> {
     /// Learns from a cell that is known how long answers are.
     pub fn learn(&mut self, column: usize, value: &CellValue) {
         if let Some((tokens, n)) = self.seen.get_mut(column).filter(|(_, n)| *n < 500) {
-            *tokens += self.tokenizer.count(&written(value, self.format));
+            *tokens += self.tokenizer.count(&written(value));
             *n += 1;
         }
     }
@@ -351,28 +354,38 @@ impl<'e> Meter<'e> {
         plan.repeated_tokens = self.repeated;
         let keys = self.key_tokens as f64;
         // JSON names its parts: {"row":…,"key":[…],"cells":{…}}.
-        let envelope = if self.format == Format::Json { 10.0 * self.rows as f64 } else { 0.0 };
+        let envelope = if self.format == Format::Json { 11.0 * self.rows as f64 } else { 0.0 };
         plan.output_tokens = Range3::new(keys * 0.8, keys, keys * 1.2);
         plan.output_tokens.add(Range3::new(envelope, envelope, envelope), 1.0);
-        for ((cells, asked), (tokens, n)) in self.cells.iter().zip(&self.asked).zip(&self.seen) {
+        let columns = self.cells.iter().zip(&self.around).zip(&self.asked).zip(&self.seen);
+        for (((cells, around), asked), (tokens, n)) in columns {
             let mut one = *cells;
             if *n >= ENOUGH_SAMPLES {
-                one.likely = *tokens as f64 / *n as f64 + 1.0;
+                one.likely = *tokens as f64 / *n as f64 + around;
             }
             plan.output_tokens.add(one, *asked as f64);
         }
     }
 }
 
-/// A value as an answer writes it.
-fn written(value: &CellValue, format: Format) -> String {
-    match (value, format) {
-        (CellValue::Many(items), Format::Csv) => {
+/// A value as a csv answer writes it; in JSON the quotes join what is around
+/// (`","` is one token, as `|` is).
+fn written(value: &CellValue) -> String {
+    match value {
+        CellValue::Many(items) => {
             items.iter().map(ToString::to_string).collect::<Vec<_>>().join("|")
         }
-        (CellValue::One(one), Format::Csv) => one.to_string(),
-        (CellValue::Nothing, Format::Csv) => "?".to_owned(),
-        (value, Format::Json) => value.to_json().to_string(),
+        CellValue::One(one) => one.to_string(),
+        CellValue::Nothing => "?".to_owned(),
+    }
+}
+
+/// Tokens around a cell: the comma, or in JSON the column's name with `":"`
+/// after it and `","` after the value.
+fn around(column: &Column, format: Format, tokenizer: Tokenizer) -> f64 {
+    match format {
+        Format::Csv => 1.0,
+        Format::Json => tokenizer.count(&column.name) as f64 + 2.0,
     }
 }
 
@@ -384,7 +397,7 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         .iter()
         .filter_map(|s| s.cells.get(at))
         .filter(|c| **c != CellValue::Nothing)
-        .map(|c| tokenizer.count(&written(c, format)) as f64)
+        .map(|c| tokenizer.count(&written(c)) as f64)
         .collect();
     let mut cell = one_value(column, tokenizer);
     if column.many.is_some() {
@@ -399,11 +412,7 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         cell.likely = shots.iter().sum::<f64>() / shots.len() as f64;
         cell.most = cell.most.max(cell.likely);
     }
-    // The comma, or in JSON the column's name.
-    let around = match format {
-        Format::Csv => 1.0,
-        Format::Json => tokenizer.count(&format!("\"{}\":,", column.name)) as f64 + 2.0,
-    };
+    let around = around(column, format, tokenizer);
     Range3::new(cell.low + around, cell.likely + around, cell.most + around)
 }
 

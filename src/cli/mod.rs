@@ -106,8 +106,8 @@ struct CacheFlags {
     /// The directory of the facts [default: the user's data directory].
     #[arg(long, value_name = "DIR", env = "HQDL_CACHE")]
     cache: Option<PathBuf>,
-    /// Start without facts and keep none.
-    #[arg(long, conflicts_with = "cache")]
+    /// Start without facts and keep none, whatever --cache and `HQDL_CACHE` say.
+    #[arg(long)]
     no_cache: bool,
 }
 

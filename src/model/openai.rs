@@ -26,6 +26,8 @@ use crate::spec::ModelSettings;
 const OPENAI: &str = "https://api.openai.com/v1";
 /// The variable that holds its key.
 const OPENAI_KEY: &str = "OPENAI_API_KEY";
+/// What is sent where no key is wanted.
+const NO_KEY: &str = "none";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence, before the first byte or between two.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
@@ -40,6 +42,7 @@ pub struct Endpoint {
     model: String,
     temperature: Option<f64>,
     max_output_name: &'static str,
+    key: SecretString,
 }
 
 impl Endpoint {
@@ -56,12 +59,12 @@ impl Endpoint {
             (None, Some(_)) => None,
         };
         let key = match variable {
-            None => SecretString::from("none"),
+            None => SecretString::from(NO_KEY),
             Some(name) => match std::env::var(name) {
                 Ok(key) if !key.trim().is_empty() => SecretString::from(key.trim().to_owned()),
                 // A server on this machine seldom wants one.
                 _ if settings.base_url.as_deref().is_some_and(is_loopback) => {
-                    SecretString::from("none")
+                    SecretString::from(NO_KEY)
                 }
                 _ => return Err(SetupError::NoKey(name.to_owned())),
             },
@@ -80,12 +83,29 @@ impl Endpoint {
             .with_http_service(Wire { http, limiter: Arc::clone(&limiter) });
         Ok(Self {
             client,
+            key,
             limiter,
             model: settings.name.clone(),
             temperature: settings.temperature,
             // OpenAI's newer models take the new name alone, other servers the old.
             max_output_name: if base == OPENAI { "max_completion_tokens" } else { "max_tokens" },
         })
+    }
+
+    /// Endpoints say keys back in their errors; messages are shown and kept.
+    fn without_key(&self, mut error: ModelError) -> ModelError {
+        let (ModelError::Refused { message, .. }
+        | ModelError::Passing { message, .. }
+        | ModelError::TooLong(message)
+        | ModelError::NoAnswer(message)) = &mut error
+        else {
+            return error;
+        };
+        let key = self.key.expose_secret();
+        if key != NO_KEY {
+            *message = message.replace(key, "(the key)");
+        }
+        error
     }
 
     fn body(&self, prompt: &Prompt) -> Json {
@@ -123,7 +143,8 @@ impl Model for Endpoint {
         Box::pin(async move {
             let reply: Result<Json, OpenAIError> =
                 self.client.chat().create_byot(self.body(prompt)).await;
-            let reply = reply.map_err(error).and_then(|json| read(&json));
+            let reply =
+                reply.map_err(error).and_then(|json| read(&json)).map_err(|e| self.without_key(e));
             if let Ok(Reply { tokens: Some(tokens), .. }) = &reply {
                 self.limiter.settle(admitted(prompt), tokens.input + tokens.output);
             }

@@ -97,7 +97,7 @@ fn begins_row(line: &str, keys: &Keys, checkers: &[&Checker]) -> bool {
     if !keys.may_name(line) {
         return false;
     }
-    [quoted(line), Some(lenient(line)), Some(plain(line))]
+    [quoted(line), Some(lenient(line)), plain(line)]
         .into_iter()
         .flatten()
         .filter_map(|fields| reading(&fields, keys, checkers, line))
@@ -136,7 +136,7 @@ fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
     }
     let mut best = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
     if best.as_ref().is_none_or(|r| !r.is_sure(checkers.len())) {
-        for fields in [Some(lenient(line)), Some(plain(line)), table(line)].into_iter().flatten() {
+        for fields in [Some(lenient(line)), plain(line), table(line)].into_iter().flatten() {
             let Some(next) = reading(&fields, keys, checkers, line) else { continue };
             if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
                 best = Some(next);
@@ -204,13 +204,24 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
             let after = list + 1 + (n - wanted);
             let mut cells: Vec<Answer> =
                 fields[..*list].iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
-            let items: Vec<&str> = fields[*list..after].to_vec();
-            let joined = items.join(",");
-            cells.push(
-                checkers[*list]
-                    .text(&joined)
-                    .repaired("a list split into fields put together", &joined),
-            );
+            let joined = fields[*list..after].join(",");
+            let whole = checkers[*list].text(&joined);
+            // A field that is no value of the list may be a column that nobody
+            // asked for, and then all after it stand in wrong cells. It may not
+            // where nothing comes after, and all before is as it should be.
+            let sound = |a: &Answer| matches!(a.state, State::Ok | State::Unknown);
+            let last = after == n
+                && cells.iter().all(sound)
+                && fields[*list..].iter().all(|f| !f.contains('|'));
+            let vouched = checkers[*list].vouches() && whole.state == State::Ok;
+            if !(last || vouched && !whole.leaves_out()) {
+                return Err(count());
+            }
+            cells.push(if whole.state == State::Ok {
+                whole.repaired("a list split into fields put together", &joined)
+            } else {
+                Answer::without_value(State::Invalid, joined)
+            });
             cells.extend(
                 fields[after..]
                     .iter()
@@ -223,10 +234,19 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
         (n, [list]) if n + 1 == wanted && *list == n => {
             let mut cells: Vec<Answer> =
                 fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
+            // What stands last may be the list, and another column missing.
+            let may_be_list = match fields.last().zip(checkers.get(n.wrapping_sub(1))) {
+                Some((field, _)) if checkers[*list].vouches() => {
+                    checkers[*list].text(field).state == State::Ok
+                }
+                Some((_, before)) => !before.vouches(),
+                None => true,
+            };
             // In free text, the list itself could stand where text was missing.
-            if !cells.iter().zip(checkers).all(|(a, c)| {
+            let sure = cells.iter().zip(checkers).all(|(a, c)| {
                 a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
-            }) {
+            });
+            if may_be_list || !sure {
                 return Err(count());
             }
             cells.push(Answer::without_value(State::Invalid, None));
@@ -296,11 +316,20 @@ fn closing(text: &str, quote: char) -> Option<usize> {
     })
 }
 
-/// No quoting at all: every comma parts.
-fn plain(line: &str) -> Vec<String> {
-    line.split(',')
-        .map(|f| f.trim().trim_matches(|c| matches!(c, '\'' | '"' | '`')).trim().to_owned())
-        .collect()
+/// No quoting at all: every comma parts. Not where a comma stands inside a
+/// field in double quotes: there half a value would be taken for another cell.
+fn plain(line: &str) -> Option<Vec<String>> {
+    let mut inside = false;
+    for field in line.split(',').map(str::trim) {
+        inside |= field.starts_with('"');
+        if field.len() > 1 && field.ends_with('"') {
+            inside = false;
+        } else if inside && field.len() > 1 {
+            return None;
+        }
+    }
+    let bare = |f: &str| f.trim().trim_matches(|c| matches!(c, '\'' | '"' | '`')).trim().to_owned();
+    Some(line.split(',').map(bare).collect())
 }
 
 /// A line of a Markdown table, or of pipes.

@@ -56,7 +56,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Value as Json, json};
 
 pub use completion::RowOutcome;
-pub use question::Question;
+pub use question::{AskedColumn, AskedRow, Question};
 
 use crate::cell::CellValue;
 use crate::spec::{Column, Expansion, Format, Type};

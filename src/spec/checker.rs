@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use serde_json::Value as Json;
 
 use super::{Column, Type, ValueList};
-use crate::cell::{Answer, CellValue, State};
+use crate::cell::{Answer, CellValue, LEFT_OUT, State};
 use crate::value::Value;
 
 /// What a model writes when it does not know.
@@ -273,7 +273,7 @@ impl Checker {
             return Answer::without_value(state, raw);
         }
         if !left_out.is_empty() {
-            notes.push(format!("left out: {}", left_out.join(", ")));
+            notes.push(format!("{LEFT_OUT}{}", left_out.join(", ")));
         }
         notes.dedup();
         let answer = Answer::ok(CellValue::Many(kept));

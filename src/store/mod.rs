@@ -130,6 +130,21 @@ impl Database {
         if db.connection.is_readonly("main").map_err(|e| db.error(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
+        // A directory in which SQLite cannot put its journal, or a lock, shows
+        // only when something is written: better now than after paying.
+        let version: i64 = db
+            .connection
+            .query_row("PRAGMA user_version", [], |row| row.get(0))
+            .map_err(|e| db.error(&e))?;
+        let tried = db
+            .connection
+            .execute_batch(&format!("BEGIN IMMEDIATE; PRAGMA user_version = {version}"));
+        let undone = if db.connection.is_autocommit() {
+            Ok(())
+        } else {
+            db.connection.execute_batch("ROLLBACK")
+        };
+        tried.and(undone).map_err(|e| db.error(&e))?;
         Ok(db)
     }
 

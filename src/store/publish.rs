@@ -124,7 +124,7 @@ impl<'db> Publication<'db> {
             .collect::<rusqlite::Result<_>>()?;
         for (name, kind) in objects {
             // Indexes go with their tables.
-            if kind == "table" || kind == "view" {
+            if (kind == "table" || kind == "view") && self.db.made_by_hqdl(&name) {
                 c.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(&name)))?;
             }
         }

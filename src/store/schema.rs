@@ -26,16 +26,15 @@ impl Catalog for Database {
         read().ok().filter(|columns| !columns.is_empty())
     }
 
+    /// Whether the table or view that stands here now is hqdl's: a table of
+    /// the same name that came after a drop has no index that hqdl made.
     fn made_by_hqdl(&self, table: &str) -> bool {
-        self.has_bookkeeping()
-            && self
-                .connection()
-                .query_row(
-                    "SELECT 1 FROM hqdl_object WHERE name = ?1 AND type IN ('table', 'view')",
-                    [table],
-                    |_| Ok(()),
-                )
-                .is_ok()
+        let sql = "SELECT 1 FROM hqdl_object AS o
+             JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
+             WHERE o.name = ?1 AND (o.type = 'view' OR EXISTS (
+               SELECT 1 FROM sqlite_schema AS i JOIN hqdl_object AS m ON m.name = i.name AND m.type = 'index'
+               WHERE i.type = 'index' AND i.tbl_name = s.name COLLATE NOCASE))";
+        self.has_bookkeeping() && self.connection().query_row(sql, [table], |_| Ok(())).is_ok()
     }
 
     fn prepare(&self, sql: &str) -> Result<Vec<String>, String> {

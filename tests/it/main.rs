@@ -13,10 +13,15 @@
 
 mod answers;
 mod checker;
+mod databases;
+mod endpoint;
+mod faults;
 mod fixture;
+mod generation;
 mod init;
 mod keys;
 mod limits;
+mod project;
 mod spec;
 mod swan;
 mod tidy;

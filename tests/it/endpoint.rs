@@ -1,0 +1,580 @@
+//! A local OpenAI-compatible endpoint with a truth to tell and faults to have.
+//!
+//! It reads prompts as a model would ([`Question::read`]), answers them from a
+//! function of column and key, and remembers everything it was asked.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use hqdl::prompt::Question;
+use hqdl::prompt::{AskedColumn, AskedRow};
+use hqdl::spec::Format;
+use hqdl::tokens::Tokenizer;
+use serde_json::{Value as Json, json};
+
+/// What a cell holds: column and key to value; null for unknown.
+type Truth = dyn Fn(&str, &[Json]) -> Json + Send + Sync;
+/// Which requests a fault concerns.
+type Concerns = dyn Fn(&Question) -> bool + Send + Sync;
+
+/// What can go wrong.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// The answer takes so long.
+    Latency(Duration),
+    /// A status with headers and a body.
+    Status(u16, Vec<(&'static str, String)>, String),
+    /// 413 when more than so many rows are asked about.
+    TooLarge(usize),
+    /// 400 `context_length_exceeded` when more than so many rows are asked about.
+    ContextLength(usize),
+    /// The connection ends before the response.
+    Dropped,
+    /// The connection ends in the middle of the body.
+    DroppedMidBody,
+    /// The body comes in drops.
+    SlowDrip,
+    /// 200 with this body instead of a completion.
+    Body(&'static str, &'static str),
+    /// A completion with nothing in it.
+    Empty,
+    /// Prose around the answer.
+    Prose,
+    /// The answer in a code fence.
+    Fence,
+    /// The answer cut in the middle, `finish_reason` length.
+    Truncated,
+    /// `finish_reason` `content_filter`.
+    ContentFilter,
+    /// A refusal in its own field.
+    Refusal,
+    /// A refusal in words.
+    RefusalInWords,
+    /// The rows in another order.
+    Permuted,
+    /// Every second row left out.
+    MissingRows,
+    /// Every row twice.
+    DuplicatedRows,
+    /// Every row twice, with different values.
+    ContradictingRows,
+    /// The rows numbered from 2.
+    Renumbered,
+    /// Every row has the key of its neighbour.
+    SwappedKeys,
+    /// Rows that nobody asked about.
+    ForeignRows,
+    /// A column that nobody asked for, after the others.
+    ForeignColumn,
+    /// A column that nobody asked for, before the others.
+    ForeignColumnFirst,
+    /// The last column left out.
+    MissingColumn,
+    /// The last column but one left out.
+    MissingColumnBefore,
+    /// Values that are on no list.
+    OutsideList,
+    /// No `usage` in the reply.
+    NoUsage,
+}
+
+impl Fault {
+    /// A status with `OpenAI`'s error body.
+    pub fn status(status: u16, message: &str, code: &str) -> Self {
+        let body = json!({ "error": { "message": message, "type": "test", "code": code } });
+        Self::Status(status, vec![("content-type", "application/json".into())], body.to_string())
+    }
+
+    /// 429 with a header.
+    pub fn too_many(header: &'static str, value: impl Into<String>) -> Self {
+        let Self::Status(status, mut headers, body) =
+            Self::status(429, "Rate limit reached", "rate_limit_exceeded")
+        else {
+            unreachable!()
+        };
+        headers.push((header, value.into()));
+        Self::Status(status, headers, body)
+    }
+
+    /// 429 with `Retry-After` as a date so far from now.
+    pub fn too_many_until(wait: Duration) -> Self {
+        let at = jiff::Timestamp::try_from(SystemTime::now() + wait).unwrap();
+        let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at);
+        Self::too_many("retry-after", date.unwrap())
+    }
+}
+
+/// How often a fault strikes.
+#[derive(Debug, Clone, Copy)]
+pub enum Times {
+    /// At the first request.
+    Once,
+    /// At every request.
+    Always,
+    /// At every n-th request.
+    Every(usize),
+    /// At the first n requests.
+    First(usize),
+}
+
+struct Policy {
+    fault: Fault,
+    times: Times,
+    concerns: Box<Concerns>,
+    seen: usize,
+}
+
+impl Policy {
+    fn strikes(&mut self, question: &Question) -> bool {
+        if !(self.concerns)(question) {
+            return false;
+        }
+        let n = self.seen;
+        self.seen += 1;
+        match self.times {
+            Times::Once => n == 0,
+            Times::Always => true,
+            Times::Every(every) => (n + 1).is_multiple_of(every),
+            Times::First(first) => n < first,
+        }
+    }
+}
+
+/// A request that came in.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// When.
+    pub at: Instant,
+    /// Its headers.
+    pub headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Json,
+    /// What it asks.
+    pub question: Question,
+    /// Whether it was answered: completely, without a fault that hides it.
+    pub answered: bool,
+}
+
+impl Request {
+    /// The cells it asks for: key and column.
+    pub fn cells(&self) -> Vec<(Vec<Json>, String)> {
+        let columns = &self.question.columns;
+        self.question
+            .rows
+            .iter()
+            .flat_map(|r| columns.iter().map(|c| (r.key.clone(), c.name.clone())))
+            .collect()
+    }
+}
+
+struct Shared {
+    truth: Box<Truth>,
+    requests: Mutex<Vec<Request>>,
+    faults: Mutex<Vec<Policy>>,
+    usage: Mutex<(u64, u64)>,
+    in_flight: AtomicUsize,
+    most_in_flight: AtomicUsize,
+}
+
+/// The endpoint; it ends when this is dropped.
+pub struct Endpoint {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Endpoint {
+    /// Starts one that answers with what `truth` says of column and key.
+    pub fn start(truth: impl Fn(&str, &[Json]) -> Json + Send + Sync + 'static) -> Self {
+        let shared = Arc::new(Shared {
+            truth: Box::new(truth),
+            requests: Mutex::default(),
+            faults: Mutex::default(),
+            usage: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            most_in_flight: AtomicUsize::new(0),
+        });
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (tell, address) = std::sync::mpsc::channel();
+        let app = axum::Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                tell.send(listener.local_addr().unwrap()).unwrap();
+                tokio::select! {
+                    _ = axum::serve(listener, app) => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        });
+        Self { address: address.recv().unwrap(), shared, stop: Some(stop) }
+    }
+
+    /// The base URL.
+    pub fn url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// Every request so far.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// How many requests so far.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.requests).len()
+    }
+
+    /// The cells asked for since the `from`-th request.
+    pub fn cells_since(&self, from: usize) -> Vec<(Vec<Json>, String)> {
+        self.requests()[from..].iter().flat_map(Request::cells).collect()
+    }
+
+    /// Waits until so many requests have come.
+    pub fn wait_for(&self, requests: usize) {
+        let began = Instant::now();
+        while self.count() < requests {
+            assert!(began.elapsed() < Duration::from_secs(30), "no request came");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Adds a fault. Of several that strike at once the first is taken;
+    /// latency adds to any.
+    pub fn fault(&self, fault: Fault, times: Times) -> &Self {
+        self.fault_where(fault, times, |_| true)
+    }
+
+    /// Adds a fault of the requests for which `concerns` holds.
+    pub fn fault_where(
+        &self,
+        fault: Fault,
+        times: Times,
+        concerns: impl Fn(&Question) -> bool + Send + Sync + 'static,
+    ) -> &Self {
+        let policy = Policy { fault, times, concerns: Box::new(concerns), seen: 0 };
+        lock(&self.shared.faults).push(policy);
+        self
+    }
+
+    /// No faults from here on.
+    pub fn mend(&self) {
+        lock(&self.shared.faults).clear();
+    }
+
+    /// Most requests that were in flight at once.
+    pub fn most_in_flight(&self) -> usize {
+        self.shared.most_in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Tokens billed so far: input, output.
+    pub fn billed(&self) -> (u64, u64) {
+        *lock(&self.shared.usage)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.stop.take();
+    }
+}
+
+/// Counts a request as long as it lives.
+struct InFlight(Arc<Shared>);
+
+impl InFlight {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let now = shared.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        shared.most_in_flight.fetch_max(now, Ordering::SeqCst);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    uri: Uri,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Response {
+    let _counted = InFlight::new(&shared);
+    let error = |status: StatusCode, message: &str| {
+        let body = json!({ "error": { "message": message, "type": "invalid_request_error" } });
+        (status, axum::Json(body)).into_response()
+    };
+    if uri.path() != "/v1/chat/completions" {
+        return error(StatusCode::NOT_FOUND, "no such path");
+    }
+    let Ok(body) = serde_json::from_slice::<Json>(&bytes) else {
+        return error(StatusCode::BAD_REQUEST, "not JSON");
+    };
+    let message = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
+    let Some(question) = Question::read(message(0), message(1)) else {
+        return error(StatusCode::BAD_REQUEST, "not a prompt");
+    };
+    let (latency, fault) = strike(&shared, &question);
+    let at = {
+        let mut requests = lock(&shared.requests);
+        requests.push(Request {
+            at: Instant::now(),
+            headers: headers
+                .iter()
+                .map(|(n, v)| (n.to_string(), String::from_utf8_lossy(v.as_bytes()).into_owned()))
+                .collect(),
+            body: body.clone(),
+            question: question.clone(),
+            answered: false,
+        });
+        requests.len() - 1
+    };
+    tokio::time::sleep(latency).await;
+    match &fault {
+        Some(Fault::Status(status, headers, body)) => {
+            let mut response =
+                (StatusCode::from_u16(*status).unwrap(), body.clone()).into_response();
+            for (name, value) in headers {
+                response.headers_mut().insert(*name, value.parse().unwrap());
+            }
+            return response;
+        }
+        Some(Fault::TooLarge(_)) => {
+            return error(StatusCode::PAYLOAD_TOO_LARGE, "Request too large");
+        }
+        Some(Fault::ContextLength(_)) => {
+            let body = json!({ "error": {
+                "message": "This model's maximum context length is 100 tokens.",
+                "type": "invalid_request_error", "code": "context_length_exceeded",
+            } });
+            return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
+        }
+        // The task of the connection ends, and the connection with it.
+        Some(Fault::Dropped) => std::panic::resume_unwind(Box::new("dropped")),
+        Some(Fault::Body(kind, body)) => {
+            return ([("content-type", *kind)], *body).into_response();
+        }
+        _ => {}
+    }
+    let completion = completion(&shared, &question, fault.as_ref(), &body);
+    let text = completion.to_string();
+    let cut = text.len() / 2;
+    let body = match fault {
+        Some(Fault::DroppedMidBody) => Body::from_stream(futures_util::stream::iter([
+            Ok(text.as_bytes()[..cut].to_vec()),
+            Err(std::io::Error::other("dropped")),
+        ])),
+        Some(Fault::SlowDrip) => {
+            let drops: Vec<Vec<u8>> = text.as_bytes().chunks(40).map(<[u8]>::to_vec).collect();
+            Body::from_stream(futures_util::stream::unfold(
+                drops.into_iter(),
+                |mut drops| async move {
+                    let next = drops.next()?;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    Some((Ok::<_, std::io::Error>(next), drops))
+                },
+            ))
+        }
+        _ => Body::from(text),
+    };
+    lock(&shared.requests)[at].answered = !matches!(fault, Some(Fault::DroppedMidBody));
+    ([("content-type", "application/json")], body).into_response()
+}
+
+fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
+    let mut latency = Duration::ZERO;
+    let mut fault = None;
+    for policy in lock(&shared.faults).iter_mut() {
+        let fits = match policy.fault {
+            Fault::Latency(_) => true,
+            Fault::TooLarge(rows) | Fault::ContextLength(rows) => {
+                fault.is_none() && question.rows.len() > rows
+            }
+            _ => fault.is_none(),
+        };
+        if fits && policy.strikes(question) {
+            match policy.fault {
+                Fault::Latency(more) => latency += more,
+                _ => fault = Some(policy.fault.clone()),
+            }
+        }
+    }
+    (latency, fault)
+}
+
+/// The chat completion, with what is wrong with it.
+fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> Json {
+    let mut content = json!(content(shared, question, fault));
+    let mut finish = "stop";
+    let mut refusal = Json::Null;
+    match fault {
+        Some(Fault::Truncated) => finish = "length",
+        Some(Fault::ContentFilter) => {
+            finish = "content_filter";
+            content = Json::Null;
+        }
+        Some(Fault::Refusal) => {
+            content = Json::Null;
+            refusal = "I'm sorry, I cannot assist with that.".into();
+        }
+        _ => {}
+    }
+    let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
+    let messages = body["messages"].as_array().into_iter().flatten();
+    let read: u64 =
+        messages.map(|m| tokenizer.count(m["content"].as_str().unwrap_or_default()) + 4).sum();
+    let schema = body.pointer("/response_format/json_schema/schema");
+    let input = read + 3 + schema.map_or(0, |s| tokenizer.count(&s.to_string()));
+    let output = tokenizer.count(content.as_str().unwrap_or_default());
+    let mut reply = json!({
+        "id": "chatcmpl-test", "object": "chat.completion", "created": 0, "model": body["model"],
+        "choices": [{
+            "index": 0, "finish_reason": finish,
+            "message": { "role": "assistant", "content": content, "refusal": refusal },
+        }],
+    });
+    if !matches!(fault, Some(Fault::NoUsage)) {
+        let mut billed = lock(&shared.usage);
+        billed.0 += input;
+        billed.1 += output;
+        reply["usage"] = json!({
+            "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
+        });
+    }
+    reply
+}
+
+/// What the model writes.
+fn content(shared: &Shared, question: &Question, fault: Option<&Fault>) -> String {
+    let truth = |row: &AskedRow, column: &AskedColumn| (shared.truth)(&column.name, &row.key);
+    let lie = |_: &AskedRow, column: &AskedColumn| match (&column.values, column.kind.as_str()) {
+        (Some(values), _) if column.many => json!([values[values.len() - 1]]),
+        (Some(values), _) => json!(values[0]),
+        (None, "integer") => json!(1),
+        (None, "date") => json!("2000-01-01"),
+        (None, "boolean") => json!(true),
+        (None, _) => json!("a lie"),
+    };
+    let mut asked = question.clone();
+    let format = question.format;
+    match fault {
+        Some(Fault::Empty) => String::new(),
+        Some(Fault::RefusalInWords) => "I'm sorry, but I cannot assist with that request.".into(),
+        Some(Fault::Prose) => format!(
+            "Sure! Here is what I know of these rows, as you asked:\n\n{}\n\nLet me know if you need anything else, such as more rows.",
+            asked.answer(truth)
+        ),
+        Some(Fault::Fence) => format!("```{}\n{}\n```", format.name(), asked.answer(truth)),
+        Some(Fault::Truncated) => {
+            let whole = asked.answer(truth);
+            let mut at = whole.len() / 2;
+            while !whole.is_char_boundary(at) {
+                at += 1;
+            }
+            whole[..at].to_owned()
+        }
+        Some(Fault::Permuted) => {
+            asked.rows.reverse();
+            asked.answer(truth)
+        }
+        Some(Fault::MissingRows) => {
+            asked.rows = asked.rows.into_iter().step_by(2).collect();
+            asked.answer(truth)
+        }
+        Some(Fault::DuplicatedRows) => {
+            asked.rows.extend(question.rows.clone());
+            asked.answer(truth)
+        }
+        Some(Fault::ContradictingRows) => join(&[asked.answer(truth), asked.answer(lie)], format),
+        Some(Fault::Renumbered) => {
+            asked.rows.iter_mut().for_each(|r| r.number += 1);
+            asked.answer(truth)
+        }
+        Some(Fault::SwappedKeys) => {
+            let keys: Vec<_> = asked.rows.iter().map(|r| r.key.clone()).collect();
+            let count = keys.len();
+            for (n, row) in asked.rows.iter_mut().enumerate() {
+                row.key.clone_from(&keys[(n + 1) % count]);
+            }
+            asked.answer(|row, column| {
+                // The value is that of the number, the key a neighbour's.
+                truth(&question.rows[row.number - 1], column)
+            })
+        }
+        Some(Fault::ForeignRows) => {
+            let mut foreign = question.clone();
+            let count = foreign.rows.len();
+            foreign.rows.extend(question.rows.clone());
+            for (n, row) in foreign.rows.iter_mut().enumerate() {
+                row.key.iter_mut().for_each(|k| *k = format!("Stranger {n}").into());
+                if n >= count {
+                    row.number += count;
+                }
+            }
+            join(&[foreign.answer(lie), asked.answer(truth)], format)
+        }
+        Some(Fault::ForeignColumn | Fault::ForeignColumnFirst) => {
+            let shoe = AskedColumn {
+                name: "shoe_size".into(),
+                kind: "integer".into(),
+                about: String::new(),
+                many: false,
+                values: None,
+            };
+            let first = matches!(fault, Some(Fault::ForeignColumnFirst));
+            asked.columns.insert(if first { 0 } else { asked.columns.len() }, shoe);
+            asked.answer(
+                |row, column| {
+                    if column.name == "shoe_size" { json!(44) } else { truth(row, column) }
+                },
+            )
+        }
+        Some(Fault::MissingColumn) => {
+            asked.columns.pop();
+            asked.answer(truth)
+        }
+        Some(Fault::MissingColumnBefore) => {
+            let at = asked.columns.len().saturating_sub(2);
+            asked.columns.remove(at);
+            asked.answer(truth)
+        }
+        Some(Fault::OutsideList) => asked.answer(|row, column| match &column.values {
+            Some(_) if column.many => json!(["Plaid"]),
+            Some(_) => json!("Plaid"),
+            None => truth(row, column),
+        }),
+        _ => asked.answer(truth),
+    }
+}
+
+/// The rows of two answers in one.
+fn join(answers: &[String], format: Format) -> String {
+    match format {
+        Format::Csv => answers.join("\n"),
+        Format::Json => {
+            let rows: Vec<Json> = answers
+                .iter()
+                .filter_map(|a| serde_json::from_str::<Json>(a).ok())
+                .filter_map(|mut a| a["rows"].as_array_mut().map(std::mem::take))
+                .flatten()
+                .collect();
+            json!({ "rows": rows }).to_string()
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! An endpoint that misbehaves, users that interrupt, and processes that are
+//! killed: a table ends complete or says exactly what it lacks, and a value in
+//! a wrong cell never happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{
+    COUNT, HEROES, Project, SECRET, check, check_complete, heroes, honest, spec, truth,
+};
+
+/// Runs cases side by side (they mostly wait) and names those that fail.
+fn each<C: Send>(cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
+    let cases = Mutex::new(cases);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let next = cases.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                    let Some((name, case)) = next else { return };
+                    if catch_unwind(AssertUnwindSafe(|| run(case))).is_err() {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "failed: {failed:#?}");
+}
+
+/// The formats, as [`heroes`] takes them.
+const FORMATS: [&str; 3] = ["csv", "json", "csv list last"];
+
+/// Every fault in each of these formats.
+fn each_in(
+    formats: &[&'static str],
+    faults: Vec<(Fault, Times)>,
+) -> Vec<(String, (Fault, Times, &'static str))> {
+    let cases = |(fault, times): (Fault, Times)| {
+        let case =
+            |f: &&'static str| (format!("{fault:?} {times:?} {f}"), (fault.clone(), times, *f));
+        formats.iter().map(case).collect::<Vec<_>>()
+    };
+    faults.into_iter().flat_map(cases).collect()
+}
+
+#[test]
+fn trouble_that_passes_is_waited_out() {
+    let html = ("content-type", "text/html".to_owned());
+    let faults = vec![
+        (Fault::Latency(Duration::from_millis(300)), Times::Always),
+        (Fault::too_many("retry-after", "1"), Times::Once),
+        (Fault::too_many_until(Duration::from_secs(2)), Times::Once),
+        (Fault::too_many("retry-after-ms", "50"), Times::Every(2)),
+        (Fault::too_many("retry-after", "soon"), Times::Once),
+        (Fault::Status(429, vec![], String::new()), Times::Once),
+        (Fault::Status(429, vec![html.clone()], "<html>slow down</html>".into()), Times::First(2)),
+        (Fault::status(500, "The server had an error", "server_error"), Times::Every(2)),
+        (Fault::Status(503, vec![html], "<html>overloaded</html>".into()), Times::Once),
+        (Fault::status(408, "timeout", "timeout"), Times::Once),
+        (Fault::status(409, "conflict", "conflict"), Times::Once),
+        (Fault::Dropped, Times::First(2)),
+        (Fault::DroppedMidBody, Times::Once),
+        (Fault::SlowDrip, Times::Always),
+        (Fault::Body("application/json", "\u{0}\u{1}garbage{{{"), Times::Once),
+        (
+            Fault::Body("application/json", "{\"error\":{\"message\":\"upstream\",\"code\":502}}"),
+            Times::Once,
+        ),
+        (Fault::Body("text/html", "<!DOCTYPE html><html>Log in</html>"), Times::Once),
+        (Fault::Body("application/json", ""), Times::Once),
+    ];
+    each(each_in(&FORMATS[..2], faults), |(fault, times, format)| {
+        let endpoint = honest();
+        endpoint.fault(fault, times);
+        let project = heroes(&endpoint, format);
+        let ended = project.materialize(&[]).exits(0);
+        check_complete(&project);
+        assert_eq!(ended.done()["requests"], 3);
+    });
+}
+
+#[test]
+fn the_endpoints_wish_to_wait_is_heard() {
+    let waits = [
+        (Fault::too_many("retry-after", "2"), 2.0),
+        (Fault::too_many("retry-after-ms", "1500"), 1.5),
+        // A date has whole seconds, and some pass before it is sent; without it
+        // the pause is 0.8 s at most.
+        (Fault::too_many_until(Duration::from_secs(4)), 1.2),
+    ];
+    let named = waits.into_iter().map(|w| (format!("{w:?}"), w)).collect();
+    each(named, |(fault, least)| {
+        let endpoint = honest();
+        endpoint.fault(fault, Times::Once);
+        let project = heroes(&endpoint, "csv");
+        project.materialize(&["--rows-per-request", "100"]).exits(0);
+        let at: Vec<_> = endpoint.requests().iter().map(|r| r.at).collect();
+        let waited = (at[1] - at[0]).as_secs_f64();
+        assert!(waited >= least - 0.05 && waited < least + 4.0, "{waited}");
+    });
+}
+
+/// What one odd reply costs is asked again, and the table is complete.
+#[test]
+fn an_odd_reply_is_repaired_or_its_rows_asked_again() {
+    let once = [
+        Fault::Empty,
+        Fault::Prose,
+        Fault::Fence,
+        Fault::Truncated,
+        Fault::Permuted,
+        Fault::MissingRows,
+        Fault::DuplicatedRows,
+        Fault::ContradictingRows,
+        Fault::Renumbered,
+        Fault::SwappedKeys,
+        Fault::ForeignRows,
+        Fault::ForeignColumn,
+        Fault::ForeignColumnFirst,
+        Fault::MissingColumn,
+        Fault::MissingColumnBefore,
+        Fault::NoUsage,
+    ];
+    let always = [
+        Fault::Prose,
+        Fault::Fence,
+        Fault::Permuted,
+        Fault::DuplicatedRows,
+        Fault::MissingRows,
+        Fault::ForeignRows,
+        Fault::SwappedKeys,
+        Fault::NoUsage,
+        Fault::TooLarge(1),
+        Fault::TooLarge(3),
+        Fault::ContextLength(2),
+    ];
+    let mut faults: Vec<(Fault, Times)> = once.into_iter().map(|f| (f, Times::First(2))).collect();
+    faults.extend(always.into_iter().map(|f| (f, Times::Always)));
+    each(each_in(&FORMATS, faults), |(fault, times, format)| {
+        let endpoint = honest();
+        endpoint.fault(fault, times);
+        let project = heroes(&endpoint, format);
+        project.materialize(&[]).exits(0);
+        check_complete(&project);
+    });
+}
+
+/// A fault that never ends leaves states, and every value that is there is right.
+#[test]
+fn a_reply_that_is_always_odd_ends_in_exact_states() {
+    let cells = COUNT * 4;
+    let all = |state: &'static str| Some(vec![(state, cells)]);
+    let faults = [
+        (Fault::Empty, all("invalid")),
+        (Fault::ContentFilter, all("refused")),
+        (Fault::Refusal, all("refused")),
+        (Fault::RefusalInWords, all("refused")),
+        (Fault::Renumbered, None),
+        (Fault::ContradictingRows, None),
+        (Fault::Truncated, None),
+        (Fault::ForeignColumn, None),
+        (Fault::ForeignColumnFirst, None),
+        (Fault::MissingColumn, None),
+        (Fault::MissingColumnBefore, None),
+        (Fault::OutsideList, Some(vec![("not_in_list", COUNT * 2), ("ok", COUNT * 2)])),
+        (Fault::TooLarge(0), all("error")),
+        (Fault::ContextLength(0), all("error")),
+    ];
+    let mut cases = Vec::new();
+    for (fault, states) in faults {
+        for format in FORMATS {
+            cases.push((format!("{fault:?} {format}"), (fault.clone(), states.clone(), format)));
+        }
+    }
+    each(cases, |(fault, expected, format)| {
+        let endpoint = honest();
+        endpoint.fault(fault.clone(), Times::Always);
+        let project = heroes(&endpoint, format);
+        let ended = project.materialize(&[]);
+        let states = check(&project);
+        if let Some(expected) = expected {
+            let expected: BTreeMap<String, usize> =
+                expected.into_iter().map(|(s, n)| (s.to_owned(), n)).collect();
+            assert_eq!(states, expected);
+        }
+        let ok = states.get("ok").copied().unwrap_or(0);
+        assert_eq!(states.values().sum::<usize>(), cells);
+        let ended = ended.exits(i32::from(ok < cells));
+        for (state, n) in &states {
+            assert_eq!(ended.done()["cells"][state], *n);
+        }
+        println!("{fault:?} {format}: {states:?}, {} requests", endpoint.count());
+        // Nobody asks for ever.
+        assert!(endpoint.count() <= 3 * COUNT, "{} requests", endpoint.count());
+    });
+}
+
+#[test]
+fn a_refusal_of_the_request_stops_the_run_with_everything_kept() {
+    let mut cases = Vec::new();
+    for (status, code) in [
+        (400, "invalid_request"),
+        (401, "invalid_api_key"),
+        (403, "forbidden"),
+        (404, "model_not_found"),
+        (429, "insufficient_quota"),
+    ] {
+        for format in ["csv", "json"] {
+            cases.push((format!("{status} {format}"), (status, code, format)));
+        }
+    }
+    each(cases, |(status, code, format)| {
+        let endpoint = honest();
+        // Like endpoints that put the key into their message.
+        let message = format!("Your request was declined because of {code}");
+        endpoint.fault_where(Fault::status(status, &message, code), Times::Always, |q| {
+            q.rows.iter().any(|r| r.key[0] == "Zed")
+        });
+        let project = heroes(&endpoint, format);
+        let flags = ["--rows-per-request", "1", "--concurrency", "1"];
+        let ended = project.materialize(&flags).exits(4);
+        assert!(ended.stderr.contains(&message), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&status.to_string()), "{}", ended.stderr);
+        let before = endpoint.count();
+        assert_eq!(before, COUNT, "Zed is the last, and is asked about once");
+        assert_eq!(check(&project)["ok"], 36);
+        endpoint.mend();
+        project.materialize(&flags).exits(0);
+        let asked = endpoint.cells_since(before);
+        assert_eq!(asked.len(), 4);
+        assert!(asked.iter().all(|(k, _)| k[0] == "Zed"));
+        check_complete(&project);
+    });
+}
+
+#[test]
+fn a_first_request_that_is_refused_is_the_only_one() {
+    let endpoint = honest();
+    endpoint
+        .fault(Fault::status(401, "Incorrect API key provided", "invalid_api_key"), Times::Always);
+    let project = heroes(&endpoint, "json");
+    let flags = ["--concurrency", "1", "--rows-per-request", "1"];
+    let ended = project.materialize(&flags).exits(4);
+    assert_eq!(endpoint.count(), 1);
+    assert!(ended.stderr.contains("Incorrect API key provided"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_refusal_ends_the_waits_of_other_requests() {
+    let endpoint = honest();
+    endpoint.fault_where(Fault::Latency(Duration::from_millis(300)), Times::Always, |q| {
+        q.rows[0].key[0] == "Echo"
+    });
+    endpoint.fault_where(
+        Fault::status(403, "Your country is not supported", "forbidden"),
+        Times::Always,
+        |q| q.rows[0].key[0] == "Echo",
+    );
+    endpoint.fault(Fault::too_many("retry-after", "20"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let began = std::time::Instant::now();
+    let ended = project.materialize(&["--concurrency", "8", "--rows-per-request", "1"]).exits(4);
+    assert!(ended.stderr.contains("Your country is not supported"), "{}", ended.stderr);
+    assert!(began.elapsed() < Duration::from_secs(8), "it waited for what nobody wants any more");
+    assert_eq!(endpoint.count(), 8);
+    endpoint.mend();
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+}
+
+#[test]
+fn the_key_is_sent_and_is_nowhere_else() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let mut said = String::new();
+    let mut note = |ended: crate::project::Ended| said.push_str(&(ended.stdout + &ended.stderr));
+    note(project.materialize(&["-v", "--limit", "2"]));
+    // An endpoint that says the key back to whoever sent it.
+    let echo = format!("Incorrect API key provided: {SECRET}");
+    endpoint.fault(Fault::status(401, &echo, "invalid_api_key"), Times::Once);
+    note(project.materialize(&["-v"]).exits(4));
+    endpoint.mend();
+    endpoint.fault(Fault::status(500, &echo, "server_error"), Times::Once);
+    endpoint.fault_where(Fault::status(413, &echo, "too_large"), Times::Always, |q| {
+        q.rows.iter().any(|r| r.key[0] == "Zed")
+    });
+    note(project.materialize(&["-v"]).exits(1));
+    note(project.hqdl(&["plan", "specs/x.toml"]).exits(0));
+    note(project.hqdl(&["cache", "list"]).exits(0));
+    note(project.hqdl(&["why", "llm", "Zed", "Zed Zedsson", "born", "--db", "data.sqlite"]));
+    assert!(!said.contains(SECRET), "{said}");
+    assert_eq!(project.files_with(SECRET), Vec::<std::path::PathBuf>::new());
+    let bearer = format!("Bearer {SECRET}");
+    assert!(endpoint.requests().iter().all(|r| {
+        r.headers.iter().any(|(n, v)| n == "authorization" && *v == bearer)
+            && !r.body.to_string().contains(SECRET)
+    }));
+}
+
+#[test]
+fn a_key_that_is_not_set_is_said_before_anything_is_sent() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    project.spec(&spec().replace("{base_url}", "https://api.example.invalid/v1"));
+    let mut command = project.command(&["materialize", "specs/x.toml"]);
+    let output = command.env_remove(crate::project::SECRET_ENV).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains(crate::project::SECRET_ENV), "{stderr}");
+}
+
+#[test]
+fn an_endpoint_that_is_not_there_is_said_and_nothing_is_lost() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&["--limit", "4"]).exits(1);
+    // A port that was just free.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}/v1");
+    let flags =
+        ["--base-url", &url, "--rows-per-request", "1", "--concurrency", "8", "--limit", "8"];
+    let ended = project.materialize(&flags);
+    assert!(matches!(ended.code, 1 | 4), "{ended:?}");
+    let states = check(&project);
+    assert_eq!(states["ok"], 16);
+    assert!(states.get("error").is_none_or(|n| *n <= 24));
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.cells_since(0).len(), 40);
+    check_complete(&project);
+}
+
+/// What requests asked, as the journal names it: entity and column.
+fn named(cells: impl IntoIterator<Item = (Vec<Json>, String)>) -> Vec<(String, String)> {
+    cells
+        .into_iter()
+        .map(|(k, c)| (json!({ "full_name": k[1], "name": k[0] }).to_string(), c))
+        .collect()
+}
+
+#[test]
+fn ctrl_c_keeps_everything_answered_and_the_next_run_asks_only_the_rest() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let args = ["materialize", "specs/x.toml", "--rows-per-request", "1", "--concurrency", "2"];
+    let running = project.start(&args);
+    endpoint.wait_for(4);
+    running.signal("INT");
+    let ended = running.wait().exits(130);
+    assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
+    let first = endpoint.count();
+    assert!(first < COUNT, "it went on to the end");
+    // What was in flight is paid for, so it is waited for and kept.
+    assert!(endpoint.requests().iter().all(|r| r.answered));
+    assert_eq!(project.kept(), named(endpoint.cells_since(0)).into_iter().collect());
+    assert_eq!(check(&project)["ok"], first * 4);
+    endpoint.mend();
+    project.materialize(&["--rows-per-request", "1"]).exits(0);
+    assert_eq!(endpoint.count(), COUNT, "each hero once");
+    check_complete(&project);
+}
+
+#[test]
+fn ctrl_c_twice_leaves_what_is_in_flight() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    running.signal("INT");
+    std::thread::sleep(Duration::from_millis(300));
+    running.signal("INT");
+    let began = std::time::Instant::now();
+    running.wait().exits(130);
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn ctrl_c_ends_a_wait_between_tries() {
+    let endpoint = honest();
+    endpoint.fault(Fault::too_many("retry-after", "20"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    std::thread::sleep(Duration::from_millis(100));
+    running.signal("INT");
+    let began = std::time::Instant::now();
+    running.wait().exits(130);
+    assert!(began.elapsed() < Duration::from_secs(5), "nothing was in flight to wait for");
+}
+
+#[test]
+fn killed_at_any_moment_no_answer_is_asked_for_again() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(25)), Times::Always);
+    let sql = format!(
+        "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 90)
+         INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
+    );
+    let project = Project::new(&endpoint, &sql, &spec());
+    let args = ["materialize", "specs/x.toml", "--rows-per-request", "1"];
+    // Counted from the first request of each run, so that some answers are in.
+    let mut kills = 0;
+    for wait in [5, 60, 140, 0, 210, 95] {
+        let kept = project.kept();
+        let before = endpoint.count();
+        let mut running = project.start(&args);
+        endpoint.wait_for(before + 1);
+        std::thread::sleep(Duration::from_millis(wait));
+        kills += usize::from(!running.has_ended());
+        running.signal("KILL");
+        running.wait();
+        // Requests that were on their way still come in.
+        std::thread::sleep(Duration::from_millis(60));
+        let asked: BTreeSet<_> = named(endpoint.cells_since(before)).into_iter().collect();
+        let twice: Vec<_> = asked.intersection(&kept).collect();
+        assert!(twice.is_empty(), "asked again after a kill: {twice:?}");
+        // At most what was in flight is lost.
+        let answered = endpoint.requests()[before..].iter().filter(|r| r.answered).count();
+        let gained = project.kept().len() - kept.len();
+        assert!(gained + 4 * 4 >= answered * 4, "{gained} cells kept of {answered} answers");
+    }
+    assert!(kills >= 5, "the test's runs ended before they were killed");
+    let kept = project.kept();
+    assert!(!kept.is_empty() && kept.len() < 400, "{}", kept.len());
+    let before = endpoint.count();
+    endpoint.mend();
+    project.materialize(&["--rows-per-request", "7"]).exits(0);
+    let asked: BTreeSet<_> = named(endpoint.cells_since(before)).into_iter().collect();
+    assert_eq!(asked.len(), 400 - kept.len());
+    assert!(asked.is_disjoint(&kept));
+    assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), 400)]));
+}
+
+#[test]
+fn the_second_process_on_a_cache_says_which_holds_it() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::First(1));
+    let project = heroes(&endpoint, "csv");
+    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    let second = project.materialize(&[]).exits(2);
+    let holder = format!("process {}", running.id());
+    assert!(second.stderr.contains(&holder), "{}", second.stderr);
+    assert!(second.stderr.contains("materialize"), "{}", second.stderr);
+    running.wait().exits(0);
+    check_complete(&project);
+    // Free again, and another cache is free all the time.
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), 3);
+}
+
+#[test]
+fn a_truth_with_unknowns_survives_every_fault_mixed() {
+    let endpoint = Endpoint::start(|column, key| {
+        if column == "born" && key[0] == "Echo" { Json::Null } else { truth(column, key) }
+    });
+    for (fault, every) in [
+        (Fault::Truncated, 2),
+        (Fault::SwappedKeys, 3),
+        (Fault::ForeignRows, 2),
+        (Fault::Fence, 2),
+        (Fault::MissingRows, 3),
+        (Fault::Permuted, 1),
+    ] {
+        endpoint.fault(fault, Times::Every(every));
+    }
+    for format in ["csv", "json"] {
+        let project = heroes(&endpoint, format);
+        project.materialize(&[]);
+        project.materialize(&["--retry-failed"]);
+        let states = check(&project);
+        assert_eq!(states["unknown"], 1, "{states:?}");
+    }
+}

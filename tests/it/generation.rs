@@ -1,0 +1,688 @@
+//! What is asked and what is not, through the built program and an endpoint.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{
+    ASKED, COLUMNS, COUNT, EXPANSION, HEROES, MODEL, Project, check, check_complete, check_in,
+    heroes, honest, spec, truth,
+};
+
+/// The columns that some cells stand in.
+fn columns(cells: &[(Vec<Json>, String)]) -> BTreeSet<&str> {
+    cells.iter().map(|(_, c)| c.as_str()).collect()
+}
+
+#[test]
+fn a_complete_run_publishes_the_truth_in_either_format() {
+    for format in ["csv", "json"] {
+        let endpoint = honest();
+        let project = heroes(&endpoint, format);
+        let ended = project.materialize(&[]).exits(0);
+        check_complete(&project);
+        assert_eq!(endpoint.count(), 3, "ten rows, four a request");
+        assert!(endpoint.requests().iter().all(|r| r.question.rows.len() <= 4));
+        let done = ended.done();
+        assert_eq!(done["cells"]["ok"], 40);
+        assert_eq!(done["requests"], 3);
+    }
+}
+
+#[test]
+fn the_done_event_says_what_was_used() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let first = project.materialize(&[]).exits(0);
+    let done = first.done();
+    let (input, output) = endpoint.billed();
+    assert_eq!(done["input_tokens"], input);
+    assert_eq!(done["output_tokens"], output);
+    let cost = (input as f64 + 2.0 * output as f64) / 1e6;
+    assert!((done["cost_usd"].as_f64().unwrap() - cost).abs() < 1e-9, "{done}");
+    assert!(done["seconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(done["cells_reused"], 0);
+    let states: Vec<&String> = done["cells"].as_object().unwrap().keys().collect();
+    let all = ["ok", "unknown", "not_in_list", "invalid", "refused", "error", "overridden"];
+    assert_eq!(states, all);
+    assert_eq!(first.lines.last().unwrap()["event"], "done");
+    assert!(first.stdout.lines().count() == first.lines.len(), "stdout is JSON lines alone");
+
+    let second = project.materialize(&[]).exits(0);
+    let done = second.done();
+    assert_eq!(done["cells_reused"], 40);
+    assert_eq!(done["requests"], 0);
+    assert_eq!(done["cost_usd"].as_f64(), Some(0.0));
+}
+
+#[test]
+fn a_second_run_asks_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), before);
+    check_complete(&project);
+}
+
+#[test]
+fn a_dropped_table_is_published_again_without_a_request() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    for table in ["llm", "llm_power"] {
+        project.execute(&format!("DROP TABLE {table}"));
+        let ended = project.materialize(&[]).exits(0);
+        assert_eq!(ended.done()["requests"], 0);
+        check_complete(&project);
+    }
+    assert_eq!(endpoint.count(), 3);
+}
+
+#[test]
+fn the_index_may_be_deleted_at_any_time() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
+    project.execute("DROP TABLE llm");
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.count(), 3);
+}
+
+#[test]
+fn an_added_column_costs_exactly_its_cells() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    let more = "\n[[expansion.column]]\nname = \"lair\"\nabout = \"where the hero lives\"\n";
+    project.spec(&(spec() + more));
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["cells"], 10);
+    assert_eq!(plan["expansions"][0]["columns"][4]["reasons"]["new_column"], 10);
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.cells_since(before);
+    assert_eq!(asked.len(), 10);
+    assert_eq!(columns(&asked), BTreeSet::from(["lair"]));
+    check(&project);
+    for row in project.rows("SELECT name, full_name, lair FROM llm") {
+        assert_eq!(row[2], truth("lair", &row[..2]));
+    }
+}
+
+#[test]
+fn an_added_row_costs_exactly_its_cells() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["cells"], 4);
+    assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["new_row"], 1);
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.cells_since(before);
+    assert_eq!(asked.len(), 4);
+    assert!(asked.iter().all(|(key, _)| key[0] == "New One"));
+    assert_eq!(check(&project)["ok"], 44);
+}
+
+#[test]
+fn a_reworded_question_or_a_reformatted_spec_costs_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let reworded = spec()
+        .replace("What is the eye colour?", "Which colour do the eyes have?")
+        .replace("rows_per_request = 4", "rows_per_request = 2")
+        .replace("concurrency = 4", "concurrency = 1")
+        .replace("input = 1.0", "input = 9.0")
+        .replace("format = \"csv\"", "format = \"json\"")
+        .replace("name = ", "name   =   ")
+        .replace("colour of the eyes", "colour  of the\\teyes ")
+        .replace(
+            "[\"Blue\", \"Brown\", \"Green\"]",
+            "[ # in another order\n \"Green\",\n \"Brown\", \"Blue\" ]",
+        );
+    project.spec(&reworded);
+    assert_eq!(project.plan(&[])["totals"]["cells"], 0);
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), 3);
+    // The columns in another order, too.
+    let (first, rest) =
+        ASKED.trim_start().split_at(ASKED.trim_start()[1..].find("[[").unwrap() + 1);
+    project.spec(&[MODEL, EXPANSION, rest, "\n", first].concat());
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), 3);
+    check_complete(&project);
+}
+
+#[test]
+fn a_second_database_with_the_same_entities_costs_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    // Other ids, other order, another table beside.
+    let other = rusqlite::Connection::open(project.path("other.sqlite")).unwrap();
+    other.execute_batch(HEROES).unwrap();
+    other
+        .execute_batch(
+            "CREATE TABLE copy AS SELECT * FROM hero ORDER BY id DESC; DELETE FROM hero;
+             INSERT INTO hero (name, full_name) SELECT name, full_name FROM copy ORDER BY rowid;",
+        )
+        .unwrap();
+    drop(other);
+    let ended = project.materialize(&["--db", "other.sqlite"]).exits(0);
+    assert_eq!(ended.done()["requests"], 0);
+    assert_eq!(endpoint.count(), 3);
+    assert_eq!(check_in(&project, "other.sqlite")["ok"], 40);
+}
+
+#[test]
+fn a_changed_value_list_asks_only_for_what_it_touches() {
+    // Zed's eyes are not known, the Captain's are of a colour that is on no list.
+    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str()) {
+        ("eye_color", Some("Zed")) => Json::Null,
+        ("eye_color", Some("Captain O'Malley")) => "Plaid".into(),
+        _ => truth(column, key),
+    });
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(1);
+    let states = check(&project);
+    assert_eq!((states["unknown"], states["not_in_list"]), (1, 1));
+    let before = endpoint.count();
+    // A longer list: what was found on it stands.
+    project.spec(&spec().replace("\"Green\"", "\"Green\", \"Plaid\""));
+    let plan = project.plan(&[]);
+    assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["changed_list"], 2);
+    project.materialize(&[]).exits(1);
+    let asked = endpoint.cells_since(before);
+    assert_eq!(columns(&asked), BTreeSet::from(["eye_color"]));
+    let names: BTreeSet<&str> = asked.iter().map(|(k, _)| k[0].as_str().unwrap()).collect();
+    assert_eq!(names, BTreeSet::from(["Zed", "Captain O'Malley"]));
+    let captain = project.rows("SELECT eye_color FROM llm WHERE name LIKE 'Captain%'");
+    assert_eq!(captain[0][0], "Plaid");
+    // A shorter one: what left it, and once more what is unknown.
+    let before = endpoint.count();
+    project.spec(&spec().replace("\"Green\"", "\"Plaid\""));
+    let green = project.rows("SELECT name, full_name FROM llm WHERE eye_color = 'Green'");
+    assert!(!green.is_empty() && green.len() < 8, "the test's truth has some green eyes");
+    project.materialize(&[]).exits(1);
+    let asked = endpoint.cells_since(before);
+    assert_eq!(asked.len(), green.len() + 1);
+    assert!(asked.iter().all(|(k, _)| k[0] == "Zed" || green.contains(k)));
+    // The model still says Green: no value, and the reason with it.
+    let left = project.rows(
+        "SELECT state FROM hqdl_cell WHERE \"column\" = 'eye_color' AND state = 'not_in_list'",
+    );
+    assert_eq!(left.len(), green.len());
+    assert!(project.rows("SELECT 1 FROM llm WHERE eye_color = 'Green'").is_empty());
+}
+
+#[test]
+fn another_model_is_asked_unless_any_models_facts_are_reused() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let other = spec().replace("test-model", "other-model");
+    project.spec(&other.replace("[limits]", "reuse = \"any-model\"\n[limits]").replace(
+        "price = { input = 1.0, output = 2.0 }\n\nreuse",
+        "price = { input = 1.0, output = 2.0 }\nreuse",
+    ));
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), 3);
+    check_complete(&project);
+    project.spec(&other);
+    let plan = project.plan(&[]);
+    assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["other_model"], 10);
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), 6);
+    assert_eq!(endpoint.requests()[5].body["model"], "other-model");
+    // Back again: the first model's facts are still there.
+    project.spec(&spec());
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), 6);
+    check_complete(&project);
+}
+
+#[test]
+fn the_model_flag_wins_over_the_spec() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&["--model", "flagged"]).exits(0);
+    assert!(endpoint.requests().iter().all(|r| r.body["model"] == "flagged"));
+    let models = project.rows("SELECT DISTINCT model FROM hqdl_cell");
+    assert_eq!(models, [[json!("flagged")]]);
+}
+
+#[test]
+fn the_base_url_flag_wins_over_the_spec() {
+    let (named, flagged) = (honest(), honest());
+    let project = heroes(&named, "csv");
+    project.materialize(&["--base-url", &flagged.url()]).exits(0);
+    assert_eq!((named.count(), flagged.count()), (0, 3));
+}
+
+#[test]
+fn error_cells_are_asked_again_by_the_next_run_and_only_those() {
+    let endpoint = honest();
+    // Whatever asks about Zed is too long for this model, even alone.
+    endpoint.fault_where(Fault::TooLarge(0), Times::Always, |q| {
+        q.rows.iter().any(|r| r.key[0] == "Zed")
+    });
+    let project = heroes(&endpoint, "json");
+    let ended = project.materialize(&[]).exits(1);
+    assert_eq!(ended.done()["cells"]["error"], 4);
+    let states = check(&project);
+    assert_eq!((states["ok"], states["error"]), (36, 4));
+    let said = project.rows("SELECT error FROM hqdl_cell WHERE state = 'error'");
+    assert!(said[0][0].as_str().unwrap().contains("too large"), "{said:?}");
+    endpoint.mend();
+    let before = endpoint.count();
+    let plan = project.plan(&[]);
+    assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["failed"], 1);
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.cells_since(before);
+    assert_eq!(asked.len(), 4);
+    assert!(asked.iter().all(|(k, _)| k[0] == "Zed"));
+    check_complete(&project);
+}
+
+#[test]
+fn limit_asks_for_the_first_keys_and_the_next_run_goes_on() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let ended = project.materialize(&["--limit", "3"]).exits(1);
+    assert_eq!(ended.done()["cells"]["ok"], 12);
+    assert_eq!(project.rows("SELECT name FROM llm").len(), 3);
+    let first: BTreeSet<_> =
+        endpoint.cells_since(0).into_iter().map(|(k, c)| (json!(k).to_string(), c)).collect();
+    assert_eq!(first.len(), 12);
+    let before = endpoint.count();
+    project.materialize(&["--limit", "3"]).exits(1);
+    let second = endpoint.cells_since(before);
+    assert_eq!(second.len(), 12);
+    assert!(second.iter().all(|(k, c)| !first.contains(&(json!(k).to_string(), c.clone()))));
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.cells_since(0).len(), 40);
+    check_complete(&project);
+}
+
+#[test]
+fn columns_asks_for_these_columns_only() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&["--columns", "born,powers"]).exits(1);
+    let asked = endpoint.cells_since(0);
+    assert_eq!((asked.len(), columns(&asked)), (20, BTreeSet::from(["born", "powers"])));
+    let states = check(&project);
+    assert_eq!((states["ok"], states["missing"]), (20, 20));
+    let before = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.cells_since(before).len(), 20);
+    check_complete(&project);
+    let wrong = project.materialize(&["--columns", "born,nonsense"]).exits(2);
+    assert!(wrong.stderr.contains("nonsense"), "{}", wrong.stderr);
+}
+
+#[test]
+fn where_asks_only_for_rows_for_which_it_holds() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&["--where", "height > 180"]).exits(1);
+    let wanted = project.rows("SELECT name, full_name FROM hero WHERE height > 180");
+    let asked = endpoint.cells_since(0);
+    assert_eq!(asked.len(), wanted.len() * 4);
+    assert!(asked.iter().all(|(k, _)| wanted.contains(k)));
+    assert_eq!(check(&project)["ok"], wanted.len() * 4);
+    // What is known of the others stays published.
+    project.materialize(&["--where", "height <= 165"]).exits(1);
+    assert_eq!(check(&project)["ok"], (wanted.len() + 1) * 4);
+    let wrong = project.materialize(&["--where", "heigth > 180"]).exits(2);
+    assert!(wrong.stderr.contains("heigth"), "{}", wrong.stderr);
+}
+
+#[test]
+fn refresh_asks_again_for_a_column_and_takes_the_new_answer() {
+    let changed = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&changed);
+    let endpoint = Endpoint::start(move |column, key| {
+        if column == "born" && now.load(Ordering::SeqCst) {
+            1888.into()
+        } else {
+            truth(column, key)
+        }
+    });
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    changed.store(true, Ordering::SeqCst);
+    let before = endpoint.count();
+    project.materialize(&["--refresh", "born"]).exits(0);
+    let asked = endpoint.cells_since(before);
+    assert_eq!((asked.len(), columns(&asked)), (10, BTreeSet::from(["born"])));
+    assert_eq!(project.rows("SELECT DISTINCT born FROM llm"), [[json!(1888)]]);
+    let before = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), before);
+}
+
+#[test]
+fn retry_failed_asks_again_for_what_has_no_value() {
+    let wiser = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&wiser);
+    let endpoint = Endpoint::start(move |column, key| {
+        let dull = !now.load(Ordering::SeqCst);
+        match (column, key[0].as_str()) {
+            ("born", Some("Zed")) if dull => Json::Null,
+            ("born", Some("Echo")) if dull => "long ago".into(),
+            ("eye_color", Some("007")) if dull => "Plaid".into(),
+            _ => truth(column, key),
+        }
+    });
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(1);
+    let states = check(&project);
+    assert_eq!((states["unknown"], states["invalid"], states["not_in_list"]), (1, 1, 1));
+    let before = endpoint.count();
+    // They are answers, so a plain run leaves them.
+    project.materialize(&[]).exits(1);
+    assert_eq!(endpoint.count(), before);
+    wiser.store(true, Ordering::SeqCst);
+    project.materialize(&["--retry-failed"]).exits(0);
+    let mut asked: Vec<(String, String)> = endpoint
+        .cells_since(before)
+        .into_iter()
+        .map(|(k, c)| (k[0].as_str().unwrap().to_owned(), c))
+        .collect();
+    asked.sort();
+    let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    assert_eq!(asked, [pair("007", "eye_color"), pair("Echo", "born"), pair("Zed", "born")]);
+    check_complete(&project);
+}
+
+#[test]
+fn rows_per_request_decides_how_many_rows_share_a_request() {
+    for (rows, requests) in [("1", 10), ("3", 4), ("100", 1)] {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        project.materialize(&["--rows-per-request", rows]).exits(0);
+        assert_eq!(endpoint.count(), requests);
+        check_complete(&project);
+    }
+}
+
+#[test]
+fn never_more_requests_in_flight_than_concurrency_allows() {
+    for (concurrency, most) in [("1", 1), ("3", 3)] {
+        let endpoint = honest();
+        endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+        let project = heroes(&endpoint, "csv");
+        let flags = ["--concurrency", concurrency, "--rows-per-request", "1"];
+        project.materialize(&flags).exits(0);
+        assert_eq!(endpoint.most_in_flight(), most);
+        check_complete(&project);
+    }
+}
+
+#[test]
+fn no_cache_starts_empty_and_keeps_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&["--no-cache"]).exits(0);
+    check_complete(&project);
+    assert!(!project.path("cache").exists());
+    project.materialize(&["--no-cache"]).exits(0);
+    assert_eq!(endpoint.count(), 6);
+    check_complete(&project);
+}
+
+#[test]
+fn output_leaves_the_source_as_it_is() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let bytes = || std::fs::read(project.path("data.sqlite")).unwrap();
+    let before = bytes();
+    project.materialize(&["--output", "out/expanded.sqlite"]).exits(0);
+    assert_eq!(bytes(), before);
+    assert_eq!(check_in(&project, "out/expanded.sqlite")["ok"], 40);
+    // The copy holds the source's tables, too, and follows them.
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let before = bytes();
+    let asked = endpoint.count();
+    project.materialize(&["--output", "out/expanded.sqlite"]).exits(0);
+    assert_eq!(endpoint.cells_since(asked).len(), 4);
+    assert_eq!(bytes(), before);
+    assert_eq!(check_in(&project, "out/expanded.sqlite")["ok"], 44);
+    assert_eq!(project.rows_of("out/expanded.sqlite", "SELECT 1 FROM hero").len(), 11);
+}
+
+#[test]
+fn every_null_has_a_state_behind_it() {
+    // Whose name ends in a vowel is not known at all; some eyes are plaid.
+    let endpoint = Endpoint::start(|column, key| match key[0].as_str() {
+        Some(name) if name.ends_with(['a', 'e', 'o']) => Json::Null,
+        Some("Zed") if column == "eye_color" => "Plaid".into(),
+        Some("Zed") if column == "born" => "never".into(),
+        _ => truth(column, key),
+    });
+    let project = heroes(&endpoint, "json");
+    project.materialize(&["--limit", "20", "--columns", "eye_color,born,powers"]).exits(1);
+    let states = check(&project);
+    assert!(states["unknown"] > 0, "{states:?}");
+    assert_eq!((states["not_in_list"], states["invalid"], states["missing"]), (1, 1, 10));
+    let bare = project.rows(
+        "SELECT l.name FROM llm AS l, (SELECT 'eye_color' AS c UNION SELECT 'born' UNION SELECT 'motto') AS n
+         WHERE CASE n.c WHEN 'eye_color' THEN l.eye_color WHEN 'born' THEN l.born ELSE l.motto END IS NULL
+         AND NOT EXISTS (SELECT 1 FROM hqdl_cell AS h WHERE h.expansion = 'llm' AND h.\"column\" = n.c
+           AND h.key = json_array(l.name, l.full_name) AND h.state NOT IN ('ok', 'overridden'))",
+    );
+    assert!(bare.is_empty(), "{bare:?}");
+}
+
+#[test]
+fn a_list_that_the_model_leaves_empty_is_an_answer() {
+    let endpoint = Endpoint::start(
+        |column, key| {
+            if column == "powers" { json!([]) } else { truth(column, key) }
+        },
+    );
+    for format in ["csv", "json"] {
+        let project = heroes(&endpoint, format);
+        let ended = project.materialize(&[]).exits(0);
+        assert_eq!(ended.done()["cells"]["ok"], 40);
+        assert!(project.rows("SELECT * FROM llm_power").is_empty());
+        let states =
+            project.rows("SELECT DISTINCT state FROM hqdl_cell WHERE \"column\" = 'powers'");
+        assert_eq!(states, [[json!("ok")]]);
+    }
+}
+
+#[test]
+fn several_sources_fill_the_columns_they_name() {
+    let endpoint = honest();
+    let sql = "CREATE TABLE drivers (forename TEXT, surname TEXT);
+               INSERT INTO drivers VALUES ('Ann', 'Fast'), ('Bob', 'Quick'), ('Stewart', 'Both');
+               CREATE TABLE constructors (name TEXT);
+               INSERT INTO constructors VALUES ('Red Cars'), ('Stewart Both'), ('Blue Cars');";
+    let expansion = r#"
+[[expansion]]
+name = "llm_people"
+key = ["name"]
+rows_per_request = 2
+format = "csv"
+[[expansion.source]]
+select = "SELECT forename || ' ' || surname AS name FROM drivers"
+columns = ["nationality", "dob"]
+[[expansion.source]]
+select = "SELECT name FROM constructors"
+columns = ["nationality", "website"]
+[[expansion.column]]
+name = "nationality"
+[[expansion.column]]
+name = "dob"
+[[expansion.column]]
+name = "website"
+"#;
+    let project = Project::new(&endpoint, sql, &[MODEL, expansion].concat());
+    project.materialize(&[]).exits(0);
+    let rows = project.rows("SELECT name, nationality, dob, website FROM llm_people ORDER BY name");
+    let says = |name: &str, column: &str| truth(column, &[name.into()]);
+    let row = |name: &str, dob: bool, site: bool| {
+        let when = |asked, column| if asked { says(name, column) } else { Json::Null };
+        vec![name.into(), says(name, "nationality"), when(dob, "dob"), when(site, "website")]
+    };
+    assert_eq!(
+        rows,
+        [
+            row("Ann Fast", true, false),
+            row("Blue Cars", false, true),
+            row("Bob Quick", true, false),
+            row("Red Cars", false, true),
+            row("Stewart Both", true, true),
+        ]
+    );
+    // 2 x 2 + 2 x 2 + 3 cells, each once.
+    assert_eq!(endpoint.cells_since(0).len(), 11);
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.cells_since(0).len(), 11);
+}
+
+#[test]
+fn keys_of_one_entity_are_asked_once_and_all_are_published() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    // Trailing blanks, a decomposed accent, the same row twice.
+    project.execute(
+        "INSERT INTO hero (name, full_name) VALUES ('Blaze ', 'Ann Fire'), ('Blaze', '  Ann Fire'),
+           ('E\u{301}chappe\u{301}e', 'Zoe\u{301} Mu\u{308}ller'), ('Zed', 'Zed Zedsson')",
+    );
+    let ended = project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.cells_since(0).len(), 40);
+    assert_eq!(ended.done()["cells"]["ok"], 40);
+    assert_eq!(project.rows("SELECT 1 FROM llm").len(), 13);
+    assert_eq!(check(&project)["ok"], 52);
+    // Every source row finds its row.
+    let lost = project.rows(
+        "SELECT name FROM hero AS h WHERE NOT EXISTS
+           (SELECT 1 FROM llm AS l WHERE l.name IS h.name AND l.full_name IS h.full_name)",
+    );
+    assert!(lost.is_empty(), "{lost:?}");
+    let said = ended.lines.iter().filter(|l| l["event"] == "warning").map(Json::to_string);
+    let said = said.collect::<Vec<_>>().join("\n");
+    assert!(said.contains("another spelling") && said.contains("several rows"), "{said}");
+}
+
+#[test]
+fn blobs_and_broken_text_are_reported_and_skipped() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.execute(
+        "INSERT INTO hero (name, full_name) VALUES (x'00ff', 'Blob'), (CAST(x'ff41' AS TEXT), 'Broken'), (NULL, NULL)",
+    );
+    let ended = project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.cells_since(0).len(), 40);
+    let said: Vec<&str> = ended.lines.iter().filter_map(|l| l["message"].as_str()).collect();
+    let said = said.join("\n");
+    assert!(said.contains("2 keys hold a blob or text that is not UTF-8"), "{said}");
+    assert!(said.contains("NULL"), "{said}");
+}
+
+#[test]
+fn rows_whose_source_is_gone_are_counted_and_then_disappear() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    assert_eq!(project.plan(&[])["expansions"][0]["orphaned"], 0);
+    project.execute("DELETE FROM hero WHERE name IN ('Zed', 'Echo')");
+    let plan = project.plan(&[]);
+    assert_eq!(plan["expansions"][0]["orphaned"], 2);
+    assert_eq!(plan["totals"]["cells"], 0);
+    project.materialize(&[]).exits(0);
+    assert_eq!(project.rows("SELECT 1 FROM llm").len(), 8);
+    assert!(project.rows("SELECT 1 FROM llm_power WHERE name IN ('Zed', 'Echo')").is_empty());
+    assert_eq!(check(&project)["ok"], 32);
+    // They come back as they were.
+    project.execute(
+        "INSERT INTO hero (name, full_name) VALUES ('Zed', 'Zed Zedsson'), ('Echo', NULL)",
+    );
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.count(), 3);
+}
+
+/// A plan before anything is known, and one with most cells known, each
+/// against what is then spent.
+#[test]
+fn a_plan_asks_nothing_and_comes_true() {
+    for format in ["csv", "json"] {
+        let endpoint = honest();
+        let project = heroes(&endpoint, format);
+        // A tokenizer that is known, and examples to learn from.
+        let text = spec()
+            .replace("test-model", "gpt-4o-mini")
+            .replace("format = \"csv\"", &format!(
+                "format = \"{format}\"\nshots = [{{ name = \"Ex\", full_name = \"Emma Ample\", eye_color = \"Blue\", born = 1950, powers = [\"Flight\", \"Speed\"], motto = \"The motto of Ex alias Emma Ample!\" }}]"
+            ));
+        project.spec(&text);
+        let compare = |what: &str| {
+            let plan = project.plan(&[]);
+            let (before, count) = (endpoint.billed(), endpoint.count());
+            let done = project.materialize(&[]).exits(0).done().clone();
+            assert_eq!(plan["totals"]["requests"], done["requests"], "{format}, {what}");
+            let (input, output) = endpoint.billed();
+            let spent = [
+                ("input_tokens", (input - before.0) as f64),
+                ("output_tokens", (output - before.1) as f64),
+            ];
+            let near = |name: &str, planned: f64, real: f64| {
+                let off = planned / real - 1.0;
+                println!("{format}, {what}: {name} {planned} planned, {real} spent: {off:+.3}");
+                assert!(
+                    off.abs() <= 0.15,
+                    "{format}, {what}: {name} {planned} planned, {real} spent"
+                );
+            };
+            assert_eq!(endpoint.count() - count, done["requests"].as_u64().unwrap() as usize);
+            for (name, real) in spent {
+                near(name, plan["totals"][name].as_f64().unwrap(), real);
+            }
+            let cost = |j: &Json| j.as_f64().unwrap();
+            let planned = &plan["totals"]["cost_usd"];
+            near("cost_usd", cost(&planned["likely"]), cost(&done["cost_usd"]));
+            assert!(cost(&planned["low"]) <= cost(&planned["likely"]));
+            assert!(cost(&planned["likely"]) <= cost(&planned["most"]));
+        };
+        compare("nothing known");
+        project.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)
+             INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
+        );
+        compare("thirty rows more");
+        // Forty answers are enough to go by.
+        project.execute(
+            "INSERT INTO hero (name, full_name) SELECT name || ' II', full_name FROM hero",
+        );
+        compare("as many again");
+    }
+}
+
+#[test]
+fn a_plan_leaves_cache_and_database_as_they_are() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let bytes = || std::fs::read(project.path("data.sqlite")).unwrap();
+    let before = bytes();
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["cells"], COUNT * COLUMNS.len());
+    assert_eq!(plan["expansions"][0]["keys"], COUNT);
+    assert_eq!((bytes(), endpoint.count()), (before, 0));
+    assert!(project.kept().is_empty());
+}

@@ -1,0 +1,428 @@
+//! A project directory: a database, a spec, a cache of its own, and the built
+//! program run in it. [`heroes`] is the one most tests use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+use serde_json::{Value as Json, json};
+use unicode_normalization::UnicodeNormalization;
+
+use crate::endpoint::Endpoint;
+
+/// The key that requests carry; it must never be seen anywhere else.
+pub const SECRET: &str = "sk-recognisable-0123456789abcdef";
+/// The variable that holds it.
+pub const SECRET_ENV: &str = "HQDL_TEST_KEY";
+
+/// A directory with a database, a spec and a cache.
+pub struct Project {
+    dir: tempfile::TempDir,
+    base_url: String,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The exit code; -1 for a signal.
+    pub code: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it said.
+    pub stderr: String,
+    /// The lines of stdout that are JSON.
+    pub lines: Vec<Json>,
+}
+
+impl Ended {
+    fn new(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let stdout = text(&output.stdout);
+        let lines = stdout.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+        let code = output.status.code().unwrap_or(-1);
+        Self { code, lines, stderr: text(&output.stderr), stdout }
+    }
+
+    /// The last event `done`.
+    pub fn done(&self) -> &Json {
+        let found = self.lines.iter().rev().find(|l| l["event"] == "done");
+        found.unwrap_or_else(|| panic!("no event `done`: {self:?}"))
+    }
+
+    /// The same, or a panic that shows everything, when the exit code is another.
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
+        self
+    }
+}
+
+impl Project {
+    /// `data.sqlite` made by `sql`, and `specs/x.toml`, where `{base_url}` stands
+    /// for the endpoint's.
+    pub fn new(endpoint: &Endpoint, sql: &str, spec: &str) -> Self {
+        let project = Self { dir: tempfile::tempdir().unwrap(), base_url: endpoint.url() };
+        std::fs::create_dir(project.path("specs")).unwrap();
+        project.execute(sql);
+        project.spec(spec);
+        project
+    }
+
+    /// A path inside.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes the spec.
+    pub fn spec(&self, text: &str) {
+        std::fs::write(self.path("specs/x.toml"), text.replace("{base_url}", &self.base_url))
+            .unwrap();
+    }
+
+    /// A connection of a stranger to the database.
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.path("data.sqlite")).unwrap()
+    }
+
+    /// Runs SQL in the database.
+    pub fn execute(&self, sql: &str) {
+        self.connect().execute_batch(sql).unwrap();
+    }
+
+    /// A command of hqdl, ready to run here.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
+        command.args(args);
+        self.surroundings(&mut command);
+        command
+    }
+
+    /// Gives a command the directory and environment that commands have here.
+    pub fn surroundings(&self, command: &mut Command) {
+        for proxy in
+            ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
+        {
+            command.env_remove(proxy);
+        }
+        command
+            .current_dir(self.dir.path())
+            .env_remove("OPENAI_API_KEY")
+            .env("HOME", self.dir.path())
+            .env("HQDL_CACHE", self.path("cache"))
+            .env(SECRET_ENV, SECRET)
+            .stdin(Stdio::null());
+    }
+
+    /// Runs hqdl to its end.
+    pub fn hqdl(&self, args: &[&str]) -> Ended {
+        Ended::new(&self.command(args).output().unwrap())
+    }
+
+    /// `hqdl materialize specs/x.toml --json` with more flags.
+    pub fn materialize(&self, flags: &[&str]) -> Ended {
+        self.hqdl(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
+    }
+
+    /// `hqdl plan specs/x.toml --json` with more flags.
+    pub fn plan(&self, flags: &[&str]) -> Json {
+        let ended = self.hqdl(&[&["plan", "specs/x.toml", "--json"], flags].concat()).exits(0);
+        ended.lines.into_iter().next().unwrap()
+    }
+
+    /// Starts hqdl.
+    pub fn start(&self, args: &[&str]) -> Running {
+        let mut command = self.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Running(child)
+    }
+
+    /// The rows of a SELECT over the database.
+    pub fn rows(&self, sql: &str) -> Vec<Vec<Json>> {
+        self.rows_of("data.sqlite", sql)
+    }
+
+    /// The rows of a SELECT over some database of the project.
+    pub fn rows_of(&self, database: &str, sql: &str) -> Vec<Vec<Json>> {
+        rows(&Connection::open(self.path(database)).unwrap(), sql)
+    }
+
+    /// Whether the database has a table.
+    pub fn has_table(&self, name: &str) -> bool {
+        !self.rows(&format!("SELECT 1 FROM sqlite_schema WHERE name = '{name}'")).is_empty()
+    }
+
+    /// Cells that the journal holds an answer for: entity and column.
+    pub fn kept(&self) -> BTreeSet<(String, String)> {
+        let journal = self.path("cache/journal.sqlite");
+        if !journal.exists() {
+            return BTreeSet::new();
+        }
+        let journal = Connection::open(journal).unwrap();
+        let sql = "SELECT a.entity, m.name FROM answer AS a JOIN json_each(a.cells) AS c
+                   JOIN meaning AS m ON m.id = c.value ->> 0 WHERE c.value ->> 2 <> 'error'";
+        // A program killed at once has made no tables.
+        if journal.prepare(sql).is_err() {
+            return BTreeSet::new();
+        }
+        let text = |j: &Json| j.as_str().unwrap().to_owned();
+        rows(&journal, sql).iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
+    }
+
+    /// Files anywhere in the project that hold these bytes.
+    pub fn files_with(&self, needle: &str) -> Vec<PathBuf> {
+        fn visit(dir: &Path, needle: &[u8], found: &mut Vec<PathBuf>) {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    visit(&path, needle, found);
+                } else if std::fs::read(&path)
+                    .is_ok_and(|bytes| bytes.windows(needle.len()).any(|w| w == needle))
+                {
+                    found.push(path);
+                }
+            }
+        }
+        let mut found = Vec::new();
+        visit(self.dir.path(), needle.as_bytes(), &mut found);
+        found
+    }
+}
+
+/// A command under way.
+pub struct Running(Child);
+
+impl Running {
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end.
+    pub fn wait(self) -> Ended {
+        Ended::new(&self.0.wait_with_output().unwrap())
+    }
+}
+
+fn rows(connection: &Connection, sql: &str) -> Vec<Vec<Json>> {
+    let mut statement = connection.prepare(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+    let width = statement.column_count();
+    let mut rows = statement.query([]).unwrap();
+    let mut out = Vec::new();
+    while let Some(row) = rows.next().unwrap() {
+        let read = |n: usize| match row.get_ref(n).unwrap() {
+            ValueRef::Null => Json::Null,
+            ValueRef::Integer(i) => i.into(),
+            ValueRef::Real(r) => r.into(),
+            ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
+            ValueRef::Blob(bytes) => json!(bytes),
+        };
+        out.push((0..width).map(read).collect());
+    }
+    out
+}
+
+/// Ten heroes, with all that names can have in them.
+pub const HEROES: &str = "
+CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, full_name TEXT, height INTEGER);
+INSERT INTO hero (name, full_name, height) VALUES
+  ('Blaze', 'Ann Fire', 170),
+  ('Captain O''Malley', 'Sean O''Malley', 181),
+  ('Doctor, the', 'Smith, John', 175),
+  ('Dwayne \"Rock\" Stone', 'Dwayne Stone', 190),
+  ('Echo', NULL, 160),
+  ('Échappée', 'Zoé Müller', 168),
+  ('007', 'James B', 183),
+  ('Blaze', 'Bob Fire', 176),
+  ('Pipe | Line', '-', 177),
+  ('Zed', 'Zed Zedsson', 210);
+CREATE TABLE power (power TEXT);
+INSERT INTO power VALUES ('Flight'), ('Speed'), ('Strength, super'), ('Mind reading');
+";
+
+/// The number of heroes.
+pub const COUNT: usize = 10;
+/// The columns asked for, in the spec's order.
+pub const COLUMNS: [&str; 4] = ["eye_color", "born", "powers", "motto"];
+
+/// Where the model is, for every spec of these tests.
+pub const MODEL: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+name = "test-model"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 2.0 }
+
+[limits]
+concurrency = 4
+"#;
+
+/// The expansion of the heroes.
+pub const EXPANSION: &str = r#"
+[[expansion]]
+name = "llm"
+about = "Heroes of comics that nobody drew."
+source = "hero"
+key = ["name", "full_name"]
+rows_per_request = 4
+format = "csv"
+"#;
+
+/// Its columns.
+pub const ASKED: &str = r#"
+[[expansion.column]]
+name = "eye_color"
+about = "colour of the eyes"
+values = ["Blue", "Brown", "Green"]
+questions = ["What is the eye colour?"]
+
+[[expansion.column]]
+name = "born"
+type = "integer"
+about = "year of birth"
+
+[[expansion.column]]
+name = "powers"
+many = { table = "llm_power", column = "power" }
+values = { sql = "SELECT power FROM power" }
+
+[[expansion.column]]
+name = "motto"
+about = "what the hero says"
+"#;
+
+/// The spec of the heroes.
+pub fn spec() -> String {
+    [MODEL, EXPANSION, ASKED].concat()
+}
+
+/// The heroes, in csv or JSON; `… list last` has the one-to-many column at the
+/// end, where csv is read in other ways.
+pub fn heroes(endpoint: &Endpoint, format: &str) -> Project {
+    let (format, last) = match format.strip_suffix(" list last") {
+        Some(format) => (format, true),
+        None => (format, false),
+    };
+    let mut columns: Vec<&str> = ASKED.split_inclusive("\n\n").collect();
+    if last {
+        columns.swap(2, 3);
+    }
+    let expansion = EXPANSION.replace("format = \"csv\"", &format!("format = \"{format}\""));
+    Project::new(endpoint, HEROES, &[MODEL, &expansion, &columns.join("\n")].concat())
+}
+
+/// What is true of a hero: another thing for each, so that a value in a wrong
+/// cell cannot hide.
+pub fn truth(column: &str, key: &[Json]) -> Json {
+    let parts: Vec<String> = key
+        .iter()
+        .map(|k| match k {
+            Json::Null => "nobody".to_owned(),
+            Json::String(text) => text.trim().nfc().collect(),
+            other => other.to_string(),
+        })
+        .collect();
+    let name = parts.join(" alias ");
+    let sum = name.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    match column {
+        "eye_color" => ["Blue", "Brown", "Green"][(sum % 3) as usize].into(),
+        "born" => (1900 + sum % 97).into(),
+        "powers" => ["Flight", "Speed", "Strength, super", "Mind reading"]
+            .into_iter()
+            .enumerate()
+            .filter(|(n, _)| sum >> (n + 3) & 1 == 1)
+            .map(|(_, p)| p)
+            .collect(),
+        _ => format!("The {column} of {name}!").into(),
+    }
+}
+
+/// An endpoint that tells the truth about heroes.
+pub fn honest() -> Endpoint {
+    Endpoint::start(truth)
+}
+
+/// Compares every published cell of `llm` with the truth: a value is the right
+/// one and its state `ok`, no value has another state. Returns cells by state.
+pub fn check(project: &Project) -> BTreeMap<String, usize> {
+    check_in(project, "data.sqlite")
+}
+
+/// The same for some database of the project.
+pub fn check_in(project: &Project, database: &str) -> BTreeMap<String, usize> {
+    let mut states = BTreeMap::new();
+    let of: BTreeMap<(String, String), String> = project
+        .rows_of(database, "SELECT key, \"column\", state FROM hqdl_cell WHERE expansion = 'llm'")
+        .into_iter()
+        .map(|r| {
+            let text = |n: usize| r[n].as_str().unwrap().to_owned();
+            ((text(0), text(1)), text(2))
+        })
+        .collect();
+    let rows = project.rows_of(database, "SELECT name, full_name, eye_color, born, motto FROM llm");
+    for row in &rows {
+        let key = &row[..2];
+        let said = |column: &str| {
+            let state = of.get(&(Json::from(key).to_string(), column.to_owned()));
+            state.unwrap_or_else(|| panic!("{key:?} {column} has no state")).clone()
+        };
+        let mut count = |state: String| *states.entry(state).or_insert(0) += 1;
+        for (column, value) in ["eye_color", "born", "motto"].iter().zip(&row[2..]) {
+            let state = said(column);
+            if state == "ok" {
+                assert_eq!(*value, truth(column, key), "{key:?} {column}");
+            } else {
+                assert!(value.is_null(), "{key:?} {column} is {state} and shows {value}");
+            }
+            count(state);
+        }
+        let literal = |k: &Json| match k {
+            Json::Null => "NULL".to_owned(),
+            Json::String(text) => format!("'{}'", text.replace('\'', "''")),
+            other => other.to_string(),
+        };
+        let powers: BTreeSet<String> = project
+            .rows_of(
+                database,
+                &format!(
+                    "SELECT power FROM llm_power WHERE name IS {} AND full_name IS {}",
+                    literal(&key[0]),
+                    literal(&key[1])
+                ),
+            )
+            .iter()
+            .map(|r| r[0].as_str().unwrap().to_owned())
+            .collect();
+        let state = said("powers");
+        if state == "ok" {
+            let right = truth("powers", key);
+            let right: BTreeSet<String> =
+                right.as_array().unwrap().iter().map(|p| p.as_str().unwrap().to_owned()).collect();
+            assert_eq!(powers, right, "{key:?} powers");
+        } else {
+            assert!(powers.is_empty(), "{key:?} powers is {state} and shows {powers:?}");
+        }
+        count(state);
+    }
+    states
+}
+
+/// Checks that every cell of every hero is there and right.
+pub fn check_complete(project: &Project) {
+    let states = check(project);
+    assert_eq!(states, BTreeMap::from([("ok".to_owned(), COUNT * COLUMNS.len())]));
+}
