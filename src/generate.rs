@@ -162,7 +162,7 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     let mut tasks: JoinSet<Result<(), Stopped>> = JoinSet::new();
     let mut stopped = None;
     let mut open = true;
-    // True when the run is to end, for whichever reason: pauses end, and
+    // True when the run is to end, for whichever reason: waits end, and
     // nothing more is asked.
     let (stop, stopping) = watch::channel(false);
     while (open && stopped.is_none()) || !tasks.is_empty() {
@@ -253,7 +253,7 @@ async fn ask(
         biased;
         asked = errand.run() => asked,
         // Waiting for a limit or for better times: nothing is paid for yet.
-        () = stopping_off_wire(stopping.clone(), &errand) => return Ok(Vec::new()),
+        () = stopped_off_wire(stopping, &errand) => return Ok(Vec::new()),
     };
     record.seconds = began.elapsed().as_secs_f64();
     let reply = match asked {
@@ -299,9 +299,9 @@ async fn ask(
     Ok(smaller(again, &cut, attempt + 1))
 }
 
-/// Ends when the run is stopping and the errand is not with the endpoint.
-async fn stopping_off_wire(mut stopping: watch::Receiver<bool>, errand: &Errand<'_>) {
-    if stopping.wait_for(|s| *s).await.is_err() {
+/// Ends when the run is to end and the errand is not with the endpoint.
+async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>) {
+    if stopping.clone().wait_for(|s| *s).await.is_err() {
         std::future::pending::<()>().await;
     }
     while errand.on_wire.load(Ordering::Relaxed) {

@@ -83,26 +83,24 @@ impl Endpoint {
             .with_http_service(Wire { http, limiter: Arc::clone(&limiter) });
         Ok(Self {
             client,
-            key,
             limiter,
             model: settings.name.clone(),
             temperature: settings.temperature,
             // OpenAI's newer models take the new name alone, other servers the old.
             max_output_name: if base == OPENAI { "max_completion_tokens" } else { "max_tokens" },
+            key,
         })
     }
 
     /// Endpoints say keys back in their errors; messages are shown and kept.
     fn without_key(&self, mut error: ModelError) -> ModelError {
-        let (ModelError::Refused { message, .. }
+        let key = self.key.expose_secret();
+        if let ModelError::Refused { message, .. }
         | ModelError::Passing { message, .. }
         | ModelError::TooLong(message)
-        | ModelError::NoAnswer(message)) = &mut error
-        else {
-            return error;
-        };
-        let key = self.key.expose_secret();
-        if key != NO_KEY {
+        | ModelError::NoAnswer(message) = &mut error
+            && key != NO_KEY
+        {
             *message = message.replace(key, "(the key)");
         }
         error

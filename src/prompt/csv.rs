@@ -162,7 +162,7 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> 
         let cells = cells(&fields, checkers).ok()?;
         let vouched = cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.vouches());
         let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
-            && !cells.iter().filter_map(|a| a.repair.as_deref()).any(|r| r.contains("left out"));
+            && !cells.iter().any(Answer::leaves_out);
         let note = Some("the key was not echoed".to_owned());
         (vouched && sound).then(|| Found { row: 0, cells: Ok(cells), note, text: line.to_owned() })
     })
@@ -234,19 +234,10 @@ fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> 
         (n, [list]) if n + 1 == wanted && *list == n => {
             let mut cells: Vec<Answer> =
                 fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
-            // What stands last may be the list, and another column missing.
-            let may_be_list = match fields.last().zip(checkers.get(n.wrapping_sub(1))) {
-                Some((field, _)) if checkers[*list].vouches() => {
-                    checkers[*list].text(field).state == State::Ok
-                }
-                Some((_, before)) => !before.vouches(),
-                None => true,
-            };
             // In free text, the list itself could stand where text was missing.
-            let sure = cells.iter().zip(checkers).all(|(a, c)| {
+            if !cells.iter().zip(checkers).all(|(a, c)| {
                 a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
-            });
-            if may_be_list || !sure {
+            }) {
                 return Err(count());
             }
             cells.push(Answer::without_value(State::Invalid, None));
@@ -321,12 +312,11 @@ fn closing(text: &str, quote: char) -> Option<usize> {
 fn plain(line: &str) -> Option<Vec<String>> {
     let mut inside = false;
     for field in line.split(',').map(str::trim) {
-        inside |= field.starts_with('"');
-        if field.len() > 1 && field.ends_with('"') {
-            inside = false;
-        } else if inside && field.len() > 1 {
+        let ends = field.ends_with('"');
+        if inside && ends {
             return None;
         }
+        inside |= field.starts_with('"') && !(ends && field.len() > 1);
     }
     let bare = |f: &str| f.trim().trim_matches(|c| matches!(c, '\'' | '"' | '`')).trim().to_owned();
     Some(line.split(',').map(bare).collect())

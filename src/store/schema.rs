@@ -27,13 +27,16 @@ impl Catalog for Database {
     }
 
     /// Whether the table or view that stands here now is hqdl's: a table of
-    /// the same name that came after a drop has no index that hqdl made.
+    /// the same name that came after a drop lacks the index that hqdl made.
     fn made_by_hqdl(&self, table: &str) -> bool {
         let sql = "SELECT 1 FROM hqdl_object AS o
              JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
-             WHERE o.name = ?1 AND (o.type = 'view' OR EXISTS (
-               SELECT 1 FROM sqlite_schema AS i JOIN hqdl_object AS m ON m.name = i.name AND m.type = 'index'
-               WHERE i.type = 'index' AND i.tbl_name = s.name COLLATE NOCASE))";
+             WHERE o.name = ?1 AND NOT EXISTS (
+               SELECT 1 FROM hqdl_object AS m
+               WHERE o.type = 'table' AND m.type = 'index' AND m.name = 'hqdl_' || o.name || '_key'
+                 AND NOT EXISTS (
+                   SELECT 1 FROM sqlite_schema AS i
+                   WHERE i.type = 'index' AND i.name = m.name COLLATE NOCASE AND i.tbl_name = s.name COLLATE NOCASE))";
         self.has_bookkeeping() && self.connection().query_row(sql, [table], |_| Ok(())).is_ok()
     }
 

@@ -286,7 +286,7 @@ fn the_key_is_sent_and_is_nowhere_else() {
     // An endpoint that says the key back to whoever sent it.
     let echo = format!("Incorrect API key provided: {SECRET}");
     endpoint.fault(Fault::status(401, &echo, "invalid_api_key"), Times::Once);
-    note(project.materialize(&["-v"]).exits(4));
+    note(project.materialize(&["-v", "--concurrency", "1"]).exits(4));
     endpoint.mend();
     endpoint.fault(Fault::status(500, &echo, "server_error"), Times::Once);
     endpoint.fault_where(Fault::status(413, &echo, "too_large"), Times::Always, |q| {
