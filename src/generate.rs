@@ -7,7 +7,7 @@
 //! stops a run is an endpoint that refuses, a disk that fails, or the user.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub enum Event {
         /// Everything used so far.
         usage: Usage,
     },
+    /// A request failed for good; the run goes on without it.
+    Failed(String),
     /// Something the user should know.
     Warning(String),
 }
@@ -68,6 +70,9 @@ pub enum Stopped {
     /// What was answered cannot be kept.
     #[error(transparent)]
     Facts(#[from] FactsError),
+    /// A request ended in a bug of ours.
+    #[error("a request ended in a bug: {0}")]
+    Bug(String),
     /// The user interrupted.
     #[error("interrupted")]
     Interrupted,
@@ -110,6 +115,8 @@ pub struct Context {
     pub packing: Packing,
     /// Failures since the last success.
     pub failures: AtomicU32,
+    /// Whether any request was answered.
+    pub reached: Arc<AtomicBool>,
     /// The model whose tokenizer counts where the endpoint does not.
     pub tokenizer_of: String,
     /// Loaded when first needed.
@@ -162,20 +169,25 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     let mut tasks: JoinSet<Result<(), Stopped>> = JoinSet::new();
     let mut stopped = None;
     let mut open = true;
+    let mut watching = true;
     // True when the run is to end, for whichever reason: waits end, and
     // nothing more is asked.
     let (stop, stopping) = watch::channel(false);
     while (open && stopped.is_none()) || !tasks.is_empty() {
         tokio::select! {
             biased;
-            changed = interrupt.wait_for(|i| *i), if stopped.is_none() => {
+            changed = interrupt.wait_for(|i| *i), if stopped.is_none() && watching => {
                 if changed.is_ok() {
                     stopped = Some(Stopped::Interrupted);
                 }
+                // Nobody is left who could interrupt.
+                watching = changed.is_ok();
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
-                if let Ok(Err(why)) = ended {
-                    stopped.get_or_insert(why);
+                match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => { stopped.get_or_insert(why); }
+                    Err(bug) => { stopped.get_or_insert(Stopped::Bug(bug.to_string())); }
                 }
             }
             cut = cuts.recv(), if open && stopped.is_none() && tasks.len() < context.concurrency.max(1) => {
@@ -259,6 +271,7 @@ async fn ask(
     let reply = match asked {
         Ok(reply) => {
             context.failures.store(0, Ordering::Relaxed);
+            context.reached.store(true, Ordering::Relaxed);
             reply
         }
         Err(error @ (ModelError::Refused { .. } | ModelError::Budget(_))) => {
@@ -266,10 +279,13 @@ async fn ask(
         }
         Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(&cut, attempt)),
         Err(error) => {
-            if matches!(error, ModelError::Passing { .. })
-                && context.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES
-            {
-                return Err(Stopped::Gone(error.to_string()));
+            (context.listener)(&Event::Failed(error.to_string()));
+            if matches!(error, ModelError::Passing { .. }) {
+                let failures = context.failures.fetch_add(1, Ordering::Relaxed) + 1;
+                // Nothing ever got through: it is not there.
+                if failures >= FAILURES || !context.reached.load(Ordering::Relaxed) {
+                    return Err(Stopped::Gone(error.to_string()));
+                }
             }
             context.keep_failure(&cut, record, &error.to_string()).await?;
             return Ok(Vec::new());
@@ -350,32 +366,42 @@ impl Context {
         let on_paper = self.on_paper(cut);
         let checkers: Vec<&Checker> =
             on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
-        let outcomes = if reply.refused {
-            let why = || RowOutcome::Failed {
-                state: State::Refused,
-                why: "the model refused".to_owned(),
-                raw: reply.content.clone(),
-            };
-            cut.gaps.iter().map(|_| why()).collect()
-        } else {
-            let names = self.expansion.key.names();
-            completion::read(
-                &reply.content,
-                reply.truncated,
-                &keys,
-                names,
-                &frame.columns,
-                &checkers,
-            )
-        };
+        let names = self.expansion.key.names();
+        let mut outcomes = completion::read(
+            &reply.content,
+            reply.truncated,
+            &keys,
+            names,
+            &frame.columns,
+            &checkers,
+        );
+        if reply.refused {
+            // What was written before the refusal counts; the rest was refused.
+            for outcome in &mut outcomes {
+                if let RowOutcome::Failed { state, why, .. } = outcome {
+                    *state = State::Refused;
+                    "the model refused".clone_into(why);
+                }
+            }
+        }
+        // Who is refused in company may be answered alone.
+        let company = cut.gaps.len() > 1 && !self.model.repeats_itself();
         let mut facts = Vec::new();
         let mut again: Again = BTreeMap::new();
         for (gap, outcome) in cut.gaps.iter().zip(outcomes) {
             let answers: Vec<Answer> = match outcome {
                 RowOutcome::Read(answers) => answers,
+                RowOutcome::Failed { state: State::Refused, .. } if company => {
+                    again.entry(cut.columns.clone()).or_default().push(gap.clone());
+                    continue;
+                }
                 RowOutcome::Failed { state: State::Invalid, .. } if !last => {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
+                }
+                // What a recording lacks was never said.
+                RowOutcome::Failed { .. } if reply.partial => {
+                    vec![Answer::without_value(State::Error, None); on_paper.len()]
                 }
                 RowOutcome::Failed { state, why, raw } => {
                     let answer = Answer {
@@ -387,9 +413,15 @@ impl Context {
                     vec![answer; on_paper.len()]
                 }
             };
+            let said = answers.into_iter().map(|a| match (a.state, &a.raw) {
+                (State::Invalid, None) if reply.partial => {
+                    Answer::without_value(State::Error, None)
+                }
+                _ => a,
+            });
             let (unread, read): (Vec<_>, Vec<_>) = on_paper
                 .iter()
-                .zip(answers)
+                .zip(said)
                 .filter(|(c, _)| cut.columns.contains(c))
                 .partition(|(_, a)| a.state == State::Invalid && !last);
             if !unread.is_empty() {

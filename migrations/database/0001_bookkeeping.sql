@@ -46,7 +46,7 @@ CREATE TABLE hqdl_record (
 -- column is a JSON array; tokens and price are the cell's share of its request.
 CREATE VIEW hqdl_cell AS
 SELECT r.expansion AS expansion,
-       e.columns ->> ('$."' || c.key || '"') AS "table",
+       (SELECT t.value FROM json_each(e.columns) AS t WHERE t.key = c.key) AS "table",
        r.key AS key,
        c.key AS "column",
        c.value ->> 0 AS state,

@@ -1,6 +1,10 @@
 -- The journal: every completion that was asked for and the facts read from it.
 -- It is the record of truth; the sled index beside it can be rebuilt from here.
 
+-- Which journal this is: an index made from another one is of no use here.
+CREATE TABLE journal (id TEXT NOT NULL);
+INSERT INTO journal VALUES (lower(hex(randomblob(16))));
+
 CREATE TABLE run (
   id         INTEGER PRIMARY KEY,
   started_at TEXT NOT NULL,

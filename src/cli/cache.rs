@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::progress::thousands;
 use super::{CacheFlags, Talk, session};
 use crate::cell::Tally;
-use crate::facts::Facts;
+use crate::facts::{Facts, FactsError};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -184,9 +184,17 @@ fn export(facts: &Facts, file: Option<&PathBuf>, talk: Talk) -> Result<(), Failu
     let count = match file {
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
-            let count = facts.export(&mut out)?;
-            out.flush().map_err(failed)?;
-            count
+            let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+            match facts.export(&mut out) {
+                // A reader that has seen enough (| head) is no failure.
+                Err(FactsError::File { error, .. }) if closed(&error) => return Ok(()),
+                exported => {
+                    out.flush()
+                        .or_else(|e| if closed(&e) { Ok(()) } else { Err(e) })
+                        .map_err(failed)?;
+                    exported?
+                }
+            }
         }
         Some(path) => {
             let mut out = BufWriter::new(File::create(path).map_err(failed)?);

@@ -105,6 +105,7 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             "check that the endpoint of `base_url` is up; everything answered is kept, run this again to go on".to_owned(),
             REFUSED,
         ),
+        Stopped::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
         Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), WRONG_INPUT),
     }
 }
@@ -158,7 +159,7 @@ impl From<MaterializeError> for Failure {
                 Self::Message { message, hint, exit }
             }
             MaterializeError::NoColumn(_) => {
-                Self::input(error.to_string(), "`hqdl check SPEC` lists the columns")
+                Self::input(error.to_string(), "`hqdl plan SPEC` lists the columns")
             }
             MaterializeError::Where(_) => Self::input(
                 error.to_string(),

@@ -40,7 +40,7 @@ pub struct SelectionFlags {
     #[arg(long = "where", value_name = "SQL")]
     filter: Option<String>,
     /// Ask again for a column, whatever is known.
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     refresh: Vec<String>,
     /// Ask again for cells that were answered without a value.
     #[arg(long)]
@@ -52,9 +52,12 @@ impl SelectionFlags {
     pub fn selection(&self) -> Selection {
         Selection {
             limit: self.limit,
-            columns: self.columns.clone(),
+            columns: self
+                .columns
+                .as_ref()
+                .map(|all| all.iter().map(|c| c.trim().to_owned()).collect()),
             filter: self.filter.clone(),
-            refresh: self.refresh.clone(),
+            refresh: self.refresh.iter().map(|c| c.trim().to_owned()).collect(),
             retry_failed: self.retry_failed,
         }
     }
@@ -66,24 +69,41 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     session::warn(&session.warnings, talk);
     let command = format!("materialize {}", options.spec.display());
     let facts = session::facts(&options.flags.cache, &command)?;
-    let model = model::connect(&session.spec.model, &session.spec.limits)?;
+    let model = model::connect(&session.spec)?;
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
     let interrupt = interrupts();
-    let report = work.materialize(&command, &listener, &interrupt)?;
+    let mut report = work.materialize(&command, &listener, &interrupt)?;
     progress.finish();
     let seconds = progress.seconds();
+    // With --json, `done` is the last line whatever happened.
+    let failure = failure(&mut report);
+    let exit = match &failure {
+        Some(failure) => failure.print(talk.json),
+        None => ExitCode::from(exit_of(&report)),
+    };
     if talk.json {
         print_json(&report, seconds);
     } else if !talk.quiet {
         print(&report, &session.spec, seconds);
     }
-    if let Some(why) = report.stopped.as_deref() {
-        let (message, hint, exit) = stopped(why);
-        return Err(Failure::Message { message, hint, exit });
+    Ok(exit)
+}
+
+/// What ended the run before its end, or kept it from publishing.
+fn failure(report: &mut Report) -> Option<Failure> {
+    if let Some(failed) = report.failed.take() {
+        return Some(failed.into());
     }
-    let complete = report.cells.without_value() == 0 && report.unasked == 0;
-    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+    let (message, hint, exit) = stopped(report.stopped.as_deref()?);
+    Some(Failure::Message { message, hint, exit })
+}
+
+fn exit_of(report: &Report) -> u8 {
+    let complete = report.cells.without_value() == 0
+        && report.unasked == 0
+        && report.asked.get(State::Error) == 0;
+    if complete { 0 } else { INCOMPLETE }
 }
 
 /// Ctrl-C once: end with everything kept. Twice: end now; what is in flight is lost.
@@ -147,6 +167,13 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
         thousands(report.cells.total() + report.unasked),
         states.join(", ")
     );
+    let errors = report.asked.get(State::Error);
+    if let Some(why) = report.last_error.as_ref().filter(|_| errors > 0) {
+        anstream::println!(
+            "failed     {} cells this time, and will be asked again: {why}",
+            thousands(errors)
+        );
+    }
     anstream::println!("reused     {}", thousands(report.reused));
     anstream::println!("requests   {}", thousands(report.usage.requests));
     anstream::println!(

@@ -104,10 +104,10 @@ struct ModelFlags {
 #[derive(Debug, Clone, Args)]
 struct CacheFlags {
     /// The directory of the facts [default: the user's data directory].
-    #[arg(long, value_name = "DIR", env = "HQDL_CACHE")]
+    #[arg(long, global = true, value_name = "DIR", env = "HQDL_CACHE")]
     cache: Option<PathBuf>,
     /// Start without facts and keep none, whatever --cache and `HQDL_CACHE` say.
-    #[arg(long)]
+    #[arg(long, global = true)]
     no_cache: bool,
 }
 

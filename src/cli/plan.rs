@@ -27,7 +27,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &options.flags, None)?;
     session::warn(&session.warnings, talk);
     let facts = session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()))?;
-    let model = model::for_planning(&session.spec.model)?;
+    let model = model::for_planning(&session.spec)?;
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
     let (plan, remarks) = work.plan()?;

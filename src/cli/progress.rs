@@ -26,6 +26,7 @@ struct State {
     said: Instant,
     total: u64,
     done: u64,
+    failed: u64,
 }
 
 impl Progress {
@@ -41,7 +42,8 @@ impl Progress {
             bar.set_style(style);
         }
         let now = Instant::now();
-        let state = Arc::new(Mutex::new(State { began: now, said: now, total: 0, done: 0 }));
+        let state =
+            Arc::new(Mutex::new(State { began: now, said: now, total: 0, done: 0, failed: 0 }));
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
         let listener: Listener = Arc::new(move |event: &Event| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,6 +99,15 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
             } else if plain && state.said.elapsed() >= LINE_EVERY {
                 state.said = Instant::now();
                 anstream::eprintln!("{}/{} cells, {}", state.done, state.total, used(usage));
+            }
+        }
+        // The first few say what is wrong; the rest would say it again.
+        Event::Failed(message) => {
+            state.failed += 1;
+            if talk.json {
+                anstream::println!("{}", json!({ "event": "failed", "message": message }));
+            } else if !talk.quiet && state.failed <= 3 {
+                bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
             }
         }
         Event::Warning(message) => {

@@ -158,7 +158,8 @@ fn print(cell: &Origin) {
     };
     line("value", value);
     line("said", cell.raw.clone());
-    line("repaired", cell.repair.clone());
+    let shows = matches!(cell.state.as_str(), "ok" | "overridden");
+    line(if shows { "repaired" } else { "reason" }, cell.repair.clone());
     line("error", cell.error.clone());
     line("model", cell.model.clone());
     line("asked", cell.asked_at.clone());

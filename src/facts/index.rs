@@ -40,15 +40,21 @@ pub struct Record {
 }
 
 impl Record {
-    /// Takes a later fact in. An error never replaces an answer.
+    /// Takes a later fact in. What is no answer (an error, a refusal, words
+    /// that cannot be read) never replaces a value that still holds; the
+    /// model's own "unknown" does.
     pub fn merge(&mut self, fact: Fact) {
-        match self.facts.iter_mut().find(|f| f.meaning == fact.meaning && f.model == fact.model) {
-            None => self.facts.push(fact),
-            Some(kept) => {
-                if fact.answer.state != State::Error || kept.answer.state == State::Error {
-                    *kept = fact;
-                }
-            }
+        let same = |f: &&mut Fact| f.meaning == fact.meaning && f.model == fact.model;
+        let Some(kept) = self.facts.iter_mut().find(same) else {
+            self.facts.push(fact);
+            return;
+        };
+        let (old, new) = (kept.answer.state, fact.answer.state);
+        let no_answer = !new.shows() && new != State::Unknown;
+        let worse = old.shows() && no_answer && kept.list == fact.list;
+        let error = new == State::Error && old != State::Error;
+        if !worse && !error {
+            *kept = fact;
         }
     }
 }
@@ -58,6 +64,8 @@ impl Record {
 pub struct Index {
     db: sled::Db,
     path: PathBuf,
+    /// The journal it is made from.
+    journal: String,
 }
 
 impl Index {
@@ -67,14 +75,14 @@ impl Index {
     /// [`FactsError`] when it cannot be made at all.
     pub fn open(path: &Path, journal: &Journal) -> Result<Self, FactsError> {
         let index = match open(path) {
-            Ok(db) => Self { db, path: path.to_owned() },
+            Ok(db) => Self { db, path: path.to_owned(), journal: journal.id()? },
             // Damaged: the journal has everything, so begin again.
             Err(_) => {
                 std::fs::remove_dir_all(path)
                     .map_err(|error| FactsError::File { path: path.to_owned(), error })?;
                 let db = open(path)
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?;
-                Self { db, path: path.to_owned() }
+                Self { db, path: path.to_owned(), journal: journal.id()? }
             }
         };
         let behind = index.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
@@ -178,13 +186,13 @@ impl Index {
 
     fn head(&self) -> Option<i64> {
         let bytes = self.db.get(HEAD).ok().flatten()?;
-        let (version, head): (i64, i64) = postcard::from_bytes(&bytes).ok()?;
-        (version == VERSION).then_some(head)
+        let (version, journal, head): (i64, String, i64) = postcard::from_bytes(&bytes).ok()?;
+        (version == VERSION && journal == self.journal).then_some(head)
     }
 
     fn set_head(&self, head: i64) -> Result<(), FactsError> {
-        let bytes =
-            postcard::to_stdvec(&(VERSION, head)).map_err(|e| self.failed(&e.to_string()))?;
+        let bytes = postcard::to_stdvec(&(VERSION, &self.journal, head))
+            .map_err(|e| self.failed(&e.to_string()))?;
         self.db.insert(HEAD, bytes).map(|_| ()).map_err(|e| self.error(&e))
     }
 

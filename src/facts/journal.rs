@@ -265,6 +265,11 @@ impl Journal {
         insert.insert(params![completion, entity.as_str(), Json::Array(cells).to_string()])
     }
 
+    /// Which journal this is.
+    pub(super) fn id(&self) -> Result<String, FactsError> {
+        self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
+    }
+
     /// The last line of the journal.
     pub(super) fn head(&self) -> Result<i64, FactsError> {
         self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
@@ -356,7 +361,8 @@ impl Journal {
         self.run(|c| {
             c.query_row(
                 "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
-                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0) FROM completion",
+                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0)
+                 FROM completion WHERE content IS NOT NULL",
                 [],
                 |r| {
                     Ok(Totals {

@@ -158,6 +158,10 @@ impl Facts {
             .unwrap_or_default()
             .as_nanos();
         let dir = std::env::temp_dir().join(format!("hqdl-{}-{nanos}", std::process::id()));
+        let mut make = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
+        make.create(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
         let mut facts = Self::open(&dir, "hqdl --no-cache")?;
         facts.temporary = true;
         Ok(facts)

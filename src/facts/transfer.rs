@@ -67,7 +67,8 @@ impl Facts {
         Ok(count)
     }
 
-    /// Takes in facts written by [`Facts::export`]; returns how many. All or
+    /// Takes in facts written by [`Facts::export`]; returns how many were news:
+    /// what is known and newer stays. All or
     /// nothing: one bad line and none is taken. An import is not a request, so
     /// its tokens and price are not counted again.
     ///
@@ -88,7 +89,7 @@ impl Facts {
         let journal = self.journal();
         let run = journal.begin("cache import", "")?;
         let mut batches: Vec<Batch> = Vec::new();
-        let count = lines.len() as u64;
+        let mut count = lines.len() as u64;
         for line in lines {
             let completion = Completion {
                 run,
@@ -104,6 +105,16 @@ impl Facts {
                 completion: 0,
                 answer: line.answer,
             };
+            // What is known and newer stays.
+            let known = self.index().get(&line.entity)?.unwrap_or_default();
+            let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
+            if let Some(kept) = known.facts.iter().find(same) {
+                let asked_at = journal.completion(kept.completion)?.map(|(c, _)| c.asked_at);
+                if asked_at.is_some_and(|kept| kept >= completion.asked_at) {
+                    count -= 1;
+                    continue;
+                }
+            }
             // Lines of one request stand together.
             let same = batches.last_mut().filter(|b| {
                 b.completion.prompt_hash == completion.prompt_hash

@@ -1,12 +1,14 @@
 //! Asking for all that is missing: the walk over the keys on this thread, the
 //! requests on the runtime's.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
+use crate::cell::Tally;
 use crate::facts::{FactsError, Writer, journal::Outcome};
 use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
 use crate::model::budget::{Budget, Caps};
@@ -32,6 +34,9 @@ impl Work<'_> {
         let (run, budget) = self.begin(command)?;
         let writer = Arc::new(self.facts.writer());
         let usage = Arc::new(Mutex::new(Usage::default()));
+        let reached = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Mutex::new((Tally::default(), None)));
+        let listener = &watching(listener, &seen);
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.plan.columns.iter().map(ColumnPlan::cells).sum();
             if cells == 0 {
@@ -57,6 +62,7 @@ impl Work<'_> {
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
+                reached: Arc::clone(&reached),
                 tokenizer_of: self.spec.model.name.clone(),
                 tokenizer: OnceLock::new(),
             });
@@ -68,10 +74,7 @@ impl Work<'_> {
             match runtime.block_on(generating) {
                 Ok(Ok(())) => {}
                 Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
-                Err(panic) => {
-                    let message = format!("a request ended in a bug: {panic}");
-                    report.stopped = Some(Arc::new(Stopped::Gone(message)));
-                }
+                Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
             }
             walked?;
             if report.stopped.is_some() {
@@ -79,6 +82,8 @@ impl Work<'_> {
             }
         }
         report.usage = *usage.lock().unwrap_or_else(PoisonError::into_inner);
+        (report.asked, report.last_error) =
+            seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         close(writer);
         let outcome = match report.stopped.as_deref() {
             None => Outcome::Complete,
@@ -94,9 +99,8 @@ impl Work<'_> {
     /// budget is what that one left. Spending of the day counts in the budget
     /// of the day.
     fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
-        let spec = self.spec.path.canonicalize().unwrap_or_else(|_| self.spec.path.clone());
         let journal = self.facts.journal();
-        let (run, spent) = journal.begin_or_go_on(command, &spec.display().to_string())?;
+        let (run, spent) = journal.begin_or_go_on(command, &self.spec.full_path())?;
         let limits = &self.spec.limits;
         let mut usd = limits.budget_usd;
         if let Some(of_day) = limits.budget_usd_per_day {
@@ -121,7 +125,7 @@ impl Work<'_> {
                 return Ok(());
             }
             let record = self.facts.index().get(&key.entity)?;
-            let open = self.open_cells(n, key, record.as_ref(), asked_keys);
+            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys);
             if open.ask.is_empty() {
                 return Ok(());
             }
@@ -145,6 +149,25 @@ impl Work<'_> {
         }
         Ok(())
     }
+}
+
+/// How cells ended, and the last request that failed.
+type Seen = Arc<Mutex<(Tally, Option<String>)>>;
+
+/// Notes what a run brings, and tells the listener.
+fn watching(listener: &Listener, seen: &Seen) -> Listener {
+    let (listener, seen) = (Arc::clone(listener), Arc::clone(seen));
+    Arc::new(move |event: &Event| {
+        {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            match event {
+                Event::Kept { cells, .. } => seen.0.merge(cells),
+                Event::Failed(message) => seen.1 = Some(message.clone()),
+                Event::Begin { .. } | Event::Warning(_) => {}
+            }
+        }
+        listener(event);
+    })
 }
 
 /// Ends the writing thread; everything it was given is kept before.

@@ -24,6 +24,7 @@ use crate::overrides::{Overrides, OverridesError};
 use crate::plan::{ColumnPlan, Plan};
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
+use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
@@ -74,7 +75,7 @@ pub struct Selection {
 }
 
 /// What a run did.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Report {
     /// All cells of the expansions, by state.
     pub cells: Tally,
@@ -94,6 +95,12 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Why the run ended before its end.
     pub stopped: Option<Arc<Stopped>>,
+    /// Why what is known could not be published; it is kept all the same.
+    pub failed: Option<MaterializeError>,
+    /// Cells this run asked for, by how they ended.
+    pub asked: Tally,
+    /// Why a request failed, the last time one did.
+    pub last_error: Option<String>,
 }
 
 /// A spec with everything a run needs: its database, its facts, its model.
@@ -213,50 +220,71 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
-        // The target is opened before anything is paid for.
-        let output = match &self.spec.output {
-            None => None,
-            Some(output) => Some(self.database.copy_to(output)?),
-        };
+        let target = Target::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 =
             surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
-        if missing == 0 && self.stands(output.as_ref(), &surveys) {
+        if missing == 0
+            && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys))
+        {
             surveys.iter().for_each(|s| {
                 report.cells.merge(&s.cells);
                 report.unasked += s.unasked;
             });
             return Ok(report);
         }
-        let target = match output {
-            Some(copy) => copy,
-            None => Database::open_writable(&self.spec.database)?,
-        };
+        // Before anything is paid for.
+        target.try_writing()?;
         if missing > 0 {
             self.fill(&surveys, command, listener, interrupt, &mut report)?;
         }
-        self.publish(&surveys, &target, listener, &mut report)?;
+        // A run that brought nothing has nothing to show; what stands may be
+        // another model's, and is better than NULLs.
+        let nothing = missing > 0 && report.asked.total() == report.asked.get(State::Error);
+        if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
+        {
+            surveys.iter().for_each(|s| {
+                report.cells.merge(&s.cells);
+                report.unasked += s.unasked;
+            });
+            report.cells.merge(&report.asked.clone());
+            report.unasked += missing - report.asked.total().min(missing);
+            listener(&Event::Warning(
+                "nothing was answered, so the tables stay as they were".to_owned(),
+            ));
+            return Ok(report);
+        }
+        let published = self.publish(&surveys, &target, listener, &mut report);
+        report.failed = published.err();
         Ok(report)
     }
 
-    /// Whether everything stands in the target as the surveys found it.
-    fn stands(&self, output: Option<&Database>, surveys: &[Survey<'_>]) -> bool {
-        let target = output.unwrap_or(self.database);
+    /// Whether everything stands in a database as the surveys found it.
+    fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
+        let same = |(e, s): (&Expansion, &Survey<'_>)| {
+            db.is_published(e, &s.digest.text(self.spec, self.model.name(), e))
+        };
+        self.spec.expansions.iter().zip(surveys).all(same)
+    }
+
+    /// Whether all expansions have been published to a database before.
+    fn is_published_at_all(&self, db: &Database) -> bool {
+        let before = db.published().unwrap_or_default();
         self.spec
             .expansions
             .iter()
-            .zip(surveys)
-            .all(|(e, s)| target.is_published(e, &s.digest.text(self.spec, self.model.name(), e)))
+            .all(|e| before.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
     }
 
     /// Writes the tables from the facts, in one transaction.
     fn publish(
         &self,
         surveys: &[Survey<'_>],
-        target: &Database,
+        target: &Target,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(target)?;
+        let place = target.prepare(self.database)?;
+        let publication = Publication::begin(place.database(), self.spec)?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -272,7 +300,7 @@ impl<'w> Work<'w> {
                         mark.as_deref(),
                     );
                     let record = found.map(|(record, _)| record);
-                    let looked = self.open_cells(n, key, record.as_ref(), 0).looked;
+                    let looked = self.open_cells(n, key, &key.columns, record.as_ref(), 0).looked;
                     let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
                     for (column, looked) in &looked {
                         let cell = looked.shown();
@@ -314,6 +342,7 @@ impl<'w> Work<'w> {
             listener(&Event::Warning(warning));
         }
         publication.commit()?;
+        place.finish()?;
         report.published = true;
         Ok(())
     }

@@ -60,7 +60,7 @@ impl<'w> Work<'w> {
             }
             plan.keys += 1;
             let record = found.map(|(record, _)| record);
-            let open = self.open_cells(n, key, record.as_ref(), asked_keys);
+            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys);
             asked_keys += u64::from(!open.ask.is_empty());
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
@@ -107,6 +107,7 @@ impl<'w> Work<'w> {
         &'r self,
         n: usize,
         key: &KeyRow,
+        columns: &[bool],
         record: Option<&'r Record>,
         asked_keys: u64,
     ) -> Open<'r> {
@@ -115,8 +116,7 @@ impl<'w> Work<'w> {
             Some(word) => Looked::Overridden(word),
             None => Looked::Fact(wanted.find(record, c)),
         };
-        let looked: Vec<(usize, Looked<'r>)> = key
-            .columns
+        let looked: Vec<(usize, Looked<'r>)> = columns
             .iter()
             .enumerate()
             .filter(|(_, asked)| **asked)

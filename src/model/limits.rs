@@ -22,7 +22,7 @@ const REQUEST_BURST: u32 = 200;
 /// The same for tokens, which come in larger pieces.
 const TOKEN_BURST: u32 = 60;
 /// The longest an endpoint's word is believed when it says to wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// Admits requests at the rate that is allowed.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 
 use self::budget::{Budget, Reached};
-use self::limits::Limiter;
+use self::limits::{LONGEST_WAIT, Limiter};
 use crate::prompt::Prompt;
-use crate::spec::{Format, Limits, ModelSettings, PriceTable, Provider};
+use crate::spec::{Format, PriceTable, Provider, Spec};
 use crate::usage::Spent;
 pub use crate::usage::Tokens;
 
@@ -39,6 +39,8 @@ pub struct Reply {
     pub truncated: bool,
     /// Whether the endpoint says that this is a refusal.
     pub refused: bool,
+    /// Whether what is missing was never said: a recording of single cells.
+    pub partial: bool,
     /// Tokens, as the endpoint counts them; `None` when it does not say.
     pub tokens: Option<Tokens>,
 }
@@ -153,18 +155,27 @@ pub trait Model: Send + Sync {
 ///
 /// # Errors
 /// [`SetupError`] when its key or its recordings are missing.
-pub fn connect(settings: &ModelSettings, limits: &Limits) -> Result<Arc<dyn Model>, SetupError> {
+pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    let (settings, limits) = (&spec.model, &spec.limits);
     match settings.provider {
         Provider::Openai => {
             let limiter = Limiter::new(limits.requests_per_minute, limits.tokens_per_minute);
             Ok(Arc::new(openai::Endpoint::new(settings, limiter)?))
         }
-        Provider::Replay => recordings(settings),
+        Provider::Replay => recordings(spec),
     }
 }
 
-fn recordings(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
-    Ok(Arc::new(replay::Recordings::open(&settings.name, &settings.recordings)?))
+fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    let mut recordings = replay::Recordings::open(&spec.model.name, &spec.model.recordings)?;
+    for column in spec.expansions.iter().flat_map(|e| &e.columns) {
+        column
+            .bindings
+            .iter()
+            .filter(|b| b.sql.is_none())
+            .for_each(|b| recordings.means(&b.ask, &column.name));
+    }
+    Ok(Arc::new(recordings))
 }
 
 /// The model that the settings name, for plans: its name and habits, without
@@ -172,10 +183,10 @@ fn recordings(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
 ///
 /// # Errors
 /// [`SetupError`] when its recordings cannot be read.
-pub fn for_planning(settings: &ModelSettings) -> Result<Arc<dyn Model>, SetupError> {
-    match settings.provider {
-        Provider::Openai => Ok(Arc::new(Planned(settings.name.clone()))),
-        Provider::Replay => recordings(settings),
+pub fn for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    match spec.model.provider {
+        Provider::Openai => Ok(Arc::new(Planned(spec.model.name.clone()))),
+        Provider::Replay => recordings(spec),
     }
 }
 
@@ -229,7 +240,7 @@ impl Errand<'_> {
                 let chance = fastrand::f64();
                 match error {
                     ModelError::Passing { wait: Some(wait), .. } => {
-                        pause.map(|_| *wait + FIRST_PAUSE.mul_f64(chance))
+                        pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
                     }
                     _ => pause.map(|p| p.mul_f64(chance)),
                 }

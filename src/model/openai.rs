@@ -3,7 +3,7 @@
 //! async-openai speaks the API; one tower service of ours sits below it and
 //! keeps what it would lose: the status of failures whose body is no `OpenAI`
 //! error, and how long the endpoint asks to wait. Its own retry is not in play;
-//! [`super::ask_patiently`] retries outside.
+//! [`super::Errand`] retries outside.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -186,6 +186,7 @@ pub fn read(json: &Json) -> Result<Reply, ModelError> {
     Ok(Reply {
         content: if content.is_empty() { refusal } else { content }.to_owned(),
         truncated: finish == "length",
+        partial: false,
         refused: !refusal.is_empty() || finish == "content_filter",
         tokens,
     })

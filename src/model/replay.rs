@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::{Asking, Model, ModelError, Reply, SetupError, Tokens, openai};
 use crate::prompt::{Prompt, Question};
@@ -54,6 +54,21 @@ impl Recordings {
         Ok(recordings)
     }
 
+    /// Says that a question asks for a column, so that facts recorded under the
+    /// question are found by the column's name.
+    pub fn means(&mut self, question: &str, column: &str) {
+        let (question, column) = (normal(question), normal(column));
+        let found: Vec<_> = self
+            .facts
+            .iter()
+            .filter(|((q, _), _)| *q == question)
+            .map(|((_, value), answer)| (value.clone(), answer.clone()))
+            .collect();
+        for (value, answer) in found {
+            self.facts.entry((column.clone(), value)).or_insert(answer);
+        }
+    }
+
     fn read(&mut self, path: &Path, hasher: &mut blake3::Hasher) -> Result<(), SetupError> {
         let bad = |line: usize, message: String| SetupError::Recording {
             path: path.display().to_string(),
@@ -91,8 +106,7 @@ impl Recordings {
                 cached_input: 0,
                 output: number("completion_tokens").unwrap_or(0),
             });
-            let reply =
-                Reply { content: content.to_owned(), truncated: false, refused: false, tokens };
+            let reply = Reply { content: content.to_owned(), tokens, ..Reply::default() };
             self.rows.insert(canonical(keys), reply);
         } else if let Some(question) = json.get("question").and_then(Json::as_str) {
             let value = json.get("value").ok_or("`value` is missing")?;
@@ -130,19 +144,26 @@ impl Recordings {
         {
             return Ok(reply.clone());
         }
-        let mut known = 0;
-        let content = question.answer(|row, column| {
+        let mut rows = Vec::new();
+        for row in &question.rows {
             let value = normal(&row.key_text());
-            let fact = [&column.name, &column.about]
-                .into_iter()
-                .find_map(|q| self.facts.get(&(normal(q), value.clone())));
-            known += usize::from(fact.is_some());
-            fact.cloned().unwrap_or(Json::Null)
-        });
-        if known == 0 {
+            let mut cells = serde_json::Map::new();
+            for column in &question.columns {
+                let names = [normal(&column.name), normal(&column.about)];
+                let fact = names.into_iter().find_map(|q| self.facts.get(&(q, value.clone())));
+                if let Some(fact) = fact {
+                    cells.insert(column.name.clone(), fact.clone());
+                }
+            }
+            if !cells.is_empty() {
+                rows.push(json!({ "row": row.number, "key": row.key, "cells": cells }));
+            }
+        }
+        if rows.is_empty() {
             return Err(ModelError::NoAnswer("the recordings hold no answer to this".to_owned()));
         }
-        Ok(Reply { content, ..Reply::default() })
+        let content = json!({ "rows": rows }).to_string();
+        Ok(Reply { content, partial: true, ..Reply::default() })
     }
 }
 

@@ -114,6 +114,8 @@ struct Reading {
     good: usize,
     /// Fields that still stand in quotes: the line was quoted in another way.
     wrapped: usize,
+    /// Fields after the key.
+    fields: usize,
 }
 
 impl Reading {
@@ -124,9 +126,13 @@ impl Reading {
         (self.found.cells.is_ok(), self.place.fit, Reverse(wrapped), self.good)
     }
 
-    /// Beyond doubt: no other reading need be tried.
+    /// Beyond doubt: the key as it was given, and a field a column. What such
+    /// a field holds may be wrong; reading the line another way would only put
+    /// pieces of it elsewhere.
     fn is_sure(&self, columns: usize) -> bool {
-        self.place.fit == Fit::Exactly && self.good == columns
+        self.place.fit == Fit::Exactly
+            && self.fields == columns
+            && (self.wrapped == 0 || self.good == columns)
     }
 }
 
@@ -187,7 +193,7 @@ fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) ->
         .filter(|f| f.len() > 1 && f.starts_with(['\'', '"']) && f.ends_with(['\'', '"']))
         .count();
     let found = Found { row: place.row, cells, note, text: line.to_owned() };
-    Some(Reading { place, found, good, wrapped })
+    Some(Reading { place, found, good, wrapped, fields: rest.len() })
 }
 
 /// The fields after the key, as cells; or why they cannot be told apart.

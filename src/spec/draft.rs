@@ -129,13 +129,19 @@ impl Draft {
         self.output.clone().or(said).filter(|o| *o != self.database())
     }
 
-    /// Says that the database itself is the problem.
+    /// Says that the database itself is the problem, with everything else that
+    /// can be told without it.
     #[must_use]
     pub fn database_problem(&self, message: &str, help: &str) -> Problems {
+        let mut all = match self.check(&Absent) {
+            Ok((_, problems)) | Err(problems) => problems,
+        };
+        let said = |path: &shape::Path| path.first() == Some(&Step::from("database"));
+        if self.database.is_none() && self.shape_problems.iter().any(|(path, _)| said(path)) {
+            return all;
+        }
         let (tree, _) = Tree::parse(&self.text);
-        let mut problems: Vec<Problem> =
-            self.shape_problems.iter().map(|(_, p)| p.clone()).collect();
-        problems.push(Problem {
+        all.problems.push(Problem {
             severity: Severity::Error,
             message: message.to_owned(),
             span: tree
@@ -144,7 +150,8 @@ impl Draft {
             label: "this database".to_owned(),
             help: Some(help.to_owned()),
         });
-        Problems { path: self.path.clone(), text: self.text.clone(), problems }
+        all.problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
+        all
     }
 
     /// Checks the spec against its database. Warnings come with the spec.
@@ -160,7 +167,6 @@ impl Draft {
             problems: self.shape_problems.iter().map(|(_, p)| p.clone()).collect(),
             names: HashMap::new(),
             asked: HashMap::new(),
-            secret: None,
         };
         let spec = Spec {
             path: self.path.clone(),
@@ -188,11 +194,7 @@ impl Draft {
         let mut problems = check.problems;
         problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
         let failed = problems.iter().any(|p| p.severity == Severity::Error);
-        let mut text = self.text.clone();
-        if let Some(span) = check.secret {
-            text.replace_range(span.clone(), &"*".repeat(span.len()));
-        }
-        let problems = Problems { path: self.path.clone(), text, problems };
+        let problems = self.problems(problems);
         if failed { Err(problems) } else { Ok((spec, problems)) }
     }
 
@@ -212,7 +214,7 @@ impl Draft {
     /// Problems of this spec, from elsewhere.
     #[must_use]
     pub fn problems(&self, problems: Vec<Problem>) -> Problems {
-        Problems { path: self.path.clone(), text: self.text.clone(), problems }
+        Problems { path: self.path.clone(), text: without_keys(&self.text), problems }
     }
 
     fn beside(&self, path: &str) -> PathBuf {
@@ -235,9 +237,9 @@ impl Draft {
         if let Some(name) = &model.api_key_env {
             let variable = !name.is_empty()
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-                && !name.starts_with(|c: char| c.is_ascii_digit());
+                && !name.starts_with(|c: char| c.is_ascii_digit())
+                && !is_key(name);
             if !variable {
-                check.secret = check.tree.span(&at("api_key_env"));
                 check.error(
                     &at("api_key_env"),
                     "`api_key_env` is not the name of an environment variable",
@@ -359,6 +361,75 @@ impl Draft {
             budget_usd_per_day: limits.budget_usd_per_day,
             budget_tokens: limits.budget_tokens,
         }
+    }
+}
+
+/// How keys of the usual endpoints begin.
+const KEY_BEGINNINGS: [&str; 9] =
+    ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
+/// Fields that people write keys into, though no spec has them.
+const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
+
+/// Whether a word looks like a key.
+fn is_key(word: &str) -> bool {
+    KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
+}
+
+/// A text with every key in it starred out, each place where it was: a key
+/// that strayed into a spec is not shown by the message about it.
+fn without_keys(text: &str) -> String {
+    let of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let field = line.trim_start().split(|c: char| !of_word(c)).next().unwrap_or_default();
+        let (head, rest) = match line.find('=') {
+            Some(at) if KEY_FIELDS.contains(&field) => line.split_at(at + 1),
+            _ => ("", line),
+        };
+        out.push_str(head);
+        let mut word = String::new();
+        for c in rest.chars().chain(['\0']) {
+            if of_word(c) {
+                word.push(c);
+                continue;
+            }
+            let hide = is_key(&word) || (!head.is_empty() && word.len() > 3);
+            out.push_str(&if hide { "*".repeat(word.len()) } else { std::mem::take(&mut word) });
+            word.clear();
+            if c != '\0' {
+                out.push(c);
+            }
+        }
+    }
+    out
+}
+
+/// No database: what can be checked without one is.
+struct Absent;
+
+impl Catalog for Absent {
+    fn is_absent(&self) -> bool {
+        true
+    }
+
+    fn tables(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn columns(&self, _: &str) -> Option<Vec<(String, Option<String>)>> {
+        None
+    }
+
+    fn made_by_hqdl(&self, _: &str) -> bool {
+        false
+    }
+
+    fn prepare(&self, _: &str) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
+
+    fn select(&self, _: &str, _: usize) -> Result<Vec<Vec<crate::value::Value>>, String> {
+        Ok(Vec::new())
     }
 }
 

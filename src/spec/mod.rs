@@ -1,12 +1,13 @@
 //! The spec: one database, its expansions, model and limits, after every check.
 //!
-//! [`file`] is the TOML as written, [`shape`] finds where it departs from its
+//! [`mod@file`] is the TOML as written, [`shape`] finds where it departs from its
 //! schema, [`check`] where it departs from the database; [`problem`] is how both
 //! say so. What stands here carries what was checked: names exist, value lists
 //! are loaded, SQL prepares.
 
 pub mod check;
 pub mod checker;
+pub mod coerce;
 pub mod draft;
 pub mod file;
 pub mod problem;
@@ -46,6 +47,12 @@ impl Spec {
     #[must_use]
     pub fn target(&self) -> &PathBuf {
         self.output.as_ref().unwrap_or(&self.database)
+    }
+
+    /// The file's path, the same from every working directory.
+    #[must_use]
+    pub fn full_path(&self) -> String {
+        self.path.canonicalize().unwrap_or_else(|_| self.path.clone()).display().to_string()
     }
 
     /// Where the overrides of this spec are: `superhero.overrides.csv`.

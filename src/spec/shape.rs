@@ -217,8 +217,14 @@ impl<'s> Walk<'s> {
                 }
             } else {
                 let all: Vec<&str> = known.into_iter().flatten().map(|(k, _)| k.as_str()).collect();
-                let help =
-                    nearest(name, all.iter().copied()).map(|n| format!("did you mean `{n}`?"));
+                let help = if name.contains("key") && all.contains(&"api_key_env") {
+                    Some(
+                        "a key itself is never in a spec: name its variable in `api_key_env`"
+                            .to_owned(),
+                    )
+                } else {
+                    nearest(name, all.iter().copied()).map(|n| format!("did you mean `{n}`?"))
+                };
                 let label = format!("expected one of {}", all.join(", "));
                 self.error(
                     format!("unknown field `{name}` in {within}"),

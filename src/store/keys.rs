@@ -5,7 +5,7 @@
 //! (plan, generate, publish) see the same keys whatever happens to the source
 //! meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rusqlite::types::ValueRef;
 
@@ -28,8 +28,8 @@ pub struct Keys<'db> {
     context: usize,
     sources: Vec<Vec<usize>>,
     columns: usize,
-    /// Hashes of entities that may have more than one spelling.
-    respelled: HashSet<u128>,
+    /// Entities that have more than one spelling, with what all of them ask for.
+    respelled: HashMap<u128, Asked>,
     /// What is to be said of them.
     pub report: KeyReport,
 }
@@ -47,6 +47,16 @@ pub struct KeyRow {
     pub wanted: bool,
     /// For each column whether a source of this key asks for it.
     pub columns: Vec<bool>,
+    /// For each column whether any spelling of the entity asks for it; of use
+    /// with the first spelling.
+    pub entity_columns: Vec<bool>,
+}
+
+/// What the spellings of an entity ask for together.
+#[derive(Debug, Clone)]
+struct Asked {
+    columns: Vec<bool>,
+    wanted: bool,
 }
 
 /// What is odd about the keys of an expansion.
@@ -108,7 +118,7 @@ impl<'db> Keys<'db> {
             context: expansion.context.len(),
             sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
             columns: expansion.columns.len(),
-            respelled: HashSet::new(),
+            respelled: HashMap::new(),
             report: KeyReport::default(),
         };
         keys.fill(expansion, filter).map_err(|e| db.error(&e))?;
@@ -122,15 +132,13 @@ impl<'db> Keys<'db> {
         let (k, c, s) =
             (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
         let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
+        let filtered = self.filtered(expansion, filter)?;
         let selects: Vec<String> = expansion
             .sources
             .iter()
             .enumerate()
             .map(|(n, source)| {
-                let from = match &source.rows {
-                    SourceRows::Table(table) => sql::name(table),
-                    SourceRows::Select(select) => format!("({select})"),
-                };
+                let from = from(&source.rows);
                 let named = |names: &[String], aliases: &[String]| {
                     names
                         .iter()
@@ -143,8 +151,12 @@ impl<'db> Keys<'db> {
                     .enumerate()
                     .map(|(i, a)| format!("{} AS {a}", u8::from(i == n)))
                     .collect();
-                let wanted =
-                    filter.map_or_else(|| "1".to_owned(), |f| format!("coalesce(({f}), 0) <> 0"));
+                let wanted = match filter {
+                    None => "1".to_owned(),
+                    // Where its columns are not, the filter holds for nothing.
+                    Some(_) if !filtered.contains(&n) => "0".to_owned(),
+                    Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
+                };
                 let columns =
                     [named(expansion.key.names(), &k), named(&expansion.context, &c), flags]
                         .concat();
@@ -153,7 +165,9 @@ impl<'db> Keys<'db> {
             .collect();
         let sums: Vec<String> = s.iter().map(|s| format!("sum({s}) AS {s}")).collect();
         let table = &self.table;
-        let group = k.join(", ");
+        // Case is kept, whatever the column's collation says.
+        let group: Vec<String> = k.iter().map(|k| format!("{k} COLLATE BINARY")).collect();
+        let group = group.join(", ");
         let bare = [k.clone(), c.clone()].concat().join(", ");
         self.db.connection().execute_batch(&format!(
             "DROP TABLE IF EXISTS temp.{table};
@@ -165,6 +179,29 @@ impl<'db> Keys<'db> {
             sums.join(", "),
             selects.join(" UNION ALL "),
         ))
+    }
+
+    /// The sources that a filter speaks of: where it works as a condition on
+    /// single rows. An error when there is none.
+    fn filtered(
+        &self,
+        expansion: &Expansion,
+        filter: Option<&str>,
+    ) -> rusqlite::Result<Vec<usize>> {
+        let Some(filter) = filter else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        let mut error = None;
+        for (n, source) in expansion.sources.iter().enumerate() {
+            let probe = format!("SELECT 1 FROM {} WHERE ({filter}\n)", from(&source.rows));
+            match self.db.connection().prepare(&probe) {
+                Ok(_) => found.push(n),
+                Err(e) => error = Some(e),
+            }
+        }
+        match error {
+            Some(error) if found.is_empty() => Err(error),
+            _ => Ok(found),
+        }
     }
 
     /// One look over all keys: counts, samples, and spellings.
@@ -214,17 +251,26 @@ impl<'db> Keys<'db> {
         // Only entities with a spelling that is not the canonical one can have
         // two; look which of those do.
         if !candidates.is_empty() {
-            let mut once: HashSet<u128> = HashSet::new();
+            let mut spellings: HashMap<u128, Asked> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
             self.each(&mut |key: &KeyRow| {
                 let hash = hash(&key.entity);
-                if candidates.contains(&hash) && !once.insert(hash) {
+                if !candidates.contains(&hash) {
+                    return Ok(());
+                }
+                if let Some(asked) = spellings.get_mut(&hash) {
                     sample(&mut report.respelled, &|| show(&key.row.key));
                     respelled.insert(hash);
+                    asked.wanted |= key.wanted;
+                    asked.columns.iter_mut().zip(&key.columns).for_each(|(a, k)| *a |= k);
+                } else {
+                    let asked = Asked { columns: key.columns.clone(), wanted: key.wanted };
+                    spellings.insert(hash, asked);
                 }
                 Ok::<(), rusqlite::Error>(())
             })?;
-            self.respelled = respelled;
+            spellings.retain(|hash, _| respelled.contains(hash));
+            self.respelled = spellings;
         }
         self.report = report;
         Ok(())
@@ -264,18 +310,19 @@ impl<'db> Keys<'db> {
                 }
             }
             let entity = self.key.entity(&key);
-            let first = self.respelled.is_empty() || {
+            let mut wanted = row.get::<_, i64>(flags + self.sources.len() + 1)? > 0;
+            let mut first = true;
+            let mut entity_columns = columns.clone();
+            if !self.respelled.is_empty() {
                 let hash = hash(&entity);
-                !self.respelled.contains(&hash) || seen.insert(hash)
-            };
-            let wanted: i64 = row.get(flags + self.sources.len() + 1)?;
-            visit(&KeyRow {
-                row: Row { key, context },
-                entity,
-                first,
-                wanted: wanted > 0,
-                columns,
-            })?;
+                if let Some(asked) = self.respelled.get(&hash) {
+                    first = seen.insert(hash);
+                    wanted = asked.wanted;
+                    entity_columns.clone_from(&asked.columns);
+                }
+            }
+            let row = Row { key, context };
+            visit(&KeyRow { row, entity, first, wanted, columns, entity_columns })?;
         }
         Ok(())
     }
@@ -296,6 +343,14 @@ fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, St
         })
         .collect();
     Err(format!("({})", parts.join(", ")))
+}
+
+/// A source as it stands after FROM; a comment at its end ends with its line.
+fn from(rows: &SourceRows) -> String {
+    match rows {
+        SourceRows::Table(table) => sql::name(table),
+        SourceRows::Select(select) => format!("({select}\n)"),
+    }
 }
 
 /// A key as messages show it.

@@ -7,6 +7,7 @@
 
 pub mod keys;
 pub mod migrate;
+pub mod output;
 pub mod provenance;
 pub mod publish;
 
@@ -46,6 +47,30 @@ pub enum StoreError {
     /// The output exists and was not made by hqdl.
     #[error("{} exists and is no copy that hqdl made", .0.display())]
     ForeignOutput(PathBuf),
+    /// The database has a table with a name that hqdl needs.
+    #[error("{} has a table or index `{name}`, and names that begin with hqdl_ are hqdl's", path.display())]
+    Reserved {
+        /// The database.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// The output is a copy of another database.
+    #[error("{} is a copy of another database, {of}", path.display())]
+    OtherCopy {
+        /// The output.
+        path: PathBuf,
+        /// The other database.
+        of: String,
+    },
+    /// The output is older than its database, and holds more than hqdl made.
+    #[error("{} is to be made again from its database, and holds what would be lost: {names}", path.display())]
+    OwnObjects {
+        /// The output.
+        path: PathBuf,
+        /// Tables and views of the user's.
+        names: String,
+    },
     /// A file operation failed.
     #[error("{}: {error}", path.display())]
     File {
@@ -79,6 +104,11 @@ impl StoreError {
                 "close the program that is writing to it, then run this again; nothing was lost"
             }
             Self::ReadOnly(_) => "set `output` in [database], or pass --output, to write to a copy",
+            Self::Reserved { .. } => "give it another name",
+            Self::OtherCopy { .. } => {
+                "choose another `output` for this database, or remove that file"
+            }
+            Self::OwnObjects { .. } => "move these tables to another database, then run this again",
             Self::ForeignOutput(_) => "choose another `output`, or move that file away",
             Self::Sqlite { .. } | Self::File { .. } => {
                 "look at the file and its directory, then run this again"
@@ -184,70 +214,6 @@ impl Database {
         StoreError::from_sqlite(&self.path, error)
     }
 
-    /// Opens the copy at `output` that expanded tables go to, made afresh from
-    /// this database when it is missing or older than the database is.
-    ///
-    /// # Errors
-    /// [`StoreError`] when there is something else at `output`, or copying fails.
-    pub fn copy_to(&self, output: &Path) -> Result<Self, StoreError> {
-        let stamp = stamp(&self.path)?;
-        if output.exists() {
-            let copy = Self::open_writable(output)?;
-            match copy.copied_from()? {
-                None => return Err(StoreError::ForeignOutput(output.to_owned())),
-                Some(before) if before == stamp => return Ok(copy),
-                Some(_) => {}
-            }
-        }
-        let file = |error| StoreError::File { path: output.to_owned(), error };
-        if let Some(parent) = output.parent().filter(|p| !p.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent).map_err(file)?;
-        }
-        // Beside the output, so that the rename stays on one file system.
-        let mut part = output.as_os_str().to_owned();
-        part.push(format!(".{}.part", std::process::id()));
-        let part = PathBuf::from(part);
-        let made = (|| {
-            let mut target =
-                Connection::open(&part).map_err(|e| StoreError::from_sqlite(&part, &e))?;
-            let backup = rusqlite::backup::Backup::new(&self.connection, &mut target)
-                .map_err(|e| self.error(&e))?;
-            backup.run_to_completion(4096, Duration::ZERO, None).map_err(|e| self.error(&e))?;
-            drop(backup);
-            migrate::database(&target).map_err(|e| StoreError::from_sqlite(&part, &e))?;
-            target
-                .execute(
-                    "INSERT OR REPLACE INTO hqdl_object VALUES ('hqdl:copied_from', ?1, NULL)",
-                    [&stamp],
-                )
-                .map_err(|e| StoreError::from_sqlite(&part, &e))?;
-            target.close().map_err(|(_, e)| StoreError::from_sqlite(&part, &e))?;
-            std::fs::rename(&part, output).map_err(file)
-        })();
-        if made.is_err() {
-            let _ = std::fs::remove_file(&part);
-        }
-        made?;
-        Self::open_writable(output)
-    }
-
-    /// What this copy was made from; `None` when it is no copy of ours.
-    fn copied_from(&self) -> Result<Option<String>, StoreError> {
-        if !self.has_bookkeeping() {
-            return Ok(None);
-        }
-        let found = self.connection.query_row(
-            "SELECT type FROM hqdl_object WHERE name = 'hqdl:copied_from'",
-            [],
-            |row| row.get(0),
-        );
-        match found {
-            Ok(stamp) => Ok(Some(stamp)),
-            Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-            Err(error) => Err(self.error(&error)),
-        }
-    }
-
     /// Whether hqdl's tables are here.
     #[must_use]
     pub fn has_bookkeeping(&self) -> bool {
@@ -255,20 +221,4 @@ impl Database {
             .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_object'", [], |_| Ok(()))
             .is_ok()
     }
-}
-
-/// What tells one version of a database file from another, cheaply: path,
-/// size and time of the last change, of the file and of its write-ahead log.
-fn stamp(path: &Path) -> Result<String, StoreError> {
-    let file = |error| StoreError::File { path: path.to_owned(), error };
-    let full = path.canonicalize().map_err(file)?;
-    let part = |path: &Path| -> std::io::Result<String> {
-        let meta = std::fs::metadata(path)?;
-        let changed = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Ok(format!("{} bytes, {}.{:09}", meta.len(), changed.as_secs(), changed.subsec_nanos()))
-    };
-    let mut wal = full.as_os_str().to_owned();
-    wal.push("-wal");
-    let wal = part(Path::new(&wal)).unwrap_or_default();
-    Ok(format!("{} ({}; {wal})", full.display(), part(&full).map_err(file)?))
 }

@@ -43,13 +43,23 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// The value; the list of a one-to-many column as a list.
+    fn parsed(&self) -> Json {
+        match &self.value {
+            Json::String(text) if self.table != self.expansion => {
+                serde_json::from_str(text).unwrap_or_else(|_| self.value.clone())
+            }
+            other => other.clone(),
+        }
+    }
+
     /// As `why --json` prints it.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
             "expansion": self.expansion, "table": self.table, "column": self.column,
             "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
-            "state": self.state, "value": self.value, "raw": self.raw, "repair": self.repair,
+            "state": self.state, "value": self.parsed(), "raw": self.raw, "repair": self.repair,
             "model": self.model, "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
             "input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd,
             "error": self.error,

@@ -61,19 +61,35 @@ pub struct Publication<'db> {
 }
 
 impl<'db> Publication<'db> {
-    /// Begins.
+    /// Begins. Tables of the spec's expansions that are no longer in it go.
     ///
     /// # Errors
     /// [`StoreError`] when the database is locked or read-only.
-    pub fn begin(db: &'db Database) -> Result<Self, StoreError> {
+    pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
+        let error = |e: rusqlite::Error| db.error(&e);
         let connection = db.connection();
-        let transaction = rusqlite::Transaction::new_unchecked(
-            connection,
-            rusqlite::TransactionBehavior::Immediate,
-        )
-        .map_err(|e| db.error(&e))?;
-        migrate::database(connection).map_err(|e| db.error(&e))?;
-        Ok(Self { db, transaction })
+        // With foreign keys on, dropping a table would delete the rows of a
+        // user's table that refer to it; it comes back in the same transaction.
+        connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
+        let behavior = rusqlite::TransactionBehavior::Immediate;
+        let transaction =
+            rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
+        migrate::database(connection).map_err(error)?;
+        let publication = Self { db, transaction };
+        for before in publication.expansions_of(spec).map_err(error)? {
+            if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&before)) {
+                publication.drop_objects(&before).map_err(error)?;
+            }
+        }
+        Ok(publication)
+    }
+
+    /// Expansions that this spec has published before.
+    fn expansions_of(&self, spec: &Spec) -> rusqlite::Result<Vec<String>> {
+        self.transaction
+            .prepare("SELECT name FROM hqdl_expansion WHERE spec = ?1")?
+            .query_map([spec.full_path()], |row| row.get(0))?
+            .collect()
     }
 
     /// Begins the tables of one expansion, in place of those of before.
@@ -145,7 +161,7 @@ impl<'db> Publication<'db> {
             .names()
             .iter()
             .zip(&expansion.key_types)
-            .map(|(name, kind)| format!("{} {}", sql::name(name), kind.as_deref().unwrap_or("")))
+            .map(|(name, kind)| format!("{} {}", sql::name(name), affinity(kind.as_deref())))
             .collect();
         let made = |name: &str, kind: &str| {
             c.execute("INSERT INTO hqdl_object VALUES (?1, ?2, ?3)", [name, kind, &expansion.name])
@@ -236,7 +252,7 @@ impl<'db> Publication<'db> {
             "INSERT INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             rusqlite::params![
                 expansion.name,
-                spec.path.display().to_string(),
+                spec.full_path(),
                 json!(expansion.key.names()).to_string(),
                 json!(shows).to_string(),
                 digest,
@@ -290,11 +306,27 @@ impl<'db> Publication<'db> {
     }
 }
 
+/// The type of a published key column: a word of ours for the affinity that
+/// the declared type of the source's column has
+/// (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
+fn affinity(declared: Option<&str>) -> &'static str {
+    let declared = declared.unwrap_or_default().to_uppercase();
+    let has = |words: &[&str]| words.iter().any(|w| declared.contains(w));
+    match () {
+        () if has(&["INT"]) => "INTEGER",
+        () if has(&["CHAR", "CLOB", "TEXT"]) => "TEXT",
+        // ANY: what a STRICT table keeps as it is given.
+        () if declared.is_empty() || declared == "ANY" || has(&["BLOB"]) => "",
+        () if has(&["REAL", "FLOA", "DOUB"]) => "REAL",
+        () => "NUMERIC",
+    }
+}
+
 /// `<source>_expanded`: the source's own columns, then those of its expansions.
 fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, &crate::spec::Source)]) -> String {
     let from = match joined.first().map(|(_, s)| &s.rows) {
         Some(crate::spec::SourceRows::Table(table)) => sql::name(table),
-        Some(crate::spec::SourceRows::Select(select)) => format!("({select})"),
+        Some(crate::spec::SourceRows::Select(select)) => format!("({select}\n)"),
         None => String::new(),
     };
     let own = match joined.first().map(|(_, s)| &s.rows) {
@@ -435,8 +467,15 @@ impl Database {
             let count = |table: &str| -> rusqlite::Result<u64> {
                 c.query_row(&format!("SELECT count(*) FROM {}", sql::name(table)), [], |r| r.get(0))
             };
-            for many in expansion.columns.iter().filter_map(|c| c.many.as_ref()) {
-                c.prepare(&format!("SELECT 1 FROM {}", sql::name(&many.table)))?;
+            let gone: u64 = c.query_row(
+                "SELECT count(*) FROM hqdl_object AS o WHERE (expansion = ?1 COLLATE NOCASE OR type = 'view')
+                 AND type IN ('table', 'view', 'index') AND NOT EXISTS (
+                   SELECT 1 FROM sqlite_schema AS s WHERE s.name = o.name COLLATE NOCASE AND s.type = o.type)",
+                [&expansion.name],
+                |r| r.get(0),
+            )?;
+            if gone > 0 || !self.made_by_hqdl(&expansion.name) {
+                return Ok(false);
             }
             Ok(kept == digest && count(&expansion.name)? == rows)
         };

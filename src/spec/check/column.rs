@@ -83,6 +83,10 @@ impl Check<'_> {
             ValuesField::List(list) => (list.iter().map(literal).collect(), None),
             ValuesField::Table(table) => {
                 let found = match (&table.sql, &table.list) {
+                    (Some(_), None) if self.catalog.is_absent() => {
+                        let values = vec!["?".to_owned()];
+                        return ValueList { hash: ListHash::of(&values), values, open: true };
+                    }
                     (Some(sql), None) => {
                         let here = join(place, &["sql".into()]);
                         match self.values_of(&here, sql) {

@@ -83,6 +83,19 @@ impl Check<'_> {
             .map(|(n, c)| self.column(&join(place, &["column".into(), n.into()]), e, c))
             .collect();
         let (sources, key_types) = self.sources(place, e);
+        for view in sources.iter().filter_map(|s| s.name.as_ref()).map(|s| format!("{s}_expanded"))
+        {
+            if self.names.contains_key(&view.to_lowercase()) {
+                self.error(
+                    &at("source"),
+                    &format!(
+                        "the view `{view}` of this source has the name of a table of the spec"
+                    ),
+                    "",
+                    "give that table another name",
+                );
+            }
+        }
         let shots = self.shots(&at("shots"), e, &columns);
         Expansion {
             name: e.name.clone(),
@@ -109,11 +122,8 @@ impl Check<'_> {
         let mut types: Vec<Vec<Option<String>>> = vec![Vec::new(); e.key.len()];
         match &e.source {
             SourceField::One(text) => {
-                let rows = if is_select(text) {
-                    SourceRows::Select(text.clone())
-                } else {
-                    SourceRows::Table(text.clone())
-                };
+                let rows =
+                    if is_select(text) { select(text) } else { SourceRows::Table(text.clone()) };
                 self.source_columns(&at, place, e, &rows, &mut types);
                 let name = matches!(rows, SourceRows::Table(_)).then(|| text.clone());
                 sources.push(Source { name, rows, columns: all });
@@ -131,7 +141,7 @@ impl Check<'_> {
                     let here = join(&at, &[n.into()]);
                     let rows = match (&table.table, &table.select) {
                         (Some(table), None) => SourceRows::Table(table.clone()),
-                        (None, Some(select)) => SourceRows::Select(select.clone()),
+                        (None, Some(select)) => self::select(select),
                         (Some(_), Some(_)) => {
                             self.error(
                                 &here,
@@ -211,6 +221,9 @@ impl Check<'_> {
         rows: &SourceRows,
         types: &mut [Vec<Option<String>>],
     ) {
+        if self.catalog.is_absent() {
+            return;
+        }
         let known: Vec<(String, Option<String>)> = match rows {
             SourceRows::Table(table) => {
                 if let Some(columns) = self.catalog.columns(table) {
@@ -227,18 +240,21 @@ impl Check<'_> {
                     return;
                 }
             }
-            SourceRows::Select(sql) => match self.catalog.prepare(sql) {
-                Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
-                Err(message) => {
-                    self.error(
-                        here,
-                        &format!("the SELECT of this source does not work: {message}"),
-                        "SQLite refuses this",
-                        "",
-                    );
-                    return;
+            // As it will stand in a FROM.
+            SourceRows::Select(sql) => {
+                match self.catalog.prepare(&format!("SELECT * FROM ({sql}\n)")) {
+                    Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
+                    Err(message) => {
+                        self.error(
+                            here,
+                            &format!("the SELECT of this source does not work: {message}"),
+                            "SQLite refuses this",
+                            "",
+                        );
+                        return;
+                    }
                 }
-            },
+            }
         };
         let name = match rows {
             SourceRows::Table(table) => format!("table `{table}`"),
@@ -273,4 +289,9 @@ fn is_select(text: &str) -> bool {
         text.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
     text.trim().contains(char::is_whitespace)
         && ["select", "with", "values"].iter().any(|k| first.eq_ignore_ascii_case(k))
+}
+
+/// A SELECT without the semicolon that people end it with.
+fn select(text: &str) -> SourceRows {
+    SourceRows::Select(text.trim_end().trim_end_matches(';').to_owned())
 }

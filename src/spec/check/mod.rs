@@ -1,8 +1,8 @@
 //! From a spec as written to a spec one can work with: every name looked up,
 //! every SELECT prepared, every value list loaded, all problems at once.
 //!
-//! [`expansion`] checks expansions and their sources, [`column`] columns, their
-//! value lists and questions, [`shots`] the example rows.
+//! `expansion` checks expansions and their sources, `column` columns, their
+//! value lists and questions, `shots` the example rows.
 
 mod column;
 mod expansion;
@@ -17,6 +17,11 @@ use crate::value::Value;
 
 /// What a spec is checked against: the schema and the rows of a database.
 pub trait Catalog {
+    /// Whether there is no database at all to look in.
+    fn is_absent(&self) -> bool {
+        false
+    }
+
     /// Names of all tables and views.
     fn tables(&self) -> Vec<String>;
     /// Columns of a table or view with their declared types; `None` when there is none.
@@ -44,8 +49,6 @@ pub(super) struct Check<'c> {
     pub(super) names: HashMap<String, String>,
     /// Questions the spec binds so far, normalised.
     pub(super) asked: HashMap<String, String>,
-    /// What may be a key and is not to be shown.
-    pub(super) secret: Option<std::ops::Range<usize>>,
 }
 
 impl Check<'_> {

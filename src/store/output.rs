@@ -1,0 +1,261 @@
+//! Where a spec publishes to: into the database itself, or into a copy of it.
+//!
+//! A copy that is older than its database is made again, beside the old one,
+//! and takes its place whole, with the new tables in it. Until then the old one
+//! stands as it was, through a slow run, a failed one or a crash.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use rusqlite::backup::{Backup, StepResult};
+
+use super::{BUSY, Database, StoreError, migrate};
+
+/// The row of `hqdl_object` that says what a copy was made from.
+const COPIED_FROM: &str = "hqdl:copied_from";
+
+/// Where a spec publishes to, as it stands before a run.
+#[derive(Debug)]
+pub enum Target {
+    /// The database itself.
+    Itself(PathBuf),
+    /// A copy that is as new as its database.
+    Current(Database),
+    /// A copy that is to be made, or made again.
+    Stale(PathBuf),
+}
+
+impl Target {
+    /// Looks at the output of a database, or at the database itself.
+    ///
+    /// # Errors
+    /// [`StoreError`] when there is something at `output` that making it again
+    /// would destroy.
+    pub fn look(source: &Database, output: Option<&Path>) -> Result<Self, StoreError> {
+        if !source.has_bookkeeping()
+            && let Some(name) = reserved(source).map_err(|e| source.error(&e))?
+        {
+            return Err(StoreError::Reserved { path: source.path.clone(), name });
+        }
+        let Some(output) = output else { return Ok(Self::Itself(source.path.clone())) };
+        if !output.exists() {
+            return Ok(Self::Stale(output.to_owned()));
+        }
+        let copy = Database::open(output)?;
+        let Some(before) = copied_from(&copy)? else {
+            return Err(StoreError::ForeignOutput(output.to_owned()));
+        };
+        let now = stamp(&source.path)?;
+        if before == now {
+            return Ok(Self::Current(copy));
+        }
+        if path_of(&before) != path_of(&now) {
+            return Err(StoreError::OtherCopy {
+                path: output.to_owned(),
+                of: path_of(&before).to_owned(),
+            });
+        }
+        let own = own_objects(source, &copy).map_err(|e| copy.error(&e))?;
+        if !own.is_empty() {
+            return Err(StoreError::OwnObjects { path: output.to_owned(), names: own.join(", ") });
+        }
+        Ok(Self::Stale(output.to_owned()))
+    }
+
+    /// The database to look in for what is published already.
+    #[must_use]
+    pub fn standing<'d>(&'d self, source: &'d Database) -> Option<&'d Database> {
+        match self {
+            Self::Itself(_) => Some(source),
+            Self::Current(copy) => Some(copy),
+            Self::Stale(_) => None,
+        }
+    }
+
+    /// Makes sure, before anything is paid for, that it can be written.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it is read-only or locked.
+    pub fn try_writing(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Itself(path) => Database::open_writable(path).map(|_| ()),
+            Self::Current(copy) => Database::open_writable(&copy.path).map(|_| ()),
+            Self::Stale(path) if path.exists() => Database::open_writable(path).map(|_| ()),
+            Self::Stale(path) => {
+                let file = |error| StoreError::File { path: path.clone(), error };
+                if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+                    std::fs::create_dir_all(parent).map_err(file)?;
+                }
+                let part = part(path);
+                std::fs::File::create(&part).map_err(file)?;
+                std::fs::remove_file(&part).map_err(file)
+            }
+        }
+    }
+
+    /// The database to publish into.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be opened or made.
+    pub fn prepare(&self, source: &Database) -> Result<Place, StoreError> {
+        match self {
+            Self::Itself(path) => {
+                Ok(Place { database: Database::open_writable(path)?, output: None })
+            }
+            Self::Current(copy) => {
+                Ok(Place { database: Database::open_writable(&copy.path)?, output: None })
+            }
+            Self::Stale(output) => {
+                let part = part(output);
+                let _ = std::fs::remove_file(&part);
+                let place = Place { database: copy(source, &part)?, output: Some(output.clone()) };
+                Ok(place)
+            }
+        }
+    }
+}
+
+/// A database that is being published into.
+#[derive(Debug)]
+pub struct Place {
+    database: Database,
+    /// What it is to take the place of.
+    output: Option<PathBuf>,
+}
+
+impl Place {
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Puts a copy in the place of the one before, whole and at once.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the old one is locked; it stands as it was then.
+    pub fn finish(self) -> Result<(), StoreError> {
+        let Some(output) = self.output.clone() else { return Ok(()) };
+        let part = self.database.path.clone();
+        if !output.exists() {
+            drop(self.database);
+            return std::fs::rename(&part, &output)
+                .map_err(|error| StoreError::File { path: output, error });
+        }
+        // Through SQLite rather than by a rename: readers of the old copy and
+        // its write-ahead log are its business.
+        let old = Database::open_writable(&output)?;
+        let mut connection = old.connection;
+        let put = run(&self.database.connection, &mut connection, &output);
+        drop(self.database);
+        let _ = std::fs::remove_file(&part);
+        put
+    }
+}
+
+/// A fresh copy of a database, with hqdl's bookkeeping in it.
+fn copy(source: &Database, path: &Path) -> Result<Database, StoreError> {
+    let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
+    let stamp = stamp(&source.path)?;
+    let made = (|| {
+        let mut target = Connection::open(path).map_err(error)?;
+        run(&source.connection, &mut target, &source.path)?;
+        // A copy of a database with a write-ahead log would want one of its own.
+        target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(error)?;
+        migrate::database(&target).map_err(error)?;
+        target
+            .execute(
+                "INSERT OR REPLACE INTO hqdl_object VALUES (?1, ?2, NULL)",
+                [COPIED_FROM, &stamp],
+            )
+            .map_err(error)?;
+        target.close().map_err(|(_, e)| error(e))?;
+        Database::open_writable(path)
+    })();
+    if made.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+/// Copies all pages in one step, so that what is copied is of one moment and
+/// what is overwritten is overwritten whole; waits for a lock a while.
+fn run(from: &Connection, to: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
+    let backup = Backup::new(from, to).map_err(error)?;
+    let began = Instant::now();
+    loop {
+        match backup.step(-1).map_err(error)? {
+            StepResult::Done => return Ok(()),
+            _ if began.elapsed() > BUSY => return Err(StoreError::Locked(path.to_owned())),
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// What a copy was made from; `None` when it is no copy of ours.
+fn copied_from(copy: &Database) -> Result<Option<String>, StoreError> {
+    if !copy.has_bookkeeping() {
+        return Ok(None);
+    }
+    let sql = "SELECT type FROM hqdl_object WHERE name = ?1";
+    match copy.connection.query_row(sql, [COPIED_FROM], |row| row.get(0)) {
+        Ok(stamp) => Ok(Some(stamp)),
+        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
+        Err(error) => Err(copy.error(&error)),
+    }
+}
+
+/// Tables and views of a copy that neither its database has nor hqdl made.
+fn own_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
+               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";
+    let names = |sql: &str, db: &Database| -> rusqlite::Result<Vec<String>> {
+        db.connection.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
+    };
+    let known = names(sql, source)?;
+    let made = names("SELECT name FROM hqdl_object", copy)?;
+    let known = |name: &String| known.iter().chain(&made).any(|k| k.eq_ignore_ascii_case(name));
+    Ok(names(sql, copy)?.into_iter().filter(|name| !known(name)).collect())
+}
+
+/// A table or index of the user's with a name that hqdl needs.
+fn reserved(db: &Database) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT min(name) FROM sqlite_schema WHERE name LIKE 'hqdl\\_%' ESCAPE '\\'";
+    db.connection.query_row(sql, [], |row| row.get(0))
+}
+
+/// The file beside an output that becomes it.
+fn part(output: &Path) -> PathBuf {
+    let mut part = output.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    PathBuf::from(part)
+}
+
+/// What tells one version of a database file from another, cheaply: path,
+/// size and time of the last change, of the file and of its write-ahead log.
+fn stamp(path: &Path) -> Result<String, StoreError> {
+    let file = |error| StoreError::File { path: path.to_owned(), error };
+    let full = path.canonicalize().map_err(file)?;
+    let part = |path: &Path| -> std::io::Result<String> {
+        let meta = std::fs::metadata(path)?;
+        let changed = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok(format!("{} bytes, {}.{:09}", meta.len(), changed.as_secs(), changed.subsec_nanos()))
+    };
+    let mut wal = full.as_os_str().to_owned();
+    wal.push("-wal");
+    // A log without a page is there or not as readers come and go.
+    let wal = Path::new(&wal);
+    let wal = if std::fs::metadata(wal).is_ok_and(|m| m.len() > 0) {
+        part(wal).unwrap_or_default()
+    } else {
+        String::new()
+    };
+    Ok(format!("{} ({}; {wal})", full.display(), part(&full).map_err(file)?))
+}
+
+/// The path in a stamp.
+fn path_of(stamp: &str) -> &str {
+    stamp.rfind(" (").map_or(stamp, |end| &stamp[..end])
+}
