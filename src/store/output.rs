@@ -46,11 +46,12 @@ impl Target {
         let Some(before) = copied_from(&copy)? else {
             return Err(StoreError::ForeignOutput(output.to_owned()));
         };
-        let now = stamp(&source.path)?;
+        let now = stamp(&source.path, output)?;
         if before == now {
             return Ok(Self::Current(copy));
         }
-        if path_of(&before) != path_of(&now) {
+        let other = path_of(&before) != path_of(&now);
+        if other && output.with_file_name(path_of(&before)).exists() {
             return Err(StoreError::OtherCopy {
                 path: output.to_owned(),
                 of: path_of(&before).to_owned(),
@@ -157,7 +158,7 @@ impl Place {
 /// A fresh copy of a database, with hqdl's bookkeeping in it.
 fn copy(source: &Database, path: &Path) -> Result<Database, StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
-    let stamp = stamp(&source.path)?;
+    let stamp = stamp(&source.path, path)?;
     let made = (|| {
         let mut target = Connection::open(path).map_err(error)?;
         run(&source.connection, &mut target, &source.path)?;
@@ -235,9 +236,13 @@ fn part(output: &Path) -> PathBuf {
 
 /// What tells one version of a database file from another, cheaply: path,
 /// size and time of the last change, of the file and of its write-ahead log.
-fn stamp(path: &Path) -> Result<String, StoreError> {
+/// The path is as seen from the copy, so that both can be moved together.
+fn stamp(path: &Path, copy: &Path) -> Result<String, StoreError> {
     let file = |error| StoreError::File { path: path.to_owned(), error };
     let full = path.canonicalize().map_err(file)?;
+    let folder = copy.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.canonicalize().unwrap_or_default();
+    let seen = full.strip_prefix(&folder).unwrap_or(&full);
     let part = |path: &Path| -> std::io::Result<String> {
         let meta = std::fs::metadata(path)?;
         let changed = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -252,7 +257,7 @@ fn stamp(path: &Path) -> Result<String, StoreError> {
     } else {
         String::new()
     };
-    Ok(format!("{} ({}; {wal})", full.display(), part(&full).map_err(file)?))
+    Ok(format!("{} ({}; {wal})", seen.display(), part(&full).map_err(file)?))
 }
 
 /// The path in a stamp.
