@@ -72,6 +72,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let model = model::connect(&session.spec)?;
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
+    if talk.verbose {
+        anstream::eprintln!("database   {}", session.spec.database.display());
+        anstream::eprintln!("facts      {}", facts.dir().display());
+        anstream::eprintln!("model      {}", work.model_name());
+    }
     let interrupt = interrupts();
     let mut report = work.materialize(&command, &listener, &interrupt)?;
     progress.finish();

@@ -165,6 +165,12 @@ impl<'w> Work<'w> {
         Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
     }
 
+    /// The name that facts of this run's model are kept under.
+    #[must_use]
+    pub fn model_name(&self) -> &str {
+        self.model.name()
+    }
+
     /// What would be asked, and why; asks nothing.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct Endpoint {
     model: String,
     temperature: Option<f64>,
     max_output_name: &'static str,
+    /// The endpoint has said that it does not take `response_format`.
+    no_schema: AtomicBool,
     key: SecretString,
 }
 
@@ -88,8 +91,24 @@ impl Endpoint {
             temperature: settings.temperature,
             // OpenAI's newer models take the new name alone, other servers the old.
             max_output_name: if base == OPENAI { "max_completion_tokens" } else { "max_tokens" },
+            no_schema: false.into(),
             key,
         })
+    }
+
+    /// An endpoint that does not take `response_format` is asked without: the
+    /// prompt says the form, too, and answers are checked all the same.
+    fn without_schema(&self, prompt: &Prompt, error: ModelError) -> ModelError {
+        let ModelError::Refused { status: 400 | 422, message } = &error else { return error };
+        let about = ["response_format", "json_schema", "response format"]
+            .iter()
+            .any(|w| message.contains(w));
+        if prompt.schema.is_none() || !about {
+            return error;
+        }
+        self.no_schema.store(true, Ordering::Relaxed);
+        let message = format!("the endpoint does not take response_format: {message}");
+        ModelError::Passing { message, wait: Some(Duration::ZERO), in_doubt: false }
     }
 
     /// Endpoints say keys back in their errors; messages are shown and kept.
@@ -118,7 +137,9 @@ impl Endpoint {
         if let Some(temperature) = self.temperature {
             body["temperature"] = temperature.into();
         }
-        if let Some(schema) = &prompt.schema {
+        if let Some(schema) =
+            prompt.schema.as_ref().filter(|_| !self.no_schema.load(Ordering::Relaxed))
+        {
             body["response_format"] = json!({
                 "type": "json_schema",
                 "json_schema": { "name": "rows", "strict": true, "schema": **schema },
@@ -146,6 +167,7 @@ impl Model for Endpoint {
             if let Ok(Reply { tokens: Some(tokens), .. }) = &reply {
                 self.limiter.settle(admitted(prompt), tokens.input + tokens.output);
             }
+            let reply = reply.map_err(|e| self.without_schema(prompt, e));
             if let Err(ModelError::Passing { wait: Some(wait), .. }) = &reply {
                 self.limiter.pause(*wait);
             }
