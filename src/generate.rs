@@ -330,7 +330,8 @@ impl Context {
     /// it, with room for what an endpoint wraps around; else estimated.
     fn input_tokens(&self, frame: &Frame, prompt: &Prompt) -> u64 {
         if !self.counts {
-            return frame.tokens(Tokenizer::Estimate) + Tokenizer::Estimate.count(&prompt.user);
+            let estimate = Tokenizer::Estimate;
+            return estimate.count(&prompt.system) + estimate.count(&prompt.user);
         }
         let tokenizer = self.tokenizer();
         let counted = frame.tokens(tokenizer) + tokenizer.count(&prompt.user) + 16;
