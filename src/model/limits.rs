@@ -16,11 +16,13 @@ use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 
 /// The part of a minute's requests that may go at once, to make up for late
-/// wake-ups. The steady rate is lowered by as much, so that no window of a
-/// minute ever holds more than the limit.
-const REQUEST_BURST: u32 = 200;
+/// wake-ups.
+const REQUEST_BURST: u32 = 1000;
 /// The same for tokens, which come in larger pieces.
-const TOKEN_BURST: u32 = 60;
+const TOKEN_BURST: u32 = 200;
+/// The steady rate is lowered by this many bursts a minute, so that no window
+/// of a third of a minute or more ever holds more than its part of the limit.
+const BURSTS_LEFT_OUT: u32 = 3;
 /// The longest an endpoint's word is believed when it says to wait.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
@@ -50,7 +52,7 @@ struct Rate {
 impl Rate {
     fn new(per_minute: u32, parts: u32) -> Self {
         let burst = (per_minute / parts).max(1);
-        let steady = if burst > 1 { per_minute - burst } else { per_minute };
+        let steady = if burst > 1 { per_minute - BURSTS_LEFT_OUT * burst } else { per_minute };
         let number = |n: u32| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::per_minute(number(steady)).allow_burst(number(burst));
         Self { per_minute, burst, limiter: Arc::new(RateLimiter::direct(quota)) }

@@ -1,0 +1,141 @@
+//! Requests over the wire: `cargo bench --bench requests`.
+//!
+//! * `latency`: 2,000 requests, 32 at once, to an endpoint on loopback that
+//!   takes 200 ms for each. The ideal is 2,000 / 32 × 200 ms; the ratio to it
+//!   is printed.
+//! * `rate`: what gets through a limit of 6,000 requests a minute in 20 s, and
+//!   the most in any second; both are printed.
+
+// A bench that cannot be set up has nothing to measure.
+#![allow(clippy::expect_used, clippy::print_stderr)]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use divan::Bencher;
+use hqdl::facts::Facts;
+use hqdl::generate::Listener;
+use hqdl::materialize::{Selection, Work};
+use hqdl::model::limits::Limiter;
+use hqdl::prompt::Question;
+use hqdl::spec::Draft;
+use hqdl::store::Database;
+use serde_json::{Value as Json, json};
+
+const REQUESTS: u64 = 2000;
+const AT_ONCE: u64 = 32;
+const LATENCY: Duration = Duration::from_millis(200);
+
+fn main() {
+    divan::main();
+}
+
+async fn answer(axum::Json(body): axum::Json<Json>) -> axum::Json<Json> {
+    tokio::time::sleep(LATENCY).await;
+    let text = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
+    let question = Question::read(text(0), text(1)).expect("a prompt of ours");
+    let content = question.answer(|row, _| row.number.into());
+    axum::Json(json!({
+        "choices": [{ "message": { "content": content }, "finish_reason": "stop" }],
+        "usage": { "prompt_tokens": 100, "completion_tokens": 10 },
+    }))
+}
+
+/// An endpoint on a runtime of its own; returns its base URL.
+fn endpoint() -> (tokio::runtime::Runtime, String) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a port");
+    let url = format!("http://{}/v1", listener.local_addr().expect("an address"));
+    let app = axum::Router::new().route("/v1/chat/completions", axum::routing::post(answer));
+    runtime.spawn(async move { axum::serve(listener, app).await });
+    (runtime, url)
+}
+
+fn place(dir: &Path, url: &str) -> std::path::PathBuf {
+    let db = rusqlite::Connection::open(dir.join("bench.sqlite")).expect("a database");
+    db.execute_batch("CREATE TABLE thing (name TEXT)").expect("a table");
+    db.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+         INSERT INTO thing SELECT 'Thing ' || i FROM n",
+        [REQUESTS],
+    )
+    .expect("rows");
+    let spec = format!(
+        "[database]\npath = \"bench.sqlite\"\n[model]\nname = \"bench\"\nbase_url = \"{url}\"\n\
+         [limits]\nconcurrency = {AT_ONCE}\n[[expansion]]\nname = \"llm\"\nsource = \"thing\"\nkey = [\"name\"]\n\
+         rows_per_request = 1\nformat = \"csv\"\n[[expansion.column]]\nname = \"size\"\ntype = \"integer\"\n"
+    );
+    let path = dir.join("bench.toml");
+    std::fs::write(&path, spec).expect("a spec");
+    path
+}
+
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn latency(bencher: Bencher) {
+    let (_runtime, url) = endpoint();
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = place(dir.path(), &url);
+    bencher.bench_local(|| {
+        let draft = Draft::read(&path).expect("a spec");
+        let database = Database::open(&draft.database()).expect("a database");
+        let (spec, _) = draft.check(&database).expect("a sound spec");
+        let facts = Facts::temporary().expect("facts");
+        let model = hqdl::model::connect(&spec).expect("a model");
+        let selection = Selection::default();
+        let work = Work::new(&spec, &database, &facts, model, &selection).expect("work");
+        let listener: Listener = Arc::new(|_| {});
+        let (_keep, interrupt) = tokio::sync::watch::channel(false);
+        let began = Instant::now();
+        let report = work.materialize("bench", &listener, &interrupt).expect("a report");
+        assert_eq!(report.usage.requests, REQUESTS);
+        let ideal = LATENCY.mul_f64(REQUESTS as f64 / AT_ONCE as f64);
+        eprintln!(
+            "\nlatency: {:.3} x the ideal {ideal:?}",
+            began.elapsed().as_secs_f64() / ideal.as_secs_f64()
+        );
+    });
+}
+
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn rate(bencher: Bencher) {
+    const SPAN: Duration = Duration::from_secs(20);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    bencher.bench_local(|| {
+        let seen: Arc<Mutex<Vec<Duration>>> = Arc::default();
+        let limiter = Arc::new(Limiter::new(Some(6000), None));
+        let began = Instant::now();
+        runtime.block_on(async {
+            let mut tasks: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
+            for _ in 0..64 {
+                let (limiter, seen) = (Arc::clone(&limiter), Arc::clone(&seen));
+                tasks.spawn(async move {
+                    loop {
+                        limiter.admit(1).await;
+                        seen.lock().expect("a lock").push(began.elapsed());
+                    }
+                });
+            }
+            tokio::time::sleep(SPAN).await;
+            tasks.shutdown().await;
+        });
+        let all = seen.lock().expect("a lock").clone();
+        let within = |from: &Duration| {
+            all.iter().filter(|t| *t >= from && **t < *from + Duration::from_secs(1)).count()
+        };
+        let most = all.iter().map(within).max().unwrap_or(0);
+        let share = 100.0 * all.len() as f64 / (6000.0 / 60.0 * SPAN.as_secs_f64());
+        eprintln!(
+            "\nrate: {} in 20 s of 2,000 allowed ({share:.1} %), at most {most} in any second",
+            all.len()
+        );
+    });
+}
