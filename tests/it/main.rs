@@ -22,6 +22,7 @@ mod init;
 mod keys;
 mod limits;
 mod project;
+mod regressions;
 mod spec;
 mod swan;
 mod tidy;
