@@ -291,7 +291,10 @@ fn is_select(text: &str) -> bool {
         && ["select", "with", "values"].iter().any(|k| first.eq_ignore_ascii_case(k))
 }
 
-/// A SELECT without the semicolon that people end it with.
+/// A SELECT without the semicolon that people end it with, and without what
+/// they say after it.
 fn select(text: &str) -> SourceRows {
-    SourceRows::Select(text.trim_end().trim_end_matches(';').to_owned())
+    let comment = |line: &str| line.trim().is_empty() || line.trim_start().starts_with("--");
+    let end = text.rfind(';').filter(|at| text[at + 1..].lines().all(comment));
+    SourceRows::Select(end.map_or(text, |at| &text[..at]).trim_end().to_owned())
 }
