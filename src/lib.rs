@@ -34,6 +34,14 @@
 //!   several rows it is not.
 //! * Of a one-to-many answer the values in the list are kept and the others
 //!   noted; when none is in the list, the cell is `not_in_list`.
+//! * What is no answer (an error, a refusal, words that cannot be read) never
+//!   replaces a value that still holds; the model's own "unknown" does.
+//! * A run that brought nothing leaves the published tables as they were.
+//! * A copy (`output`) is made again, beside the old one, when its database has
+//!   changed, and never when that would lose tables of the user's.
+//! * A request that may have been billed without an answer counts at its worst
+//!   case against the budget; a run that was killed goes on with the budget it
+//!   had left.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.
@@ -52,6 +60,7 @@ pub mod overrides;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;
+// A pure step, but it tells the facts' reasons.
 pub mod plan;
 pub mod model;
 // ── pipelines ──
