@@ -12,6 +12,7 @@ pub mod provenance;
 pub mod publish;
 
 pub mod schema;
+mod view;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Statement, params_from_iter};
 use serde_json::{Value as Json, json};
 
+use super::view::view_sql;
 use super::{Database, StoreError, migrate};
 use crate::cell::CellValue;
 use crate::prompt::Row;
@@ -320,52 +321,6 @@ fn affinity(declared: Option<&str>) -> &'static str {
         () if has(&["REAL", "FLOA", "DOUB"]) => "REAL",
         () => "NUMERIC",
     }
-}
-
-/// `<source>_expanded`: the source's own columns, then those of its expansions.
-fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, &crate::spec::Source)]) -> String {
-    let from = match joined.first().map(|(_, s)| &s.rows) {
-        Some(crate::spec::SourceRows::Table(table)) => sql::name(table),
-        Some(crate::spec::SourceRows::Select(select)) => format!("({select}\n)"),
-        None => String::new(),
-    };
-    let own = match joined.first().map(|(_, s)| &s.rows) {
-        Some(crate::spec::SourceRows::Table(table)) => {
-            db.columns(table).unwrap_or_default().into_iter().map(|(n, _)| n).collect()
-        }
-        Some(crate::spec::SourceRows::Select(select)) => db.prepare(select).unwrap_or_default(),
-        None => Vec::new(),
-    };
-    let mut taken: BTreeSet<String> = own.iter().map(|n| n.to_lowercase()).collect();
-    let mut columns = vec!["s.*".to_owned()];
-    let mut joins = String::new();
-    for (n, (expansion, _)) in joined.iter().enumerate() {
-        let alias = format!("e{n}");
-        let on: Vec<String> = expansion
-            .key
-            .names()
-            .iter()
-            .map(|k| format!("{alias}.{0} IS s.{0}", sql::name(k)))
-            .collect();
-        joins.push_str(&format!(
-            " LEFT JOIN {} AS {alias} ON {}",
-            sql::name(&expansion.name),
-            on.join(" AND ")
-        ));
-        for column in expansion.columns.iter().filter(|c| c.many.is_none()) {
-            let mut name = column.name.clone();
-            if !taken.insert(name.to_lowercase()) {
-                name = format!("{}_{}", expansion.name, column.name);
-                taken.insert(name.to_lowercase());
-            }
-            columns.push(format!("{alias}.{} AS {}", sql::name(&column.name), sql::name(&name)));
-        }
-    }
-    format!(
-        "CREATE VIEW {} AS SELECT {} FROM {from} AS s{joins}",
-        sql::name(view),
-        columns.join(", ")
-    )
 }
 
 /// The tables of an expansion, being filled.

@@ -70,7 +70,7 @@ fn no_file_is_a_drawer_or_a_wall() {
         );
         let lines = std::fs::read_to_string(&file).unwrap().lines().count();
         assert!(
-            lines <= 700,
+            lines <= 500,
             "{} has {lines} lines: look for the second noun in it",
             file.display()
         );
