@@ -78,7 +78,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         anstream::eprintln!("model      {}", work.model_name());
     }
     let interrupt = interrupts();
-    let mut report = work.materialize(&command, &listener, &interrupt)?;
+    // A run that could not even begin has a report, too: nothing was asked.
+    let mut report = work
+        .materialize(&command, &listener, &interrupt)
+        .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
     progress.finish();
     let seconds = progress.seconds();
     // With --json, `done` is the last line whatever happened.
@@ -89,10 +92,15 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     if talk.json {
         print_json(&report, seconds);
-    } else if !talk.quiet {
+    } else if !talk.quiet && began(&report) {
         print(&report, &session.spec, seconds);
     }
     Ok(exit)
+}
+
+/// Whether there is anything to sum up.
+fn began(report: &Report) -> bool {
+    report.failed.is_none() || report.usage.requests > 0
 }
 
 /// What ended the run before its end, or kept it from publishing.
