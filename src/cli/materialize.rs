@@ -84,6 +84,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
     progress.finish();
     let seconds = progress.seconds();
+    let began = report.failed.is_none() || report.usage.requests > 0;
     // With --json, `done` is the last line whatever happened.
     let failure = failure(&mut report);
     let exit = match &failure {
@@ -92,15 +93,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     if talk.json {
         print_json(&report, seconds);
-    } else if !talk.quiet && began(&report) {
+    } else if !talk.quiet && began {
         print(&report, &session.spec, seconds);
     }
     Ok(exit)
-}
-
-/// Whether there is anything to sum up.
-fn began(report: &Report) -> bool {
-    report.failed.is_none() || report.usage.requests > 0
 }
 
 /// What ended the run before its end, or kept it from publishing.

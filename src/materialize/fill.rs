@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
 use crate::cell::Tally;
-use crate::facts::{FactsError, Writer, journal::Outcome};
+use crate::facts::{FactsError, journal::Outcome};
 use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
 use crate::model::budget::{Budget, Caps};
 use crate::plan::{Batcher, ColumnPlan, Gap};
@@ -76,22 +76,26 @@ impl Work<'_> {
                 Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
                 Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
             }
-            walked?;
-            if report.stopped.is_some() {
+            report.failed = walked.err();
+            if report.stopped.is_some() || report.failed.is_some() {
                 break;
             }
         }
         report.usage = *usage.lock().unwrap_or_else(PoisonError::into_inner);
         (report.asked, report.last_error) =
             seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        close(writer);
-        let outcome = match report.stopped.as_deref() {
-            None => Outcome::Complete,
-            Some(Stopped::Interrupted) => Outcome::Interrupted,
-            Some(_) => Outcome::Stopped,
+        // Everything the writing thread was given is kept before it ends.
+        drop(writer);
+        let outcome = match (report.stopped.as_deref(), &report.failed) {
+            (None, None) => Outcome::Complete,
+            (Some(Stopped::Interrupted), _) => Outcome::Interrupted,
+            _ => Outcome::Stopped,
         };
-        self.facts.journal().end(run, outcome)?;
-        self.facts.index().flush()?;
+        let ended =
+            self.facts.journal().end(run, outcome).and_then(|()| self.facts.index().flush());
+        if let Err(error) = ended {
+            report.failed.get_or_insert(error.into());
+        }
         Ok(())
     }
 
@@ -168,9 +172,4 @@ fn watching(listener: &Listener, seen: &Seen) -> Listener {
         }
         listener(event);
     })
-}
-
-/// Ends the writing thread; everything it was given is kept before.
-fn close(writer: Arc<Writer>) {
-    drop(writer);
 }

@@ -91,8 +91,6 @@ pub struct Report {
     pub target: PathBuf,
     /// Whether anything had to be published.
     pub published: bool,
-    /// Things the user should know.
-    pub warnings: Vec<String>,
     /// Why the run ended before its end.
     pub stopped: Option<Arc<Stopped>>,
     /// Why what is known could not be published; it is kept all the same.
@@ -115,6 +113,7 @@ pub struct Work<'w> {
     wanted: Vec<Arc<Wanted>>,
     overrides: Overrides,
 }
+
 impl<'w> Work<'w> {
     /// Prepares to survey or materialize a spec.
     ///
@@ -241,6 +240,8 @@ impl<'w> Work<'w> {
         // Before anything is paid for.
         target.try_writing()?;
         if missing > 0 {
+            // A failure on the way is in the report: what was spent is told, and
+            // what was answered is published.
             self.fill(&surveys, command, listener, interrupt, &mut report)?;
         }
         // A run that brought nothing has nothing to show; what stands may be
@@ -260,7 +261,7 @@ impl<'w> Work<'w> {
             return Ok(report);
         }
         let published = self.publish(&surveys, &target, listener, &mut report);
-        report.failed = published.err();
+        report.failed = report.failed.take().or(published.err());
         Ok(report)
     }
 
@@ -281,7 +282,8 @@ impl<'w> Work<'w> {
             .all(|e| before.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
     }
 
-    /// Writes the tables from the facts, in one transaction.
+    /// Publishes what is known: into the target, or into a copy that takes its
+    /// place.
     fn publish(
         &self,
         surveys: &[Survey<'_>],
@@ -290,7 +292,24 @@ impl<'w> Work<'w> {
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let place = target.prepare(self.database)?;
-        let publication = Publication::begin(place.database(), self.spec)?;
+        if let Err(error) = self.write(surveys, place.database(), listener, report) {
+            place.abandon();
+            return Err(error);
+        }
+        place.finish()?;
+        report.published = true;
+        Ok(())
+    }
+
+    /// Writes the tables from the facts, in one transaction.
+    fn write(
+        &self,
+        surveys: &[Survey<'_>],
+        db: &Database,
+        listener: &Listener,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let publication = Publication::begin(db, self.spec)?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -298,15 +317,10 @@ impl<'w> Work<'w> {
             survey
                 .keys
                 .each(&mut |key: &KeyRow| {
-                    let found = self.facts.index().get_raw(&key.entity)?;
-                    let mark = self.overrides.mark(n, &key.entity);
-                    digest.add(
-                        &key.row.key,
-                        found.as_ref().map(|(_, bytes)| bytes.as_ref()),
-                        mark.as_deref(),
-                    );
-                    let record = found.map(|(record, _)| record);
-                    let looked = self.open_cells(n, key, &key.columns, record.as_ref(), 0).looked;
+                    let record = self.look_up(n, key, &mut digest)?;
+                    // The first spelling counts the entity's cells; each shows its own.
+                    let columns = if key.first { &key.entity_columns } else { &key.columns };
+                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0).looked;
                     let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
                     for (column, looked) in &looked {
                         let cell = looked.shown();
@@ -316,7 +330,9 @@ impl<'w> Work<'w> {
                                 None => report.unasked += 1,
                             }
                         }
-                        shown[*column] = cell;
+                        if key.columns[*column] {
+                            shown[*column] = cell;
+                        }
                     }
                     tables.row(&key.row, &shown)?;
                     Ok::<(), Halt>(())
@@ -348,10 +364,9 @@ impl<'w> Work<'w> {
             listener(&Event::Warning(warning));
         }
         publication.commit()?;
-        place.finish()?;
-        report.published = true;
         Ok(())
     }
+
     fn rows_per_request(&self, expansion: &Expansion) -> u32 {
         self.model
             .rows_at_most()

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::digest::Digest;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
-use crate::facts::{Found, Record};
+use crate::facts::{FactsError, Found, Record};
 use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
@@ -48,18 +48,11 @@ impl<'w> Work<'w> {
         let mut digest = Digest::default();
         let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
         keys.each(&mut |key: &KeyRow| {
-            let found = self.facts.index().get_raw(&key.entity)?;
-            let mark = self.overrides.mark(n, &key.entity);
-            digest.add(
-                &key.row.key,
-                found.as_ref().map(|(_, bytes)| bytes.as_ref()),
-                mark.as_deref(),
-            );
+            let record = self.look_up(n, key, &mut digest)?;
             if !key.first {
                 return Ok(());
             }
             plan.keys += 1;
-            let record = found.map(|(record, _)| record);
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys);
             asked_keys += u64::from(!open.ask.is_empty());
             for (column, looked) in open.looked {
@@ -100,6 +93,21 @@ impl<'w> Work<'w> {
             meter.finish(&mut plan);
         }
         Ok(Survey { keys, plan, cells, known, unasked, digest })
+    }
+
+    /// The facts about a key's entity, summed up in the digest with all else
+    /// that is published of it.
+    pub(super) fn look_up(
+        &self,
+        n: usize,
+        key: &KeyRow,
+        digest: &mut Digest,
+    ) -> Result<Option<Record>, FactsError> {
+        let found = self.facts.index().get_raw(&key.entity)?;
+        let mark = self.overrides.mark(n, &key.entity);
+        let bytes = found.as_ref().map(|(_, bytes)| bytes.as_ref());
+        digest.add(&key.row.key, bytes, mark.as_deref());
+        Ok(found.map(|(record, _)| record))
     }
 
     /// Which cells of a key are to be asked, and what is known of each.

@@ -146,12 +146,19 @@ impl Place {
         }
         // Through SQLite rather than by a rename: readers of the old copy and
         // its write-ahead log are its business.
-        let old = Database::open_writable(&output)?;
-        let mut connection = old.connection;
-        let put = run(&self.database.connection, &mut connection, &output);
-        drop(self.database);
-        let _ = std::fs::remove_file(&part);
+        let put = Database::open_writable(&output)
+            .and_then(|mut old| run(&self.database.connection, &mut old.connection, &output));
+        self.abandon();
         put
+    }
+
+    /// Leaves what stands as it is; a copy that was begun goes.
+    pub fn abandon(self) {
+        let part = self.output.is_some().then(|| self.database.path.clone());
+        drop(self.database);
+        if let Some(part) = part {
+            let _ = std::fs::remove_file(part);
+        }
     }
 }
 

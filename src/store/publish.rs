@@ -76,6 +76,14 @@ impl<'db> Publication<'db> {
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
         migrate::database(connection).map_err(error)?;
+        // A view that somebody dropped is not ours to look after any more; those
+        // of this spec are made again.
+        transaction
+            .execute_batch(
+                "DELETE FROM hqdl_object WHERE type = 'view' AND NOT EXISTS (
+                   SELECT 1 FROM sqlite_schema AS s WHERE s.type = 'view' AND s.name = hqdl_object.name)",
+            )
+            .map_err(error)?;
         let publication = Self { db, transaction };
         for before in publication.expansions_of(spec).map_err(error)? {
             if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&before)) {
