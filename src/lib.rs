@@ -57,6 +57,7 @@ pub mod usage;
 pub mod tokens;
 pub mod prompt;
 pub mod overrides;
+pub mod blendsql;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;
