@@ -46,6 +46,8 @@ pub struct Request<'a> {
     pub params: Vec<(Param, Value)>,
     /// Whether a context that is too long is cut, instead of an error.
     pub truncate: bool,
+    /// Rows that share a request, where the user said so.
+    pub rows_per_request: Option<u32>,
     /// How long `SQLite` may take over one pass; waiting for the model does not
     /// count.
     pub timeout: Option<Duration>,
