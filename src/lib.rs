@@ -67,6 +67,7 @@ pub mod model;
 // ── pipelines ──
 pub mod generate;
 pub mod materialize;
+pub mod query;
 pub mod init;
 // ── doors ──
 pub mod cli;
