@@ -22,8 +22,15 @@ mod call;
 mod choices;
 mod error;
 mod lexer;
+pub mod parse;
 mod result;
+pub mod rewrite;
+pub mod route;
 mod scan;
+pub mod scope;
+pub mod tree;
+mod truth;
+pub mod usage;
 
 use std::ops::Range;
 

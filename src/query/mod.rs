@@ -4,13 +4,20 @@
 //! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
 //! in; [`plain`] runs a query without calls.
 
+mod ask;
+mod calls;
+mod engine;
 pub mod error;
+mod gates;
 pub mod guard;
+mod join;
+mod live;
 pub mod math;
 pub mod params;
 pub mod plain;
 pub mod smoothie;
 pub mod statement;
+mod targets;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,6 +67,24 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// The same request, to be changed.
+    fn again(&self) -> Request<'a> {
+        Request {
+            spec: self.spec,
+            database: self.database,
+            facts: self.facts,
+            model: self.model.clone(),
+            sql: self.sql,
+            params: self.params.clone(),
+            truncate: self.truncate,
+            rows_per_request: self.rows_per_request,
+            timeout: self.timeout,
+            command: self.command,
+            listener: Arc::clone(&self.listener),
+            interrupt: self.interrupt.clone(),
+        }
+    }
+
     /// The query, taken to have no calls.
     #[must_use]
     pub fn plain(&'a self) -> Plain<'a> {
@@ -78,7 +103,7 @@ impl<'a> Request<'a> {
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    request.plain().run(sink)
+    engine::run(request, sink)
 }
 
 /// Tells how a query would be run, and what it would ask; asks nothing.
@@ -86,5 +111,5 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    request.plain().explain()
+    engine::explain(request)
 }

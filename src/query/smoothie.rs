@@ -151,7 +151,7 @@ impl Sink for Smoothie {
 }
 
 /// A value of its own; text that is not UTF-8 keeps its bytes, as a blob.
-fn owned(value: ValueRef<'_>) -> Value {
+pub(super) fn owned(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(i) => Value::Integer(i),
