@@ -227,6 +227,16 @@ impl Parts {
             }
         } else if self.positions == 1 && !question_is_named {
             return self.first(sql, kind, tokens);
+        } else if let ([text], 1) = (tokens, self.positions)
+            && text.lexeme == Lexeme::Text
+            && argument::old_column(sql, tokens).is_none()
+        {
+            return Err(SqlError::new(
+                text.span(),
+                "the question is given twice",
+                "a text at the place of the question",
+            )
+            .help("a value that is a text comes after the question"));
         }
         self.values.extend(value(sql, tokens)?);
         Ok(())

@@ -125,10 +125,15 @@ pub(crate) fn render(
 #[must_use]
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = wrong.to_lowercase();
+    let length = lower.chars().count();
     known
         .into_iter()
-        .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
-        .filter(|(distance, name)| *distance <= 1 + name.len().min(wrong.len()) / 4)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
+        .map(|name| (1 + name.len().min(wrong.len()) / 4, name.to_lowercase(), name))
+        // At least as far apart as they differ in length; a wrong name may be
+        // very long, and the exact distance takes space.
+        .filter(|(far, name, _)| name.chars().count().abs_diff(length) <= *far)
+        .map(|(far, known, name)| (far, strsim::damerau_levenshtein(&lower, &known), name))
+        .filter(|(far, distance, _)| distance <= far)
+        .min_by_key(|(_, distance, _)| *distance)
+        .map(|(_, _, name)| name)
 }

@@ -14,6 +14,7 @@
 mod answers;
 mod blendsql;
 mod checker;
+mod corpus;
 mod databases;
 mod endpoint;
 mod faults;
