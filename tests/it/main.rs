@@ -22,6 +22,7 @@ mod init;
 mod keys;
 mod limits;
 mod project;
+mod queries_cli;
 mod regressions;
 mod spec;
 mod swan;
