@@ -254,7 +254,7 @@ fn a_query_comes_from_an_argument_a_file_or_stdin() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"x\nin\n"[..]));
     fails(query(&project, &["SELECT 1", "--file", "q.sql"]), 2, &["cannot be used with"]);
-    fails(query(&project, &[]), 2, &["SQL"]);
+    fails(query(&project, &[]), 2, &["no query", "--file"]);
     fails(query(&project, &["--file", "none.sql"]), 2, &["cannot read none.sql"]);
     fails(project.hqdl(&["query", "SELECT 1"]), 2, &["no database to query", "--spec"]);
     fails(
@@ -532,6 +532,8 @@ fn a_reader_that_goes_away_is_no_failure() {
     }
 }
 
+// Known values, not the constants they are near.
+#[allow(clippy::approx_constant)]
 #[test]
 fn math_functions_are_as_sqlite_has_them() {
     let project = values();
@@ -696,6 +698,13 @@ fn flags_of_a_query_without_a_spec_are_checked() {
         &["no recording at no.jsonl"],
     );
     fails(query(&project, &["--base-url", "ftp:x", "SELECT 1"]), 2, &["is no URL"]);
+    // --recordings takes all that follows, and leaves the query.
+    std::fs::write(project.path("f.jsonl"), "").unwrap();
+    for files in [&["f.jsonl"][..], &["f.jsonl", "f.jsonl"]] {
+        let flags = [&["--provider", "replay", "--recordings"], files].concat();
+        query(&project, &[&flags[..], &["SELECT 1"]].concat()).exits(0);
+        fails(query(&project, &flags), 2, &["no query"]);
+    }
     query(&project, &["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "SELECT 1"]).exits(0);
 }
 
