@@ -24,6 +24,7 @@
 //! * Only tables that hqdl made are ever written or dropped
 //!   ([`store::publish`]).
 //! * Recordings take the same way as live answers ([`model::replay`]).
+//! * A query writes nothing: it runs behind [`query::guard`].
 //!
 //! # Where the design was silent
 //!
@@ -42,6 +43,10 @@
 //! * A request that may have been billed without an answer counts at its worst
 //!   case against the budget; a run that was killed goes on with the budget it
 //!   had left.
+//! * A query's timeout counts the database's own time, pass by pass: neither the
+//!   model's nor that of who reads the rows.
+//! * A query reads the copy (`output`) where there is one, and says when that is
+//!   older than its database.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.

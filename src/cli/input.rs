@@ -21,7 +21,7 @@ use crate::store::output::Target;
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
-#[group(id = "query", required = true, multiple = false, args = ["sql", "file"])]
+#[group(id = "query", multiple = false, args = ["sql", "file"])]
 pub struct Options {
     /// The query; - reads it from stdin.
     #[arg(value_name = "SQL")]
@@ -61,6 +61,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// A query with what it is about, read and checked.
 pub struct Input<'o> {
     options: &'o Options,
+    flags: ModelFlags,
     /// The query.
     pub sql: String,
     /// Where it was read, for messages.
@@ -76,11 +77,12 @@ pub struct Input<'o> {
 impl<'o> Input<'o> {
     /// Reads and checks everything but the query itself.
     pub fn open(options: &'o Options, command: &str, talk: Talk) -> Result<Self, Failure> {
-        let (sql, origin) = text(options)?;
+        let mut flags = options.flags.clone();
+        let (sql, origin) = text(options, &mut flags)?;
         let params = params(&options.param)?;
-        let session = match (&options.spec, &options.flags.db) {
-            (Some(spec), _) => session::open(spec, &options.flags, options.budget)?,
-            (None, Some(db)) => session::bare(db, &options.flags, options.budget)?,
+        let session = match (&options.spec, &flags.db) {
+            (Some(spec), _) => session::open(spec, &flags, options.budget)?,
+            (None, Some(db)) => session::bare(db, &flags, options.budget)?,
             (None, None) => {
                 return Err(Failure::input(
                     "no database to query",
@@ -98,7 +100,7 @@ impl<'o> Input<'o> {
         }
         let about = options.spec.as_deref().unwrap_or(&session.spec.database);
         let command = format!("{command} {}", about.display());
-        Ok(Self { options, sql, origin, params, session, target, command })
+        Ok(Self { options, flags, sql, origin, params, session, target, command })
     }
 
     /// Whether there may be calls in it; without one, neither facts nor a model
@@ -109,7 +111,7 @@ impl<'o> Input<'o> {
 
     /// The facts.
     pub fn facts(&self) -> Result<Facts, Failure> {
-        session::facts(&self.options.flags.cache, &self.command)
+        session::facts(&self.flags.cache, &self.command)
     }
 
     /// The model. A missing one is an error only when something must be asked,
@@ -131,8 +133,7 @@ impl<'o> Input<'o> {
     }
 
     fn is_nameless(&self) -> bool {
-        self.options.spec.is_none()
-            && self.options.flags.model.as_deref().unwrap_or_default().is_empty()
+        self.options.spec.is_none() && self.flags.model.as_deref().unwrap_or_default().is_empty()
     }
 
     /// The query as the engine takes it.
@@ -151,7 +152,7 @@ impl<'o> Input<'o> {
             sql: &self.sql,
             params: self.params.clone(),
             truncate: self.options.truncate,
-            rows_per_request: self.options.flags.rows_per_request,
+            rows_per_request: self.flags.rows_per_request,
             timeout: self.options.timeout,
             command: &self.command,
             listener,
@@ -188,11 +189,12 @@ impl<'o> Input<'o> {
 }
 
 /// The query's text, and where it was read.
-fn text(options: &Options) -> Result<(String, PathBuf), Failure> {
+fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
     let failed = |name: &Path, e: &std::io::Error| {
         Failure::input(format!("cannot read {}: {e}", name.display()), "a query is UTF-8 text")
     };
-    match (&options.file, options.sql.as_deref()) {
+    let sql = options.sql.clone().or_else(|| options.file.is_none().then(|| taken(flags))?);
+    match (&options.file, sql.as_deref()) {
         (Some(file), _) => {
             let text = std::fs::read_to_string(file).map_err(|e| failed(file, &e))?;
             Ok((text, file.clone()))
@@ -202,8 +204,20 @@ fn text(options: &Options) -> Result<(String, PathBuf), Failure> {
             let text = std::io::read_to_string(std::io::stdin()).map_err(|e| failed(name, &e))?;
             Ok((text, name.to_owned()))
         }
-        (None, sql) => Ok((sql.unwrap_or_default().to_owned(), PathBuf::from("<query>"))),
+        (None, Some(sql)) => Ok((sql.to_owned(), PathBuf::from("<query>"))),
+        (None, None) => {
+            Err(Failure::input("no query", "give it as an argument, with --file, or as - on stdin"))
+        }
     }
+}
+
+/// The query that `--recordings` took for one more file: it takes as many as
+/// there are.
+fn taken(flags: &mut ModelFlags) -> Option<String> {
+    let last = flags.recordings.last().filter(|_| flags.recordings.len() > 1)?;
+    let query = last.to_str().filter(|_| !last.exists())?.to_owned();
+    flags.recordings.pop();
+    Some(query)
 }
 
 /// Where the expanded tables are, and whether they are older than the database:

@@ -77,10 +77,23 @@ struct Csv {
 }
 
 impl Csv {
+    fn field(&mut self, field: impl AsRef<[u8]>) -> Result<()> {
+        self.out.write_field(field).map_err(plain)
+    }
+
     /// Ends a record; the writer has a buffer of its own.
     fn end(&mut self) -> Result<()> {
-        self.out.write_record(None::<&[u8]>)?;
+        self.out.write_record(None::<&[u8]>).map_err(plain)?;
         if self.live { self.out.flush() } else { Ok(()) }
+    }
+}
+
+/// The system's error in one of the csv crate's: its kind tells a reader that
+/// went away.
+fn plain(error: csv::Error) -> std::io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => std::io::Error::other(format!("{other:?}")),
     }
 }
 
@@ -88,17 +101,17 @@ impl Rows for Csv {}
 
 impl Sink for Csv {
     fn columns(&mut self, names: &[String]) -> Result<()> {
-        names.iter().try_for_each(|n| self.out.write_field(n))?;
+        names.iter().try_for_each(|n| self.field(n))?;
         self.end()
     }
 
     fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         for value in row {
             match value {
-                ValueRef::Null => self.out.write_field("")?,
+                ValueRef::Null => self.field("")?,
                 // The very bytes, also when they are no UTF-8.
-                ValueRef::Text(bytes) => self.out.write_field(bytes)?,
-                other => self.out.write_field(text(*other))?,
+                ValueRef::Text(bytes) => self.field(bytes)?,
+                other => self.field(text(*other))?,
             }
         }
         self.end()
@@ -277,8 +290,10 @@ pub fn text(value: ValueRef<'_>) -> String {
     }
 }
 
-/// A real number as `SQLite` prints it: the fewest digits that read back as the
-/// same number, always with a point, with an exponent from 1e17 and below 1e-4.
+/// A real number the way `SQLite` spells one (always with a point, with an
+/// exponent from 1e17 and below 1e-4), in the fewest digits that read back as
+/// the same number: at most 17, where `SQLite` at times writes one more than it
+/// takes.
 fn real(r: f64) -> String {
     if !r.is_finite() {
         return if r > 0.0 { "Inf" } else { "-Inf" }.to_owned();

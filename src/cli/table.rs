@@ -24,8 +24,15 @@ pub struct Table {
     names: Vec<String>,
     waiting: Vec<Vec<Cell>>,
     bytes: usize,
-    /// The columns' widths, once they are known.
-    widths: Option<Vec<usize>>,
+    /// How the columns stand, once it is known.
+    columns: Option<Vec<Column>>,
+}
+
+#[derive(Clone, Copy)]
+struct Column {
+    width: usize,
+    /// Whether it holds numbers: its name and its NULLs stand right, too.
+    numbers: bool,
 }
 
 struct Cell {
@@ -34,56 +41,62 @@ struct Cell {
     null: bool,
 }
 
+impl Cell {
+    fn new(value: ValueRef<'_>) -> Self {
+        Self {
+            text: match value {
+                ValueRef::Text(_) => escaped(&text(value)),
+                _ => text(value),
+            },
+            number: matches!(value, ValueRef::Integer(_) | ValueRef::Real(_)),
+            null: matches!(value, ValueRef::Null),
+        }
+    }
+
+    /// The name of a column, which stands as its NULLs do.
+    fn name(name: &str) -> Self {
+        Self { text: name.to_owned(), number: false, null: true }
+    }
+}
+
 impl Table {
     /// A table that goes to `out`.
     pub fn new(out: Out) -> Self {
-        Self { out, names: Vec::new(), waiting: Vec::new(), bytes: 0, widths: None }
+        Self { out, names: Vec::new(), waiting: Vec::new(), bytes: 0, columns: None }
     }
 
-    /// Learns the widths, and writes all that waited.
+    /// Learns how the columns stand, and writes all that waited.
     fn settle(&mut self) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
-        let columns = 0..self.names.len();
-        let widths: Vec<usize> = columns
-            .clone()
-            .map(|n| {
-                let cells = waiting.iter().map(|row| row[n].text.width());
-                cells.chain([self.names[n].width()]).max().unwrap_or(0).min(WIDEST)
-            })
-            .collect();
-        // A name stands over its numbers.
-        let right: Vec<bool> = columns
-            .map(|n| {
-                waiting.iter().any(|row| row[n].number)
-                    && waiting.iter().all(|row| row[n].number || row[n].null)
-            })
-            .collect();
-        let head = self.names.iter().zip(&right);
-        let head: Vec<(&str, bool)> = head.map(|(n, r)| (n.as_str(), *r)).collect();
-        line(&mut self.out, &widths, &head)?;
-        let rules: Vec<String> = widths.iter().map(|w| "-".repeat(*w)).collect();
+        let column = |(n, name): (usize, &String)| {
+            let cells = || waiting.iter().map(|row| &row[n]);
+            let width = cells().map(|c| c.text.width()).chain([name.width()]).max().unwrap_or(0);
+            let numbers = cells().any(|c| c.number) && cells().all(|c| c.number || c.null);
+            Column { width: width.min(WIDEST), numbers }
+        };
+        let columns: Vec<Column> = self.names.iter().enumerate().map(column).collect();
+        let head: Vec<Cell> = self.names.iter().map(|name| Cell::name(name)).collect();
+        line(&mut self.out, &columns, &head)?;
+        let rules: Vec<String> = columns.iter().map(|c| "-".repeat(c.width)).collect();
         writeln!(self.out, "{}", rules.join("  "))?;
         for row in &waiting {
-            line(&mut self.out, &widths, &cells(row))?;
+            line(&mut self.out, &columns, row)?;
         }
-        self.widths = Some(widths);
+        self.columns = Some(columns);
         Ok(())
     }
 }
 
-fn cells(row: &[Cell]) -> Vec<(&str, bool)> {
-    row.iter().map(|c| (c.text.as_str(), c.number)).collect()
-}
-
-/// Writes a line; what is to be right of its column comes with `true`.
-fn line(out: &mut Out, widths: &[usize], cells: &[(&str, bool)]) -> Result<()> {
+/// Writes a line.
+fn line(out: &mut Out, columns: &[Column], cells: &[Cell]) -> Result<()> {
     let mut blank = 0;
-    for (n, (text, right)) in cells.iter().enumerate() {
+    for (n, (column, Cell { text, number, null })) in columns.iter().zip(cells).enumerate() {
         if n > 0 {
             blank += 2;
         }
-        let pad = widths[n].saturating_sub(text.width());
-        let (before, after) = if *right { (pad, 0) } else { (0, pad) };
+        let pad = column.width.saturating_sub(text.width());
+        let right = *number || (*null && column.numbers);
+        let (before, after) = if right { (pad, 0) } else { (0, pad) };
         // Blanks at the end of a line are never written.
         if text.is_empty() {
             blank += before;
@@ -105,17 +118,9 @@ impl Sink for Table {
     }
 
     fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
-        let cell = |value: &ValueRef<'_>| Cell {
-            text: match value {
-                ValueRef::Text(_) => escaped(&text(*value)),
-                _ => text(*value),
-            },
-            number: matches!(value, ValueRef::Integer(_) | ValueRef::Real(_)),
-            null: matches!(value, ValueRef::Null),
-        };
-        let row: Vec<Cell> = row.iter().map(cell).collect();
-        if let Some(widths) = &self.widths {
-            return line(&mut self.out, widths, &cells(&row));
+        let row: Vec<Cell> = row.iter().map(|v| Cell::new(*v)).collect();
+        if let Some(columns) = &self.columns {
+            return line(&mut self.out, columns, &row);
         }
         self.bytes += row.iter().map(|c| c.text.len()).sum::<usize>();
         self.waiting.push(row);
@@ -123,7 +128,7 @@ impl Sink for Table {
     }
 
     fn finish(&mut self) -> Result<()> {
-        if self.widths.is_none() {
+        if self.columns.is_none() {
             self.settle()?;
         }
         self.out.flush()

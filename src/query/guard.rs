@@ -17,7 +17,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, Statement};
 use tokio::sync::watch;
 
-use super::statement::{ONLY_READS, first_word, token_at};
+use super::statement::{ONLY_READS, first_word, token_at, word};
 use super::{QueryError, Sink, math};
 use crate::generate::Stopped;
 use crate::spec::Catalog;
@@ -248,6 +248,8 @@ impl Guard {
             _ => {
                 let message = message(error);
                 let help = self.meant(&message);
+                // `SQLite` names a table that is not there, and no place.
+                let span = span.or_else(|| word(sql, unknown(&message)));
                 QueryError::sql(message, span, "", help)
             }
         }
@@ -256,26 +258,25 @@ impl Guard {
     /// The table or column that a wrong name was probably meant to be.
     fn meant(&self, message: &str) -> String {
         let tables = || self.database.tables();
-        let found = if let Some(wrong) = message.strip_prefix("no such table: ") {
-            let tables = tables();
-            nearest(bare(wrong), tables.iter().map(String::as_str)).map(str::to_owned)
-        } else if let Some(wrong) = message.strip_prefix("no such column: ") {
-            let columns: Vec<String> = tables()
+        let known: Vec<String> = match message.split_once(": ") {
+            Some(("no such table", _)) => tables(),
+            Some(("no such column", _)) => tables()
                 .iter()
                 .filter_map(|t| self.database.columns(t))
                 .flatten()
                 .map(|(name, _)| name)
-                .collect();
-            nearest(bare(wrong), columns.iter().map(String::as_str)).map(str::to_owned)
-        } else {
-            None
+                .collect(),
+            _ => return String::new(),
         };
+        let found = nearest(unknown(message), known.iter().map(String::as_str));
         found.map(|name| format!("did you mean `{name}`?")).unwrap_or_default()
     }
 }
 
-/// A name without what stands before it, and without its quotes.
-fn bare(name: &str) -> &str {
+/// The name that a message of `SQLite`'s ends in, without what stands before it
+/// and without its quotes.
+fn unknown(message: &str) -> &str {
+    let name = message.rsplit(": ").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or(name).trim_matches('"')
 }
 
@@ -367,7 +368,12 @@ fn refusal(asked: &AuthContext<'_>, locked: bool) -> Option<String> {
 fn is_temporary(action: &AuthAction<'_>) -> bool {
     matches!(
         action,
-        AuthAction::CreateTempTable { .. }
+        // A virtual table makes its own in `temp` under the plain names.
+        AuthAction::CreateTable { .. }
+            | AuthAction::CreateIndex { .. }
+            | AuthAction::DropTable { .. }
+            | AuthAction::DropIndex { .. }
+            | AuthAction::CreateTempTable { .. }
             | AuthAction::CreateTempIndex { .. }
             | AuthAction::CreateTempView { .. }
             | AuthAction::CreateVtable { .. }

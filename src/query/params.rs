@@ -101,7 +101,7 @@ pub fn all_used(
         return Ok(());
     };
     let help = match param {
-        Param::Name(name) => nearest(name, names.iter().map(String::as_str))
+        Param::Name(name) => nearest(name, names.iter().filter_map(|n| n.get(1..)))
             .map(|near| format!("did you mean `{near}`?"))
             .unwrap_or_default(),
         Param::Position(_) => String::new(),

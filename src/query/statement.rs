@@ -104,6 +104,12 @@ pub(super) fn first_word(sql: &str) -> Option<Range<usize>> {
     Tokens::new(sql).next()
 }
 
+/// The place of a name, quoted or not, for a caret.
+pub(super) fn word(sql: &str, name: &str) -> Option<Range<usize>> {
+    let quotes = ['"', '`', '[', ']'];
+    Tokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
+}
+
 /// The place of the token that begins at `at`, for a caret as long as it.
 pub(super) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
     let rest = sql.get(at..)?;

@@ -24,6 +24,7 @@ mod init;
 mod keys;
 mod limits;
 mod project;
+mod queries_cli;
 mod regressions;
 mod spec;
 mod swan;
