@@ -12,17 +12,25 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod answers;
+mod blendsql_cases;
+mod case_file;
 mod checker;
 mod databases;
 mod endpoint;
+mod engine;
 mod faults;
 mod fixture;
 mod generation;
 mod init;
 mod keys;
 mod limits;
+mod oracle;
 mod project;
+mod query_cases;
+mod query_property;
 mod regressions;
 mod spec;
 mod swan;
+mod swan2;
+mod swan_queries;
 mod tidy;
