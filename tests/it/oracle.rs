@@ -134,6 +134,7 @@ fn shape(found: Json, column: &AskedColumn) -> Json {
         (Json::String(text), None, "integer" | "real") => {
             serde_json::from_str(text).unwrap_or_else(|_| found.clone())
         }
+        (Json::Number(_), _, "integer" | "real") => found.clone(),
         (Json::String(_), ..) | (_, None, "boolean" | "integer" | "real") => found.clone(),
         (other, ..) => other.to_string().into(),
     };
