@@ -184,7 +184,10 @@ fn blendsql_cases_give_the_rows_of_plain_sql() {
         }
     });
     let (asked, expected) = *totals.lock().unwrap();
-    println!("{} of 68 hold; {asked} values asked where BlendSQL passes {expected}", 68 - failed.len());
+    println!(
+        "{} of 68 hold; {asked} values asked where BlendSQL passes {expected}",
+        68 - failed.len()
+    );
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 

@@ -149,8 +149,7 @@ fn read(path: &Path) -> Vec<Case> {
         assert!(!case.db.as_os_str().is_empty(), "{}: no db", case.name);
         case.db = path.with_file_name(&case.db);
         for step in &mut case.steps {
-            let expects =
-                step.plain.is_some() || step.rows.is_some() || step.error.is_some();
+            let expects = step.plain.is_some() || step.rows.is_some() || step.error.is_some();
             assert!(expects && !step.query.is_empty(), "{}: expects nothing", case.name);
             if step.exit.is_empty() {
                 step.exit.push(if step.error.is_some() { 2 } else { 0 });
@@ -204,7 +203,9 @@ fn set(case: &mut Case, field: &str, value: String) -> Result<(), String> {
         "mend" => step.mend = true,
         "plain" => step.plain = Some(value),
         "every" => step.every = Some(value),
-        "rows" => step.rows = Some(serde_json::from_value(json(&value)?).map_err(|e| e.to_string())?),
+        "rows" => {
+            step.rows = Some(serde_json::from_value(json(&value)?).map_err(|e| e.to_string())?);
+        }
         "columns" => {
             step.columns = Some(serde_json::from_value(json(&value)?).map_err(|e| e.to_string())?);
         }

@@ -27,6 +27,7 @@ mod limits;
 mod oracle;
 mod project;
 mod query_cases;
+mod query_generator;
 mod query_property;
 mod regressions;
 mod spec;

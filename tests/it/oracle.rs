@@ -18,6 +18,7 @@
 //! no model can read. Anything else is answered with a made-up value of the
 //! right type that depends on the question and the value alone.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use hqdl::prompt::{AskedColumn, AskedRow};
@@ -67,7 +68,7 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
                 values.into_iter().flatten().filter(|v| initial(v) == own).cloned().collect()
             }
             _ => {
-                let text = Value::from_json(&row.key[0]).canonical().map(|t| t.into_owned());
+                let text = Value::from_json(&row.key[0]).canonical().map(Cow::into_owned);
                 text.map_or(Json::Null, |text| compute(name, &text, parameter))
             }
         };
@@ -134,8 +135,9 @@ fn shape(found: Json, column: &AskedColumn) -> Json {
         (Json::String(text), None, "integer" | "real") => {
             serde_json::from_str(text).unwrap_or_else(|_| found.clone())
         }
-        (Json::Number(_), _, "integer" | "real") => found.clone(),
-        (Json::String(_), ..) | (_, None, "boolean" | "integer" | "real") => found.clone(),
+        (Json::String(_), ..)
+        | (Json::Number(_), _, "integer" | "real")
+        | (_, None, "boolean" | "integer" | "real") => found.clone(),
         (other, ..) => other.to_string().into(),
     };
     match (&found, column.many) {
@@ -152,7 +154,7 @@ fn invented(column: &AskedColumn, row: &AskedRow) -> Json {
     let one = |n: u64| match (&column.values, column.kind.as_str()) {
         (Some(values), _) if values.is_empty() => Json::Null,
         (Some(values), _) => values[((sum + n) % values.len() as u64) as usize].as_str().into(),
-        (None, "boolean") => ((sum + n) % 2 == 0).into(),
+        (None, "boolean") => (sum + n).is_multiple_of(2).into(),
         (None, "integer") => ((sum + n) % 100).into(),
         (None, "real") => json!((sum + n) as f64 % 100.0 + 0.5),
         (None, "date") => format!("20{:02}-0{}-1{}", sum % 25, 1 + n % 9, sum % 10).into(),

@@ -232,12 +232,10 @@ fn expectations_of_the_cases_are_sound() {
     let failed = engine::in_parallel(&numbered, |(n, case)| {
         let db = databases.copy(case, *n);
         for step in &case.steps {
-            let sound = change(&db, step)
-                .and_then(|()| compare(&db, step, None))
-                .and_then(|()| {
-                    let bounds = [&step.asked, &step.requests, &step.again];
-                    bounds.into_iter().flatten().try_for_each(|b| number(&db, b).map(drop))
-                });
+            let sound = change(&db, step).and_then(|()| compare(&db, step, None)).and_then(|()| {
+                let bounds = [&step.asked, &step.requests, &step.again];
+                bounds.into_iter().flatten().try_for_each(|b| number(&db, b).map(drop))
+            });
             sound.map_err(|e| format!("{}: {e}", case.name))?;
         }
         Ok(())
