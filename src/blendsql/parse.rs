@@ -40,7 +40,8 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     let query = if let (true, [only]) = (lone, numbers.as_slice()) {
         let expr = Builder { sql, all: &all }.call(*only)?;
         let span = expr.span.clone();
-        let column = ResultColumn { expr: Some(expr), star_of: None, alias: None, span: span.clone() };
+        let column =
+            ResultColumn { expr: Some(expr), star_of: None, alias: None, span: span.clone() };
         Query::of(Core::of(vec![column], span))
     } else {
         Builder { sql, all: &all }.statement(&masked, 0, &numbers)?
@@ -197,8 +198,7 @@ impl<'t> Walk<'t, '_> {
     /// Where a node stands, without what the parser puts before it.
     fn span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
-        let (mut start, end) =
-            (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
+        let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
         loop {
             let rest = self.text.get(start..end).unwrap_or_default();
             let trimmed = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
@@ -218,8 +218,22 @@ impl<'t> Walk<'t, '_> {
         self.base.wrapping_add(start)..self.base.wrapping_add(end)
     }
 
+    /// Where a query stands: from its first word on.
+    fn query_span(&self, id: impl Into<AnyNodeId>) -> Span {
+        let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
+        let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
+        loop {
+            let rest = self.text.get(start..end).unwrap_or_default();
+            let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+            let first = ["select", "with", "values"].iter().any(|w| w.eq_ignore_ascii_case(&word));
+            let Some(next) = rest.chars().next().filter(|_| !first) else { break };
+            start += word.len().max(next.len_utf8());
+        }
+        self.base.wrapping_add(start)..self.base.wrapping_add(end)
+    }
+
     fn query(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
-        let span = self.span(select.node_id());
+        let span = self.query_span(select.node_id());
         match select {
             sq::Select::WithClause(with) => {
                 let inner = with.select().ok_or_else(|| self.broken(&span))?;
@@ -329,10 +343,7 @@ impl<'t> Walk<'t, '_> {
     ) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
         let Some(clause) = clause else { return Ok((None, None)) };
         let (limit, offset) = (clause.limit(), clause.offset());
-        Ok((
-            limit.map(|e| self.expr(&e)).transpose()?,
-            offset.map(|e| self.expr(&e)).transpose()?,
-        ))
+        Ok((limit.map(|e| self.expr(&e)).transpose()?, offset.map(|e| self.expr(&e)).transpose()?))
     }
 
     fn order(&self, terms: Option<sq::OrderByList<'t>>) -> Result<Vec<OrderTerm>, SqlError> {
@@ -499,19 +510,15 @@ impl<'t> Walk<'t, '_> {
             }
             sq::Expr::FunctionCall(function) => ExprKind::Function {
                 name: unquoted(function.func_name()).to_lowercase(),
-                window: function.over_clause().is_some(),
+                window: has_over(self.local(&span)),
                 filter: function.filter_clause().map(|e| some(Some(e))).transpose()?,
-                args: self.list(function.args())?,
+                args: self.args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::AggregateFunctionCall(function) => ExprKind::Function {
                 name: unquoted(function.func_name()).to_lowercase(),
-                window: function.over_clause().is_some(),
+                window: has_over(self.local(&span)),
                 filter: function.filter_clause().map(|e| some(Some(e))).transpose()?,
-                args: {
-                    let mut args = self.list(function.args())?;
-                    args.extend(self.order(function.orderby())?.into_iter().map(|o| o.expr));
-                    args
-                },
+                args: self.args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::ExistsExpr(exists) => match exists.select() {
                 Some(select) => ExprKind::Exists(Box::new(self.query(&select)?)),
@@ -559,6 +566,16 @@ impl<'t> Walk<'t, '_> {
         Ok(Expr { span, kind: ExprKind::Column { table, column: name } })
     }
 
+    /// All expressions in a function, but for its FILTER.
+    fn args(&self, id: AnyNodeId, filter: Option<sq::Expr<'t>>) -> Result<Vec<Expr>, SqlError> {
+        let mut args = self.inside(id)?;
+        if let Some(filter) = filter {
+            let span = self.expr(&filter)?.span;
+            args.retain(|a| a.span != span);
+        }
+        Ok(args)
+    }
+
     /// The call that a name stands for.
     fn hole(&self, span: &Span) -> Option<usize> {
         let within = |n: &&usize| {
@@ -586,6 +603,12 @@ impl<'t> Walk<'t, '_> {
         }
         Ok(found)
     }
+}
+
+/// Whether the text of a function ends in an OVER clause.
+fn has_over(text: &str) -> bool {
+    let close = text.find(')').map_or("", |at| &text[at..]);
+    close.split(|c: char| !c.is_alphanumeric()).any(|w| w.eq_ignore_ascii_case("over"))
 }
 
 /// Both sides of AND or OR in one list.

@@ -65,7 +65,8 @@ pub enum Need {
     First(u64),
     /// The first so many by an order: for each term, whether descending and
     /// whether NULLs come first.
-    Ranked(u64, Vec<(bool, bool)>),
+    /// Of the first so many, values are not needed for as many as OFFSET skips.
+    Ranked(u64, u64, Vec<(bool, bool)>),
 }
 
 /// What decides which rows of one SELECT are asked about.
@@ -138,9 +139,23 @@ enum Role {
 
 /// Functions that make a SELECT one of groups.
 const AGGREGATES: [&str; 17] = [
-    "avg", "count", "group_concat", "string_agg", "sum", "total", "json_group_array",
-    "json_group_object", "jsonb_group_array", "jsonb_group_object", "median", "percentile",
-    "percentile_cont", "percentile_disc", "hq_rows", "max", "min",
+    "avg",
+    "count",
+    "group_concat",
+    "string_agg",
+    "sum",
+    "total",
+    "json_group_array",
+    "json_group_object",
+    "jsonb_group_array",
+    "jsonb_group_object",
+    "median",
+    "percentile",
+    "percentile_cont",
+    "percentile_disc",
+    "hq_rows",
+    "max",
+    "min",
 ];
 
 impl<'q> Rewriter<'q> {
@@ -148,7 +163,17 @@ impl<'q> Rewriter<'q> {
     #[must_use]
     pub fn new(sql: &'q str, sites: &'q [Site], schema: &'q dyn Schema, costs: &'q Costs) -> Self {
         let out = Rewritten::default();
-        Self { sql, sites, schema, costs, sampling: false, plain_order: true, aliases: Vec::new(), questions: Vec::new(), out }
+        Self {
+            sql,
+            sites,
+            schema,
+            costs,
+            sampling: false,
+            plain_order: true,
+            aliases: Vec::new(),
+            questions: Vec::new(),
+            out,
+        }
     }
 
     /// Rewrites a query.
@@ -170,9 +195,24 @@ impl<'q> Rewriter<'q> {
         self.out.leaves.insert(at, leaf);
     }
 
-    /// Whether an expression names a call by its alias.
-    pub(super) fn is_alias_of_call(&self, expr: &Expr) -> bool {
-        bears_call(expr, &self.aliases.iter().map(String::as_str).collect::<Vec<_>>())
+    /// Whether an expression's value depends on a call: one in it, one that a
+    /// result column's alias stands for, or one below that yields a column.
+    pub(super) fn bears(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
+            ExprKind::Call(..) => found = true,
+            ExprKind::Column { table, column } => {
+                found |= match at.find(table.as_deref(), column) {
+                    Some(hit) => hit.field.live,
+                    None => {
+                        table.is_none()
+                            && self.aliases.iter().any(|a| a.eq_ignore_ascii_case(column))
+                    }
+                };
+            }
+            _ => {}
+        });
+        found
     }
 
     fn resolver(&self) -> Resolver<'q> {
@@ -266,15 +306,18 @@ impl<'q> Rewriter<'q> {
             .filter(|a| scope.tables.iter().all(|t| !has_field(t, a)))
             .collect();
         let (mut plain, mut calls): (Vec<&Expr>, Vec<&Expr>) = (Vec::new(), Vec::new());
-        let mut split = |expr: &'_ Expr| -> (Vec<Expr>, Vec<Expr>) {
-            conjuncts(expr).into_iter().cloned().partition(|e| !bears_call(e, &aliases))
+        let outer_aliases =
+            std::mem::replace(&mut self.aliases, aliases.iter().map(|a| (*a).to_owned()).collect());
+        let me: &Self = self;
+        let split = |expr: &'_ Expr| -> (Vec<Expr>, Vec<Expr>) {
+            conjuncts(expr).into_iter().cloned().partition(|e| !me.bears(e, &scope))
         };
-        let (where_plain, where_calls) = core.filter.as_ref().map(&mut split).unwrap_or_default();
+        let (where_plain, where_calls) = core.filter.as_ref().map(split).unwrap_or_default();
         plain.extend(&where_plain);
         calls.extend(&where_calls);
         let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
         for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
-            if let Some(on) = item.on.as_ref().filter(|on| on.has_call()) {
+            if let Some(on) = item.on.as_ref().filter(|on| me.bears(on, &scope)) {
                 let (p, c) = split(on);
                 joined.push((item, p, c));
             }
@@ -282,22 +325,17 @@ impl<'q> Rewriter<'q> {
         for (_, _, c) in &joined {
             calls.extend(c);
         }
-        let gate = self.gate(query, core, &scope, around, role, whole, &calls, &aliases);
-        let outer_aliases = std::mem::replace(
-            &mut self.aliases,
-            aliases.iter().map(|a| (*a).to_owned()).collect(),
-        );
+        let gate = self.gate(query, core, &scope, around, role, whole, &calls);
         let fence: Vec<String> =
             scope.tables.iter().filter_map(super::scope::Table::any_column).collect();
         let gate_text = gate.as_ref().map(|(n, values)| {
-            let all: Vec<&str> =
-                values.iter().chain(&fence).map(String::as_str).collect();
+            let all: Vec<&str> = values.iter().chain(&fence).map(String::as_str).collect();
             let comma = if all.is_empty() { "" } else { ", " };
             format!("hq_gate({n}{comma}{})", all.join(", "))
         });
         // Conditions on grouping columns wait for the plain part of HAVING.
         let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
-            Some(having) if conjuncts(having).iter().any(|h| !h.has_call()) => {
+            Some(having) if conjuncts(having).iter().any(|h| !self.bears(h, &scope)) => {
                 calls.into_iter().partition(|c| self.is_of_group(c, core, &scope))
             }
             _ => (Vec::new(), calls),
@@ -318,6 +356,10 @@ impl<'q> Rewriter<'q> {
                     let n = gate.as_ref().map_or(0, |(n, _)| *n);
                     format!("(SELECT hq_done({n}, CASE WHEN {gate_text} THEN {text} ELSE 0 END))")
                 }
+                None if fence.len() > 1 => {
+                    let fence = fence.join(", ");
+                    format!("(SELECT CASE WHEN hq_row({fence}) THEN {text} ELSE 0 END) = 1")
+                }
                 None => format!("(SELECT {text}) = 1"),
             };
             combined = Some(text);
@@ -329,7 +371,7 @@ impl<'q> Rewriter<'q> {
             if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
         };
         if let Some(filter) = &core.filter
-            && (bears_call(filter, &aliases) || combined.is_some())
+            && (!where_calls.is_empty() || combined.is_some())
         {
             let text = rest(self, &where_plain, combined.take());
             parts.push((filter.span.clone(), text));
@@ -347,8 +389,9 @@ impl<'q> Rewriter<'q> {
         }
         for item in &core.from {
             let kept = item.join != Join::Inner || !movable;
-            if let Some(on) = item.on.as_ref().filter(|on| kept && on.has_call()) {
-                let (plain, calls) = split(on);
+            if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, &scope)) {
+                let (plain, calls): (Vec<Expr>, Vec<Expr>) =
+                    conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, &scope));
                 let calls: Vec<&Expr> = calls.iter().collect();
                 let text = format!("(SELECT {}) = 1", truth::all(self, &calls, &scope));
                 let text = rest(self, &plain, Some(text));
@@ -356,7 +399,7 @@ impl<'q> Rewriter<'q> {
             }
         }
         if let Some(having) = &core.having
-            && (having.has_call() || !late.is_empty())
+            && (self.bears(having, &scope) || !late.is_empty())
         {
             let mut all = conjuncts(having);
             all.extend(&late);
@@ -386,7 +429,8 @@ impl<'q> Rewriter<'q> {
         for expr in values {
             self.value_part(expr, &scope, for_values.as_deref(), parts);
         }
-        for expr in core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
+        for expr in
+            core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
         {
             if let Some((_, text)) = parts.iter().find(|(span, _)| *span == expr.span) {
                 let name = match &bare(expr).kind {
@@ -473,15 +517,16 @@ impl<'q> Rewriter<'q> {
         role: Role,
         whole: bool,
         calls: &[&Expr],
-        aliases: &[&str],
     ) -> Option<(usize, Vec<String>)> {
         let value_calls = core.columns.iter().any(|c| c.expr.as_ref().is_some_and(Expr::has_call));
-        let ordered_by_call = query.order.iter().any(|o| bears_call(&o.expr, aliases) || {
-            position(&o.expr, self.sql).is_some_and(|n| {
-                core.columns.get(n).and_then(|c| c.expr.as_ref()).is_some_and(Expr::has_call)
-            })
+        let ordered_by_call = query.order.iter().any(|o| {
+            self.bears(&o.expr, scope) || {
+                position(&o.expr, self.sql).is_some_and(|n| {
+                    core.columns.get(n).and_then(|c| c.expr.as_ref()).is_some_and(Expr::has_call)
+                })
+            }
         });
-        let conditions: usize = calls.iter().map(|c| truth::leaves(c, aliases)).sum();
+        let conditions: usize = calls.iter().map(|c| truth::leaves(self, c, scope)).sum();
         let grouped = !core.group.is_empty() || is_aggregate(core, query);
         let windowed = has_window(core, query);
         let stops = !grouped && !windowed && whole;
@@ -494,12 +539,11 @@ impl<'q> Rewriter<'q> {
             _ => None,
         }
         .filter(|_| query.offset.is_none() || number(query.offset.as_ref(), self.sql).is_some());
-        let plain_results = !core.columns.is_empty() && !value_calls;
-        let order: Option<Vec<String>> = query
-            .order
-            .iter()
-            .map(|o| self.order_key(&o.expr, core, scope))
-            .collect();
+        let skipped = number(query.offset.as_ref(), self.sql).unwrap_or(0);
+        let plain_results = !core.columns.is_empty()
+            && !core.columns.iter().filter_map(|c| c.expr.as_ref()).any(|e| self.bears(e, scope));
+        let order: Option<Vec<String>> =
+            query.order.iter().map(|o| self.order_key(&o.expr, core, scope)).collect();
         let need = match rows {
             Some(k) if stops && query.order.is_empty() => Need::First(k),
             Some(k)
@@ -515,7 +559,7 @@ impl<'q> Rewriter<'q> {
                 let how = |o: &super::tree::OrderTerm| {
                     (o.descending, o.nulls_first.unwrap_or(!o.descending))
                 };
-                Need::Ranked(k, query.order.iter().map(how).collect())
+                Need::Ranked(k, skipped, query.order.iter().map(how).collect())
             }
             _ => Need::All,
         };
@@ -760,21 +804,6 @@ pub(super) fn conjuncts(expr: &Expr) -> Vec<&Expr> {
         ExprKind::Paren(inner) if matches!(bare(inner).kind, ExprKind::And(_)) => conjuncts(inner),
         _ => vec![expr],
     }
-}
-
-/// Whether there is a call in an expression, or the alias of one.
-pub(super) fn bears_call(expr: &Expr, aliases: &[&str]) -> bool {
-    let mut found = false;
-    expr.each(&mut |e| {
-        found |= match &e.kind {
-            ExprKind::Call(..) => true,
-            ExprKind::Column { table: None, column } => {
-                aliases.iter().any(|a| a.eq_ignore_ascii_case(column))
-            }
-            _ => false,
-        };
-    });
-    found
 }
 
 /// Calls in an expression that are not in a subquery of it.

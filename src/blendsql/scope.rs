@@ -16,6 +16,8 @@ pub struct Field {
     pub name: String,
     /// The column of the database it repeats, when it repeats one.
     pub origin: Option<Origin>,
+    /// Whether its values come from a call.
+    pub live: bool,
 }
 
 /// A column of the database.
@@ -166,14 +168,12 @@ impl Resolver<'_> {
 
     fn item(&self, item: &FromItem, parent: &Scope<'_>, tables: &mut Vec<Table>) {
         let fields = match &item.source {
-            Source::Table { schema, name } => {
-                match parent.cte(name).filter(|_| schema.is_none()) {
-                    Some(fields) => fields.clone(),
-                    None => self.base(name),
-                }
-            }
+            Source::Table { schema, name } => match parent.cte(name).filter(|_| schema.is_none()) {
+                Some(fields) => fields.clone(),
+                None => self.base(name),
+            },
             Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
-                columns.into_iter().map(|name| Field { name, origin: None }).collect()
+                columns.into_iter().map(|name| Field { name, origin: None, live: false }).collect()
             }),
             Source::Query(query) => self.outputs(query, parent),
             Source::Join(items) => {
@@ -195,7 +195,12 @@ impl Resolver<'_> {
     fn base(&self, table: &str) -> Option<Vec<Field>> {
         let origin = |column: &String| Origin { table: table.to_owned(), column: column.clone() };
         let columns = self.schema.columns(table)?;
-        Some(columns.into_iter().map(|name| Field { origin: Some(origin(&name)), name }).collect())
+        Some(
+            columns
+                .into_iter()
+                .map(|name| Field { origin: Some(origin(&name)), name, live: false })
+                .collect(),
+        )
     }
 
     /// The columns that a query yields; `None` when they cannot be told.
@@ -213,7 +218,7 @@ impl Resolver<'_> {
                 Some(fields.into_iter().map(|f| Field { origin: None, ..f }).collect())
             }
             Body::Values(exprs) => {
-                let field = |n| Field { name: format!("column{n}"), origin: None };
+                let field = |n| Field { name: format!("column{n}"), origin: None, live: false };
                 Some((1..=exprs.len()).map(field).collect())
             }
         }
@@ -248,15 +253,16 @@ impl Resolver<'_> {
                 continue;
             };
             let bare = bare(expr);
-            let (origin, own) = match &bare.kind {
-                ExprKind::Column { table, column } => (
-                    scope.find(table.as_deref(), column).and_then(|f| f.field.origin.clone()),
-                    Some(column.clone()),
-                ),
+            let (hit, own) = match &bare.kind {
+                ExprKind::Column { table, column } => {
+                    (scope.find(table.as_deref(), column), Some(column.clone()))
+                }
                 _ => (None, None),
             };
+            let origin = hit.and_then(|f| f.field.origin.clone());
+            let live = hit.is_some_and(|f| f.field.live) || expr.has_call();
             let name = column.alias.clone().or(own).unwrap_or_default();
-            fields.push(Field { name, origin });
+            fields.push(Field { name, origin, live });
         }
         Some(fields)
     }
@@ -336,8 +342,14 @@ impl Resolver<'_> {
                 ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
                 ExprKind::Paren(_) => condition,
                 // WHEN, THEN, WHEN, THEN, …: see `Expr::inside`.
-                ExprKind::Case { operand: None, whens, .. } => n % 2 == 0 && n / 2 < whens.len(),
-                ExprKind::Function { filter, args, .. } => filter.is_some() && n == args.len(),
+                ExprKind::Case { operand: None, whens, .. } => {
+                    (n % 2 == 0 && n / 2 < whens.len()) || condition
+                }
+                ExprKind::Case { .. } => condition && n != 0 && n % 2 == 0,
+                ExprKind::Function { filter, args, name, .. } => {
+                    (filter.is_some() && n == args.len())
+                        || (n == 0 && matches!(name.as_str(), "iif" | "if"))
+                }
                 _ => false,
             };
             self.each_in(inner, scope, condition, see);

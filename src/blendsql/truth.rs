@@ -40,11 +40,13 @@ pub(super) fn value(rewriter: &mut Rewriter<'_>, expr: &Expr, scope: &Scope<'_>)
 }
 
 /// Conditions with calls in a condition.
-pub(super) fn leaves(expr: &Expr, aliases: &[&str]) -> usize {
+pub(super) fn leaves(rewriter: &Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) -> usize {
     match &bare(expr).kind {
-        ExprKind::And(all) | ExprKind::Or(all) => all.iter().map(|e| leaves(e, aliases)).sum(),
-        ExprKind::Not(inner) => leaves(inner, aliases),
-        _ => usize::from(super::rewrite::bears_call(expr, aliases)),
+        ExprKind::And(all) | ExprKind::Or(all) => {
+            all.iter().map(|e| leaves(rewriter, e, scope)).sum()
+        }
+        ExprKind::Not(inner) => leaves(rewriter, inner, scope),
+        _ => usize::from(rewriter.bears(expr, scope)),
     }
 }
 
@@ -130,7 +132,7 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
         leaves: &mut Vec<String>,
     ) -> Vec<String> {
-        let odds: Vec<Odds> = parts.iter().map(|p| self.odds(p)).collect();
+        let odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
         let mut order: Vec<usize> = (0..parts.len()).collect();
         // The chance to settle it, for each value asked.
         let worth = |n: usize| {
@@ -141,11 +143,14 @@ impl Rewriter<'_> {
         order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
     }
 
-    fn odds(&self, node: &Node<'_>) -> Odds {
+    fn odds(&self, node: &Node<'_>, scope: &Scope<'_>) -> Odds {
         match node {
             Node::Leaf(expr, wanted) => {
                 let mut calls = 0;
                 expr.each(&mut |e| calls += usize::from(matches!(e.kind, ExprKind::Call(..))));
+                if calls == 0 && self.bears(expr, scope) {
+                    calls = 1;
+                }
                 if calls == 0 {
                     return Odds { cost: 0.0, holds: 0.5 };
                 }
@@ -155,7 +160,7 @@ impl Rewriter<'_> {
             }
             Node::All(parts) | Node::Any(parts) => {
                 let all = matches!(node, Node::All(_));
-                let mut odds: Vec<Odds> = parts.iter().map(|p| self.odds(p)).collect();
+                let mut odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
                 let worth = |o: &Odds| {
                     let settles = if all { 1.0 - o.holds } else { o.holds };
                     if o.cost == 0.0 { f64::INFINITY } else { settles / o.cost }
@@ -181,14 +186,14 @@ impl Rewriter<'_> {
     ) -> String {
         let text = self.value(expr, scope, None);
         let truth = if wanted { "TRUE" } else { "FALSE" };
-        if text == self.sql[expr.span.clone()] && !self.is_alias_of_call(expr) {
+        if !self.bears(expr, scope) {
             return format!("(({text}) IS {truth})");
         }
         let at = expr.span.start;
         let mut inner_calls = Vec::new();
         calls_of_subqueries(expr, false, &mut inner_calls);
         self.note_leaf(at, Leaf { inner_calls });
-        let text = format!("hq_leaf({at}, {}, hq_mark(), ({text}))", u8::from(wanted));
+        let text = format!("hq_leaf({at}, {}, hq_mark(), (({text}) IS {truth}))", u8::from(wanted));
         leaves.push(text.clone());
         text
     }

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
+use super::parse::Parsed;
 use super::scope::{Field, Origin, Resolver, Schema, Scope, bare};
 use super::tree::{Expr, ExprKind};
-use super::parse::Parsed;
 use super::{Call, Choices, rewrite};
 
 /// A value that a call is about.
@@ -43,6 +43,8 @@ pub struct Usage {
     pub condition: bool,
     /// What its answer is compared with.
     pub compared: Vec<Compared>,
+    /// Calls that its answer is compared with.
+    pub beside: Vec<usize>,
     /// It stands after IN, where a list is read.
     pub set: bool,
     /// The values it is about.
@@ -78,11 +80,29 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
                 scope.tables.iter().map(|t| (t.name.clone(), t.fields.clone())).collect();
         }
         ExprKind::Compare(sign, left, right) => {
+            if let (ExprKind::Call(a, _), ExprKind::Call(b, _)) =
+                (&bare(left).kind, &bare(right).kind)
+            {
+                found.entry(*a).or_default().beside.push(*b);
+                found.entry(*b).or_default().beside.push(*a);
+            }
             for (side, other) in [(left, right), (right, left)] {
                 if let ExprKind::Call(n, _) = &bare(side).kind
                     && let Some(compared) = compared(other, sign, sql, scope)
                 {
                     found.entry(*n).or_default().compared.push(compared);
+                }
+            }
+        }
+        // BETWEEN, arithmetic: beside a number, a number.
+        ExprKind::Other(all) => {
+            for (at, one) in all.iter().enumerate() {
+                let ExprKind::Call(n, _) = &bare(one).kind else { continue };
+                for (_, other) in all.iter().enumerate().filter(|(other, _)| *other != at) {
+                    let compared = compared(other, "<", sql, scope);
+                    if let Some(number @ (Compared::Integer(_) | Compared::Real)) = compared {
+                        found.entry(*n).or_default().compared.push(number);
+                    }
                 }
             }
         }
@@ -116,9 +136,7 @@ fn key(arg: &Expr, sql: &str, scope: &Scope<'_>) -> Key {
                 text,
                 name: Some(column.clone()),
                 origin: hit.and_then(|f| f.field.origin.clone()),
-                table: hit.and_then(|f| {
-                    Some((f.table.name.clone(), f.table.fields.clone()?))
-                }),
+                table: hit.and_then(|f| Some((f.table.name.clone(), f.table.fields.clone()?))),
             }
         }
         _ => Key { text, ..Key::default() },

@@ -5,10 +5,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{QueryError, Request};
 use super::live::Asks;
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
+use super::{QueryError, Request};
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::route::{self, Slot};
@@ -182,7 +182,8 @@ impl Calls {
     ) -> Result<(), QueryError> {
         let values = self.options(sql, call, usage, ctes, choosing, true)?;
         let kind = kind(call, usage, values.as_deref());
-        let contexts: Vec<String> = (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
+        let contexts: Vec<String> =
+            (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
         let question = filled(&call.question, &contexts);
         let key = vec!["rows".to_owned()];
@@ -307,8 +308,7 @@ impl Calls {
     fn column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
-        let same =
-            |c: &Column| c.fingerprint == column.fingerprint && list(c) == list(&column);
+        let same = |c: &Column| c.fingerprint == column.fingerprint && list(c) == list(&column);
         if let Some(at) = columns.iter().position(same) {
             return at;
         }
@@ -458,7 +458,10 @@ fn bound<'s>(
                     return Ok(Some(Bound { expansion: e, column: c, binding, slot, keys, why }));
                 }
                 Err(reason) => {
-                    near = Some(format!("`{}.{}` is asked it, but {reason}", expansion.name, column.name));
+                    near = Some(format!(
+                        "`{}.{}` is asked it, but {reason}",
+                        expansion.name, column.name
+                    ));
                 }
             }
         }
@@ -515,8 +518,14 @@ fn keys(
         // A part of the key is enough where it determines the rest.
         let q = crate::sql::name;
         let at = |key: &String| usage_column(usage, key, table);
-        let given: Vec<&String> =
-            expansion.key.names().iter().zip(&keys).filter(|(_, k)| k.is_some()).map(|(n, _)| n).collect();
+        let given: Vec<&String> = expansion
+            .key
+            .names()
+            .iter()
+            .zip(&keys)
+            .filter(|(_, k)| k.is_some())
+            .map(|(n, _)| n)
+            .collect();
         let list = |names: &[&String]| names.iter().map(|n| q(n)).collect::<Vec<_>>().join(", ");
         let all: Vec<&String> = expansion.key.names().iter().collect();
         let count = format!(
@@ -553,7 +562,10 @@ fn keys(
                         })
                     })
                     .collect();
-                return Ok((found, format!(", by {} alone, which determines the key", list(&given))));
+                return Ok((
+                    found,
+                    format!(", by {} alone, which determines the key", list(&given)),
+                ));
             }
             Ok(_) => {
                 reason = format!(
@@ -577,12 +589,7 @@ fn usage_column(usage: &Usage, key: &str, table: &str) -> Option<String> {
 }
 
 /// Whether an expression of the query is the one that a SELECT names `key`.
-fn is_key_of(
-    select: &str,
-    key: &str,
-    value: &crate::blendsql::usage::Key,
-    usage: &Usage,
-) -> bool {
+fn is_key_of(select: &str, key: &str, value: &crate::blendsql::usage::Key, usage: &Usage) -> bool {
     use crate::blendsql::parse::parse;
     use crate::blendsql::tree::{Body, Source};
     let Ok(parsed) = parse(select, Vec::new()) else { return false };
@@ -625,20 +632,16 @@ fn unqualified(text: &str) -> String {
 }
 
 /// A table that a context names without reading it.
-fn foreign(
-    key: &crate::blendsql::usage::Key,
-    usage: &Usage,
-) -> Option<(String, String)> {
+fn foreign(key: &crate::blendsql::usage::Key, usage: &Usage) -> Option<(String, String)> {
     if key.origin.is_some() || key.table.is_some() {
         return None;
     }
     let (table, column) = key.text.split_once('.')?;
-    let simple = |s: &str| {
-        !s.is_empty() && s.chars().all(|c| c.is_alphanumeric() || c == '_')
-    };
-    let read = usage.tables.iter().any(|(name, _)| {
-        name.as_ref().is_some_and(|n| n.eq_ignore_ascii_case(table))
-    });
+    let simple = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let read = usage
+        .tables
+        .iter()
+        .any(|(name, _)| name.as_ref().is_some_and(|n| n.eq_ignore_ascii_case(table)));
     (!read && simple(table) && simple(column)).then(|| (table.to_owned(), column.to_owned()))
 }
 
@@ -655,11 +658,7 @@ fn cte_text(sql: &str, parsed: &Parsed) -> String {
             } else {
                 format!("({})", crate::sql::names("", &c.columns))
             };
-            format!(
-                "{}{columns} AS ({})",
-                crate::sql::name(&c.name),
-                &sql[c.query.span.clone()]
-            )
+            format!("{}{columns} AS ({})", crate::sql::name(&c.name), &sql[c.query.span.clone()])
         })
         .collect();
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
@@ -667,8 +666,7 @@ fn cte_text(sql: &str, parsed: &Parsed) -> String {
 
 /// Whether a call answers with a list.
 fn is_list(call: &Call) -> bool {
-    call.return_type.is_some_and(|t| t.list)
-        || call.quantifier.is_some_and(|q| q.max != Some(1))
+    call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some_and(|q| q.max != Some(1))
 }
 
 /// What an answer is read as.

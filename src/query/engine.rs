@@ -101,8 +101,7 @@ impl<'r> Engine<'r> {
         if !parsed.lone {
             statement::check(&blendsql::mask(&text, &outer(&parsed)))?;
         }
-        let guard =
-            Guard::open(request.database, request.timeout, request.interrupt.clone())?;
+        let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
         let schema = KnownSchema::read(&guard)?;
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
@@ -137,8 +136,7 @@ impl<'r> Engine<'r> {
     }
 
     fn rewrite(&self, sampling: bool) -> Rewritten {
-        let mut rewriter =
-            Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
+        let mut rewriter = Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.sampling = sampling;
         rewriter.plain_order = self.plain_order;
         rewriter.run(&self.parsed)
@@ -375,11 +373,8 @@ impl Choosing for Nested<'_> {
     fn values(&mut self, sql: &str, most: usize) -> Result<Vec<Value>, QueryError> {
         let mut kept = Kept::default();
         if blendsql::scan(sql)?.is_empty() {
-            let mut statement = self
-                .guard
-                .connection()
-                .prepare(sql)
-                .map_err(|e| self.guard.error(&e, sql))?;
+            let mut statement =
+                self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, sql))?;
             params::bind(&mut statement, &self.request.params)?;
             self.guard.stream(&mut statement, sql, &mut kept)?;
         } else {
@@ -440,10 +435,8 @@ struct Names<'s> {
 
 impl Sink for Names<'_> {
     fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
-        let named: Vec<String> = names
-            .iter()
-            .map(|n| self.rewritten.names.get(n).unwrap_or(n).clone())
-            .collect();
+        let named: Vec<String> =
+            names.iter().map(|n| self.rewritten.names.get(n).unwrap_or(n).clone()).collect();
         self.sink.columns(&named)
     }
 

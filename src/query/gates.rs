@@ -100,7 +100,7 @@ impl Passing {
         self.distinct.clone_from(&self.run);
         spell(distinct, &mut self.distinct);
         self.demanded = false;
-        if let Need::Ranked(_, terms) = &self.gate.need {
+        if let Need::Ranked(_, _, terms) = &self.gate.need {
             self.row = Ranked {
                 keys: rest.iter().take(terms.len()).map(|v| owned(*v)).collect(),
                 distinct: match self.gate.distinct {
@@ -195,6 +195,7 @@ impl Passing {
         let mut demands = Vec::new();
         for rows in self.rows.values_mut() {
             prune(&self.gate.need, rows);
+            skip(&self.gate.need, rows);
             demands.extend(rows.drain(..).flat_map(|r| r.demands));
         }
         self.rows.clear();
@@ -213,7 +214,7 @@ impl Passing {
 /// Keeps the rows that can be among those needed, in order: to the last one that
 /// is needed, with its equals, or to the end of a wave that waits.
 fn prune(need: &Need, rows: &mut Vec<Ranked>) {
-    let Need::Ranked(k, terms) = need else { return };
+    let Need::Ranked(k, _, terms) = need else { return };
     rows.sort_by(|a, b| compare(a, b, terms));
     let (mut passed, mut waiting) = (0, 0);
     let mut seen = HashSet::new();
@@ -231,6 +232,27 @@ fn prune(need: &Need, rows: &mut Vec<Ranked>) {
         }
     }
     rows.truncate(end);
+}
+
+/// Values are not needed for rows that OFFSET skips: those that are certain to
+/// stand before, and have no equal after.
+fn skip(need: &Need, rows: &mut [Ranked]) {
+    let Need::Ranked(_, offset, terms) = need else { return };
+    let offset = usize::try_from(*offset).unwrap_or(usize::MAX);
+    if offset == 0 || offset > rows.len() || rows.iter().any(|r| !r.passed) {
+        return;
+    }
+    let mut seen = HashSet::new();
+    if rows.iter().any(|r| !r.distinct.is_empty() && !seen.insert(&r.distinct)) {
+        return;
+    }
+    let mut end = offset;
+    while end > 0
+        && rows.get(end).is_some_and(|r| compare(&rows[end - 1], r, terms) == Ordering::Equal)
+    {
+        end -= 1;
+    }
+    rows[..end].iter_mut().for_each(|r| r.demands.clear());
 }
 
 fn compare(a: &Ranked, b: &Ranked, terms: &[(bool, bool)]) -> Ordering {

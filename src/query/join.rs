@@ -53,12 +53,8 @@ pub fn ask(
     let mut counts = Counts::default();
     for (list, wishes) in by_list {
         let expansion = Arc::new(expansion(join, list));
-        let wanted = Wanted::new(
-            &request.facts.journal(),
-            &expansion,
-            model,
-            request.spec.model.reuse,
-        )?;
+        let wanted =
+            Wanted::new(&request.facts.journal(), &expansion, model, request.spec.model.reuse)?;
         let mut targets = [Target::new(expansion, Arc::new(wanted), None)];
         let mut entities = Vec::new();
         let mut demands = Vec::new();

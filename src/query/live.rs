@@ -217,8 +217,7 @@ impl Live {
                 let read: Result<Vec<Value>, Unreadable> =
                     values.iter().map(|v| Value::read(*v)).collect();
                 let entity = read.ok().map(|key| {
-                    self.targets[target]
-                        .entity(&spelling, || Row { key, context: Vec::new() })
+                    self.targets[target].entity(&spelling, || Row { key, context: Vec::new() })
                 });
                 self.spelling = spelling;
                 let Some(entity) = entity else {
@@ -273,9 +272,8 @@ impl Live {
                 && text.len() / 4 > most
             {
                 let tokens = text.len() / 4;
-                self.failure = Some(format!(
-                    "a context has about {tokens} tokens, and {most} is the limit"
-                ));
+                self.failure =
+                    Some(format!("a context has about {tokens} tokens, and {most} is the limit"));
                 return Err(broken("a context is too long"));
             }
             texts.push(value);
@@ -292,12 +290,7 @@ impl Live {
         Ok(self.targets[target].entity(&spelling, || Row { key, context: texts }))
     }
 
-    fn pair(
-        &mut self,
-        call: usize,
-        join: usize,
-        values: &[ValueRef<'_>],
-    ) -> rusqlite::Result<Sql> {
+    fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let [left, right] = values else { return Err(broken("a join has two sides")) };
         if *left == ValueRef::Null || *right == ValueRef::Null {
             return Ok(Sql::Null);

@@ -121,10 +121,8 @@ impl Target {
         let known = &mut self.entities[entity];
         if known.cells[column] == Cell::Unseen {
             let record = index.get(&known.entity)?;
-            let word = self
-                .in_spec
-                .zip(overrides)
-                .and_then(|(n, all)| all.get(n, &known.entity, column));
+            let word =
+                self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
             known.cells[column] = match word {
                 Some(word) => {
                     counts.reused += 1;
