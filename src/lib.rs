@@ -57,6 +57,7 @@ pub mod usage;
 pub mod tokens;
 pub mod prompt;
 pub mod overrides;
+pub mod blendsql;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;
@@ -66,6 +67,7 @@ pub mod model;
 // ── pipelines ──
 pub mod generate;
 pub mod materialize;
+pub mod query;
 pub mod init;
 // ── doors ──
 pub mod cli;

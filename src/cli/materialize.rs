@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use tokio::sync::watch;
 
-use super::failure::{Failure, INCOMPLETE, INTERRUPTED, stopped};
+use super::failure::{Failure, INCOMPLETE, stopped};
 use super::progress::{Progress, duration, thousands};
-use super::{ModelFlags, Talk, session};
+use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
 use crate::materialize::{Report, Selection, Work};
 use crate::model;
@@ -77,7 +76,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         anstream::eprintln!("facts      {}", facts.dir().display());
         anstream::eprintln!("model      {}", work.model_name());
     }
-    let interrupt = interrupts();
+    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     // A run that could not even begin has a report, too: nothing was asked.
     let mut report = work
         .materialize(&command, &listener, &interrupt)
@@ -113,26 +112,6 @@ fn exit_of(report: &Report) -> u8 {
         && report.unasked == 0
         && report.asked.get(State::Error) == 0;
     if complete { 0 } else { INCOMPLETE }
-}
-
-/// Ctrl-C once: end with everything kept. Twice: end now; what is in flight is lost.
-fn interrupts() -> watch::Receiver<bool> {
-    let (send, receive) = watch::channel(false);
-    std::thread::spawn(move || {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-            return;
-        };
-        runtime.block_on(async {
-            if tokio::signal::ctrl_c().await.is_ok() {
-                let _ = send.send(true);
-                anstream::eprintln!("finishing what is in flight; press Ctrl-C again to leave it");
-            }
-            if tokio::signal::ctrl_c().await.is_ok() {
-                std::process::exit(i32::from(INTERRUPTED));
-            }
-        });
-    });
-    receive
 }
 
 fn print_json(report: &Report, seconds: f64) {

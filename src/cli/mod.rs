@@ -3,13 +3,20 @@
 
 mod cache;
 mod check;
+mod explain;
 mod failure;
 mod init;
+mod input;
+mod interrupt;
 mod materialize;
+mod meta;
 mod overrides;
 mod plan;
 mod progress;
+mod query;
+mod rows;
 mod session;
+mod table;
 mod why;
 
 use std::path::PathBuf;
@@ -56,6 +63,10 @@ enum Command {
     Plan(plan::Options),
     /// Ask for the missing cells and publish the expanded tables.
     Materialize(materialize::Options),
+    /// Run a query; ask the model what its calls lack, once.
+    Query(query::Options),
+    /// Print how a query would be run: routes, SQL, demand, price; ask nothing.
+    Explain(explain::Options),
     /// Tell where a published cell came from.
     Why(why::Options),
     /// Say what a cell is, whatever the model says.
@@ -126,6 +137,8 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&options, cli.talk),
         Command::Plan(options) => plan::run(&options, cli.talk),
         Command::Materialize(options) => materialize::run(&options, cli.talk),
+        Command::Query(options) => query::run(&options, cli.talk),
+        Command::Explain(options) => explain::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),

@@ -30,6 +30,20 @@ pub struct SpecFile {
     pub expansion: Vec<ExpansionTable>,
 }
 
+impl SpecFile {
+    /// The least a spec says: a database.
+    #[must_use]
+    pub fn bare(database: &std::path::Path) -> Self {
+        Self {
+            database: DatabaseTable { path: database.display().to_string(), output: None },
+            model: ModelTable::default(),
+            limits: LimitsTable::default(),
+            routing: RoutingTable::default(),
+            expansion: Vec::new(),
+        }
+    }
+}
+
 /// `[database]`
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]

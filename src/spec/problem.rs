@@ -49,7 +49,7 @@ impl Problems {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();
         let blocks: Vec<String> =
-            self.problems.iter().map(|p| render(&renderer, &path, &self.text, p)).collect();
+            self.problems.iter().map(|p| render(&renderer, Some(&path), &self.text, p)).collect();
         blocks.join("\n\n")
     }
 
@@ -84,7 +84,13 @@ impl Problems {
     }
 }
 
-fn render(renderer: &Renderer, path: &str, text: &str, problem: &Problem) -> String {
+/// One problem with its caret; a text that is no file has no `path`.
+pub(crate) fn render(
+    renderer: &Renderer,
+    path: Option<&str>,
+    text: &str,
+    problem: &Problem,
+) -> String {
     let level = match problem.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -106,7 +112,7 @@ fn render(renderer: &Renderer, path: &str, text: &str, problem: &Problem) -> Str
                     .annotation(annotation.label(problem.label.as_str())),
             )
         }
-        None => title.element(annotate_snippets::Origin::path(path)),
+        None => title.element(annotate_snippets::Origin::path(path.unwrap_or_default())),
     };
     let group = match &problem.help {
         Some(help) => group.element(Level::HELP.message(help.as_str())),
