@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
+use crate::endpoint::Request;
 use crate::engine::{self, Order, Outcome, Query, any_of, plain, same};
 use crate::oracle;
 
@@ -126,16 +127,26 @@ fn compare(folder: &Path, case: &Json, outcome: &Outcome) -> Result<(), String> 
     }
 }
 
-/// What is asked for is never more than what `BlendSQL` passes: with the fake
-/// ingredients of its tests, or with a model where that is more by a look ahead.
-fn count(case: &Json, outcome: &Outcome) -> Result<(u64, u64), String> {
-    let asked = outcome.count("values_asked")?;
+/// Values that calls of `LLMMap` asked for are never more than what `BlendSQL`
+/// passes: with the fake ingredients of its tests, or with a model where that is
+/// more by a look ahead. (Of a QA it counts the rows of the context, we one.)
+fn count(case: &Json, outcome: &Outcome, requests: &[Request]) -> Result<(u64, u64), String> {
+    let all = oracle::pairs(requests).len() as u64;
+    if outcome.count("values_asked")? != all {
+        return Err(format!("the endpoint saw {all} values: {}", outcome.meta));
+    }
+    let is_map = |r: &&Request| {
+        let question = &r.question;
+        question.columns.iter().all(|c| !c.many)
+            && question.rows.iter().all(|r| r.context.is_empty())
+    };
+    let maps: Vec<Request> = requests.iter().filter(is_map).cloned().collect();
+    let asked = oracle::pairs(&maps).len() as u64;
     let Some(expected) = case["expected_values_passed"].as_u64() else {
         return Ok((asked, u64::MAX));
     };
     let with_model = &case["observed_blendsql_0_1_27"]["sqlite_llm_stub"]["values_passed"];
     let most = expected.max(with_model.as_u64().unwrap_or(0));
-    // The context of a QA is one question of ours, and its rows theirs.
     if asked > most {
         return Err(format!("asked for {asked} values instead of {most}"));
     }
@@ -168,10 +179,11 @@ fn blendsql_cases_give_the_rows_of_plain_sql() {
     let totals = std::sync::Mutex::new((0, 0));
     let failed = engine::in_parallel(&cases, |case| {
         let outcome = run(&folder, case, &url, &[]);
-        let held = outcome
-            .exits(&[0])
-            .and_then(|()| compare(&folder, case, &outcome))
-            .and_then(|()| count(case, &outcome));
+        let held =
+            outcome.exits(&[0]).and_then(|()| compare(&folder, case, &outcome)).and_then(|()| {
+                let requests = endpoint.requests_to(case["id"].as_str().unwrap());
+                count(case, &outcome, &requests)
+            });
         match held {
             Ok((asked, expected)) if expected < u64::MAX => {
                 let mut totals = totals.lock().unwrap();
