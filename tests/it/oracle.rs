@@ -165,13 +165,15 @@ fn invented(column: &AskedColumn, row: &AskedRow) -> Json {
     if column.many { (0..items).map(one).collect() } else { one(0) }
 }
 
-/// How often each pair of question and value was asked for.
+/// How often each pair of question and value was asked for. A question is what
+/// is asked and what the answer may be.
 pub fn pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     let mut pairs = BTreeMap::new();
     for request in requests {
         for column in &request.question.columns {
             for row in &request.question.rows {
-                let pair = (column.about.clone(), Json::from(row.key.as_slice()).to_string());
+                let question = format!("{} {} {:?}", column.about, column.kind, column.values);
+                let pair = (question, Json::from(row.key.as_slice()).to_string());
                 *pairs.entry(pair).or_insert(0) += 1;
             }
         }

@@ -233,7 +233,10 @@ pub fn rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Json
                 ValueRef::Integer(i) => i.into(),
                 ValueRef::Real(r) => r.into(),
                 ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
-                ValueRef::Blob(bytes) => json!(bytes),
+                ValueRef::Blob(bytes) => {
+                    let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+                    json!({ "blob": hex.concat() })
+                }
             })
         };
         out.push((0..width).map(read).collect::<rusqlite::Result<_>>()?);

@@ -90,7 +90,7 @@ fn each_from_nothing(folder: &Path, rows_per_request: usize) -> (u64, u64) {
 #[test]
 fn swan2_asks_for_few_values() {
     let Some(folder) = engine::shared("swan2") else { return };
-    if !engine::has_query() {
+    if !engine::answers_calls() {
         return;
     }
     let (values, _) = each_from_nothing(&folder, 1);
@@ -100,7 +100,7 @@ fn swan2_asks_for_few_values() {
 #[test]
 fn swan2_makes_few_requests() {
     let Some(folder) = engine::shared("swan2") else { return };
-    if !engine::has_query() {
+    if !engine::answers_calls() {
         return;
     }
     let (_, requests) = each_from_nothing(&folder, 10);
@@ -112,7 +112,7 @@ fn swan2_makes_few_requests() {
 #[test]
 fn swan2_on_one_cache() {
     let Some(folder) = engine::shared("swan2") else { return };
-    if !engine::has_query() {
+    if !engine::answers_calls() {
         return;
     }
     let cache = tempfile::tempdir().unwrap();
