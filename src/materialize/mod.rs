@@ -7,8 +7,10 @@
 
 mod digest;
 mod fill;
+mod shots;
 mod survey;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -103,7 +105,7 @@ pub struct Report {
 
 /// A spec with everything a run needs: its database, its facts, its model.
 pub struct Work<'w> {
-    spec: &'w Spec,
+    spec: Cow<'w, Spec>,
     database: &'w Database,
     facts: &'w Facts,
     model: Arc<dyn Model>,
@@ -161,6 +163,7 @@ impl<'w> Work<'w> {
         }
         drop(journal);
         let overrides = Overrides::read(spec)?;
+        let spec = shots::with_overrides(spec, database, &overrides)?;
         Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
     }
 
@@ -268,7 +271,7 @@ impl<'w> Work<'w> {
     /// Whether everything stands in a database as the surveys found it.
     fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
         let same = |(e, s): (&Expansion, &Survey<'_>)| {
-            db.is_published(e, &s.digest.text(self.spec, self.model.name(), e))
+            db.is_published(e, &s.digest.text(&self.spec, self.model.name(), e))
         };
         self.spec.expansions.iter().zip(surveys).all(same)
     }
@@ -309,7 +312,7 @@ impl<'w> Work<'w> {
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(db, self.spec)?;
+        let publication = Publication::begin(db, &self.spec)?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -354,13 +357,13 @@ impl<'w> Work<'w> {
                 })
             };
             publication.close(
-                self.spec,
+                &self.spec,
                 &tables.finish(),
-                &digest.text(self.spec, self.model.name(), expansion),
+                &digest.text(&self.spec, self.model.name(), expansion),
                 &mut origins,
             )?;
         }
-        for warning in publication.views(self.spec)? {
+        for warning in publication.views(&self.spec)? {
             listener(&Event::Warning(warning));
         }
         publication.commit()?;

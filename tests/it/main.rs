@@ -23,6 +23,7 @@ mod keys;
 mod limits;
 mod project;
 mod regressions;
+mod shots;
 mod spec;
 mod swan;
 mod tidy;
