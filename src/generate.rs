@@ -6,6 +6,8 @@
 //! failed are asked again, in smaller batches. One row's failure is data; what
 //! stops a run is an endpoint that refuses, a disk that fails, or the user.
 
+mod packing;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::{Instrument, debug, debug_span, info};
 
+pub use self::packing::Packing;
 use crate::cell::{Answer, CellValue, State, Tally};
 use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer};
 use crate::key::Entity;
@@ -123,41 +127,6 @@ pub struct Context {
     pub tokenizer: std::sync::OnceLock<Tokenizer>,
 }
 
-/// How many rows share a request: halved when a fifth of them or more fail,
-/// one more after every request that comes back whole.
-#[derive(Debug)]
-pub struct Packing {
-    now: AtomicU32,
-    most: u32,
-}
-
-impl Packing {
-    /// Begins with as many rows as the spec allows.
-    #[must_use]
-    pub fn new(most: u32) -> Self {
-        Self { now: most.max(1).into(), most: most.max(1) }
-    }
-
-    fn rows(&self) -> usize {
-        self.now.load(Ordering::Relaxed) as usize
-    }
-
-    /// Learns from a request: rows asked about, rows that must be asked again.
-    fn learn(&self, asked: usize, failed: usize) {
-        let now = self.now.load(Ordering::Relaxed);
-        let next = if failed * 5 >= asked.max(1) && asked > 1 {
-            // From what was asked, not from what is allowed by now: many
-            // requests in flight fail together, and that is one failure.
-            now.min((asked as u32 / 2).max(1))
-        } else if failed == 0 && asked as u32 >= now {
-            (now + 1).min(self.most)
-        } else {
-            now
-        };
-        self.now.store(next, Ordering::Relaxed);
-    }
-}
-
 /// Asks about all batches that come; returns when there are no more and all is
 /// kept, or at the first thing that stops the run. What is in flight then is
 /// waited for: it is paid for.
@@ -202,6 +171,9 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
             stop.send_replace(true);
         }
     }
+    if let Some(why) = &stopped {
+        info!(%why, "stops before its end");
+    }
     stopped.map_or(Ok(()), Err)
 }
 
@@ -222,7 +194,14 @@ async fn settle(
             let rest = cut.gaps.split_off(rows);
             left.push((Cut { gaps: rest, ..cut.clone() }, attempt));
         }
-        let again = ask(&context, cut, attempt, &stopping).await?;
+        let span = debug_span!(
+            "request",
+            prompt = tracing::field::Empty,
+            rows = cut.gaps.len(),
+            columns = cut.columns.len(),
+            asked = attempt
+        );
+        let again = ask(&context, cut, attempt, &stopping).instrument(span).await?;
         left.extend(again);
     }
     Ok(())
@@ -248,6 +227,7 @@ async fn ask(
         cells: (cut.columns.len() * cut.gaps.len()) as u64,
         ..Completion::default()
     };
+    tracing::Span::current().record("prompt", record.prompt_hash.as_str());
     let count = |reply: &Reply| {
         let tokenizer = context.tokenizer();
         let input = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
@@ -260,6 +240,7 @@ async fn ask(
         price: context.price.as_ref(),
         count: &count,
         on_wire: false.into(),
+        tries: 0.into(),
     };
     let asked = tokio::select! {
         biased;
@@ -299,6 +280,8 @@ async fn ask(
     let cost = record.cost_usd;
     let last = attempt >= ATTEMPTS || context.model.repeats_itself();
     let (facts, again) = context.read(&cut, &frame, &reply, last);
+    let ask_again: usize = again.values().map(Vec::len).sum();
+    debug!(entities = facts.len(), ask_again, "read");
     record.content = Some(reply.content);
     let mut tally = Tally::default();
     facts.iter().flat_map(|(_, f)| f).for_each(|f| tally.add(f.answer.state, 1));
@@ -310,7 +293,7 @@ async fn ask(
     };
     (context.listener)(&Event::Kept { cells: tally, usage });
     let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
-    let failed = given_up + again.values().map(Vec::len).sum::<usize>();
+    let failed = given_up + ask_again;
     context.packing.learn(cut.gaps.len(), failed);
     Ok(smaller(again, &cut, attempt + 1))
 }

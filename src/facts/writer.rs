@@ -4,8 +4,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
+use tracing::debug;
 
 use super::FactsError;
 use super::index::{Fact, Index};
@@ -91,6 +93,7 @@ pub(super) fn keep(
 ) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
     let transaction = journal.connection().unchecked_transaction().map_err(error)?;
+    let (began, completions) = (Instant::now(), batches.len());
     let mut head = None;
     let mut facts = Vec::new();
     for batch in batches {
@@ -102,6 +105,7 @@ pub(super) fn keep(
         }
     }
     transaction.commit().map_err(error)?;
+    debug!(completions, entities = facts.len(), took = ?began.elapsed(), "the journal commits");
     match head {
         Some(head) => index.merge(facts, head),
         None => Ok(()),

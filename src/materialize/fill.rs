@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
+use tracing::info;
 
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
@@ -43,6 +44,7 @@ impl Work<'_> {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
+            info!(run, expansion = expansion.name, cells, model = self.model.name(), "asks");
             listener(&Event::Begin { expansion: expansion.name.clone(), cells });
             let context = Arc::new(Context {
                 expansion: Arc::new(expansion.clone()),
@@ -91,6 +93,7 @@ impl Work<'_> {
             (Some(Stopped::Interrupted), _) => Outcome::Interrupted,
             _ => Outcome::Stopped,
         };
+        info!(run, ?outcome, usage = ?report.usage, asked = ?report.asked, "the run ends");
         let ended =
             self.facts.journal().end(run, outcome).and_then(|()| self.facts.index().flush());
         if let Err(error) = ended {

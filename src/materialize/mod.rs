@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tracing::info;
 
 use self::digest::Digest;
 use self::survey::{Survey, orphans};
@@ -300,6 +301,7 @@ impl<'w> Work<'w> {
             return Err(error);
         }
         place.finish()?;
+        info!(target = %report.target.display(), cells = ?report.cells, "published");
         report.published = true;
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tracing::debug;
 
 use crate::usage::Spent;
 
@@ -62,6 +63,19 @@ struct State {
     in_flight: u32,
 }
 
+impl State {
+    fn tell(&self, this: Spent, what: &str) {
+        debug!(
+            usd = this.usd,
+            tokens = this.tokens,
+            spent_usd = self.spent.usd,
+            reserved_usd = self.reserved.usd,
+            in_flight = self.in_flight,
+            "budget {what}"
+        );
+    }
+}
+
 impl Budget {
     /// A budget of which `spent` is gone already.
     #[must_use]
@@ -97,9 +111,11 @@ impl Budget {
                     state.reserved.usd += worst.usd;
                     state.reserved.tokens += worst.tokens;
                     state.in_flight += 1;
+                    state.tell(worst, "reserved");
                     return Ok(Reservation { budget: self, worst, used: Spent::default() });
                 }
                 if state.in_flight == 0 {
+                    state.tell(worst, "reached");
                     return Err(Reached { caps: self.caps, spent: state.spent, next: worst });
                 }
             }
@@ -148,6 +164,7 @@ impl Drop for Reservation<'_> {
             if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
         state.spent.usd += self.used.usd;
         state.spent.tokens += self.used.tokens;
+        state.tell(self.used, "settled");
         drop(state);
         self.budget.settled.notify_waiters();
     }

@@ -9,10 +9,11 @@ pub mod replay;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use backon::{ExponentialBuilder, Retryable};
+use tracing::debug;
 
 use self::budget::{Budget, Reached};
 use self::limits::{LONGEST_WAIT, Limiter};
@@ -220,6 +221,8 @@ pub struct Errand<'a> {
     pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Whether the request is with the endpoint now; starts as false.
     pub on_wire: AtomicBool,
+    /// How often it was tried; starts at 0.
+    pub tries: AtomicU32,
 }
 
 impl Errand<'_> {
@@ -245,25 +248,42 @@ impl Errand<'_> {
                     _ => pause.map(|p| p.mul_f64(chance)),
                 }
             })
+            .notify(|error, pause| debug!(%error, ?pause, "will be tried again"))
             .await
     }
 
     async fn once(&self) -> Result<Reply, ModelError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst = Tokens { input, cached_input: 0, output };
+        let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
+        let began = Instant::now();
         let reservation = self.budget.reserve(Spent::of(worst, self.price)).await?;
         self.model.admit(self.prompt).await;
+        debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
+        let began = Instant::now();
         self.on_wire.store(true, Ordering::Relaxed);
         let asked = self.model.ask(self.prompt).await;
         self.on_wire.store(false, Ordering::Relaxed);
+        let took = began.elapsed();
         match asked {
             Ok(mut reply) => {
                 let tokens = reply.tokens.unwrap_or_else(|| (self.count)(&reply));
                 reply.tokens = Some(tokens);
-                reservation.settle(Spent::of(tokens, self.price));
+                let spent = Spent::of(tokens, self.price);
+                debug!(
+                    attempt,
+                    ?took,
+                    input = tokens.input,
+                    cached_input = tokens.cached_input,
+                    output = tokens.output,
+                    usd = spent.usd,
+                    "answered"
+                );
+                reservation.settle(spent);
                 Ok(reply)
             }
             Err(error) => {
+                debug!(attempt, ?took, %error, "failed");
                 if matches!(error, ModelError::Passing { in_doubt: true, .. }) {
                     reservation.settle_in_doubt();
                 }

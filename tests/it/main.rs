@@ -21,6 +21,7 @@ mod generation;
 mod init;
 mod keys;
 mod limits;
+mod log;
 mod project;
 mod regressions;
 mod shots;
