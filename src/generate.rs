@@ -28,7 +28,7 @@ use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Format, PriceTable};
 use crate::tokens::Tokenizer;
-use crate::usage::Usage;
+use crate::usage::{ColumnUsage, Usage};
 
 /// How often a row is asked about before it is given up as invalid.
 const ATTEMPTS: u32 = 3;
@@ -110,6 +110,8 @@ pub struct Context {
     pub listener: Listener,
     /// Used so far in this run, over all expansions.
     pub usage: Arc<Mutex<Usage>>,
+    /// Used so far by the columns of this expansion.
+    pub columns: Mutex<Vec<ColumnUsage>>,
     /// Becomes true when the user wants the run to end.
     pub interrupt: watch::Receiver<bool>,
     /// Frames by the columns they ask for.
@@ -283,14 +285,16 @@ async fn ask(
     let ask_again: usize = again.values().map(Vec::len).sum();
     debug!(entities = facts.len(), ask_again, "read");
     record.content = Some(reply.content);
+    let tallies = context.tallies(&cut, &facts);
     let mut tally = Tally::default();
-    facts.iter().flat_map(|(_, f)| f).for_each(|f| tally.add(f.answer.state, 1));
+    tallies.iter().for_each(|t| tally.merge(t));
     context.writer.keep(Batch { completion: record, facts }).await?;
     let usage = {
         let mut usage = context.usage.lock().unwrap_or_else(PoisonError::into_inner);
         usage.add(tokens, cost);
         *usage
     };
+    context.share(&cut, &tallies, tokens, cost);
     (context.listener)(&Event::Kept { cells: tally, usage });
     let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
     let failed = given_up + ask_again;
@@ -421,6 +425,28 @@ impl Context {
         (facts, again)
     }
 
+    /// How the cells of each column of a cut ended.
+    fn tallies(&self, cut: &Cut, facts: &[(Entity, Vec<Fact>)]) -> Vec<Tally> {
+        let mut tallies = vec![Tally::default(); cut.columns.len()];
+        for fact in facts.iter().flat_map(|(_, f)| f) {
+            let column = cut.columns.iter().position(|c| self.wanted.means(*c, fact));
+            if let Some(tally) = column.and_then(|at| tallies.get_mut(at)) {
+                tally.add(fact.answer.state, 1);
+            }
+        }
+        tallies
+    }
+
+    /// Shares a request out among the columns it asked for.
+    fn share(&self, cut: &Cut, tallies: &[Tally], tokens: Tokens, cost: f64) {
+        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, tally) in cut.columns.iter().zip(tallies) {
+            if let Some(usage) = columns.get_mut(*at) {
+                usage.add(tally, cut.columns.len(), tokens, cost);
+            }
+        }
+    }
+
     /// Keeps the failure of a request: `error` is no answer, and the next run
     /// asks again, but the table can say why a cell is empty.
     async fn keep_failure(
@@ -438,7 +464,9 @@ impl Context {
             .collect();
         let mut tally = Tally::default();
         tally.add(State::Error, record.cells);
+        let tallies = self.tallies(cut, &facts);
         self.writer.keep(Batch { completion: record, facts }).await?;
+        self.share(cut, &tallies, Tokens::default(), 0.0);
         let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (self.listener)(&Event::Kept { cells: tally, usage });
         Ok(())

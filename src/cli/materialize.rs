@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
 use super::failure::{Failure, INCOMPLETE, INTERRUPTED, stopped};
@@ -94,6 +95,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if talk.json {
         print_json(&report, seconds);
     } else if !talk.quiet && began {
+        if talk.verbose || report.asked.total() > 0 {
+            print_columns(&report);
+        }
         print(&report, &session.spec, seconds);
     }
     Ok(exit)
@@ -136,6 +140,19 @@ fn interrupts() -> watch::Receiver<bool> {
 }
 
 fn print_json(report: &Report, seconds: f64) {
+    let columns: Vec<Json> = report
+        .columns
+        .iter()
+        .flatten()
+        .map(|c| {
+            json!({
+                "expansion": c.expansion, "column": c.column, "cells": c.cells.to_json(),
+                "cells_unasked": c.unasked, "cells_asked": c.usage.cells.total(),
+                "requests": c.usage.requests, "input_tokens": c.usage.input_tokens,
+                "output_tokens": c.usage.output_tokens, "cost_usd": c.usage.cost_usd,
+            })
+        })
+        .collect();
     let line = json!({
         "event": "done",
         "cells": report.cells.to_json(),
@@ -148,8 +165,42 @@ fn print_json(report: &Report, seconds: f64) {
         "seconds": seconds,
         "published": report.published,
         "target": report.target,
+        "columns": columns,
     });
     anstream::println!("{line}");
+}
+
+/// How each column stands and what it used, on stderr.
+fn print_columns(report: &Report) {
+    let states: Vec<State> = State::ALL.into_iter().filter(|s| report.cells.get(*s) > 0).collect();
+    let mut header = vec!["expansion", "column"];
+    header.extend(states.iter().map(|s| s.name()));
+    if report.unasked > 0 {
+        header.push("not asked");
+    }
+    header.extend(["requests", "tokens in", "out", "price"]);
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(&header);
+    let number = |n: f64| thousands(n.round() as u64);
+    for c in report.columns.iter().flatten() {
+        let mut row = vec![c.expansion.clone(), c.column.clone()];
+        row.extend(states.iter().map(|s| thousands(c.cells.get(*s))));
+        if report.unasked > 0 {
+            row.push(thousands(c.unasked));
+        }
+        row.push(thousands(c.usage.requests));
+        row.push(number(c.usage.input_tokens));
+        row.push(number(c.usage.output_tokens));
+        row.push(if report.priced { format!("${:.4}", c.usage.cost_usd) } else { "?".to_owned() });
+        table.add_row(row);
+    }
+    for at in 2..header.len() {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    anstream::eprintln!("{table}");
 }
 
 fn print(report: &Report, spec: &Spec, seconds: f64) {

@@ -167,6 +167,12 @@ impl Wanted {
         })
     }
 
+    /// Whether a fact is about a column, as it is asked for now.
+    #[must_use]
+    pub fn means(&self, column: usize, fact: &Fact) -> bool {
+        self.columns.get(column).is_some_and(|wanted| wanted.meaning == fact.meaning)
+    }
+
     /// Whether a column's cell is known.
     #[must_use]
     pub fn find<'r>(&self, record: Option<&'r Record>, column: usize) -> Found<'r> {

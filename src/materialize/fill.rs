@@ -15,7 +15,7 @@ use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
 use crate::model::budget::{Budget, Caps};
 use crate::plan::{Batcher, ColumnPlan, Gap};
 use crate::store::keys::{KeyRow, Keys};
-use crate::usage::Usage;
+use crate::usage::{ColumnUsage, Usage};
 
 impl Work<'_> {
     /// Asks for all that is missing.
@@ -60,6 +60,7 @@ impl Work<'_> {
                 concurrency: self.spec.limits.concurrency as usize,
                 listener: Arc::clone(listener),
                 usage: Arc::clone(&usage),
+                columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
                 interrupt: interrupt.clone(),
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
@@ -69,7 +70,7 @@ impl Work<'_> {
                 tokenizer: OnceLock::new(),
             });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-            let generating = runtime.spawn(generate::generate(context, cuts));
+            let generating = runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
             let walked = self.walk(n, &survey.keys, &send);
             drop(send);
@@ -79,6 +80,8 @@ impl Work<'_> {
                 Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
             }
             report.failed = walked.err();
+            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            report.columns[n].iter_mut().zip(used).for_each(|(column, used)| column.usage = used);
             if report.stopped.is_some() || report.failed.is_some() {
                 break;
             }

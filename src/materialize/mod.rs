@@ -7,6 +7,7 @@
 
 mod digest;
 mod fill;
+mod report;
 mod shots;
 mod survey;
 
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use self::digest::Digest;
+pub use self::report::{ColumnReport, Report};
 use self::survey::{Survey, orphans};
 use crate::cell::{State, Tally};
 use crate::facts::{Facts, FactsError, Wanted};
@@ -75,33 +77,6 @@ pub struct Selection {
     pub refresh: Vec<String>,
     /// Ask again for cells without a value.
     pub retry_failed: bool,
-}
-
-/// What a run did.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// All cells of the expansions, by state.
-    pub cells: Tally,
-    /// Cells that were known before.
-    pub reused: u64,
-    /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
-    pub unasked: u64,
-    /// What was used.
-    pub usage: Usage,
-    /// Whether there is a price.
-    pub priced: bool,
-    /// The published tables and views.
-    pub target: PathBuf,
-    /// Whether anything had to be published.
-    pub published: bool,
-    /// Why the run ended before its end.
-    pub stopped: Option<Arc<Stopped>>,
-    /// Why what is known could not be published; it is kept all the same.
-    pub failed: Option<MaterializeError>,
-    /// Cells this run asked for, by how they ended.
-    pub asked: Tally,
-    /// Why a request failed, the last time one did.
-    pub last_error: Option<String>,
 }
 
 /// A spec with everything a run needs: its database, its facts, its model.
@@ -218,7 +193,7 @@ impl<'w> Work<'w> {
         let mut report = Report {
             priced: self.spec.model.price.is_some(),
             target: self.spec.target().clone(),
-            ..Report::default()
+            ..Report::of(&self.spec)
         };
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
@@ -235,10 +210,7 @@ impl<'w> Work<'w> {
         if missing == 0
             && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys))
         {
-            surveys.iter().for_each(|s| {
-                report.cells.merge(&s.cells);
-                report.unasked += s.unasked;
-            });
+            report.as_surveyed(&surveys);
             return Ok(report);
         }
         // Before anything is paid for.
@@ -253,12 +225,7 @@ impl<'w> Work<'w> {
         let nothing = missing > 0 && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
-            surveys.iter().for_each(|s| {
-                report.cells.merge(&s.cells);
-                report.unasked += s.unasked;
-            });
-            report.cells.merge(&report.asked.clone());
-            report.unasked += missing - report.asked.total().min(missing);
+            report.as_surveyed(&surveys);
             listener(&Event::Warning(
                 "nothing was answered, so the tables stay as they were".to_owned(),
             ));
@@ -330,10 +297,8 @@ impl<'w> Work<'w> {
                     for (column, looked) in &looked {
                         let cell = looked.shown();
                         if key.first {
-                            match cell.as_ref().and_then(|c| State::from_name(c.state)) {
-                                Some(state) => report.cells.add(state, 1),
-                                None => report.unasked += 1,
-                            }
+                            let state = cell.as_ref().and_then(|c| State::from_name(c.state));
+                            report.count(n, *column, state);
                         }
                         if key.columns[*column] {
                             shown[*column] = cell;

@@ -18,9 +18,11 @@ use crate::tokens::Tokenizer;
 pub(super) struct Survey<'db> {
     pub(super) keys: Keys<'db>,
     pub(super) plan: ExpansionPlan,
-    pub(super) cells: Tally,
+    /// Cells that are known, for each column.
+    pub(super) cells: Vec<Tally>,
     pub(super) known: u64,
-    pub(super) unasked: u64,
+    /// Cells that are missing and will not be asked, for each column.
+    pub(super) unasked: Vec<u64>,
     pub(super) digest: Digest,
 }
 
@@ -46,7 +48,9 @@ impl<'w> Work<'w> {
         let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
         let mut batcher = Batcher::new(self.rows_per_request(expansion));
         let mut digest = Digest::default();
-        let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
+        let columns = expansion.columns.len();
+        let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
+        let (mut known, mut asked_keys) = (0, 0);
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
             if !key.first {
@@ -61,12 +65,12 @@ impl<'w> Work<'w> {
                     Looked::Overridden(_) => {
                         column_plan.overridden += 1;
                         known += 1;
-                        cells.add(State::Overridden, 1);
+                        cells[column].add(State::Overridden, 1);
                     }
                     Looked::Fact(Found::Known(fact)) => {
                         column_plan.known += 1;
                         known += 1;
-                        cells.add(fact.answer.state, 1);
+                        cells[column].add(fact.answer.state, 1);
                         if let Some(meter) = &mut meter {
                             meter.learn(column, &fact.answer.value);
                         }
@@ -74,7 +78,7 @@ impl<'w> Work<'w> {
                     Looked::Fact(Found::Missing(reason, _)) if open.ask.contains(&column) => {
                         *column_plan.missing.entry(reason).or_insert(0) += 1;
                     }
-                    Looked::Fact(Found::Missing(..)) => unasked += 1,
+                    Looked::Fact(Found::Missing(..)) => unasked[column] += 1,
                 }
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
