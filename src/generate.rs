@@ -7,6 +7,7 @@
 //! stops a run is an endpoint that refuses, a disk that fails, or the user.
 
 mod packing;
+mod shares;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,12 +19,13 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
 pub use self::packing::Packing;
+use self::packing::{Again, halves, smaller};
 use crate::cell::{Answer, CellValue, State, Tally};
 use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer};
 use crate::key::Entity;
 use crate::model::budget::Budget;
 use crate::model::{Errand, Model, ModelError, Reply, Tokens};
-use crate::plan::{Cut, Gap};
+use crate::plan::Cut;
 use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Format, PriceTable};
@@ -425,28 +427,6 @@ impl Context {
         (facts, again)
     }
 
-    /// How the cells of each column of a cut ended.
-    fn tallies(&self, cut: &Cut, facts: &[(Entity, Vec<Fact>)]) -> Vec<Tally> {
-        let mut tallies = vec![Tally::default(); cut.columns.len()];
-        for fact in facts.iter().flat_map(|(_, f)| f) {
-            let column = cut.columns.iter().position(|c| self.wanted.means(*c, fact));
-            if let Some(tally) = column.and_then(|at| tallies.get_mut(at)) {
-                tally.add(fact.answer.state, 1);
-            }
-        }
-        tallies
-    }
-
-    /// Shares a request out among the columns it asked for.
-    fn share(&self, cut: &Cut, tallies: &[Tally], tokens: Tokens, cost: f64) {
-        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
-        for (at, tally) in cut.columns.iter().zip(tallies) {
-            if let Some(usage) = columns.get_mut(*at) {
-                usage.add(tally, cut.columns.len(), tokens, cost);
-            }
-        }
-    }
-
     /// Keeps the failure of a request: `error` is no answer, and the next run
     /// asks again, but the table can say why a cell is empty.
     async fn keep_failure(
@@ -471,26 +451,4 @@ impl Context {
         (self.listener)(&Event::Kept { cells: tally, usage });
         Ok(())
     }
-}
-
-/// Rows to be asked again, by the columns they still lack.
-type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
-
-/// Batches of at most half the size.
-fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    let most = (cut.gaps.len() / 2).max(1);
-    let mut cuts = Vec::new();
-    for (columns, gaps) in again {
-        for part in gaps.chunks(most) {
-            let part =
-                Cut { columns: columns.clone(), whole: cut.whole.clone(), gaps: part.to_vec() };
-            cuts.push((part, attempt));
-        }
-    }
-    cuts
-}
-
-/// A batch that was too long, in two; that is no attempt at its rows.
-fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
 }

@@ -1,8 +1,11 @@
 //! How many rows share a request.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tracing::info;
+
+use crate::plan::{Cut, Gap};
 
 /// How many rows share a request: halved when a fifth of them or more fail,
 /// one more after every request that comes back whole.
@@ -41,4 +44,26 @@ impl Packing {
         }
         self.now.store(next, Ordering::Relaxed);
     }
+}
+
+/// Rows to be asked again, by the columns they still lack.
+pub(super) type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
+
+/// Batches of at most half the size.
+pub(super) fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    let most = (cut.gaps.len() / 2).max(1);
+    let mut cuts = Vec::new();
+    for (columns, gaps) in again {
+        for part in gaps.chunks(most) {
+            let part =
+                Cut { columns: columns.clone(), whole: cut.whole.clone(), gaps: part.to_vec() };
+            cuts.push((part, attempt));
+        }
+    }
+    cuts
+}
+
+/// A batch that was too long, in two; that is no attempt at its rows.
+pub(super) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
 }

@@ -12,7 +12,6 @@ mod shots;
 mod survey;
 
 use std::borrow::Cow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -21,7 +20,7 @@ use tracing::info;
 use self::digest::Digest;
 pub use self::report::{ColumnReport, Report};
 use self::survey::{Survey, orphans};
-use crate::cell::{State, Tally};
+use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::{Model, SetupError};
@@ -33,7 +32,6 @@ use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
-use crate::usage::Usage;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
