@@ -114,26 +114,29 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Spent), FactsError> {
-        let unfinished: Option<i64> = self.run(|c| {
+        match self.unfinished(spec)? {
+            Some(unfinished) => Ok(unfinished),
+            None => Ok((self.begin(command, spec)?, Spent::default())),
+        }
+    }
+
+    /// The last run of a spec when that one never ended, with what it has
+    /// spent.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn unfinished(&self, spec: &str) -> Result<Option<(i64, Spent)>, FactsError> {
+        self.run(|c| {
             c.query_row(
-                "SELECT id FROM run WHERE id = (SELECT max(id) FROM run WHERE spec = ?1) AND ended_at IS NULL",
+                "SELECT r.id, coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
+                 FROM run AS r LEFT JOIN completion AS c ON c.run = r.id
+                 WHERE r.id = (SELECT max(id) FROM run WHERE spec = ?1) AND r.ended_at IS NULL
+                 GROUP BY r.id",
                 [spec],
-                |r| r.get(0),
+                |r| Ok((r.get(0)?, Spent { usd: r.get(1)?, tokens: r.get(2)? })),
             )
             .optional()
-        })?;
-        let Some(run) = unfinished else {
-            return Ok((self.begin(command, spec)?, Spent::default()));
-        };
-        let spent = self.run(|c| {
-            c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
-                 FROM completion WHERE run = ?1",
-                [run],
-                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
-            )
-        })?;
-        Ok((run, spent))
+        })
     }
 
     /// USD spent since midnight, UTC.

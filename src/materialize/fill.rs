@@ -10,12 +10,12 @@ use tracing::info;
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
 use crate::cell::Tally;
-use crate::facts::{FactsError, journal::Outcome};
+use crate::facts::{FactsError, Journal, Outcome};
 use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
 use crate::model::budget::{Budget, Caps};
-use crate::plan::{Batcher, ColumnPlan, Gap};
+use crate::plan::{Batcher, ColumnPlan, Gap, Room};
 use crate::store::keys::{KeyRow, Keys};
-use crate::usage::{ColumnUsage, Usage};
+use crate::usage::{ColumnUsage, Spent, Usage};
 
 impl Work<'_> {
     /// Asks for all that is missing.
@@ -111,6 +111,11 @@ impl Work<'_> {
     fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
         let journal = self.facts.journal();
         let (run, spent) = journal.begin_or_go_on(command, &self.spec.full_path())?;
+        Ok((run, Arc::new(Budget::new(self.caps(&journal, spent)?, spent))))
+    }
+
+    /// The caps of a run that has spent so much.
+    fn caps(&self, journal: &Journal, spent: Spent) -> Result<Caps, FactsError> {
         let limits = &self.spec.limits;
         let mut usd = limits.budget_usd;
         if let Some(of_day) = limits.budget_usd_per_day {
@@ -118,7 +123,19 @@ impl Work<'_> {
             let left = (of_day - journal.spent_today()?).max(0.0) + spent.usd;
             usd = Some(usd.map_or(left, |usd| usd.min(left)));
         }
-        Ok((run, Arc::new(Budget::new(Caps { usd, tokens: limits.budget_tokens }, spent))))
+        Ok(Caps { usd, tokens: limits.budget_tokens })
+    }
+
+    /// What the next run may spend.
+    pub(super) fn room(&self) -> Result<Room, FactsError> {
+        let journal = self.facts.journal();
+        let unfinished = journal.unfinished(&self.spec.full_path())?;
+        let spent = unfinished.map(|(_, spent)| spent).unwrap_or_default();
+        let caps = self.caps(&journal, spent)?;
+        Ok(Room {
+            usd: caps.usd.map(|usd| (usd - spent.usd).max(0.0)),
+            tokens: caps.tokens.map(|tokens| tokens.saturating_sub(spent.tokens)),
+        })
     }
 
     /// Sends the gaps of an expansion, batch by batch.

@@ -25,7 +25,7 @@ use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::{Model, SetupError};
 use crate::overrides::{Overrides, OverridesError};
-use crate::plan::{ColumnPlan, Plan};
+use crate::plan::{ColumnPlan, Plan, Room};
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
@@ -171,9 +171,39 @@ impl<'w> Work<'w> {
             }
             plan.expansions.push(survey.plan);
         }
+        self.price(&mut plan)?;
+        Ok((plan, warnings))
+    }
+
+    /// Puts a price and a time on a plan, and the budget beside it.
+    fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let instant = self.spec.model.provider == Provider::Replay;
         plan.price(self.spec.model.price.as_ref(), &self.spec.limits, instant);
-        Ok((plan, warnings))
+        plan.room = self.room()?;
+        Ok(())
+    }
+
+    /// Says so when a budget will not do, before anything is asked.
+    fn warn_of_budget(
+        &self,
+        surveys: Vec<Survey<'w>>,
+        listener: &Listener,
+    ) -> Result<Vec<Survey<'w>>, MaterializeError> {
+        if self.room()? == Room::default() {
+            return Ok(surveys);
+        }
+        let tokenizer = Tokenizer::of(&self.spec.model.name);
+        let metered =
+            |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, Some(tokenizer));
+        let surveys: Vec<Survey<'w>> =
+            surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
+        let expansions = surveys.iter().map(|s| s.plan.clone()).collect();
+        let mut plan = Plan { expansions, counted: tokenizer.is_exact(), ..Plan::default() };
+        self.price(&mut plan)?;
+        if let Some(warning) = plan.warning() {
+            listener(&Event::Warning(warning));
+        }
+        Ok(surveys)
     }
 
     /// Materializes the spec: asks for what is missing, keeps it, publishes.
@@ -214,6 +244,7 @@ impl<'w> Work<'w> {
         // Before anything is paid for.
         target.try_writing()?;
         if missing > 0 {
+            surveys = self.warn_of_budget(surveys, listener)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
             self.fill(&surveys, command, listener, interrupt, &mut report)?;

@@ -39,6 +39,18 @@ impl<'w> Work<'w> {
                 (Some(_), StoreError::Sqlite { message, .. }) => MaterializeError::Where(message),
                 (_, e) => e.into(),
             })?;
+        self.survey_keys(n, keys, tokenizer)
+    }
+
+    /// Looks every one of these keys up; with a tokenizer, what is missing is
+    /// priced, too.
+    pub(super) fn survey_keys(
+        &self,
+        n: usize,
+        keys: Keys<'w>,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Survey<'w>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
         let mut plan = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
         plan.columns = expansion
             .columns

@@ -12,6 +12,7 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod answers;
+mod budgets;
 mod checker;
 mod databases;
 mod endpoint;
