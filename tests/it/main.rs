@@ -21,6 +21,7 @@ mod fixture;
 mod generation;
 mod init;
 mod keys;
+mod kills;
 mod limits;
 mod log;
 mod project;
