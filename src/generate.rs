@@ -32,7 +32,8 @@ use crate::spec::{Expansion, Format, PriceTable};
 use crate::tokens::Tokenizer;
 use crate::usage::{ColumnUsage, Usage};
 
-/// How often a row is asked about before it is given up as invalid.
+/// How often a row is asked about, at the last alone, before it is given up as
+/// invalid.
 const ATTEMPTS: u32 = 3;
 /// Requests that may fail one after another, with no success between, before
 /// the endpoint is taken to be gone.
@@ -300,7 +301,9 @@ async fn ask(
     (context.listener)(&Event::Kept { cells: tally, usage });
     let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
     let failed = given_up + ask_again;
-    context.packing.learn(cut.gaps.len(), failed);
+    if attempt == 1 {
+        context.packing.learn(cut.gaps.len(), failed);
+    }
     Ok(smaller(again, &cut, attempt + 1))
 }
 
@@ -385,7 +388,8 @@ impl Context {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
                 }
-                RowOutcome::Failed { state: State::Invalid, .. } if !last => {
+                // What got lost in company is not given up before it was asked alone.
+                RowOutcome::Failed { state: State::Invalid, .. } if !last || company => {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
                 }

@@ -1,48 +1,82 @@
 //! How many rows share a request.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tracing::info;
 
 use crate::plan::{Cut, Gap};
 
-/// How many rows share a request: halved when a fifth of them or more fail,
-/// one more after every request that comes back whole.
+/// The part of its rows that a request may lose beyond what would be lost
+/// anyway, before requests get smaller.
+const TOO_MANY: f64 = 0.2;
+/// The part up to which they get larger again.
+const FEW: f64 = 0.1;
+/// How much one request counts in what is known of rows asked alone.
+const WEIGHT: f64 = 0.3;
+
+/// How many rows share a request: halved when too many of them fail, one more
+/// after every request that comes back whole, or nearly.
+///
+/// Fewer rows mend misalignment, not ignorance: where rows fail as often when
+/// they are asked alone (a column that the model always answers with nonsense),
+/// smaller requests would only cost more.
 #[derive(Debug)]
 pub struct Packing {
-    now: AtomicU32,
     most: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    now: u32,
+    /// The part of rows that fail when they are asked alone.
+    alone: f64,
 }
 
 impl Packing {
     /// Begins with as many rows as the spec allows.
     #[must_use]
     pub fn new(most: u32) -> Self {
-        Self { now: most.max(1).into(), most: most.max(1) }
+        let most = most.max(1);
+        Self { most, state: Mutex::new(State { now: most, alone: 0.0 }) }
     }
 
     /// Rows that a request may hold now.
     pub(super) fn rows(&self) -> usize {
-        self.now.load(Ordering::Relaxed) as usize
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).now as usize
     }
 
-    /// Learns from a request: rows asked about, rows that must be asked again.
+    /// Learns from rows that were asked about for the first time: how many, and
+    /// how many of them failed. (Those that are asked again have failed before,
+    /// and say nothing of the others.)
     pub(super) fn learn(&self, asked: usize, failed: usize) {
-        let now = self.now.load(Ordering::Relaxed);
-        let next = if failed * 5 >= asked.max(1) && asked > 1 {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = failed as f64 / asked.max(1) as f64;
+        if asked == 1 || rate < state.alone {
+            state.alone += WEIGHT * (rate - state.alone);
+        }
+        let beyond = rate - state.alone;
+        let next = if beyond >= TOO_MANY && asked > 1 {
             // From what was asked, not from what is allowed by now: many
             // requests in flight fail together, and that is one failure.
-            now.min((asked as u32 / 2).max(1))
-        } else if failed == 0 && asked as u32 >= now {
-            (now + 1).min(self.most)
+            state.now.min((asked as u32 / 2).max(1))
+        } else if beyond <= FEW && asked as u32 >= state.now {
+            (state.now + 1).min(self.most)
         } else {
-            now
+            state.now
         };
-        if next != now {
-            info!(from = now, to = next, asked, failed, "rows a request");
+        if next != state.now {
+            info!(
+                from = state.now,
+                to = next,
+                asked,
+                failed,
+                alone = state.alone,
+                "rows a request"
+            );
         }
-        self.now.store(next, Ordering::Relaxed);
+        state.now = next;
     }
 }
 

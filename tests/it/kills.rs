@@ -96,7 +96,7 @@ fn no_kill_loses_more_than_what_is_in_flight() {
         }
     }
     assert_eq!(last_asked.len(), all);
-    for (run, ends) in runs.iter().zip(&runs[1..]).map(|(from, to)| (from, to)) {
+    for (run, ends) in runs.iter().zip(&runs[1..]) {
         // Asked again by a later process: it was in flight when this one was killed.
         let lost: HashSet<usize> = (*run..*ends)
             .filter(|n| requests[*n].cells().iter().any(|c| last_asked[&format!("{c:?}")] >= *ends))

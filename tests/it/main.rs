@@ -24,6 +24,7 @@ mod keys;
 mod kills;
 mod limits;
 mod log;
+mod packing;
 mod project;
 mod regressions;
 mod shots;
