@@ -24,7 +24,7 @@ use crate::cell::{Answer, CellValue, State, Tally};
 use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer};
 use crate::key::Entity;
 use crate::model::budget::Budget;
-use crate::model::{Errand, Model, ModelError, Reply, Tokens};
+use crate::model::{Errand, Ledger, Model, ModelError, Reply, Tokens, Undone};
 use crate::plan::Cut;
 use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
 use crate::spec::checker::Checker;
@@ -246,6 +246,10 @@ async fn ask(
         count: &count,
         on_wire: false.into(),
         tries: 0.into(),
+        ledger: context
+            .model
+            .bills()
+            .then_some(Ledger { writer: &context.writer, run: context.run }),
     };
     let asked = tokio::select! {
         biased;
@@ -254,17 +258,20 @@ async fn ask(
         () = stopped_off_wire(stopping, &errand) => return Ok(Vec::new()),
     };
     record.seconds = began.elapsed().as_secs_f64();
-    let reply = match asked {
-        Ok(reply) => {
+    let (reply, note) = match asked {
+        Ok(answered) => {
             context.failures.store(0, Ordering::Relaxed);
             context.reached.store(true, Ordering::Relaxed);
-            reply
+            answered
         }
-        Err(error @ (ModelError::Refused { .. } | ModelError::Budget(_))) => {
+        Err(Undone::Facts(error)) => return Err(error.into()),
+        Err(Undone::Model(error @ (ModelError::Refused { .. } | ModelError::Budget(_)))) => {
             return Err(error.into());
         }
-        Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(&cut, attempt)),
-        Err(error) => {
+        Err(Undone::Model(ModelError::TooLong(_))) if cut.gaps.len() > 1 => {
+            return Ok(halves(&cut, attempt));
+        }
+        Err(Undone::Model(error)) => {
             (context.listener)(&Event::Failed(error.to_string()));
             if matches!(error, ModelError::Passing { .. }) {
                 let failures = context.failures.fetch_add(1, Ordering::Relaxed) + 1;
@@ -291,7 +298,7 @@ async fn ask(
     let tallies = context.tallies(&cut, &facts);
     let mut tally = Tally::default();
     tallies.iter().for_each(|t| tally.merge(t));
-    context.writer.keep(Batch { completion: record, facts }).await?;
+    context.writer.keep(Batch { completion: record, facts, settles: note }).await?;
     let usage = {
         let mut usage = context.usage.lock().unwrap_or_else(PoisonError::into_inner);
         usage.add(tokens, cost);
@@ -449,7 +456,7 @@ impl Context {
         let mut tally = Tally::default();
         tally.add(State::Error, record.cells);
         let tallies = self.tallies(cut, &facts);
-        self.writer.keep(Batch { completion: record, facts }).await?;
+        self.writer.keep(Batch { completion: record, facts, settles: None }).await?;
         self.share(cut, &tallies, Tokens::default(), 0.0);
         let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (self.listener)(&Event::Kept { cells: tally, usage });

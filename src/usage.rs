@@ -43,6 +43,15 @@ impl Spent {
     }
 }
 
+/// Requests that may have been billed without an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Doubt {
+    /// How many.
+    pub requests: u64,
+    /// What they have cost at the most.
+    pub most: Spent,
+}
+
 /// What a run has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {

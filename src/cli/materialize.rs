@@ -162,6 +162,10 @@ fn print_json(report: &Report, seconds: f64) {
         "input_tokens": report.usage.input_tokens,
         "output_tokens": report.usage.output_tokens,
         "cost_usd": report.usage.cost_usd,
+        "in_doubt": {
+            "requests": report.in_doubt.requests, "tokens": report.in_doubt.most.tokens,
+            "cost_usd": report.in_doubt.most.usd,
+        },
         "seconds": seconds,
         "published": report.published,
         "target": report.target,
@@ -247,5 +251,16 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
         "unknown (no `price` in [model])".to_owned()
     };
     anstream::println!("price      {price}");
+    if report.in_doubt.requests > 0 {
+        let most = if report.priced {
+            format!("${:.4}", report.in_doubt.most.usd)
+        } else {
+            format!("{} tokens", thousands(report.in_doubt.most.tokens))
+        };
+        anstream::println!(
+            "in doubt   {most} at most, for {} requests that ended without an answer",
+            thousands(report.in_doubt.requests)
+        );
+    }
     anstream::println!("time       {}", duration(seconds));
 }

@@ -121,17 +121,20 @@ impl Journal {
     }
 
     /// The last run of a spec when that one never ended, with what it has
-    /// spent.
+    /// spent, and what it may have spent without an answer.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn unfinished(&self, spec: &str) -> Result<Option<(i64, Spent)>, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT r.id, coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
-                 FROM run AS r LEFT JOIN completion AS c ON c.run = r.id
-                 WHERE r.id = (SELECT max(id) FROM run WHERE spec = ?1) AND r.ended_at IS NULL
-                 GROUP BY r.id",
+                "SELECT r.id,
+                   (SELECT total(cost_usd) FROM completion WHERE run = r.id)
+                     + (SELECT total(cost_usd) FROM reservation WHERE run = r.id),
+                   (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM completion WHERE run = r.id)
+                     + (SELECT coalesce(sum(tokens), 0) FROM reservation WHERE run = r.id)
+                 FROM run AS r
+                 WHERE r.id = (SELECT max(id) FROM run WHERE spec = ?1) AND r.ended_at IS NULL",
                 [spec],
                 |r| Ok((r.get(0)?, Spent { usd: r.get(1)?, tokens: r.get(2)? })),
             )
@@ -139,14 +142,18 @@ impl Journal {
         })
     }
 
-    /// USD spent since midnight, UTC.
+    /// USD spent since midnight, UTC, and what may have been spent without an
+    /// answer.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn spent_today(&self) -> Result<f64, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0) FROM completion WHERE asked_at >= ?1",
+                "SELECT coalesce(sum(cost_usd), 0.0) FROM (
+                   SELECT cost_usd FROM completion WHERE asked_at >= ?1
+                   UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
+                 )",
                 [now().get(..10).unwrap_or_default()],
                 |r| r.get(0),
             )
@@ -364,7 +371,8 @@ impl Journal {
         self.run(|c| {
             c.query_row(
                 "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
-                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0)
+                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
+                        (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
                  FROM completion WHERE content IS NOT NULL",
                 [],
                 |r| {
@@ -374,6 +382,7 @@ impl Journal {
                         input_tokens: r.get(2)?,
                         output_tokens: r.get(3)?,
                         cost_usd: r.get(4)?,
+                        in_doubt_usd: r.get(5)?,
                     })
                 },
             )
@@ -407,6 +416,8 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
+    /// What requests without an answer may have cost, in USD.
+    pub in_doubt_usd: f64,
 }
 
 fn intern(

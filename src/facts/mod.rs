@@ -15,6 +15,7 @@
 pub mod index;
 pub mod journal;
 pub mod lookup;
+mod reservations;
 pub mod transfer;
 mod writer;
 

@@ -32,7 +32,7 @@ impl Work<'_> {
             .enable_all()
             .build()
             .map_err(MaterializeError::Runtime)?;
-        let (run, budget) = self.begin(command)?;
+        let (run, budget) = self.begin(command, listener)?;
         let writer = Arc::new(self.facts.writer());
         let usage = Arc::new(Mutex::new(Usage::default()));
         let reached = Arc::new(AtomicBool::new(false));
@@ -87,6 +87,7 @@ impl Work<'_> {
             }
         }
         report.usage = *usage.lock().unwrap_or_else(PoisonError::into_inner);
+        report.in_doubt = budget.in_doubt();
         (report.asked, report.last_error) =
             seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Everything the writing thread was given is kept before it ends.
@@ -108,8 +109,20 @@ impl Work<'_> {
     /// Begins a run, or goes on with one of this spec that was killed: its
     /// budget is what that one left. Spending of the day counts in the budget
     /// of the day.
-    fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
+    fn begin(&self, command: &str, listener: &Listener) -> Result<(i64, Arc<Budget>), FactsError> {
         let journal = self.facts.journal();
+        let left = journal.take_stock()?;
+        if left.requests > 0 {
+            let price = if self.spec.model.price.is_some() {
+                format!("${:.4}", left.most.usd)
+            } else {
+                format!("{} tokens", left.most.tokens)
+            };
+            listener(&Event::Warning(format!(
+                "{} requests were in flight when a run was killed; they may have cost {price}, which counts as spent",
+                left.requests
+            )));
+        }
         let (run, spent) = journal.begin_or_go_on(command, &self.spec.full_path())?;
         Ok((run, Arc::new(Budget::new(self.caps(&journal, spent)?, spent))))
     }

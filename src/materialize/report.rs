@@ -8,7 +8,7 @@ use super::survey::Survey;
 use crate::cell::{State, Tally};
 use crate::generate::Stopped;
 use crate::spec::Spec;
-use crate::usage::{ColumnUsage, Usage};
+use crate::usage::{ColumnUsage, Doubt, Usage};
 
 /// What a run did.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Report {
     pub unasked: u64,
     /// What was used.
     pub usage: Usage,
+    /// Requests that may have been billed without an answer.
+    pub in_doubt: Doubt,
     /// Whether there is a price.
     pub priced: bool,
     /// The published tables and views.

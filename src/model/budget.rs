@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tracing::debug;
 
-use crate::usage::Spent;
+use crate::usage::{Doubt, Spent};
 
 /// What may be spent; `None` is no cap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -61,6 +61,7 @@ struct State {
     spent: Spent,
     reserved: Spent,
     in_flight: u32,
+    doubt: Doubt,
 }
 
 impl State {
@@ -129,6 +130,12 @@ impl Budget {
         self.state().spent
     }
 
+    /// What of it may have been spent without an answer, by this process.
+    #[must_use]
+    pub fn in_doubt(&self) -> Doubt {
+        self.state().doubt
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,6 +158,10 @@ impl Reservation<'_> {
     /// The request may have been billed: count its worst case.
     pub fn settle_in_doubt(mut self) {
         self.used = self.worst;
+        let mut state = self.budget.state();
+        state.doubt.requests += 1;
+        state.doubt.most.usd += self.worst.usd;
+        state.doubt.most.tokens += self.worst.tokens;
     }
 }
 

@@ -17,6 +17,7 @@ use tracing::debug;
 
 use self::budget::{Budget, Reached};
 use self::limits::{LONGEST_WAIT, Limiter};
+use crate::facts::{FactsError, Writer};
 use crate::prompt::Prompt;
 use crate::spec::{Format, PriceTable, Provider, Spec};
 use crate::usage::Spent;
@@ -146,6 +147,12 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Whether its answers are paid for when they are asked: not those of
+    /// recordings.
+    fn bills(&self) -> bool {
+        false
+    }
+
     /// The format it answers best in.
     fn format(&self) -> Format {
         Format::Json
@@ -223,14 +230,43 @@ pub struct Errand<'a> {
     pub on_wire: AtomicBool,
     /// How often it was tried; starts at 0.
     pub tries: AtomicU32,
+    /// Where what it may cost is noted, for a model that bills.
+    pub ledger: Option<Ledger<'a>>,
+}
+
+/// Where a run notes what its requests may cost.
+#[derive(Clone, Copy)]
+pub struct Ledger<'a> {
+    /// Who writes.
+    pub writer: &'a Writer,
+    /// The run.
+    pub run: i64,
+}
+
+/// Why an errand brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Undone {
+    /// There is no reply.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// What it may cost cannot be noted, so nothing was sent.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
+}
+
+impl From<Reached> for Undone {
+    fn from(reached: Reached) -> Self {
+        Self::Model(reached.into())
+    }
 }
 
 impl Errand<'_> {
-    /// Runs the errand; a reply comes with its tokens.
+    /// Runs the errand; a reply comes with its tokens, and with the note of what
+    /// was reserved for it.
     ///
     /// # Errors
-    /// The last [`ModelError`].
-    pub async fn run(&self) -> Result<Reply, ModelError> {
+    /// The last trouble there was.
+    pub async fn run(&self) -> Result<(Reply, Option<i64>), Undone> {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(FIRST_PAUSE)
             .with_max_delay(LONGEST_PAUSE)
@@ -238,11 +274,11 @@ impl Errand<'_> {
             .with_total_delay(Some(PATIENCE));
         (|| self.once())
             .retry(pauses)
-            .when(|e| matches!(e, ModelError::Passing { .. }))
+            .when(|e| matches!(e, Undone::Model(ModelError::Passing { .. })))
             .adjust(|error, pause| {
                 let chance = fastrand::f64();
                 match error {
-                    ModelError::Passing { wait: Some(wait), .. } => {
+                    Undone::Model(ModelError::Passing { wait: Some(wait), .. }) => {
                         pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
                     }
                     _ => pause.map(|p| p.mul_f64(chance)),
@@ -252,20 +288,23 @@ impl Errand<'_> {
             .await
     }
 
-    async fn once(&self) -> Result<Reply, ModelError> {
+    async fn once(&self) -> Result<(Reply, Option<i64>), Undone> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
-        let worst = Tokens { input, cached_input: 0, output };
+        let worst = Spent::of(Tokens { input, cached_input: 0, output }, self.price);
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
-        let reservation = self.budget.reserve(Spent::of(worst, self.price)).await?;
+        let reservation = self.budget.reserve(worst).await?;
         self.model.admit(self.prompt).await;
+        let note = match self.ledger {
+            Some(ledger) => Some(ledger.writer.reserve(ledger.run, worst).await?),
+            None => None,
+        };
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
         let began = Instant::now();
         self.on_wire.store(true, Ordering::Relaxed);
         let asked = self.model.ask(self.prompt).await;
-        self.on_wire.store(false, Ordering::Relaxed);
         let took = began.elapsed();
-        match asked {
+        let settled = match asked {
             Ok(mut reply) => {
                 let tokens = reply.tokens.unwrap_or_else(|| (self.count)(&reply));
                 reply.tokens = Some(tokens);
@@ -280,15 +319,21 @@ impl Errand<'_> {
                     "answered"
                 );
                 reservation.settle(spent);
-                Ok(reply)
+                Ok((reply, note))
             }
             Err(error) => {
-                debug!(attempt, ?took, %error, "failed");
-                if matches!(error, ModelError::Passing { in_doubt: true, .. }) {
+                let in_doubt = matches!(error, ModelError::Passing { in_doubt: true, .. });
+                debug!(attempt, ?took, in_doubt, %error, "failed");
+                if in_doubt {
                     reservation.settle_in_doubt();
                 }
-                Err(error)
+                if let (Some(ledger), Some(note)) = (self.ledger, note) {
+                    ledger.writer.end(note, in_doubt).await?;
+                }
+                Err(error.into())
             }
-        }
+        };
+        self.on_wire.store(false, Ordering::Relaxed);
+        settled
     }
 }

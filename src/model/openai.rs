@@ -155,6 +155,10 @@ impl Model for Endpoint {
         &self.model
     }
 
+    fn bills(&self) -> bool {
+        true
+    }
+
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(self.limiter.admit(admitted(prompt)))
     }

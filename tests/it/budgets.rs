@@ -1,8 +1,10 @@
 //! What may be spent: said before, kept to, and remembered after a kill.
 
+use std::time::Duration;
+
 use serde_json::Value as Json;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Fault, Times};
 use crate::project::{Project, check_complete, heroes, honest, spec};
 
 /// The heroes with a model whose tokens can be counted, and limits.
@@ -69,4 +71,105 @@ fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
     let spent = usd(&ended.done()["cost_usd"]);
     let left = usd(&project.plan(&[])["budget"]["left_usd"]);
     assert!((left - (0.5 - spent)).abs() < 1e-9, "{left}");
+}
+
+/// The heroes, one a request, with answers of a length that is known.
+fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
+    let project = limited(endpoint, limits);
+    let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
+    project.spec(
+        &text
+            .replace("rows_per_request = 4", "rows_per_request = 1")
+            .replace("price = {", "max_output_tokens = 100\nprice = {"),
+    );
+    project
+}
+
+/// Reservations of the journal: USD, and whether they are in doubt.
+fn reservations(project: &Project) -> Vec<(f64, bool)> {
+    project
+        .rows_of("cache/journal.sqlite", "SELECT cost_usd, in_doubt FROM reservation")
+        .iter()
+        .map(|r| (usd(&r[0]), r[1] == 1))
+        .collect()
+}
+
+#[test]
+fn a_request_in_flight_at_a_kill_counts_as_spent() {
+    for limits in ["budget_usd = 0.01", "budget_usd_per_day = 0.01"] {
+        let endpoint = honest();
+        let project = thrifty(&endpoint, limits);
+        let left = |project: &Project| usd(&project.plan(&[])["budget"]["left_usd"]);
+        endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+        let running =
+            project.start(&["materialize", "specs/x.toml", "--json", "--concurrency", "3"]);
+        endpoint.wait_for(3);
+        assert_eq!(reservations(&project).len(), 3, "noted before they left");
+        running.signal("KILL");
+        running.wait();
+        let noted: f64 = reservations(&project).iter().map(|r| r.0).sum();
+        assert!(noted > 0.0);
+        assert!((left(&project) - (0.01 - noted)).abs() < 1e-9, "{limits}: {}", left(&project));
+        endpoint.mend();
+        let ended = project.materialize(&[]).exits(0);
+        check_complete(&project);
+        assert!(ended.stdout.contains("3 requests were in flight"), "{}", ended.stdout);
+        assert!(reservations(&project).iter().all(|r| r.1), "in doubt, and nothing else");
+        assert_eq!(reservations(&project).len(), 3);
+        // It is told once.
+        project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+        let ended = project.materialize(&[]).exits(0);
+        assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
+        let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+        assert!((usd(&stats.lines[0]["cost_in_doubt_usd"]) - noted).abs() < 1e-9);
+    }
+}
+
+/// However often it is killed, all that the endpoint billed and may have billed
+/// stays within the budget.
+#[test]
+fn kills_again_and_again_do_not_overspend() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(30)), Times::Always);
+    let project = thrifty(&endpoint, "budget_usd = 0.006");
+    let mut kills = 0;
+    loop {
+        let count = endpoint.count();
+        let mut running = project.start(&["materialize", "specs/x.toml", "--concurrency", "2"]);
+        while endpoint.count() == count && !running.has_ended() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if running.has_ended() {
+            running.wait().exits(3);
+            break;
+        }
+        // The endpoint has seen it, and bills it when it is answered.
+        running.signal("KILL");
+        running.wait();
+        kills += 1;
+        assert!(kills < 40, "the budget is never reached");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (input, output) = endpoint.billed();
+    let spent = (input as f64 + 2.0 * output as f64) / 1e6;
+    assert!(kills >= 5, "{kills} kills");
+    assert!(spent <= 0.006, "{spent} in {kills} kills");
+}
+
+#[test]
+fn a_request_that_broke_on_the_way_counts_and_is_told() {
+    let endpoint = honest();
+    endpoint.fault(Fault::DroppedMidBody, Times::First(1));
+    endpoint.fault(Fault::status(500, "The server had an error", "server_error"), Times::First(1));
+    let project = thrifty(&endpoint, "budget_usd_per_day = 0.01");
+    let ended = project.materialize(&[]).exits(0);
+    check_complete(&project);
+    let in_doubt = &ended.done()["in_doubt"];
+    assert_eq!(in_doubt["requests"], 1, "a status is an answer: {in_doubt}");
+    let noted = reservations(&project);
+    assert_eq!((noted.len(), noted[0].1), (1, true));
+    assert!((usd(&in_doubt["cost_usd"]) - noted[0].0).abs() < 1e-12);
+    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    let spent = usd(&ended.done()["cost_usd"]);
+    assert!((left - (0.01 - spent - noted[0].0)).abs() < 1e-9, "{left}");
 }
