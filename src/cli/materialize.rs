@@ -40,7 +40,7 @@ pub struct SelectionFlags {
     /// Ask only for keys of source rows for which this SQL holds.
     #[arg(long = "where", value_name = "SQL")]
     filter: Option<String>,
-    /// Ask again for a column, whatever is known.
+    /// Ask again for a column, whatever is known; what was left of it is asked by the next run.
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     refresh: Vec<String>,
     /// Ask again for cells that were answered without a value.

@@ -458,6 +458,7 @@ fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
         list: id(1),
         model,
         completion,
+        asked: completion,
         answer: Answer {
             state: State::from_name(cell.get(2)?.as_str()?)?,
             value: cell.get(3).map_or(CellValue::Nothing, CellValue::from_json),

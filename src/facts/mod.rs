@@ -16,6 +16,7 @@ pub mod index;
 pub mod journal;
 pub mod lookup;
 mod reservations;
+pub mod rounds;
 pub mod transfer;
 mod writer;
 

@@ -198,7 +198,9 @@ pub(super) fn keep(
             journal.release(reservation).map_err(error)?;
         }
         for (entity, mut of_entity) in batch.facts {
-            of_entity.iter_mut().for_each(|f| f.completion = completion);
+            for fact in &mut of_entity {
+                (fact.completion, fact.asked) = (completion, completion);
+            }
             head = Some(journal.insert_answer(completion, &entity, &of_entity).map_err(error)?);
             facts.push((entity, of_entity));
         }

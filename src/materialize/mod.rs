@@ -8,6 +8,7 @@
 mod digest;
 mod fill;
 mod report;
+mod rounds;
 mod shots;
 mod survey;
 
@@ -19,6 +20,7 @@ use tracing::info;
 
 use self::digest::Digest;
 pub use self::report::{ColumnReport, Report};
+use self::rounds::Round;
 use self::survey::{Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
@@ -87,6 +89,8 @@ pub struct Work<'w> {
     /// Columns selected, for each expansion.
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
+    /// What is asked again.
+    rounds: Vec<Round>,
     overrides: Overrides,
 }
 
@@ -121,24 +125,16 @@ impl<'w> Work<'w> {
             })
             .collect();
         let journal = facts.journal();
-        let last = journal.last_completion()?;
-        let mut wanted = Vec::new();
-        for expansion in &spec.expansions {
+        let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
+        for (n, expansion) in spec.expansions.iter().enumerate() {
             let mut w = Wanted::new(&journal, expansion, model.name(), spec.model.reuse)?;
-            selection
-                .refresh
-                .iter()
-                .filter_map(|n| expansion.column(n))
-                .for_each(|c| w.refresh(c, last));
-            if selection.retry_failed {
-                w.retry(last);
-            }
+            rounds.extend(rounds::of(&journal, spec, n, &mut w, selection)?);
             wanted.push(Arc::new(w));
         }
         drop(journal);
         let overrides = Overrides::read(spec)?;
         let spec = shots::with_overrides(spec, database, &overrides)?;
-        Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
+        Ok(Self { spec, database, facts, model, selection, columns, wanted, rounds, overrides })
     }
 
     /// The name that facts of this run's model are kept under.
@@ -154,7 +150,7 @@ impl<'w> Work<'w> {
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let tokenizer = Tokenizer::of(&self.spec.model.name);
         let mut plan = Plan { counted: tokenizer.is_exact(), ..Plan::default() };
-        let mut warnings = Vec::new();
+        let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let mut survey = self.survey(n, Some(tokenizer))?;
@@ -169,8 +165,10 @@ impl<'w> Work<'w> {
             if let Some(target) = &target {
                 survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
             }
-            plan.expansions.push(survey.plan);
+            plan.expansions.push(survey.plan.clone());
+            surveys.push(survey);
         }
+        warnings.extend(self.rounds_gone_on_with(&surveys));
         self.price(&mut plan)?;
         Ok((plan, warnings))
     }
@@ -232,9 +230,15 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
+        for said in self.rounds_gone_on_with(&surveys) {
+            listener(&Event::Warning(said));
+        }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 =
             surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
+        if missing == 0 {
+            self.end_rounds(&surveys, &report)?;
+        }
         if missing == 0
             && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys))
         {
@@ -245,9 +249,13 @@ impl<'w> Work<'w> {
         target.try_writing()?;
         if missing > 0 {
             surveys = self.warn_of_budget(surveys, listener)?;
+            self.begin_rounds(&surveys)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
             self.fill(&surveys, command, listener, interrupt, &mut report)?;
+            if let Err(error) = self.end_rounds(&surveys, &report) {
+                report.failed.get_or_insert(error.into());
+            }
         }
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.

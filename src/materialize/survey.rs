@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::digest::Digest;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
-use crate::facts::{FactsError, Found, Record};
+use crate::facts::{FactsError, Found, Reason, Record};
 use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
@@ -23,6 +23,9 @@ pub(super) struct Survey<'db> {
     pub(super) known: u64,
     /// Cells that are missing and will not be asked, for each column.
     pub(super) unasked: Vec<u64>,
+    /// Those of them that `--limit` leaves to a later run to ask again, for each
+    /// column.
+    pub(super) unasked_again: Vec<u64>,
     pub(super) digest: Digest,
 }
 
@@ -62,6 +65,7 @@ impl<'w> Work<'w> {
         let mut digest = Digest::default();
         let columns = expansion.columns.len();
         let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
+        let mut unasked_again = vec![0; columns];
         let (mut known, mut asked_keys) = (0, 0);
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
@@ -90,7 +94,11 @@ impl<'w> Work<'w> {
                     Looked::Fact(Found::Missing(reason, _)) if open.ask.contains(&column) => {
                         *column_plan.missing.entry(reason).or_insert(0) += 1;
                     }
-                    Looked::Fact(Found::Missing(..)) => unasked[column] += 1,
+                    Looked::Fact(Found::Missing(reason, _)) => {
+                        unasked[column] += 1;
+                        let again = matches!(reason, Reason::Refreshed | Reason::Retried);
+                        unasked_again[column] += u64::from(again && key.wanted);
+                    }
                 }
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
@@ -108,7 +116,7 @@ impl<'w> Work<'w> {
             batcher.finish().iter().for_each(|cut| meter.count(cut));
             meter.finish(&mut plan);
         }
-        Ok(Survey { keys, plan, cells, known, unasked, digest })
+        Ok(Survey { keys, plan, cells, known, unasked, unasked_again, digest })
     }
 
     /// The facts about a key's entity, summed up in the digest with all else

@@ -27,6 +27,7 @@ mod log;
 mod packing;
 mod project;
 mod regressions;
+mod rounds;
 mod shots;
 mod spec;
 mod swan;
