@@ -169,6 +169,7 @@ impl<'w> Work<'w> {
             surveys.push(survey);
         }
         warnings.extend(self.rounds_gone_on_with(&surveys));
+        warnings.extend(self.overrides.warnings.iter().cloned());
         self.price(&mut plan)?;
         Ok((plan, warnings))
     }
@@ -230,8 +231,9 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
-        for said in self.rounds_gone_on_with(&surveys) {
-            listener(&Event::Warning(said));
+        let said = self.rounds_gone_on_with(&surveys);
+        for said in said.iter().chain(&self.overrides.warnings) {
+            listener(&Event::Warning(said.clone()));
         }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 =

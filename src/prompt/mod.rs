@@ -30,6 +30,9 @@
 //! [2,"Abe Sapien",null,191]
 //! ```
 //!
+//! Examples are those that say something about the columns asked. Where one of
+//! them leaves some out, a line before them says what stands for that.
+//!
 //! `"open":true` on a column lets values outside its list pass. A NULL is
 //! `null`, distinct from `""`.
 //!

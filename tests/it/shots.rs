@@ -69,6 +69,11 @@ fn no_row_is_its_own_example() {
         let project = project(&endpoint, "shots = \"overrides\"", format, WORDS);
         let ended = project.materialize(&[]).exits(0);
         assert_eq!(ended.done()["cells"]["ok"], 35);
+        assert!(
+            ended.stdout.contains("\\\"Plaid\\\" is not in the value list"),
+            "{}",
+            ended.stdout
+        );
         for request in endpoint.requests() {
             let system = request.body["messages"][0]["content"].as_str().unwrap();
             for row in &request.question.rows {
