@@ -160,7 +160,7 @@ impl Journal {
         })
     }
 
-    /// Ends a run.
+    /// Ends a run, in which nothing is in flight any more.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -171,6 +171,8 @@ impl Journal {
             Outcome::Stopped => "stopped",
         };
         self.run(|c| {
+            // What was noted and, since the run was to end, never sent.
+            c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run])?;
             c.execute(
                 "UPDATE run SET ended_at = ?2, outcome = ?3 WHERE id = ?1",
                 params![run, now(), outcome],

@@ -173,3 +173,29 @@ fn a_request_that_broke_on_the_way_counts_and_is_told() {
     let spent = usd(&ended.done()["cost_usd"]);
     assert!((left - (0.01 - spent - noted[0].0)).abs() < 1e-9, "{left}");
 }
+
+#[test]
+fn a_run_that_was_interrupted_leaves_nothing_in_flight_behind() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+    endpoint.fault(Fault::too_many("retry-after-ms", "100"), Times::Every(3));
+    let project = thrifty(&endpoint, "budget_usd_per_day = 1.0");
+    for wait in [0, 30, 60, 90] {
+        let count = endpoint.count();
+        let mut running =
+            project.start(&["materialize", "specs/x.toml", "--concurrency", "8", "--limit", "8"]);
+        while endpoint.count() == count && !running.has_ended() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(wait));
+        if !running.has_ended() {
+            running.signal("INT");
+        }
+        running.wait();
+        assert_eq!(reservations(&project), [], "after {wait} ms");
+    }
+    let spent = 1.0 - usd(&project.plan(&[])["budget"]["left_usd"]);
+    let (input, output) = endpoint.billed();
+    let billed = (input as f64 + 2.0 * output as f64) / 1e6;
+    assert!((spent - billed).abs() < 1e-9, "{spent} counted, {billed} billed");
+}
