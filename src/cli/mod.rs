@@ -8,6 +8,7 @@ mod failure;
 mod init;
 mod input;
 mod interrupt;
+mod log;
 mod materialize;
 mod meta;
 mod overrides;
@@ -34,6 +35,10 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     talk: Talk,
+    /// Write what is done, step by step, to the end of a file; `RUST_LOG` says how much [default:
+    /// hqdl=debug].
+    #[arg(long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE")]
+    log: Option<PathBuf>,
 }
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no value, 2 wrong input, \
@@ -132,6 +137,10 @@ enum ProviderFlag {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Err(failure)) = cli.log.as_deref().map(log::start) {
+        return failure.print(cli.talk.json);
+    }
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), process = std::process::id(), "begins");
     let ended = match cli.command {
         Command::Init(options) => init::run(&options, cli.talk),
         Command::Check(options) => check::run(&options, cli.talk),

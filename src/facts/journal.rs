@@ -114,43 +114,53 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Spent), FactsError> {
-        let unfinished: Option<i64> = self.run(|c| {
-            c.query_row(
-                "SELECT id FROM run WHERE id = (SELECT max(id) FROM run WHERE spec = ?1) AND ended_at IS NULL",
-                [spec],
-                |r| r.get(0),
-            )
-            .optional()
-        })?;
-        let Some(run) = unfinished else {
-            return Ok((self.begin(command, spec)?, Spent::default()));
-        };
-        let spent = self.run(|c| {
-            c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
-                 FROM completion WHERE run = ?1",
-                [run],
-                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
-            )
-        })?;
-        Ok((run, spent))
+        match self.unfinished(spec)? {
+            Some(unfinished) => Ok(unfinished),
+            None => Ok((self.begin(command, spec)?, Spent::default())),
+        }
     }
 
-    /// USD spent since midnight, UTC.
+    /// The last run of a spec when that one never ended, with what it has
+    /// spent, and what it may have spent without an answer.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn unfinished(&self, spec: &str) -> Result<Option<(i64, Spent)>, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                "SELECT r.id,
+                   (SELECT total(cost_usd) FROM completion WHERE run = r.id)
+                     + (SELECT total(cost_usd) FROM reservation WHERE run = r.id),
+                   (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM completion WHERE run = r.id)
+                     + (SELECT coalesce(sum(tokens), 0) FROM reservation WHERE run = r.id)
+                 FROM run AS r
+                 WHERE r.id = (SELECT max(id) FROM run WHERE spec = ?1) AND r.ended_at IS NULL",
+                [spec],
+                |r| Ok((r.get(0)?, Spent { usd: r.get(1)?, tokens: r.get(2)? })),
+            )
+            .optional()
+        })
+    }
+
+    /// USD spent since midnight, UTC, and what may have been spent without an
+    /// answer.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn spent_today(&self) -> Result<f64, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0) FROM completion WHERE asked_at >= ?1",
+                "SELECT coalesce(sum(cost_usd), 0.0) FROM (
+                   SELECT cost_usd FROM completion WHERE asked_at >= ?1
+                   UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
+                 )",
                 [now().get(..10).unwrap_or_default()],
                 |r| r.get(0),
             )
         })
     }
 
-    /// Ends a run.
+    /// Ends a run, in which nothing is in flight any more.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -161,6 +171,8 @@ impl Journal {
             Outcome::Stopped => "stopped",
         };
         self.run(|c| {
+            // What was noted and, since the run was to end, never sent.
+            c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run])?;
             c.execute(
                 "UPDATE run SET ended_at = ?2, outcome = ?3 WHERE id = ?1",
                 params![run, now(), outcome],
@@ -361,7 +373,8 @@ impl Journal {
         self.run(|c| {
             c.query_row(
                 "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
-                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0)
+                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
+                        (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
                  FROM completion WHERE content IS NOT NULL",
                 [],
                 |r| {
@@ -371,6 +384,7 @@ impl Journal {
                         input_tokens: r.get(2)?,
                         output_tokens: r.get(3)?,
                         cost_usd: r.get(4)?,
+                        in_doubt_usd: r.get(5)?,
                     })
                 },
             )
@@ -404,6 +418,8 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
+    /// What requests without an answer may have cost, in USD.
+    pub in_doubt_usd: f64,
 }
 
 fn intern(
@@ -444,6 +460,7 @@ fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
         list: id(1),
         model,
         completion,
+        asked: completion,
         answer: Answer {
             state: State::from_name(cell.get(2)?.as_str()?)?,
             value: cell.get(3).map_or(CellValue::Nothing, CellValue::from_json),

@@ -15,6 +15,8 @@
 pub mod index;
 pub mod journal;
 pub mod lookup;
+mod reservations;
+pub mod rounds;
 pub mod transfer;
 mod writer;
 

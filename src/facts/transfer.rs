@@ -103,6 +103,7 @@ impl Facts {
                 model: completion.model,
                 list: line.list.map(|hash| journal.value_list(&hash)).transpose()?,
                 completion: 0,
+                asked: 0,
                 answer: line.answer,
             };
             // What is known and newer stays.
@@ -124,7 +125,7 @@ impl Facts {
             let batch = if let Some(batch) = same {
                 batch
             } else {
-                batches.push(Batch { completion, facts: Vec::new() });
+                batches.push(Batch { completion, ..Batch::default() });
                 let last = batches.len() - 1;
                 &mut batches[last]
             };

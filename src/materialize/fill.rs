@@ -5,16 +5,17 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
+use tracing::info;
 
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
 use crate::cell::Tally;
-use crate::facts::{FactsError, journal::Outcome};
+use crate::facts::{FactsError, Journal, Outcome};
 use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
 use crate::model::budget::{Budget, Caps};
-use crate::plan::{Batcher, ColumnPlan, Gap};
+use crate::plan::{Batcher, ColumnPlan, Gap, Room};
 use crate::store::keys::{KeyRow, Keys};
-use crate::usage::Usage;
+use crate::usage::{ColumnUsage, Spent, Usage};
 
 impl Work<'_> {
     /// Asks for all that is missing.
@@ -31,7 +32,7 @@ impl Work<'_> {
             .enable_all()
             .build()
             .map_err(MaterializeError::Runtime)?;
-        let (run, budget) = self.begin(command)?;
+        let (run, budget) = self.begin(command, listener)?;
         let writer = Arc::new(self.facts.writer());
         let usage = Arc::new(Mutex::new(Usage::default()));
         let reached = Arc::new(AtomicBool::new(false));
@@ -43,6 +44,7 @@ impl Work<'_> {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
+            info!(run, expansion = expansion.name, cells, model = self.model.name(), "asks");
             listener(&Event::Begin { expansion: expansion.name.clone(), cells });
             let context = Arc::new(Context {
                 expansion: Arc::new(expansion.clone()),
@@ -58,6 +60,7 @@ impl Work<'_> {
                 concurrency: self.spec.limits.concurrency as usize,
                 listener: Arc::clone(listener),
                 usage: Arc::clone(&usage),
+                columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
                 interrupt: interrupt.clone(),
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
@@ -67,7 +70,7 @@ impl Work<'_> {
                 tokenizer: OnceLock::new(),
             });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-            let generating = runtime.spawn(generate::generate(context, cuts));
+            let generating = runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
             let walked = self.walk(n, &survey.keys, &send);
             drop(send);
@@ -77,11 +80,14 @@ impl Work<'_> {
                 Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
             }
             report.failed = walked.err();
+            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            report.columns[n].iter_mut().zip(used).for_each(|(column, used)| column.usage = used);
             if report.stopped.is_some() || report.failed.is_some() {
                 break;
             }
         }
         report.usage = *usage.lock().unwrap_or_else(PoisonError::into_inner);
+        report.in_doubt = budget.in_doubt();
         (report.asked, report.last_error) =
             seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Everything the writing thread was given is kept before it ends.
@@ -91,6 +97,7 @@ impl Work<'_> {
             (Some(Stopped::Interrupted), _) => Outcome::Interrupted,
             _ => Outcome::Stopped,
         };
+        info!(run, ?outcome, usage = ?report.usage, asked = ?report.asked, "the run ends");
         let ended =
             self.facts.journal().end(run, outcome).and_then(|()| self.facts.index().flush());
         if let Err(error) = ended {
@@ -102,9 +109,26 @@ impl Work<'_> {
     /// Begins a run, or goes on with one of this spec that was killed: its
     /// budget is what that one left. Spending of the day counts in the budget
     /// of the day.
-    fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
+    fn begin(&self, command: &str, listener: &Listener) -> Result<(i64, Arc<Budget>), FactsError> {
         let journal = self.facts.journal();
+        let left = journal.take_stock()?;
+        if left.requests > 0 {
+            let price = if self.spec.model.price.is_some() {
+                format!("${:.4}", left.most.usd)
+            } else {
+                format!("{} tokens", left.most.tokens)
+            };
+            listener(&Event::Warning(format!(
+                "{} requests were in flight when a run was killed; they may have cost {price}, which counts as spent",
+                left.requests
+            )));
+        }
         let (run, spent) = journal.begin_or_go_on(command, &self.spec.full_path())?;
+        Ok((run, Arc::new(Budget::new(self.caps(&journal, spent)?, spent))))
+    }
+
+    /// The caps of a run that has spent so much.
+    fn caps(&self, journal: &Journal, spent: Spent) -> Result<Caps, FactsError> {
         let limits = &self.spec.limits;
         let mut usd = limits.budget_usd;
         if let Some(of_day) = limits.budget_usd_per_day {
@@ -112,7 +136,19 @@ impl Work<'_> {
             let left = (of_day - journal.spent_today()?).max(0.0) + spent.usd;
             usd = Some(usd.map_or(left, |usd| usd.min(left)));
         }
-        Ok((run, Arc::new(Budget::new(Caps { usd, tokens: limits.budget_tokens }, spent))))
+        Ok(Caps { usd, tokens: limits.budget_tokens })
+    }
+
+    /// What the next run may spend.
+    pub(super) fn room(&self) -> Result<Room, FactsError> {
+        let journal = self.facts.journal();
+        let unfinished = journal.unfinished(&self.spec.full_path())?;
+        let spent = unfinished.map(|(_, spent)| spent).unwrap_or_default();
+        let caps = self.caps(&journal, spent)?;
+        Ok(Room {
+            usd: caps.usd.map(|usd| (usd - spent.usd).max(0.0)),
+            tokens: caps.tokens.map(|tokens| tokens.saturating_sub(spent.tokens)),
+        })
     }
 
     /// Sends the gaps of an expansion, batch by batch.

@@ -7,28 +7,33 @@
 
 mod digest;
 mod fill;
+mod report;
+mod rounds;
+mod shots;
 mod survey;
 
-use std::path::PathBuf;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tracing::info;
 
 use self::digest::Digest;
+pub use self::report::{ColumnReport, Report};
+use self::rounds::Round;
 use self::survey::{Survey, orphans};
-use crate::cell::{State, Tally};
+use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::{Model, SetupError};
 use crate::overrides::{Overrides, OverridesError};
-use crate::plan::{ColumnPlan, Plan};
+use crate::plan::{ColumnPlan, Plan, Room};
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
-use crate::usage::Usage;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -74,36 +79,9 @@ pub struct Selection {
     pub retry_failed: bool,
 }
 
-/// What a run did.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// All cells of the expansions, by state.
-    pub cells: Tally,
-    /// Cells that were known before.
-    pub reused: u64,
-    /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
-    pub unasked: u64,
-    /// What was used.
-    pub usage: Usage,
-    /// Whether there is a price.
-    pub priced: bool,
-    /// The published tables and views.
-    pub target: PathBuf,
-    /// Whether anything had to be published.
-    pub published: bool,
-    /// Why the run ended before its end.
-    pub stopped: Option<Arc<Stopped>>,
-    /// Why what is known could not be published; it is kept all the same.
-    pub failed: Option<MaterializeError>,
-    /// Cells this run asked for, by how they ended.
-    pub asked: Tally,
-    /// Why a request failed, the last time one did.
-    pub last_error: Option<String>,
-}
-
 /// A spec with everything a run needs: its database, its facts, its model.
 pub struct Work<'w> {
-    spec: &'w Spec,
+    spec: Cow<'w, Spec>,
     database: &'w Database,
     facts: &'w Facts,
     model: Arc<dyn Model>,
@@ -111,6 +89,8 @@ pub struct Work<'w> {
     /// Columns selected, for each expansion.
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
+    /// What is asked again.
+    rounds: Vec<Round>,
     overrides: Overrides,
 }
 
@@ -145,23 +125,16 @@ impl<'w> Work<'w> {
             })
             .collect();
         let journal = facts.journal();
-        let last = journal.last_completion()?;
-        let mut wanted = Vec::new();
-        for expansion in &spec.expansions {
+        let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
+        for (n, expansion) in spec.expansions.iter().enumerate() {
             let mut w = Wanted::new(&journal, expansion, model.name(), spec.model.reuse)?;
-            selection
-                .refresh
-                .iter()
-                .filter_map(|n| expansion.column(n))
-                .for_each(|c| w.refresh(c, last));
-            if selection.retry_failed {
-                w.retry(last);
-            }
+            rounds.extend(rounds::of(&journal, spec, n, &mut w, selection)?);
             wanted.push(Arc::new(w));
         }
         drop(journal);
         let overrides = Overrides::read(spec)?;
-        Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
+        let spec = shots::with_overrides(spec, database, &overrides)?;
+        Ok(Self { spec, database, facts, model, selection, columns, wanted, rounds, overrides })
     }
 
     /// The name that facts of this run's model are kept under.
@@ -177,7 +150,7 @@ impl<'w> Work<'w> {
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let tokenizer = Tokenizer::of(&self.spec.model.name);
         let mut plan = Plan { counted: tokenizer.is_exact(), ..Plan::default() };
-        let mut warnings = Vec::new();
+        let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let mut survey = self.survey(n, Some(tokenizer))?;
@@ -192,11 +165,44 @@ impl<'w> Work<'w> {
             if let Some(target) = &target {
                 survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
             }
-            plan.expansions.push(survey.plan);
+            plan.expansions.push(survey.plan.clone());
+            surveys.push(survey);
         }
+        warnings.extend(self.rounds_gone_on_with(&surveys));
+        warnings.extend(self.overrides.warnings.iter().cloned());
+        self.price(&mut plan)?;
+        Ok((plan, warnings))
+    }
+
+    /// Puts a price and a time on a plan, and the budget beside it.
+    fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let instant = self.spec.model.provider == Provider::Replay;
         plan.price(self.spec.model.price.as_ref(), &self.spec.limits, instant);
-        Ok((plan, warnings))
+        plan.room = self.room()?;
+        Ok(())
+    }
+
+    /// Says so when a budget will not do, before anything is asked.
+    fn warn_of_budget(
+        &self,
+        surveys: Vec<Survey<'w>>,
+        listener: &Listener,
+    ) -> Result<Vec<Survey<'w>>, MaterializeError> {
+        if self.room()? == Room::default() {
+            return Ok(surveys);
+        }
+        let tokenizer = Tokenizer::of(&self.spec.model.name);
+        let metered =
+            |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, Some(tokenizer));
+        let surveys: Vec<Survey<'w>> =
+            surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
+        let expansions = surveys.iter().map(|s| s.plan.clone()).collect();
+        let mut plan = Plan { expansions, counted: tokenizer.is_exact(), ..Plan::default() };
+        self.price(&mut plan)?;
+        if let Some(warning) = plan.warning() {
+            listener(&Event::Warning(warning));
+        }
+        Ok(surveys)
     }
 
     /// Materializes the spec: asks for what is missing, keeps it, publishes.
@@ -214,7 +220,7 @@ impl<'w> Work<'w> {
         let mut report = Report {
             priced: self.spec.model.price.is_some(),
             target: self.spec.target().clone(),
-            ..Report::default()
+            ..Report::of(&self.spec)
         };
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
@@ -225,36 +231,40 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
+        let said = self.rounds_gone_on_with(&surveys);
+        for said in said.iter().chain(&self.overrides.warnings) {
+            listener(&Event::Warning(said.clone()));
+        }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 =
             surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
+        if missing == 0 {
+            self.end_rounds(&surveys, &report)?;
+        }
         if missing == 0
             && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys))
         {
-            surveys.iter().for_each(|s| {
-                report.cells.merge(&s.cells);
-                report.unasked += s.unasked;
-            });
+            report.as_surveyed(&surveys);
             return Ok(report);
         }
         // Before anything is paid for.
         target.try_writing()?;
         if missing > 0 {
+            surveys = self.warn_of_budget(surveys, listener)?;
+            self.begin_rounds(&surveys)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
             self.fill(&surveys, command, listener, interrupt, &mut report)?;
+            if let Err(error) = self.end_rounds(&surveys, &report) {
+                report.failed.get_or_insert(error.into());
+            }
         }
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.
         let nothing = missing > 0 && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
-            surveys.iter().for_each(|s| {
-                report.cells.merge(&s.cells);
-                report.unasked += s.unasked;
-            });
-            report.cells.merge(&report.asked.clone());
-            report.unasked += missing - report.asked.total().min(missing);
+            report.as_surveyed(&surveys);
             listener(&Event::Warning(
                 "nothing was answered, so the tables stay as they were".to_owned(),
             ));
@@ -268,7 +278,7 @@ impl<'w> Work<'w> {
     /// Whether everything stands in a database as the surveys found it.
     fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
         let same = |(e, s): (&Expansion, &Survey<'_>)| {
-            db.is_published(e, &s.digest.text(self.spec, self.model.name(), e))
+            db.is_published(e, &s.digest.text(&self.spec, self.model.name(), e))
         };
         self.spec.expansions.iter().zip(surveys).all(same)
     }
@@ -297,6 +307,7 @@ impl<'w> Work<'w> {
             return Err(error);
         }
         place.finish()?;
+        info!(target = %report.target.display(), cells = ?report.cells, "published");
         report.published = true;
         Ok(())
     }
@@ -309,7 +320,7 @@ impl<'w> Work<'w> {
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(db, self.spec)?;
+        let publication = Publication::begin(db, &self.spec)?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -325,10 +336,8 @@ impl<'w> Work<'w> {
                     for (column, looked) in &looked {
                         let cell = looked.shown();
                         if key.first {
-                            match cell.as_ref().and_then(|c| State::from_name(c.state)) {
-                                Some(state) => report.cells.add(state, 1),
-                                None => report.unasked += 1,
-                            }
+                            let state = cell.as_ref().and_then(|c| State::from_name(c.state));
+                            report.count(n, *column, state);
                         }
                         if key.columns[*column] {
                             shown[*column] = cell;
@@ -354,13 +363,13 @@ impl<'w> Work<'w> {
                 })
             };
             publication.close(
-                self.spec,
+                &self.spec,
                 &tables.finish(),
-                &digest.text(self.spec, self.model.name(), expansion),
+                &digest.text(&self.spec, self.model.name(), expansion),
                 &mut origins,
             )?;
         }
-        for warning in publication.views(self.spec)? {
+        for warning in publication.views(&self.spec)? {
             listener(&Event::Warning(warning));
         }
         publication.commit()?;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::digest::Digest;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
-use crate::facts::{FactsError, Found, Record};
+use crate::facts::{FactsError, Found, Reason, Record};
 use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
@@ -18,9 +18,14 @@ use crate::tokens::Tokenizer;
 pub(super) struct Survey<'db> {
     pub(super) keys: Keys<'db>,
     pub(super) plan: ExpansionPlan,
-    pub(super) cells: Tally,
+    /// Cells that are known, for each column.
+    pub(super) cells: Vec<Tally>,
     pub(super) known: u64,
-    pub(super) unasked: u64,
+    /// Cells that are missing and will not be asked, for each column.
+    pub(super) unasked: Vec<u64>,
+    /// Those of them that `--limit` leaves to a later run to ask again, for each
+    /// column.
+    pub(super) unasked_again: Vec<u64>,
     pub(super) digest: Digest,
 }
 
@@ -37,6 +42,18 @@ impl<'w> Work<'w> {
                 (Some(_), StoreError::Sqlite { message, .. }) => MaterializeError::Where(message),
                 (_, e) => e.into(),
             })?;
+        self.survey_keys(n, keys, tokenizer)
+    }
+
+    /// Looks every one of these keys up; with a tokenizer, what is missing is
+    /// priced, too.
+    pub(super) fn survey_keys(
+        &self,
+        n: usize,
+        keys: Keys<'w>,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Survey<'w>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
         let mut plan = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
         plan.columns = expansion
             .columns
@@ -46,7 +63,10 @@ impl<'w> Work<'w> {
         let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
         let mut batcher = Batcher::new(self.rows_per_request(expansion));
         let mut digest = Digest::default();
-        let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
+        let columns = expansion.columns.len();
+        let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
+        let mut unasked_again = vec![0; columns];
+        let (mut known, mut asked_keys) = (0, 0);
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
             if !key.first {
@@ -61,12 +81,12 @@ impl<'w> Work<'w> {
                     Looked::Overridden(_) => {
                         column_plan.overridden += 1;
                         known += 1;
-                        cells.add(State::Overridden, 1);
+                        cells[column].add(State::Overridden, 1);
                     }
                     Looked::Fact(Found::Known(fact)) => {
                         column_plan.known += 1;
                         known += 1;
-                        cells.add(fact.answer.state, 1);
+                        cells[column].add(fact.answer.state, 1);
                         if let Some(meter) = &mut meter {
                             meter.learn(column, &fact.answer.value);
                         }
@@ -74,7 +94,11 @@ impl<'w> Work<'w> {
                     Looked::Fact(Found::Missing(reason, _)) if open.ask.contains(&column) => {
                         *column_plan.missing.entry(reason).or_insert(0) += 1;
                     }
-                    Looked::Fact(Found::Missing(..)) => unasked += 1,
+                    Looked::Fact(Found::Missing(reason, _)) => {
+                        unasked[column] += 1;
+                        let again = matches!(reason, Reason::Refreshed | Reason::Retried);
+                        unasked_again[column] += u64::from(again && key.wanted);
+                    }
                 }
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
@@ -92,7 +116,7 @@ impl<'w> Work<'w> {
             batcher.finish().iter().for_each(|cut| meter.count(cut));
             meter.finish(&mut plan);
         }
-        Ok(Survey { keys, plan, cells, known, unasked, digest })
+        Ok(Survey { keys, plan, cells, known, unasked, unasked_again, digest })
     }
 
     /// The facts about a key's entity, summed up in the digest with all else

@@ -6,8 +6,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tracing::debug;
 
-use crate::usage::Spent;
+use crate::usage::{Doubt, Spent};
 
 /// What may be spent; `None` is no cap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -60,6 +61,20 @@ struct State {
     spent: Spent,
     reserved: Spent,
     in_flight: u32,
+    doubt: Doubt,
+}
+
+impl State {
+    fn tell(&self, this: Spent, what: &str) {
+        debug!(
+            usd = this.usd,
+            tokens = this.tokens,
+            spent_usd = self.spent.usd,
+            reserved_usd = self.reserved.usd,
+            in_flight = self.in_flight,
+            "budget {what}"
+        );
+    }
 }
 
 impl Budget {
@@ -97,9 +112,11 @@ impl Budget {
                     state.reserved.usd += worst.usd;
                     state.reserved.tokens += worst.tokens;
                     state.in_flight += 1;
+                    state.tell(worst, "reserved");
                     return Ok(Reservation { budget: self, worst, used: Spent::default() });
                 }
                 if state.in_flight == 0 {
+                    state.tell(worst, "reached");
                     return Err(Reached { caps: self.caps, spent: state.spent, next: worst });
                 }
             }
@@ -111,6 +128,12 @@ impl Budget {
     #[must_use]
     pub fn spent(&self) -> Spent {
         self.state().spent
+    }
+
+    /// What of it may have been spent without an answer, by this process.
+    #[must_use]
+    pub fn in_doubt(&self) -> Doubt {
+        self.state().doubt
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -135,6 +158,10 @@ impl Reservation<'_> {
     /// The request may have been billed: count its worst case.
     pub fn settle_in_doubt(mut self) {
         self.used = self.worst;
+        let mut state = self.budget.state();
+        state.doubt.requests += 1;
+        state.doubt.most.usd += self.worst.usd;
+        state.doubt.most.tokens += self.worst.tokens;
     }
 }
 
@@ -148,6 +175,7 @@ impl Drop for Reservation<'_> {
             if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
         state.spent.usd += self.used.usd;
         state.spent.tokens += self.used.tokens;
+        state.tell(self.used, "settled");
         drop(state);
         self.budget.settled.notify_waiters();
     }

@@ -15,7 +15,7 @@ use crate::generate::{self, Context, Packing};
 use crate::model::Model;
 use crate::model::budget::{Budget, Caps};
 use crate::plan::{Batcher, Cut};
-use crate::usage::Usage;
+use crate::usage::{ColumnUsage, Usage};
 
 /// One run of asking, over all passes of a query.
 pub struct Asker<'r> {
@@ -42,7 +42,10 @@ impl<'r> Asker<'r> {
             .build()
             .map_err(QueryError::Runtime)?;
         let journal = request.facts.journal();
-        let (run, spent) = journal.begin_or_go_on(request.command, request.command)?;
+        journal.take_stock()?;
+        // The same query, killed and run again, goes on with its budget.
+        let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
+        let (run, spent) = journal.begin_or_go_on(request.command, &name)?;
         let limits = &request.spec.limits;
         let mut usd = limits.budget_usd;
         if let Some(of_day) = limits.budget_usd_per_day {
@@ -126,6 +129,7 @@ impl<'r> Asker<'r> {
             concurrency: spec.limits.concurrency as usize,
             listener: Arc::clone(&self.request.listener),
             usage: Arc::clone(&self.usage),
+            columns: Mutex::new(vec![ColumnUsage::default(); target.expansion.columns.len()]),
             interrupt: self.request.interrupt.clone(),
             frames: Mutex::default(),
             packing: Packing::new(most),

@@ -298,6 +298,7 @@ impl Calls {
             rows_per_request: 10,
             format: None,
             shots: Vec::new(),
+            override_shots: 0,
             columns: Vec::new(),
         };
         self.expansions.push(AdHoc { in_spec: None, expansion });

@@ -150,6 +150,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         rows_per_request: 10,
         format: None,
         shots: Vec::new(),
+        override_shots: 0,
         columns: vec![column],
     }
 }

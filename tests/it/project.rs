@@ -109,6 +109,8 @@ impl Project {
         command
             .current_dir(self.dir.path())
             .env_remove("OPENAI_API_KEY")
+            .env_remove("HQDL_LOG_FILE")
+            .env_remove("RUST_LOG")
             .env("HOME", self.dir.path())
             .env("HQDL_CACHE", self.path("cache"))
             .env(SECRET_ENV, SECRET)
