@@ -22,16 +22,20 @@ mod call;
 mod choices;
 mod error;
 mod lexer;
+mod gating;
 pub mod parse;
 mod result;
 pub mod rewrite;
 pub mod route;
 mod scan;
 pub mod scope;
+mod select;
 pub mod spelling;
 pub mod tree;
 mod truth;
 pub mod usage;
+mod walk;
+mod walk_expr;
 
 use std::ops::Range;
 

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 
 use super::parse::Parsed;
 use super::scope::{Resolver, Schema, Scope, bare};
-use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
+use super::tree::{Body, Expr, ExprKind, Query, Span};
 use super::truth;
 
 /// How a call is written in the SQL that is run.
@@ -129,14 +129,14 @@ pub struct Rewriter<'q> {
     /// Whether an order by text is `SQLite`'s plain one everywhere.
     pub plain_order: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
-    aliases: Vec<String>,
-    questions: Vec<String>,
-    out: Rewritten,
+    pub(super) aliases: Vec<String>,
+    pub(super) questions: Vec<String>,
+    pub(super) out: Rewritten,
 }
 
 /// What a query stands in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+pub(super) enum Role {
     /// All rows are read.
     Rows,
     /// Whether there is a row.
@@ -146,27 +146,6 @@ enum Role {
     /// Which values there are.
     Set,
 }
-
-/// Functions that make a SELECT one of groups.
-const AGGREGATES: [&str; 17] = [
-    "avg",
-    "count",
-    "group_concat",
-    "string_agg",
-    "sum",
-    "total",
-    "json_group_array",
-    "json_group_object",
-    "jsonb_group_array",
-    "jsonb_group_object",
-    "median",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
-    "hq_rows",
-    "max",
-    "min",
-];
 
 impl<'q> Rewriter<'q> {
     /// Prepares a rewriting.
@@ -224,7 +203,7 @@ impl<'q> Rewriter<'q> {
         found
     }
 
-    fn resolver(&self) -> Resolver<'q> {
+    pub(super) fn resolver(&self) -> Resolver<'q> {
         Resolver { schema: self.schema }
     }
 
@@ -245,7 +224,13 @@ impl<'q> Rewriter<'q> {
         text
     }
 
-    fn query(&mut self, query: &Query, parent: &Scope<'_>, role: Role, whole: bool) -> String {
+    pub(super) fn query(
+        &mut self,
+        query: &Query,
+        parent: &Scope<'_>,
+        role: Role,
+        whole: bool,
+    ) -> String {
         if !query.has_call() {
             return self.sql[query.span.clone()].to_owned();
         }
@@ -278,7 +263,7 @@ impl<'q> Rewriter<'q> {
         self.compose(&query.span, parts)
     }
 
-    fn value_part(
+    pub(super) fn value_part(
         &mut self,
         expr: &Expr,
         scope: &Scope<'_>,
@@ -289,398 +274,6 @@ impl<'q> Rewriter<'q> {
             let text = self.value(expr, scope, gate);
             parts.push((expr.span.clone(), text));
         }
-    }
-
-    /// One SELECT.
-    fn core(
-        &mut self,
-        query: &Query,
-        core: &Core,
-        around: &Scope<'_>,
-        role: Role,
-        whole: bool,
-        parts: &mut Vec<(Span, String)>,
-    ) {
-        let scope = self.resolver().core(core, around);
-        for item in &core.from {
-            self.from_item(item, around, &scope, parts);
-        }
-        // Conditions of WHERE, and of inner joins, which mean the same there.
-        let movable = core.from.iter().all(|i| i.join != Join::Outer);
-        let aliases: Vec<&str> = core
-            .columns
-            .iter()
-            .filter(|c| c.expr.as_ref().is_some_and(Expr::has_call))
-            .filter_map(|c| c.alias.as_deref())
-            .filter(|a| scope.tables.iter().all(|t| !has_field(t, a)))
-            .collect();
-        let (mut plain, mut calls): (Vec<&Expr>, Vec<&Expr>) = (Vec::new(), Vec::new());
-        let outer_aliases =
-            std::mem::replace(&mut self.aliases, aliases.iter().map(|a| (*a).to_owned()).collect());
-        let me: &Self = self;
-        let split = |expr: &'_ Expr| -> (Vec<Expr>, Vec<Expr>) {
-            conjuncts(expr).into_iter().cloned().partition(|e| !me.bears(e, &scope))
-        };
-        let (where_plain, where_calls) = core.filter.as_ref().map(split).unwrap_or_default();
-        plain.extend(&where_plain);
-        calls.extend(&where_calls);
-        let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
-        for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
-            if let Some(on) = item.on.as_ref().filter(|on| me.bears(on, &scope)) {
-                let (p, c) = split(on);
-                joined.push((item, p, c));
-            }
-        }
-        for (_, _, c) in &joined {
-            calls.extend(c);
-        }
-        let gate = self.gate(query, core, &scope, around, role, whole, &calls);
-        let fence: Vec<String> =
-            scope.tables.iter().filter_map(super::scope::Table::any_column).collect();
-        let gate_text = gate.as_ref().map(|(n, values)| {
-            let all: Vec<&str> = values.iter().chain(&fence).map(String::as_str).collect();
-            let comma = if all.is_empty() { "" } else { ", " };
-            format!("hq_gate({n}{comma}{})", all.join(", "))
-        });
-        // Conditions on grouping columns wait for the plain part of HAVING.
-        let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
-            Some(having) if conjuncts(having).iter().any(|h| !self.bears(h, &scope)) => {
-                calls.into_iter().partition(|c| self.is_of_group(c, core, &scope))
-            }
-            _ => (Vec::new(), calls),
-        };
-        let mut combined = None;
-        let mut registered = None;
-        if calls.is_empty()
-            && let (Some((n, _)), Some(gate_text)) = (&gate, &gate_text)
-        {
-            // The rows themselves are counted; where there are groups, these.
-            let text = format!("hq_done({n}, {gate_text})");
-            if core.group.is_empty() { combined = Some(text) } else { registered = Some(text) }
-        }
-        if !calls.is_empty() {
-            let text = truth::all(self, &calls, &scope);
-            let text = match &gate_text {
-                Some(gate_text) => {
-                    let n = gate.as_ref().map_or(0, |(n, _)| *n);
-                    format!("(SELECT hq_done({n}, CASE WHEN {gate_text} THEN {text} ELSE 0 END))")
-                }
-                None if fence.len() > 1 => {
-                    let fence = fence.join(", ");
-                    format!("(SELECT CASE WHEN hq_row({fence}) THEN {text} ELSE 0 END) = 1")
-                }
-                None => format!("(SELECT {text}) = 1"),
-            };
-            combined = Some(text);
-        }
-        let rest = |me: &Self, plain: &[Expr], more: Option<String>| {
-            let mut all: Vec<String> =
-                plain.iter().map(|e| format!("({})", &me.sql[e.span.clone()])).collect();
-            all.extend(more);
-            if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
-        };
-        if let Some(filter) = &core.filter
-            && (!where_calls.is_empty() || combined.is_some())
-        {
-            let text = rest(self, &where_plain, combined.take());
-            parts.push((filter.span.clone(), text));
-        }
-        if core.filter.is_none() && joined.is_empty() {
-            if let Some(text) = combined.take() {
-                parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
-            }
-        }
-        for (item, plain, _) in &joined {
-            if let Some(on) = &item.on {
-                let text = rest(self, plain, combined.take());
-                parts.push((on.span.clone(), text));
-            }
-        }
-        for item in &core.from {
-            let kept = item.join != Join::Inner || !movable;
-            if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, &scope)) {
-                let (plain, calls): (Vec<Expr>, Vec<Expr>) =
-                    conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, &scope));
-                let calls: Vec<&Expr> = calls.iter().collect();
-                let text = format!("(SELECT {}) = 1", truth::all(self, &calls, &scope));
-                let text = rest(self, &plain, Some(text));
-                parts.push((on.span.clone(), text));
-            }
-        }
-        if let Some(having) = &core.having
-            && (self.bears(having, &scope) || !late.is_empty())
-        {
-            let mut all = conjuncts(having);
-            all.extend(&late);
-            let text = truth::all(self, &all, &scope);
-            let more = registered.take().map(|r| format!(" AND {r}")).unwrap_or_default();
-            parts.push((having.span.clone(), format!("{text} = 1{more}")));
-        }
-        if let Some(text) = registered {
-            parts.push(match &core.having {
-                Some(having) => (having.span.end..having.span.end, format!(" AND {text}")),
-                None => (core.group_end..core.group_end, format!(" HAVING {text}")),
-            });
-        }
-        // Where only some rows are needed, values of others are not asked for.
-        let for_values = gate
-            .as_ref()
-            .filter(|(n, _)| self.out.gates[*n].need != Need::All)
-            .map(|(n, _)| format!("hq_row({n})"));
-        let values = core
-            .columns
-            .iter()
-            .filter_map(|c| c.expr.as_ref())
-            .chain(&core.group)
-            .chain(query.order.iter().map(|o| &o.expr))
-            .chain(&query.limit)
-            .chain(&query.offset);
-        for expr in values {
-            self.value_part(expr, &scope, for_values.as_deref(), parts);
-        }
-        for expr in
-            core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
-        {
-            if let Some((_, text)) = parts.iter().find(|(span, _)| *span == expr.span) {
-                let name = match &bare(expr).kind {
-                    ExprKind::Call(n, _) => self.questions.get(*n).cloned().unwrap_or_default(),
-                    _ => self.sql[expr.span.clone()].to_owned(),
-                };
-                self.out.names.insert(text.clone(), name);
-            }
-        }
-        self.aliases = outer_aliases;
-    }
-
-    fn from_item(
-        &mut self,
-        item: &FromItem,
-        around: &Scope<'_>,
-        scope: &Scope<'_>,
-        parts: &mut Vec<(Span, String)>,
-    ) {
-        match &item.source {
-            Source::Table { .. } => {}
-            Source::Function { args, .. } => {
-                args.iter().for_each(|a| self.value_part(a, scope, None, parts));
-            }
-            Source::Query(query) => {
-                if query.has_call() {
-                    let text = self.query(query, around, Role::Rows, true);
-                    parts.push((query.span.clone(), text));
-                }
-            }
-            Source::Join(items) => {
-                for inner in items {
-                    self.from_item(inner, around, scope, parts);
-                    if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
-                        let text = truth::all(self, &[on], scope);
-                        parts.push((on.span.clone(), format!("(SELECT {text}) = 1")));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether a condition depends on nothing but grouping columns.
-    fn is_of_group(&self, expr: &Expr, core: &Core, scope: &Scope<'_>) -> bool {
-        if core.group.is_empty() {
-            return false;
-        }
-        let place = |table: Option<&str>, column: &str, scope: &Scope<'_>| {
-            scope.find(table, column).map(|f| (f.depth, f.table.name.clone(), f.field.name.clone()))
-        };
-        let grouped: Vec<_> = core
-            .group
-            .iter()
-            .filter_map(|g| match &bare(g).kind {
-                ExprKind::Column { table, column } => place(table.as_deref(), column, scope),
-                _ => None,
-            })
-            .collect();
-        let mut all = true;
-        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
-            ExprKind::Column { table, column } => {
-                let found = place(table.as_deref(), column, at);
-                all &= match found {
-                    Some(found) => found.0 != scope.depth || grouped.contains(&found),
-                    None => matches!(column.to_ascii_lowercase().as_str(), "true" | "false"),
-                };
-            }
-            ExprKind::Exists(_) | ExprKind::Scalar(_) => all = false,
-            ExprKind::In { query: Some(_), .. } => all = false,
-            _ => {}
-        });
-        all
-    }
-
-    /// The gate of a SELECT, with the values it is given; `None` when every row
-    /// is needed and there is nothing to learn.
-    #[allow(clippy::too_many_arguments)]
-    fn gate(
-        &mut self,
-        query: &Query,
-        core: &Core,
-        scope: &Scope<'_>,
-        around: &Scope<'_>,
-        role: Role,
-        whole: bool,
-        calls: &[&Expr],
-    ) -> Option<(usize, Vec<String>)> {
-        let value_calls = core.columns.iter().any(|c| c.expr.as_ref().is_some_and(Expr::has_call));
-        let ordered_by_call = query.order.iter().any(|o| {
-            self.bears(&o.expr, scope) || {
-                position(&o.expr, self.sql).is_some_and(|n| {
-                    core.columns.get(n).and_then(|c| c.expr.as_ref()).is_some_and(Expr::has_call)
-                })
-            }
-        });
-        // Pairs are made of all rows, so no row may wait.
-        let mut pairs = false;
-        calls.iter().for_each(|c| own_calls(c, &mut |n| pairs |= self.sites[n].pairs));
-        if pairs {
-            return None;
-        }
-        let conditions: usize = calls.iter().map(|c| truth::leaves(self, c, scope)).sum();
-        let grouped = !core.group.is_empty() || is_aggregate(core, query);
-        let windowed = has_window(core, query);
-        let stops = !grouped && !windowed && whole;
-        let rows = match (number(query.limit.as_ref(), self.sql), role) {
-            (Some(limit), _) => Some(match &query.offset {
-                None => limit,
-                Some(offset) => limit + number(Some(offset), self.sql).unwrap_or(0),
-            }),
-            (None, Role::Exists | Role::Scalar) if query.limit.is_none() => Some(1),
-            _ => None,
-        }
-        .filter(|_| query.offset.is_none() || number(query.offset.as_ref(), self.sql).is_some());
-        let skipped = number(query.offset.as_ref(), self.sql).unwrap_or(0);
-        let plain_results = !core.columns.is_empty()
-            && !core.columns.iter().filter_map(|c| c.expr.as_ref()).any(|e| self.bears(e, scope));
-        let order: Option<Vec<String>> =
-            query.order.iter().map(|o| self.order_key(&o.expr, core, scope)).collect();
-        let need = match rows {
-            Some(k) if stops && query.order.is_empty() => Need::First(k),
-            Some(k)
-                if whole
-                    && !windowed
-                    && !query.order.is_empty()
-                    && !ordered_by_call
-                    && self.plain_order
-                    && order.is_some()
-                    && (!grouped || calls.is_empty())
-                    && (!core.distinct || plain_results) =>
-            {
-                let how = |o: &super::tree::OrderTerm| {
-                    (o.descending, o.nulls_first.unwrap_or(!o.descending))
-                };
-                Need::Ranked(k, skipped, query.order.iter().map(how).collect())
-            }
-            _ => Need::All,
-        };
-        let as_set = core.distinct || role == Role::Set;
-        let distinct: Option<Vec<String>> = (as_set && stops && plain_results && !calls.is_empty()
-            || core.distinct && matches!(need, Need::Ranked(..)))
-        .then(|| self.result_values(core, scope))
-        .flatten();
-        if need == Need::All && distinct.is_none() && conditions < 2 {
-            return None;
-        }
-        if matches!(need, Need::Ranked(..)) && core.distinct && distinct.is_none() {
-            return None;
-        }
-        if calls.is_empty() && !value_calls || core.from.is_empty() {
-            return None;
-        }
-        // Rows come one after another, and as many as are needed.
-        if calls.is_empty() && matches!(need, Need::First(_)) && !core.distinct {
-            return None;
-        }
-        // Without groups there is one row for all.
-        if grouped && core.group.is_empty() && calls.is_empty() {
-            return None;
-        }
-        // What tells the runs of a correlated query apart.
-        let mut outer: Vec<String> = Vec::new();
-        self.resolver().each(query, around, &mut |e, at, _| {
-            if let ExprKind::Column { table, column } = &e.kind
-                && let Some(found) = at.find(table.as_deref(), column)
-                && found.depth < around.depth
-            {
-                let text = name_text(e, self.sql);
-                if !outer.contains(&text) {
-                    outer.push(text);
-                }
-            }
-        });
-        let order = match &need {
-            Need::Ranked(..) => order.unwrap_or_default(),
-            _ => Vec::new(),
-        };
-        let gate = Gate {
-            need,
-            outer: outer.len(),
-            distinct: distinct.as_ref().map(Vec::len),
-            conditions,
-        };
-        let values = outer.into_iter().chain(distinct.into_iter().flatten()).chain(order).collect();
-        let n = self.out.gates.len();
-        // Calls are told apart from those of subqueries, which have gates of their own.
-        for call in calls.iter().copied().chain(core.columns.iter().filter_map(|c| c.expr.as_ref()))
-        {
-            own_calls(call, &mut |at| {
-                self.out.gate_of.entry(at).or_insert(n);
-            });
-        }
-        self.out.gates.push(gate);
-        Some((n, values))
-    }
-
-    /// The text that an ORDER BY term means, where it stands in SELECT or WHERE.
-    fn order_key(&self, expr: &Expr, core: &Core, scope: &Scope<'_>) -> Option<String> {
-        let of = |n: usize| {
-            let column = core.columns.get(n)?;
-            column.expr.as_ref().map(|e| format!("({})", &self.sql[e.span.clone()]))
-        };
-        if let Some(n) = position(expr, self.sql) {
-            return of(n);
-        }
-        if let ExprKind::Column { table: None, column } = &bare(expr).kind {
-            let alias = core
-                .columns
-                .iter()
-                .position(|c| c.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(column)));
-            if let Some(n) = alias {
-                return of(n);
-            }
-        }
-        let _ = scope;
-        Some(format!("({})", &self.sql[expr.span.clone()]))
-    }
-
-    /// The result columns of a SELECT as values; `None` when a star hides them.
-    fn result_values(&self, core: &Core, scope: &Scope<'_>) -> Option<Vec<String>> {
-        let mut values = Vec::new();
-        for column in &core.columns {
-            if let Some(expr) = &column.expr {
-                values.push(format!("({})", &self.sql[expr.span.clone()]));
-                continue;
-            }
-            for table in &scope.tables {
-                let name = table.name.as_ref()?;
-                if column.star_of.as_ref().is_some_and(|of| !of.eq_ignore_ascii_case(name)) {
-                    continue;
-                }
-                for field in table.fields.as_ref()? {
-                    values.push(format!(
-                        "{}.{}",
-                        crate::sql::name(name),
-                        crate::sql::name(&field.name)
-                    ));
-                }
-            }
-        }
-        Some(values)
     }
 
     /// An expression whose value counts.
@@ -811,7 +404,7 @@ pub fn name_text(expr: &Expr, sql: &str) -> String {
     }
 }
 
-fn has_field(table: &super::scope::Table, name: &str) -> bool {
+pub(super) fn has_field(table: &super::scope::Table, name: &str) -> bool {
     table.fields.as_ref().is_none_or(|f| f.iter().any(|f| f.name.eq_ignore_ascii_case(name)))
 }
 
@@ -825,53 +418,10 @@ pub(super) fn conjuncts(expr: &Expr) -> Vec<&Expr> {
 }
 
 /// Calls in an expression that are not in a subquery of it.
-fn own_calls(expr: &Expr, see: &mut dyn FnMut(usize)) {
+pub(super) fn own_calls(expr: &Expr, see: &mut dyn FnMut(usize)) {
     if let ExprKind::Call(n, _) = &expr.kind {
         see(*n);
     }
     let (exprs, _) = expr.inside();
     exprs.into_iter().for_each(|e| own_calls(e, see));
-}
-
-/// The value of a whole number in the text.
-fn number(expr: Option<&Expr>, sql: &str) -> Option<u64> {
-    let expr = bare(expr?);
-    matches!(expr.kind, ExprKind::Literal).then(|| sql[expr.span.clone()].trim().parse().ok())?
-}
-
-/// The result column, from 0, that a whole number in ORDER BY means.
-fn position(expr: &Expr, sql: &str) -> Option<usize> {
-    usize::try_from(number(Some(expr), sql)?).ok()?.checked_sub(1)
-}
-
-fn is_aggregate(core: &Core, query: &Query) -> bool {
-    let mut found = core.having.is_some();
-    let mut see = |e: &Expr| {
-        own(e, &mut |e| {
-            if let ExprKind::Function { name, window: false, args, .. } = &e.kind {
-                let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
-                found |= one && AGGREGATES.contains(&name.as_str());
-            }
-        });
-    };
-    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
-    query.order.iter().for_each(|o| see(&o.expr));
-    found
-}
-
-fn has_window(core: &Core, query: &Query) -> bool {
-    let mut found = false;
-    let mut see = |e: &Expr| {
-        own(e, &mut |e| found |= matches!(&e.kind, ExprKind::Function { window: true, .. }));
-    };
-    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
-    query.order.iter().for_each(|o| see(&o.expr));
-    found
-}
-
-/// Shows an expression and what is inside it, without subqueries, to `see`.
-fn own(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
-    see(expr);
-    let (exprs, _) = expr.inside();
-    exprs.into_iter().for_each(|e| own(e, see));
 }

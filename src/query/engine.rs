@@ -10,8 +10,9 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::ask::Asker;
 use super::calls::{Calls, Choosing};
+use super::functions::register;
 use super::guard::Guard;
-use super::live::{Live, PassEnd, Shared, lock, register};
+use super::live::{Live, PassEnd, Shared, lock};
 use super::smoothie::{Meta, Pass, Sink, owned};
 use super::{QueryError, Request, join, params, statement};
 use crate::blendsql::parse::{Parsed, parse};

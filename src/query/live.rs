@@ -5,13 +5,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rusqlite::Connection;
-use rusqlite::functions::{Aggregate, Context, FunctionFlags};
-use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
-use serde_json::Value as Json;
+use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::gates::{Passing, Word};
-use super::targets::{Cell, Counts, Demand, Target, output, spell};
+use super::targets::{Cell, Counts, Demand, Target, spell};
 use crate::blendsql::rewrite::{Rewritten, Seen};
 use crate::facts::Index;
 use crate::overrides::Overrides;
@@ -117,17 +114,17 @@ pub struct Live {
     /// Gates stand open: everything is asked.
     pub open: bool,
     demanded: HashSet<Demand>,
-    gates: Vec<Passing>,
+    pub(super) gates: Vec<Passing>,
     gate_of: HashMap<usize, usize>,
     leaves: HashMap<usize, Vec<usize>>,
     /// Pending calls so far; never goes back.
-    pended: i64,
+    pub(super) pended: i64,
     pending_of: Vec<u64>,
     unanswered: u64,
     later: bool,
-    noted: i64,
+    pub(super) noted: i64,
     /// Only what is known is looked at; nothing is demanded.
-    quiet: bool,
+    pub(super) quiet: bool,
     spelling: Vec<u8>,
 }
 
@@ -231,7 +228,7 @@ impl Live {
     }
 
     /// `hq_call(number, mark, gate, values…)`
-    fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
+    pub(super) fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let (number, mark, gate) = (int(values, 0), int(values, 1), int(values, 2));
         let call = usize::try_from(number).unwrap_or(usize::MAX);
         if call >= self.asks.len() {
@@ -369,7 +366,7 @@ impl Live {
     }
 
     /// `hq_gate(number, values…)`
-    fn gate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<i64> {
+    pub(super) fn gate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<i64> {
         let n = usize::try_from(int(values, 0)).unwrap_or(usize::MAX);
         let Some(gate) = self.gates.get_mut(n) else { return Err(broken("no such gate")) };
         Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {
@@ -383,7 +380,7 @@ impl Live {
     }
 
     /// `hq_leaf(place, wanted, mark, whether it holds)`
-    fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
+    pub(super) fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
         let at = usize::try_from(int(values, 0)).unwrap_or_default();
         let inner = self.leaves.get(&at).is_some_and(|calls| {
             calls.iter().any(|c| self.pending_of.get(*c).is_some_and(|p| *p > 0))
@@ -410,70 +407,15 @@ impl Pairs {
     }
 }
 
-fn int(values: &[ValueRef<'_>], n: usize) -> i64 {
+pub(super) fn int(values: &[ValueRef<'_>], n: usize) -> i64 {
     match values.get(n) {
         Some(ValueRef::Integer(i)) => *i,
         _ => 0,
     }
 }
 
-/// Whether conditions settle it: `settles` when one of them is, 2 when one is open.
-fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
-    if values.contains(&ValueRef::Integer(settles)) {
-        settles
-    } else if values.contains(&ValueRef::Integer(2)) {
-        2
-    } else {
-        1 - settles
-    }
-}
-
 fn broken(message: &str) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(message.to_owned().into())
-}
-
-/// Registers the functions on a connection.
-///
-/// # Errors
-/// When `SQLite` does not take them.
-pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
-    // None is deterministic: a call must not be evaluated before it is reached.
-    let flags = FunctionFlags::SQLITE_UTF8;
-    let make = |name: &str, run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
-        let live = Arc::clone(live);
-        connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
-            let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
-            run(&mut lock(&live), &values).map(|v| output(&v))
-        })
-    };
-    make("hq_call", |live, values| live.call(values))?;
-    make("hq_gate", |live, values| live.gate(values).map(Sql::Integer))?;
-    make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
-    make("hq_done", |live, values| {
-        let (n, outcome) = (usize::try_from(int(values, 0)).unwrap_or_default(), int(values, 1));
-        if let Some(gate) = live.gates.get_mut(n) {
-            gate.done(outcome);
-        }
-        Ok(Sql::Integer(i64::from(outcome == 1)))
-    })?;
-    make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
-    make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
-    make("hq_quiet", |live, _| {
-        live.quiet = true;
-        Ok(Sql::Null)
-    })?;
-    make("hq_settled", |live, values| {
-        live.quiet = false;
-        Ok(Sql::Integer(int(values, 1)))
-    })?;
-    make("hq_all", |_, values| Ok(Sql::Integer(kleene(values, 0))))?;
-    make("hq_any", |_, values| Ok(Sql::Integer(kleene(values, 1))))?;
-    make("hq_note", |live, values| {
-        live.noted = int(values, 0);
-        Ok(Sql::Integer(live.noted))
-    })?;
-    make("hq_noted", |live, _| Ok(Sql::Integer(live.noted)))?;
-    connection.create_aggregate_function("hq_rows", -1, flags, Rows)
 }
 
 /// The state, shared with the functions.
@@ -482,33 +424,4 @@ pub type Shared = Arc<Mutex<Live>>;
 /// The state, for a moment.
 pub fn lock(live: &Shared) -> MutexGuard<'_, Live> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// `hq_rows(titles, values…)`: rows as one JSON text.
-struct Rows;
-
-impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {
-    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<(Json, Vec<Json>)> {
-        let titles: String = ctx.get(0).unwrap_or_default();
-        Ok((serde_json::from_str(&titles).unwrap_or_default(), Vec::new()))
-    }
-
-    fn step(&self, ctx: &mut Context<'_>, state: &mut (Json, Vec<Json>)) -> rusqlite::Result<()> {
-        let value = |n| match Value::read(ctx.get_raw(n)) {
-            Ok(value) => value.to_json(),
-            Err(why) => format!("({why})").into(),
-        };
-        state.1.push((1..ctx.len()).map(value).collect());
-        Ok(())
-    }
-
-    fn finalize(
-        &self,
-        _: &mut Context<'_>,
-        state: Option<(Json, Vec<Json>)>,
-    ) -> rusqlite::Result<ToSqlOutput<'static>> {
-        let (titles, rows) = state.unwrap_or_default();
-        let text = serde_json::json!({ "columns": titles, "rows": rows }).to_string();
-        Ok(output(&Sql::Text(text)))
-    }
 }

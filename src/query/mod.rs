@@ -5,9 +5,11 @@
 //! in; [`plain`] runs a query without calls.
 
 mod ask;
+mod binding;
 mod calls;
 mod engine;
 pub mod error;
+mod functions;
 mod gates;
 pub mod guard;
 mod join;
@@ -15,6 +17,7 @@ mod live;
 pub mod math;
 pub mod params;
 pub mod plain;
+mod reading;
 pub mod smoothie;
 pub mod statement;
 mod targets;

@@ -1,0 +1,230 @@
+//! One SELECT rewritten: its conditions with calls last, behind its gate.
+
+use super::rewrite::{Need, Rewriter, Role, conjuncts, has_field};
+use super::scope::{Scope, Table, bare};
+use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
+use super::truth;
+
+impl Rewriter<'_> {
+    /// One SELECT.
+    pub(super) fn core(
+        &mut self,
+        query: &Query,
+        core: &Core,
+        around: &Scope<'_>,
+        role: Role,
+        whole: bool,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let scope = self.resolver().core(core, around);
+        for item in &core.from {
+            self.from_item(item, around, &scope, parts);
+        }
+        // Conditions of WHERE, and of inner joins, which mean the same there.
+        let movable = core.from.iter().all(|i| i.join != Join::Outer);
+        let aliases: Vec<&str> = core
+            .columns
+            .iter()
+            .filter(|c| c.expr.as_ref().is_some_and(Expr::has_call))
+            .filter_map(|c| c.alias.as_deref())
+            .filter(|a| scope.tables.iter().all(|t| !has_field(t, a)))
+            .collect();
+        let (mut plain, mut calls): (Vec<&Expr>, Vec<&Expr>) = (Vec::new(), Vec::new());
+        let outer_aliases =
+            std::mem::replace(&mut self.aliases, aliases.iter().map(|a| (*a).to_owned()).collect());
+        let me: &Self = self;
+        let split = |expr: &'_ Expr| -> (Vec<Expr>, Vec<Expr>) {
+            conjuncts(expr).into_iter().cloned().partition(|e| !me.bears(e, &scope))
+        };
+        let (where_plain, where_calls) = core.filter.as_ref().map(split).unwrap_or_default();
+        plain.extend(&where_plain);
+        calls.extend(&where_calls);
+        let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
+        for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
+            if let Some(on) = item.on.as_ref().filter(|on| me.bears(on, &scope)) {
+                let (p, c) = split(on);
+                joined.push((item, p, c));
+            }
+        }
+        for (_, _, c) in &joined {
+            calls.extend(c);
+        }
+        let gate = self.gate(query, core, &scope, around, role, whole, &calls);
+        let fence: Vec<String> = scope.tables.iter().filter_map(Table::any_column).collect();
+        let gate_text = gate.as_ref().map(|(n, values)| {
+            let all: Vec<&str> = values.iter().chain(&fence).map(String::as_str).collect();
+            let comma = if all.is_empty() { "" } else { ", " };
+            format!("hq_gate({n}{comma}{})", all.join(", "))
+        });
+        // Conditions on grouping columns wait for the plain part of HAVING.
+        let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
+            Some(having) if conjuncts(having).iter().any(|h| !self.bears(h, &scope)) => {
+                calls.into_iter().partition(|c| self.is_of_group(c, core, &scope))
+            }
+            _ => (Vec::new(), calls),
+        };
+        let mut combined = None;
+        let mut registered = None;
+        if calls.is_empty()
+            && let (Some((n, _)), Some(gate_text)) = (&gate, &gate_text)
+        {
+            // The rows themselves are counted; where there are groups, these.
+            let text = format!("hq_done({n}, {gate_text})");
+            if core.group.is_empty() { combined = Some(text) } else { registered = Some(text) }
+        }
+        if !calls.is_empty() {
+            let text = truth::all(self, &calls, &scope);
+            let text = match &gate_text {
+                Some(gate_text) => {
+                    let n = gate.as_ref().map_or(0, |(n, _)| *n);
+                    format!("(SELECT hq_done({n}, CASE WHEN {gate_text} THEN {text} ELSE 0 END))")
+                }
+                None if fence.len() > 1 => {
+                    let fence = fence.join(", ");
+                    format!("(SELECT CASE WHEN hq_row({fence}) THEN {text} ELSE 0 END) = 1")
+                }
+                None => format!("(SELECT {text}) = 1"),
+            };
+            combined = Some(text);
+        }
+        let rest = |me: &Self, plain: &[Expr], more: Option<String>| {
+            let mut all: Vec<String> =
+                plain.iter().map(|e| format!("({})", &me.sql[e.span.clone()])).collect();
+            all.extend(more);
+            if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
+        };
+        if let Some(filter) = &core.filter
+            && (!where_calls.is_empty() || combined.is_some())
+        {
+            let text = rest(self, &where_plain, combined.take());
+            parts.push((filter.span.clone(), text));
+        }
+        if core.filter.is_none() && joined.is_empty() {
+            if let Some(text) = combined.take() {
+                parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
+            }
+        }
+        for (item, plain, _) in &joined {
+            if let Some(on) = &item.on {
+                let text = rest(self, plain, combined.take());
+                parts.push((on.span.clone(), text));
+            }
+        }
+        for item in &core.from {
+            let kept = item.join != Join::Inner || !movable;
+            if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, &scope)) {
+                let (plain, calls): (Vec<Expr>, Vec<Expr>) =
+                    conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, &scope));
+                let calls: Vec<&Expr> = calls.iter().collect();
+                let text = format!("(SELECT {}) = 1", truth::all(self, &calls, &scope));
+                let text = rest(self, &plain, Some(text));
+                parts.push((on.span.clone(), text));
+            }
+        }
+        if let Some(having) = &core.having
+            && (self.bears(having, &scope) || !late.is_empty())
+        {
+            let mut all = conjuncts(having);
+            all.extend(&late);
+            let text = truth::all(self, &all, &scope);
+            let more = registered.take().map(|r| format!(" AND {r}")).unwrap_or_default();
+            parts.push((having.span.clone(), format!("{text} = 1{more}")));
+        }
+        if let Some(text) = registered {
+            parts.push(match &core.having {
+                Some(having) => (having.span.end..having.span.end, format!(" AND {text}")),
+                None => (core.group_end..core.group_end, format!(" HAVING {text}")),
+            });
+        }
+        // Where only some rows are needed, values of others are not asked for.
+        let for_values = gate
+            .as_ref()
+            .filter(|(n, _)| self.out.gates[*n].need != Need::All)
+            .map(|(n, _)| format!("hq_row({n})"));
+        let values = core
+            .columns
+            .iter()
+            .filter_map(|c| c.expr.as_ref())
+            .chain(&core.group)
+            .chain(query.order.iter().map(|o| &o.expr))
+            .chain(&query.limit)
+            .chain(&query.offset);
+        for expr in values {
+            self.value_part(expr, &scope, for_values.as_deref(), parts);
+        }
+        for expr in
+            core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
+        {
+            if let Some((_, text)) = parts.iter().find(|(span, _)| *span == expr.span) {
+                let name = match &bare(expr).kind {
+                    ExprKind::Call(n, _) => self.questions.get(*n).cloned().unwrap_or_default(),
+                    _ => self.sql[expr.span.clone()].to_owned(),
+                };
+                self.out.names.insert(text.clone(), name);
+            }
+        }
+        self.aliases = outer_aliases;
+    }
+
+    fn from_item(
+        &mut self,
+        item: &FromItem,
+        around: &Scope<'_>,
+        scope: &Scope<'_>,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        match &item.source {
+            Source::Table { .. } => {}
+            Source::Function { args, .. } => {
+                args.iter().for_each(|a| self.value_part(a, scope, None, parts));
+            }
+            Source::Query(query) => {
+                if query.has_call() {
+                    let text = self.query(query, around, Role::Rows, true);
+                    parts.push((query.span.clone(), text));
+                }
+            }
+            Source::Join(items) => {
+                for inner in items {
+                    self.from_item(inner, around, scope, parts);
+                    if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
+                        let text = truth::all(self, &[on], scope);
+                        parts.push((on.span.clone(), format!("(SELECT {text}) = 1")));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a condition depends on nothing but grouping columns.
+    fn is_of_group(&self, expr: &Expr, core: &Core, scope: &Scope<'_>) -> bool {
+        if core.group.is_empty() {
+            return false;
+        }
+        let place = |table: Option<&str>, column: &str, scope: &Scope<'_>| {
+            scope.find(table, column).map(|f| (f.depth, f.table.name.clone(), f.field.name.clone()))
+        };
+        let grouped: Vec<_> = core
+            .group
+            .iter()
+            .filter_map(|g| match &bare(g).kind {
+                ExprKind::Column { table, column } => place(table.as_deref(), column, scope),
+                _ => None,
+            })
+            .collect();
+        let mut all = true;
+        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
+            ExprKind::Column { table, column } => {
+                let found = place(table.as_deref(), column, at);
+                all &= match found {
+                    Some(found) => found.0 != scope.depth || grouped.contains(&found),
+                    None => matches!(column.to_ascii_lowercase().as_str(), "true" | "false"),
+                };
+            }
+            ExprKind::Exists(_) | ExprKind::Scalar(_) => all = false,
+            ExprKind::In { query: Some(_), .. } => all = false,
+            _ => {}
+        });
+        all
+    }
+}

@@ -1,0 +1,319 @@
+//! The parser's tree on its way into [ours](super::tree): queries and what they
+//! read from.
+
+use syntaqlite_syntax::any::{AnyNodeId, AnyParsedStatement};
+use syntaqlite_syntax::nodes as sq;
+
+use super::SqlError;
+use super::parse::Builder;
+use super::tree::{
+    Body, Core, Cte, Expr, FromItem, Join, OrderTerm, Query, ResultColumn, Source, Span,
+};
+
+/// One parse tree on its way into ours.
+pub(super) struct Walk<'t, 'b> {
+    pub(super) tree: &'t AnyParsedStatement<'t>,
+    pub(super) base: usize,
+    pub(super) text: &'t str,
+    pub(super) holes: &'t [usize],
+    pub(super) builder: &'b Builder<'b>,
+}
+
+/// Words that a node's extent may begin with although they stand before it.
+const BEFORE: [&str; 21] = [
+    "and", "or", "where", "on", "select", "all", "distinct", "having", "by", "then", "when",
+    "else", "limit", "offset", "from", "as", "in", "union", "using", "is", "between",
+];
+
+impl<'t> Walk<'t, '_> {
+    /// Where a node stands, without what the parser puts before it.
+    pub(super) fn span(&self, id: impl Into<AnyNodeId>) -> Span {
+        let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
+        let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
+        loop {
+            let rest = self.text.get(start..end).unwrap_or_default();
+            let trimmed = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+            start += rest.len() - trimmed.len();
+            let word = trimmed
+                .find(|c: char| !c.is_ascii_alphabetic())
+                .map_or(trimmed, |at| &trimmed[..at]);
+            if word.len() < trimmed.len()
+                && BEFORE.iter().any(|b| b.eq_ignore_ascii_case(word))
+                && !trimmed[word.len()..].starts_with(['_', '.'])
+            {
+                start += word.len();
+            } else {
+                break;
+            }
+        }
+        self.base.wrapping_add(start)..self.base.wrapping_add(end)
+    }
+
+    /// Where a query stands: from its first word on.
+    pub(super) fn query_span(&self, id: impl Into<AnyNodeId>) -> Span {
+        let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
+        let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
+        loop {
+            let rest = self.text.get(start..end).unwrap_or_default();
+            let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+            let first = ["select", "with", "values"].iter().any(|w| w.eq_ignore_ascii_case(&word));
+            let Some(next) = rest.chars().next().filter(|_| !first) else { break };
+            start += word.len().max(next.len_utf8());
+        }
+        self.base.wrapping_add(start)..self.base.wrapping_add(end)
+    }
+
+    pub(super) fn query(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
+        let span = self.query_span(select.node_id());
+        match select {
+            sq::Select::WithClause(with) => {
+                let inner = with.select().ok_or_else(|| self.broken(&span))?;
+                let mut query = self.query(&inner)?;
+                let mut ctes = Vec::new();
+                for cte in with.ctes().iter().flat_map(sq::CteList::iter) {
+                    let select = cte.select().ok_or_else(|| self.broken(&span))?;
+                    ctes.push(Cte {
+                        name: unquoted(cte.cte_name()),
+                        columns: cte
+                            .columns()
+                            .iter()
+                            .flat_map(sq::ExprList::iter)
+                            .filter_map(|e| match e {
+                                sq::Expr::ColumnRef(c) => Some(unquoted(c.column())),
+                                _ => None,
+                            })
+                            .collect(),
+                        query: self.query(&select)?,
+                        recursive: with.recursive(),
+                    });
+                }
+                ctes.append(&mut query.with);
+                query.with = ctes;
+                query.span = span;
+                Ok(query)
+            }
+            sq::Select::CompoundSelect(compound) => {
+                let (Some(left), Some(right)) = (compound.left(), compound.right()) else {
+                    return Err(self.broken(&span));
+                };
+                let body =
+                    Body::Compound(Box::new(self.query(&left)?), Box::new(self.query(&right)?));
+                let (limit, offset) = self.limit(compound.limit_clause())?;
+                let order = self.order(compound.orderby())?;
+                Ok(Query { span, with: Vec::new(), body, order, limit, offset })
+            }
+            sq::Select::ValuesClause(values) => {
+                let body = Body::Values(self.inside(values.node_id().into())?);
+                let (limit, order) = (None, Vec::new());
+                Ok(Query { span, with: Vec::new(), body, order, limit, offset: None })
+            }
+            sq::Select::SelectStmt(select) => self.core(select, span),
+        }
+    }
+
+    pub(super) fn core(&self, select: &sq::SelectStmt<'t>, span: Span) -> Result<Query, SqlError> {
+        let mut columns = Vec::new();
+        for column in select.columns().iter().flat_map(sq::ResultColumnList::iter) {
+            let star = column.flags().star();
+            let expr = column.expr();
+            columns.push(ResultColumn {
+                star_of: match (star, &expr) {
+                    (true, Some(sq::Expr::ColumnRef(of))) => Some(unquoted(of.column())),
+                    _ => None,
+                }
+                .or_else(|| self.star_of(&column)),
+                expr: match expr {
+                    Some(e) if !star => Some(self.expr(&e)?),
+                    _ => None,
+                },
+                alias: column.alias().map(|a| self.name(a)),
+                span: self.span(column.node_id()),
+            });
+        }
+        let mut from = Vec::new();
+        if let Some(source) = select.from_clause() {
+            self.from(&source, &mut from)?;
+        }
+        let optional = |e: Option<sq::Expr<'t>>| e.map(|e| self.expr(&e)).transpose();
+        let core = Core {
+            span: span.clone(),
+            distinct: select.flags().distinct(),
+            columns,
+            from,
+            filter: optional(select.where_clause())?,
+            group: self.list(select.groupby())?,
+            having: optional(select.having())?,
+            from_end: select.from_clause().map_or(0, |f| self.span(f.node_id()).end),
+            group_end: select.groupby().map_or(0, |g| self.span(g.node_id()).end),
+        };
+        let (limit, offset) = self.limit(select.limit_clause())?;
+        let order = self.order(select.orderby())?;
+        let body = Body::Core(Box::new(core));
+        Ok(Query { span, with: Vec::new(), body, order, limit, offset })
+    }
+
+    /// The `t` of `t.*`, from the text.
+    pub(super) fn star_of(&self, column: &sq::ResultColumn<'t>) -> Option<String> {
+        if !column.flags().star() {
+            return None;
+        }
+        let span = self.span(column.node_id());
+        let text = self.local(&span);
+        let before = text.trim().strip_suffix('*')?.trim_end().strip_suffix('.')?.trim();
+        Some(unquoted(before.trim_matches(['"', '`', '[', ']'])))
+    }
+
+    pub(super) fn local(&self, span: &Span) -> &'t str {
+        let (start, end) = (span.start.wrapping_sub(self.base), span.end.wrapping_sub(self.base));
+        self.text.get(start..end).unwrap_or_default()
+    }
+
+    pub(super) fn limit(
+        &self,
+        clause: Option<sq::LimitClause<'t>>,
+    ) -> Result<(Option<Expr>, Option<Expr>), SqlError> {
+        let Some(clause) = clause else { return Ok((None, None)) };
+        let (limit, offset) = (clause.limit(), clause.offset());
+        Ok((limit.map(|e| self.expr(&e)).transpose()?, offset.map(|e| self.expr(&e)).transpose()?))
+    }
+
+    pub(super) fn order(
+        &self,
+        terms: Option<sq::OrderByList<'t>>,
+    ) -> Result<Vec<OrderTerm>, SqlError> {
+        let mut order = Vec::new();
+        for term in terms.iter().flat_map(sq::OrderByList::iter) {
+            let Some(expr) = term.expr() else { continue };
+            order.push(OrderTerm {
+                expr: self.expr(&expr)?,
+                descending: matches!(term.sort_order(), sq::SortOrder::Desc),
+                nulls_first: match term.nulls_order() {
+                    sq::NullsOrder::None => None,
+                    sq::NullsOrder::First => Some(true),
+                    sq::NullsOrder::Last => Some(false),
+                },
+            });
+        }
+        Ok(order)
+    }
+
+    pub(super) fn list(&self, list: Option<sq::ExprList<'t>>) -> Result<Vec<Expr>, SqlError> {
+        list.iter().flat_map(sq::ExprList::iter).map(|e| self.expr(&e)).collect()
+    }
+
+    pub(super) fn from(
+        &self,
+        source: &sq::TableSource<'t>,
+        into: &mut Vec<FromItem>,
+    ) -> Result<(), SqlError> {
+        let item = |source, name| FromItem {
+            source,
+            name,
+            join: Join::Inner,
+            on: None,
+            using: Vec::new(),
+            natural: false,
+        };
+        match source {
+            sq::TableSource::TableRef(table) => {
+                let name = unquoted(table.table_name());
+                let alias = table.alias().map(|a| self.name(a));
+                let source = if table.has_parens() {
+                    Source::Function { name: name.clone(), args: self.list(table.args())? }
+                } else {
+                    let schema = Some(unquoted(table.schema())).filter(|s| !s.is_empty());
+                    Source::Table { schema, name: name.clone() }
+                };
+                into.push(item(source, alias.or(Some(name))));
+            }
+            sq::TableSource::SubqueryTableSource(sub) => {
+                let span = self.span(sub.node_id());
+                let select = sub.select().ok_or_else(|| self.broken(&span))?;
+                let query = self.query(&select)?;
+                let alias = sub.alias().map(|a| self.name(a));
+                into.push(item(Source::Query(Box::new(query)), alias));
+            }
+            sq::TableSource::ParenTableSource(paren) => {
+                let mut inner = Vec::new();
+                if let Some(source) = paren.source() {
+                    self.from(&source, &mut inner)?;
+                }
+                let alias = paren.alias().map(|a| self.name(a));
+                into.push(item(Source::Join(inner), alias));
+            }
+            sq::TableSource::JoinPrefix(prefix) => {
+                if let Some(source) = prefix.source() {
+                    self.from(&source, into)?;
+                }
+            }
+            sq::TableSource::JoinClause(join) => {
+                if let Some(left) = join.left() {
+                    self.from(&left, into)?;
+                }
+                let at = into.len();
+                if let Some(right) = join.right() {
+                    self.from(&right, into)?;
+                }
+                let Some(right) = into.get_mut(at) else { return Ok(()) };
+                // A join says how with its own type, or with the prefix on its left.
+                let prefix = join.left().and_then(|l| match l {
+                    sq::TableSource::JoinPrefix(p) => Some(p.join_type()),
+                    _ => None,
+                });
+                let kinds = [Some(join.join_type()), prefix];
+                for kind in kinds.into_iter().flatten() {
+                    let (join, natural) = how(kind);
+                    right.natural |= natural;
+                    if join != Join::Inner {
+                        right.join = join;
+                    }
+                }
+                right.on = join.on_expr().map(|e| self.expr(&e)).transpose()?;
+                right.using = join
+                    .using_columns()
+                    .iter()
+                    .flat_map(sq::ExprList::iter)
+                    .filter_map(|e| match e {
+                        sq::Expr::ColumnRef(c) => Some(unquoted(c.column())),
+                        _ => None,
+                    })
+                    .collect();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn name(&self, name: sq::Name<'t>) -> String {
+        match name {
+            sq::Name::IdentName(ident) => unquoted(ident.source()),
+            sq::Name::Error(_) => String::new(),
+        }
+    }
+
+    pub(super) fn broken(&self, span: &Span) -> SqlError {
+        SqlError {
+            message: "this cannot be read".to_owned(),
+            span: span.clone(),
+            label: "here".to_owned(),
+            help: None,
+        }
+    }
+}
+
+/// How a kind of join joins, and whether by equal names.
+fn how(kind: sq::JoinType) -> (Join, bool) {
+    match kind {
+        sq::JoinType::Comma | sq::JoinType::Inner | sq::JoinType::Cross => (Join::Inner, false),
+        sq::JoinType::Left => (Join::Left, false),
+        sq::JoinType::Right | sq::JoinType::Full => (Join::Outer, false),
+        sq::JoinType::NaturalInner | sq::JoinType::NaturalCross => (Join::Inner, true),
+        sq::JoinType::NaturalLeft => (Join::Left, true),
+        sq::JoinType::NaturalRight | sq::JoinType::NaturalFull => (Join::Outer, true),
+    }
+}
+
+/// A name as the tree gives it: without its quotes, doubled ones made single.
+pub(super) fn unquoted(name: &str) -> String {
+    let name = name.trim();
+    if name.contains("\"\"") { name.replace("\"\"", "\"") } else { name.to_owned() }
+}

@@ -1,0 +1,310 @@
+//! Calls whose question a column of the spec answers: which column, and by which
+//! columns of the query its key is found.
+
+use super::QueryError;
+use super::calls::{AdHoc, Calls, Choosing};
+use super::live::{Asks, Form};
+use super::reading::regex;
+use super::smoothie::{Route, RouteKind};
+use crate::blendsql::Call;
+use crate::blendsql::route::{self, Slot};
+use crate::blendsql::usage::{Key, Usage};
+use crate::spec::{Binding, Expansion, SourceRows, Spec};
+
+impl Calls {
+    /// A question that a column of the spec answers.
+    pub(super) fn bind(
+        &mut self,
+        n: usize,
+        call: &Call,
+        bound: Bound<'_>,
+        spec: &Spec,
+        text: String,
+    ) -> Result<(), QueryError> {
+        let expansion = &spec.expansions[bound.expansion];
+        let target = self.expansions.iter().position(|e| e.in_spec == Some(bound.expansion));
+        let target = target.unwrap_or_else(|| {
+            self.expansions
+                .push(AdHoc { in_spec: Some(bound.expansion), expansion: expansion.clone() });
+            self.expansions.len() - 1
+        });
+        let column = &expansion.columns[bound.column];
+        let form = Form { whole: false, regex: regex(call)? };
+        self.asks[n] = Asks::Cell { target, column: bound.column, form };
+        let site = &mut self.sites[n];
+        site.keys = Some(bound.keys.clone());
+        let route = if bound.binding.sql.is_some() { RouteKind::Bound } else { RouteKind::Column };
+        if let Some(binding) = &bound.binding.sql {
+            let literal = bound.slot.literal();
+            let slot = crate::spec::SLOTS.into_iter().find(|s| binding.contains(s));
+            let filled = slot.map_or_else(|| binding.clone(), |s| binding.replace(s, &literal));
+            match &column.many {
+                Some(many) => {
+                    let rest = binding.trim();
+                    let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))
+                        && !rest[6..].trim_start().starts_with('(');
+                    let expression = if exists {
+                        format!("count(*) FILTER (WHERE value = {literal}) > 0")
+                    } else {
+                        filled
+                    };
+                    site.before = format!(
+                        "(SELECT CASE WHEN hq_list IS NULL THEN NULL ELSE (SELECT {expression} \
+                         FROM (SELECT value, value AS {0} FROM json_each(hq_list))) END FROM (SELECT ",
+                        crate::sql::name(&many.column)
+                    );
+                    site.after = " AS hq_list))".to_owned();
+                }
+                None => {
+                    // Other columns that the binding names are asked for, too.
+                    let mut others = String::new();
+                    for (at, other) in expansion.columns.iter().enumerate() {
+                        if at == bound.column || !mentions(binding, &other.name) {
+                            continue;
+                        }
+                        let number = self.asks.len();
+                        self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
+                        others.push_str(&format!(
+                            ", hq_call({number}, 0, 1, {}) AS {}",
+                            bound.keys.join(", "),
+                            crate::sql::name(&other.name)
+                        ));
+                    }
+                    for (name, key) in expansion.key.names().iter().zip(&bound.keys) {
+                        if mentions(binding, name) {
+                            others.push_str(&format!(", {key} AS {}", crate::sql::name(name)));
+                        }
+                    }
+                    site.before = format!("(SELECT ({filled}) FROM (SELECT ");
+                    site.after = format!(" AS {}{others}))", crate::sql::name(&column.name));
+                }
+            }
+        }
+        self.routes.push(Route {
+            call: text,
+            route,
+            expansion: expansion.name.clone(),
+            column: column.name.clone(),
+            why: format!("\"{}\"{}", bound.binding.ask, bound.why),
+        });
+        Ok(())
+    }
+}
+
+/// A question that a column answers, and how.
+pub(super) struct Bound<'s> {
+    expansion: usize,
+    column: usize,
+    binding: &'s Binding,
+    slot: Slot,
+    /// The key, as SQL where the call stands.
+    keys: Vec<String>,
+    why: String,
+}
+
+/// The column of the spec that a call's question is bound to; `Err` says why
+/// the nearest is not taken.
+pub(super) fn bound<'s>(
+    spec: &'s Spec,
+    call: &Call,
+    usage: &Usage,
+    choosing: &mut dyn Choosing,
+) -> Result<Option<Bound<'s>>, String> {
+    let mut near = None;
+    for (e, expansion) in spec.expansions.iter().enumerate() {
+        for (c, column) in expansion.columns.iter().enumerate() {
+            let (binding, slot) = match route::binding(column, &call.question) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                Err(reason) => {
+                    near = Some(reason);
+                    continue;
+                }
+            };
+            match keys(expansion, usage, choosing) {
+                Ok((keys, why)) => {
+                    return Ok(Some(Bound { expansion: e, column: c, binding, slot, keys, why }));
+                }
+                Err(reason) => {
+                    near = Some(format!(
+                        "`{}.{}` is asked it, but {reason}",
+                        expansion.name, column.name
+                    ));
+                }
+            }
+        }
+    }
+    near.map_or(Ok(None), Err)
+}
+
+/// The key of an expansion, as SQL where a call stands.
+fn keys(
+    expansion: &Expansion,
+    usage: &Usage,
+    choosing: &mut dyn Choosing,
+) -> Result<(Vec<String>, String), String> {
+    let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
+    let mut reason = "its value does not come from a source of the expansion".to_owned();
+    for source in &expansion.sources {
+        // The table that the key's columns are columns of.
+        let SourceRows::Table(table) = &source.rows else {
+            if let SourceRows::Select(select) = &source.rows
+                && let [key] = expansion.key.names()
+                && is_key_of(select, key, first, usage)
+            {
+                return Ok((vec![format!("({})", first.text)], String::new()));
+            }
+            continue;
+        };
+        let Some(origin) = &first.origin else { continue };
+        let is_key = expansion.key.names().iter().any(|k| k.eq_ignore_ascii_case(&origin.column));
+        if !origin.table.eq_ignore_ascii_case(table) || !is_key {
+            continue;
+        }
+        let Some((alias, fields)) = &first.table else { continue };
+        let of = |key: &String| {
+            let given = usage.keys.iter().find(|k| {
+                k.origin.as_ref().is_some_and(|o| {
+                    o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
+                })
+            });
+            if let Some(given) = given {
+                return Some(given.text.clone());
+            }
+            let field = fields.iter().find(|f| {
+                f.origin.as_ref().is_some_and(|o| {
+                    o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
+                })
+            })?;
+            let name = crate::sql::name(&field.name);
+            Some(alias.as_ref().map_or(name.clone(), |a| format!("{}.{name}", crate::sql::name(a))))
+        };
+        let keys: Vec<Option<String>> = expansion.key.names().iter().map(of).collect();
+        if keys.iter().all(Option::is_some) {
+            return Ok((keys.into_iter().flatten().collect(), String::new()));
+        }
+        // A part of the key is enough where it determines the rest.
+        let q = crate::sql::name;
+        let at = |key: &String| usage_column(usage, key, table);
+        let given: Vec<&String> = expansion
+            .key
+            .names()
+            .iter()
+            .zip(&keys)
+            .filter(|(_, k)| k.is_some())
+            .map(|(n, _)| n)
+            .collect();
+        let list = |names: &[&String]| names.iter().map(|n| q(n)).collect::<Vec<_>>().join(", ");
+        let all: Vec<&String> = expansion.key.names().iter().collect();
+        let count = format!(
+            "SELECT 1 FROM (SELECT DISTINCT {} FROM {}) GROUP BY {} HAVING count(*) > 1 LIMIT 1",
+            list(&all),
+            q(table),
+            list(&given)
+        );
+        let _ = at;
+        match choosing.values(&count, 1) {
+            Ok(twice) if twice.is_empty() => {
+                let found: Vec<String> = expansion
+                    .key
+                    .names()
+                    .iter()
+                    .zip(&keys)
+                    .map(|(name, known)| {
+                        known.clone().unwrap_or_else(|| {
+                            let same: Vec<String> = expansion
+                                .key
+                                .names()
+                                .iter()
+                                .zip(&keys)
+                                .filter_map(|(n, k)| {
+                                    Some(format!("hq_key.{} IS {}", q(n), k.as_ref()?))
+                                })
+                                .collect();
+                            format!(
+                                "(SELECT hq_key.{} FROM {} AS hq_key WHERE {} LIMIT 1)",
+                                q(name),
+                                q(table),
+                                same.join(" AND ")
+                            )
+                        })
+                    })
+                    .collect();
+                return Ok((
+                    found,
+                    format!(", by {} alone, which determines the key", list(&given)),
+                ));
+            }
+            Ok(_) => {
+                reason = format!(
+                    "the query has only {} of its key ({}), which does not determine it",
+                    list(&given),
+                    list(&all)
+                );
+            }
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    Err(reason)
+}
+
+fn usage_column(usage: &Usage, key: &str, table: &str) -> Option<String> {
+    usage.keys.iter().find_map(|k| {
+        let origin = k.origin.as_ref()?;
+        (origin.table.eq_ignore_ascii_case(table) && origin.column.eq_ignore_ascii_case(key))
+            .then(|| k.text.clone())
+    })
+}
+
+/// Whether an expression of the query is the one that a SELECT names `key`.
+fn is_key_of(select: &str, key: &str, value: &Key, usage: &Usage) -> bool {
+    use crate::blendsql::parse::parse;
+    use crate::blendsql::tree::{Body, Source};
+    let Ok(parsed) = parse(select, Vec::new()) else { return false };
+    let Body::Core(core) = &parsed.query.body else { return false };
+    let [item] = core.from.as_slice() else { return false };
+    let Source::Table { name, .. } = &item.source else { return false };
+    let column = core.columns.iter().find(|c| {
+        c.alias.as_deref().is_some_and(|a| a.eq_ignore_ascii_case(key))
+            || c.expr.as_ref().is_some_and(|e| select[e.span.clone()].eq_ignore_ascii_case(key))
+    });
+    let Some(expr) = column.and_then(|c| c.expr.as_ref()) else { return false };
+    let reads = usage.tables.iter().any(|(_, fields)| {
+        fields.as_ref().is_some_and(|f| {
+            f.iter().any(|f| f.origin.as_ref().is_some_and(|o| o.table.eq_ignore_ascii_case(name)))
+        })
+    });
+    reads && unqualified(&select[expr.span.clone()]) == unqualified(&value.text)
+}
+
+/// An expression's words, without the tables before its columns.
+fn unqualified(text: &str) -> String {
+    let mut out = String::new();
+    let mut word = String::new();
+    for c in text.chars().chain([' ']) {
+        if c.is_alphanumeric() || c == '_' {
+            word.extend(c.to_lowercase());
+        } else {
+            if c == '.' {
+                word.clear();
+                continue;
+            }
+            out.push_str(&word);
+            word.clear();
+            if !c.is_whitespace() && c != '"' && c != '`' {
+                out.push(c);
+            }
+        }
+    }
+    out
+}
+
+/// Whether an SQL text names a column.
+fn mentions(sql: &str, column: &str) -> bool {
+    let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
+    sql.match_indices(&column).any(|(at, _)| {
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        !sql[..at].chars().next_back().is_some_and(word)
+            && !sql[at + column.len()..].chars().next().is_some_and(word)
+    })
+}

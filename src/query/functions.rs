@@ -1,0 +1,96 @@
+//! The functions that calls become, on a connection.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
+use serde_json::Value as Json;
+
+use super::live::{Live, Shared, int, lock};
+use super::targets::output;
+use crate::value::Value;
+
+/// Registers the functions on a connection.
+///
+/// # Errors
+/// When `SQLite` does not take them.
+pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
+    // None is deterministic: a call must not be evaluated before it is reached.
+    let flags = FunctionFlags::SQLITE_UTF8;
+    let make = |name: &str, run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
+        let live = Arc::clone(live);
+        connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
+            let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+            run(&mut lock(&live), &values).map(|v| output(&v))
+        })
+    };
+    make("hq_call", |live, values| live.call(values))?;
+    make("hq_gate", |live, values| live.gate(values).map(Sql::Integer))?;
+    make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
+    make("hq_done", |live, values| {
+        let (n, outcome) = (usize::try_from(int(values, 0)).unwrap_or_default(), int(values, 1));
+        if let Some(gate) = live.gates.get_mut(n) {
+            gate.done(outcome);
+        }
+        Ok(Sql::Integer(i64::from(outcome == 1)))
+    })?;
+    make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
+    make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
+    make("hq_quiet", |live, _| {
+        live.quiet = true;
+        Ok(Sql::Null)
+    })?;
+    make("hq_settled", |live, values| {
+        live.quiet = false;
+        Ok(Sql::Integer(int(values, 1)))
+    })?;
+    make("hq_all", |_, values| Ok(Sql::Integer(kleene(values, 0))))?;
+    make("hq_any", |_, values| Ok(Sql::Integer(kleene(values, 1))))?;
+    make("hq_note", |live, values| {
+        live.noted = int(values, 0);
+        Ok(Sql::Integer(live.noted))
+    })?;
+    make("hq_noted", |live, _| Ok(Sql::Integer(live.noted)))?;
+    connection.create_aggregate_function("hq_rows", -1, flags, Rows)
+}
+
+/// Whether conditions settle it: `settles` when one of them is, 2 when one is open.
+fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
+    if values.contains(&ValueRef::Integer(settles)) {
+        settles
+    } else if values.contains(&ValueRef::Integer(2)) {
+        2
+    } else {
+        1 - settles
+    }
+}
+
+/// `hq_rows(titles, values…)`: rows as one JSON text.
+struct Rows;
+
+impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {
+    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<(Json, Vec<Json>)> {
+        let titles: String = ctx.get(0).unwrap_or_default();
+        Ok((serde_json::from_str(&titles).unwrap_or_default(), Vec::new()))
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut (Json, Vec<Json>)) -> rusqlite::Result<()> {
+        let value = |n| match Value::read(ctx.get_raw(n)) {
+            Ok(value) => value.to_json(),
+            Err(why) => format!("({why})").into(),
+        };
+        state.1.push((1..ctx.len()).map(value).collect());
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<(Json, Vec<Json>)>,
+    ) -> rusqlite::Result<ToSqlOutput<'static>> {
+        let (titles, rows) = state.unwrap_or_default();
+        let text = serde_json::json!({ "columns": titles, "rows": rows }).to_string();
+        Ok(output(&Sql::Text(text)))
+    }
+}
