@@ -65,6 +65,7 @@ pub mod plan;
 pub mod model;
 // ── pipelines ──
 pub mod generate;
+pub mod dispatch;
 pub mod materialize;
 pub mod init;
 // ── doors ──

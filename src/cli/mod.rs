@@ -4,6 +4,7 @@
 mod cache;
 mod check;
 mod failure;
+mod import;
 mod init;
 mod materialize;
 mod overrides;
@@ -56,6 +57,8 @@ enum Command {
     Plan(plan::Options),
     /// Ask for the missing cells and publish the expanded tables.
     Materialize(materialize::Options),
+    /// Take in the answers of batches that were run elsewhere, and publish them.
+    Import(import::Options),
     /// Tell where a published cell came from.
     Why(why::Options),
     /// Say what a cell is, whatever the model says.
@@ -70,7 +73,7 @@ enum Command {
 }
 
 /// Flags of every command that has a model; they win over the spec.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 struct ModelFlags {
     /// The database to expand.
     #[arg(long, value_name = "PATH")]
@@ -101,7 +104,7 @@ struct ModelFlags {
 }
 
 /// Where facts are kept.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 struct CacheFlags {
     /// The directory of the facts [default: the user's data directory].
     #[arg(long, global = true, value_name = "DIR", env = "HQDL_CACHE")]
@@ -126,6 +129,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&options, cli.talk),
         Command::Plan(options) => plan::run(&options, cli.talk),
         Command::Materialize(options) => materialize::run(&options, cli.talk),
+        Command::Import(options) => import::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, Talk, progress, session};
 use crate::facts::Reason;
-use crate::materialize::Work;
+use crate::materialize::{Way, Work};
 use crate::model;
 use crate::plan::Plan;
 
@@ -19,6 +19,9 @@ pub struct Options {
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
+    /// What it takes through the Batch API.
+    #[arg(long)]
+    batch: bool,
     #[command(flatten)]
     flags: ModelFlags,
 }
@@ -29,7 +32,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let facts = session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()))?;
     let model = model::for_planning(&session.spec)?;
     let selection = options.select.selection();
-    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
+    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
+        .by(if options.batch { Way::Batch } else { Way::Live })?;
     let (plan, remarks) = work.plan()?;
     if !talk.quiet {
         remarks.iter().for_each(|r| anstream::eprintln!("note: {r}"));
@@ -37,12 +41,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if talk.json {
         anstream::println!("{}", plan.to_json());
     } else {
-        print(&plan, &session.spec.model.name);
+        print(&plan, &session.spec.model.name, options.batch);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(plan: &Plan, model: &str) {
+fn print(plan: &Plan, model: &str, batch: bool) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["expansion", "column", "known", "to ask", "why"]);
@@ -97,5 +101,6 @@ fn print(plan: &Plan, model: &str) {
     } else {
         anstream::println!("price     unknown: set `price` in [model]");
     }
-    anstream::println!("time      about {}", progress::duration(plan.seconds));
+    let about = if batch { "within" } else { "about" };
+    anstream::println!("time      {about} {}", progress::duration(plan.seconds));
 }

@@ -125,15 +125,22 @@ impl Journal {
         let Some(run) = unfinished else {
             return Ok((self.begin(command, spec)?, Spent::default()));
         };
-        let spent = self.run(|c| {
+        Ok((run, self.spent(run)?))
+    }
+
+    /// What a run has spent.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn spent(&self, run: i64) -> Result<Spent, FactsError> {
+        self.run(|c| {
             c.query_row(
                 "SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
                  FROM completion WHERE run = ?1",
                 [run],
                 |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
             )
-        })?;
-        Ok((run, spent))
+        })
     }
 
     /// USD spent since midnight, UTC.
@@ -266,7 +273,10 @@ impl Journal {
     }
 
     /// Which journal this is.
-    pub(super) fn id(&self) -> Result<String, FactsError> {
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn id(&self) -> Result<String, FactsError> {
         self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
     }
 

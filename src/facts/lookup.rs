@@ -154,6 +154,12 @@ impl Wanted {
         self.columns.get(column).map(|c| &c.checker)
     }
 
+    /// What a column means, by its id in the journal.
+    #[must_use]
+    pub fn meaning(&self, column: usize) -> Option<u32> {
+        self.columns.get(column).map(|c| c.meaning)
+    }
+
     /// A fact about a column, from an answer.
     #[must_use]
     pub fn fact(&self, column: usize, answer: crate::cell::Answer) -> Option<Fact> {

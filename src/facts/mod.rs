@@ -15,6 +15,8 @@
 pub mod index;
 pub mod journal;
 pub mod lookup;
+pub mod parcels;
+pub mod requests;
 pub mod transfer;
 mod writer;
 
@@ -26,6 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use index::{Fact, Index, Record};
 pub use journal::{Completion, Journal, Outcome};
 pub use lookup::{Found, Reason, Wanted};
+pub use parcels::{Packed, Parcel, Stage};
+pub use requests::{Known, Request};
 pub use writer::{Batch, Writer};
 
 /// Why facts cannot be read or kept.

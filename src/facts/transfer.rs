@@ -124,7 +124,7 @@ impl Facts {
             let batch = if let Some(batch) = same {
                 batch
             } else {
-                batches.push(Batch { completion, facts: Vec::new() });
+                batches.push(Batch { completion, ..Batch::default() });
                 let last = batches.len() - 1;
                 &mut batches[last]
             };

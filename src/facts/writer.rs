@@ -22,6 +22,9 @@ pub struct Batch {
     pub completion: Completion,
     /// The facts, by entity; their completion is filled in here.
     pub facts: Vec<(Entity, Vec<Fact>)>,
+    /// The request of a parcel that this answers: settled in the same
+    /// transaction, so that no answer is ever taken twice.
+    pub settles: Option<i64>,
 }
 
 type Job = (Batch, oneshot::Sender<Result<(), FactsError>>);
@@ -95,6 +98,9 @@ pub(super) fn keep(
     let mut facts = Vec::new();
     for batch in batches {
         let completion = journal.insert_completion(&batch.completion).map_err(error)?;
+        if let Some(request) = batch.settles {
+            super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
+        }
         for (entity, mut of_entity) in batch.facts {
             of_entity.iter_mut().for_each(|f| f.completion = completion);
             head = Some(journal.insert_answer(completion, &entity, &of_entity).map_err(error)?);

@@ -1,63 +1,58 @@
-//! Asking for all that is missing: the walk over the keys on this thread, the
-//! requests on the runtime's.
+//! Asking for all that is missing, request by request: the walk over the keys
+//! on this thread, the requests on the runtime's.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::sync::{mpsc, watch};
 
+use super::run::Run;
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
-use crate::cell::Tally;
-use crate::facts::{FactsError, journal::Outcome};
-use crate::generate::{self, Context, Event, Listener, Packing, Stopped};
-use crate::model::budget::{Budget, Caps};
-use crate::plan::{Batcher, ColumnPlan, Gap};
+use crate::generate::{self, Context, Event, Packing, Stopped};
+use crate::model::budget::{Budget, allowance};
+use crate::plan::{Batcher, ColumnPlan, Cut, Gap};
 use crate::store::keys::{KeyRow, Keys};
-use crate::usage::Usage;
 
 impl Work<'_> {
-    /// Asks for all that is missing.
+    /// Asks for all that is missing, request by request.
     pub(super) fn fill(
         &self,
+        run: &Run,
         surveys: &[Survey<'_>],
-        command: &str,
-        listener: &Listener,
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
-    ) -> Result<(), MaterializeError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(MaterializeError::Runtime)?;
-        let (run, budget) = self.begin(command)?;
-        let writer = Arc::new(self.facts.writer());
-        let usage = Arc::new(Mutex::new(Usage::default()));
+    ) {
+        let allowance = allowance(&self.facts.journal(), &self.spec.limits, run.id);
+        let budget = match allowance {
+            Ok((caps, gone)) => Arc::new(Budget::new(caps, gone)),
+            Err(error) => {
+                report.failed = Some(error.into());
+                return;
+            }
+        };
         let reached = Arc::new(AtomicBool::new(false));
-        let seen = Arc::new(Mutex::new((Tally::default(), None)));
-        let listener = &watching(listener, &seen);
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.plan.columns.iter().map(ColumnPlan::cells).sum();
             if cells == 0 {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
-            listener(&Event::Begin { expansion: expansion.name.clone(), cells });
+            (run.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
             let context = Arc::new(Context {
                 expansion: Arc::new(expansion.clone()),
                 wanted: Arc::clone(&self.wanted[n]),
                 model: Arc::clone(&self.model),
-                writer: Arc::clone(&writer),
+                writer: Arc::clone(&run.writer),
                 format: self.format(expansion),
-                run,
+                run: run.id,
                 price: self.spec.model.price,
                 max_output: u64::from(self.spec.model.max_output_tokens),
                 counts: budget.is_capped() || self.spec.limits.tokens_per_minute.is_some(),
                 budget: Arc::clone(&budget),
                 concurrency: self.spec.limits.concurrency as usize,
-                listener: Arc::clone(listener),
-                usage: Arc::clone(&usage),
+                listener: Arc::clone(&run.listener),
+                usage: Arc::clone(&run.usage),
                 interrupt: interrupt.clone(),
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
@@ -67,11 +62,13 @@ impl Work<'_> {
                 tokenizer: OnceLock::new(),
             });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-            let generating = runtime.spawn(generate::generate(context, cuts));
+            let generating = run.runtime.spawn(generate::generate(context, cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
-            let walked = self.walk(n, &survey.keys, &send);
+            let walked = self.walk(n, &survey.keys, &mut |cut| {
+                send.blocking_send(cut).map_err(|_| Halt::Closed)
+            });
             drop(send);
-            match runtime.block_on(generating) {
+            match run.runtime.block_on(generating) {
                 Ok(Ok(())) => {}
                 Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
                 Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
@@ -81,95 +78,40 @@ impl Work<'_> {
                 break;
             }
         }
-        report.usage = *usage.lock().unwrap_or_else(PoisonError::into_inner);
-        (report.asked, report.last_error) =
-            seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Everything the writing thread was given is kept before it ends.
-        drop(writer);
-        let outcome = match (report.stopped.as_deref(), &report.failed) {
-            (None, None) => Outcome::Complete,
-            (Some(Stopped::Interrupted), _) => Outcome::Interrupted,
-            _ => Outcome::Stopped,
-        };
-        let ended =
-            self.facts.journal().end(run, outcome).and_then(|()| self.facts.index().flush());
-        if let Err(error) = ended {
-            report.failed.get_or_insert(error.into());
-        }
-        Ok(())
     }
 
-    /// Begins a run, or goes on with one of this spec that was killed: its
-    /// budget is what that one left. Spending of the day counts in the budget
-    /// of the day.
-    fn begin(&self, command: &str) -> Result<(i64, Arc<Budget>), FactsError> {
-        let journal = self.facts.journal();
-        let (run, spent) = journal.begin_or_go_on(command, &self.spec.full_path())?;
-        let limits = &self.spec.limits;
-        let mut usd = limits.budget_usd;
-        if let Some(of_day) = limits.budget_usd_per_day {
-            // What this run may still spend today, on top of what it has spent.
-            let left = (of_day - journal.spent_today()?).max(0.0) + spent.usd;
-            usd = Some(usd.map_or(left, |usd| usd.min(left)));
-        }
-        Ok((run, Arc::new(Budget::new(Caps { usd, tokens: limits.budget_tokens }, spent))))
-    }
-
-    /// Sends the gaps of an expansion, batch by batch.
-    fn walk(
+    /// Gives the gaps of an expansion, batch by batch.
+    pub(super) fn walk(
         &self,
         n: usize,
         keys: &Keys<'_>,
-        send: &mpsc::Sender<crate::plan::Cut>,
+        give: &mut dyn FnMut(Cut) -> Result<(), Halt>,
     ) -> Result<(), MaterializeError> {
         let mut batcher = Batcher::new(self.rows_per_request(&self.spec.expansions[n]));
         let mut asked_keys = 0;
-        let walked = keys.each(&mut |key: &KeyRow| {
+        let mut walked = keys.each(&mut |key: &KeyRow| {
             if !key.first {
                 return Ok(());
             }
             let record = self.facts.index().get(&key.entity)?;
-            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys);
+            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             if open.ask.is_empty() {
                 return Ok(());
             }
             asked_keys += 1;
             let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
             match batcher.push(open.ask, open.whole, gap) {
-                Some(cut) => send.blocking_send(cut).map_err(|_| Halt::Closed),
+                Some(cut) => give(cut),
                 None => Ok(()),
             }
         });
+        if walked.is_ok() {
+            walked = batcher.finish().into_iter().try_for_each(give);
+        }
         match walked {
-            Ok(()) => {}
             // The receiver knows why it closed.
-            Err(Halt::Closed) => return Ok(()),
-            Err(halt) => return Err(halt.into_error(self.database)),
+            Ok(()) | Err(Halt::Closed) => Ok(()),
+            Err(halt) => Err(halt.into_error(self.database)),
         }
-        for cut in batcher.finish() {
-            if send.blocking_send(cut).is_err() {
-                break;
-            }
-        }
-        Ok(())
     }
-}
-
-/// How cells ended, and the last request that failed.
-type Seen = Arc<Mutex<(Tally, Option<String>)>>;
-
-/// Notes what a run brings, and tells the listener.
-fn watching(listener: &Listener, seen: &Seen) -> Listener {
-    let (listener, seen) = (Arc::clone(listener), Arc::clone(seen));
-    Arc::new(move |event: &Event| {
-        {
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            match event {
-                Event::Kept { cells, .. } => seen.0.merge(cells),
-                Event::Failed(message) => seen.1 = Some(message.clone()),
-                Event::Begin { .. } | Event::Warning(_) => {}
-            }
-        }
-        listener(event);
-    })
 }

@@ -7,14 +7,18 @@
 
 mod digest;
 mod fill;
+mod parcels;
+mod run;
 mod survey;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use self::digest::Digest;
+pub use self::parcels::{Imported, Written};
 use self::survey::{Survey, orphans};
 use crate::cell::{State, Tally};
 use crate::facts::{Facts, FactsError, Wanted};
@@ -54,6 +58,9 @@ pub enum MaterializeError {
     /// `--where` does not work over the sources.
     #[error("--where: {0}")]
     Where(String),
+    /// The model takes no batches.
+    #[error("recordings take no batches")]
+    NoBatches,
     /// The runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -72,6 +79,18 @@ pub struct Selection {
     pub refresh: Vec<String>,
     /// Ask again for cells without a value.
     pub retry_failed: bool,
+}
+
+/// How what is missing is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Way {
+    /// Request by request.
+    #[default]
+    Live,
+    /// Through the Batch API, which answers within a day.
+    Batch,
+    /// Not at all: what is known is published.
+    Kept,
 }
 
 /// What a run did.
@@ -112,6 +131,9 @@ pub struct Work<'w> {
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
     overrides: Overrides,
+    way: Way,
+    /// Whether any batch at all is under way.
+    parcels: Cell<bool>,
 }
 
 impl<'w> Work<'w> {
@@ -161,7 +183,30 @@ impl<'w> Work<'w> {
         }
         drop(journal);
         let overrides = Overrides::read(spec)?;
-        Ok(Self { spec, database, facts, model, selection, columns, wanted, overrides })
+        Ok(Self {
+            spec,
+            database,
+            facts,
+            model,
+            selection,
+            columns,
+            wanted,
+            overrides,
+            way: Way::Live,
+            parcels: Cell::new(false),
+        })
+    }
+
+    /// Asks in some way; request by request when nothing is said.
+    ///
+    /// # Errors
+    /// [`MaterializeError::NoBatches`] when the model cannot be asked that way.
+    pub fn by(mut self, way: Way) -> Result<Self, MaterializeError> {
+        if way == Way::Batch && self.spec.model.provider == Provider::Replay {
+            return Err(MaterializeError::NoBatches);
+        }
+        self.way = way;
+        Ok(self)
     }
 
     /// The name that facts of this run's model are kept under.
@@ -192,10 +237,20 @@ impl<'w> Work<'w> {
             if let Some(target) = &target {
                 survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
             }
+            if survey.under_way > 0 {
+                warnings.push(format!(
+                    "{}: {} cells are asked for by batches under way and are not counted",
+                    expansion.name, survey.under_way
+                ));
+            }
             plan.expansions.push(survey.plan);
         }
         let instant = self.spec.model.provider == Provider::Replay;
-        plan.price(self.spec.model.price.as_ref(), &self.spec.limits, instant);
+        let price = self.spec.model.price.as_ref();
+        match self.way {
+            Way::Batch => plan.batch(price, &self.spec.limits),
+            _ => plan.price(price, &self.spec.limits, instant),
+        }
         Ok((plan, warnings))
     }
 
@@ -216,6 +271,7 @@ impl<'w> Work<'w> {
             target: self.spec.target().clone(),
             ..Report::default()
         };
+        let mut run = self.recover(command, listener, interrupt, &mut report)?;
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, None)?;
@@ -225,28 +281,50 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
+        let under_way: u64 = surveys.iter().map(|s| s.under_way).sum();
+        if under_way > 0 && self.way == Way::Live {
+            listener(&Event::Warning(format!(
+                "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
+            )));
+        }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 =
             surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
-        if missing == 0
-            && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys))
-        {
+        let ask = report.stopped.is_none()
+            && match self.way {
+                Way::Live => missing > 0,
+                Way::Batch => missing > 0 || under_way > 0,
+                Way::Kept => false,
+            };
+        if !ask && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys)) {
             surveys.iter().for_each(|s| {
                 report.cells.merge(&s.cells);
                 report.unasked += s.unasked;
             });
+            report.unasked += missing;
+            self.end(run, &mut report);
             return Ok(report);
         }
         // Before anything is paid for.
         target.try_writing()?;
-        if missing > 0 {
+        if ask {
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
-            self.fill(&surveys, command, listener, interrupt, &mut report)?;
+            let run = match &mut run {
+                Some(run) => run,
+                None => run.insert(self.start(command, listener)?),
+            };
+            match self.way {
+                Way::Batch => self.send(run, &surveys, interrupt, &mut report),
+                _ => self.fill(run, &surveys, interrupt, &mut report),
+            }
         }
+        self.end(run, &mut report);
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.
-        let nothing = missing > 0 && report.asked.total() == report.asked.get(State::Error);
+        let nothing = missing > 0
+            && self.way != Way::Kept
+            && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
             surveys.iter().for_each(|s| {
@@ -320,7 +398,7 @@ impl<'w> Work<'w> {
                     let record = self.look_up(n, key, &mut digest)?;
                     // The first spelling counts the entity's cells; each shows its own.
                     let columns = if key.first { &key.entity_columns } else { &key.columns };
-                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0).looked;
+                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
                     let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
                     for (column, looked) in &looked {
                         let cell = looked.shown();

@@ -21,6 +21,8 @@ pub(super) struct Survey<'db> {
     pub(super) cells: Tally,
     pub(super) known: u64,
     pub(super) unasked: u64,
+    /// Cells that a batch under way asks for, and nobody else therefore.
+    pub(super) under_way: u64,
     pub(super) digest: Digest,
 }
 
@@ -47,14 +49,17 @@ impl<'w> Work<'w> {
         let mut batcher = Batcher::new(self.rows_per_request(expansion));
         let mut digest = Digest::default();
         let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
+        let mut under_way = 0;
+        self.look_for_parcels()?;
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
             if !key.first {
                 return Ok(());
             }
             plan.keys += 1;
-            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys);
+            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(!open.ask.is_empty());
+            under_way += open.under_way;
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
                 match looked {
@@ -92,7 +97,7 @@ impl<'w> Work<'w> {
             batcher.finish().iter().for_each(|cut| meter.count(cut));
             meter.finish(&mut plan);
         }
-        Ok(Survey { keys, plan, cells, known, unasked, digest })
+        Ok(Survey { keys, plan, cells, known, unasked, under_way, digest })
     }
 
     /// The facts about a key's entity, summed up in the digest with all else
@@ -118,7 +123,7 @@ impl<'w> Work<'w> {
         columns: &[bool],
         record: Option<&'r Record>,
         asked_keys: u64,
-    ) -> Open<'r> {
+    ) -> Result<Open<'r>, FactsError> {
         let wanted = &self.wanted[n];
         let look = |c: usize| match self.overrides.get(n, &key.entity, c) {
             Some(word) => Looked::Overridden(word),
@@ -131,15 +136,28 @@ impl<'w> Work<'w> {
             .map(|(c, _)| (c, look(c)))
             .collect();
         let within = key.wanted && self.selection.limit.is_none_or(|limit| asked_keys < limit);
-        let ask = looked
+        let mut ask: Vec<usize> = looked
             .iter()
             .filter(|(c, f)| {
                 within && self.columns[n][*c] && matches!(f, Looked::Fact(Found::Missing(..)))
             })
             .map(|(c, _)| *c)
             .collect();
+        let mut under_way = 0;
+        if self.parcels.get() && !ask.is_empty() {
+            let asked = self.facts.journal().under_way(&key.entity, wanted.model)?;
+            let before = ask.len();
+            ask.retain(|c| !wanted.meaning(*c).is_some_and(|m| asked.contains(&m)));
+            under_way = (before - ask.len()) as u64;
+        }
         let whole = looked.iter().map(|(c, _)| *c).collect();
-        Open { looked, ask, whole }
+        Ok(Open { looked, ask, whole, under_way })
+    }
+
+    /// Notes whether any cell may be asked for by a batch that is under way.
+    pub(super) fn look_for_parcels(&self) -> Result<(), FactsError> {
+        self.parcels.set(self.facts.journal().any_under_way()?);
+        Ok(())
     }
 
     /// The columns that a prompt will name.
@@ -153,6 +171,8 @@ pub(super) struct Open<'r> {
     pub(super) looked: Vec<(usize, Looked<'r>)>,
     pub(super) ask: Vec<usize>,
     pub(super) whole: Vec<usize>,
+    /// Cells that would be asked for, were they not asked for by a batch.
+    pub(super) under_way: u64,
 }
 
 /// What is known of a cell: a person's word, or what the facts say.

@@ -1,6 +1,7 @@
 //! Who is asked: the trait [`Model`], an OpenAI-compatible endpoint, and
 //! recordings that answer offline. All answers take the same way from here.
 
+pub mod batch;
 pub mod budget;
 pub mod limits;
 pub mod openai;
@@ -145,6 +146,11 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Where it takes batches, when it does.
+    fn batches(&self) -> Option<&openai::Endpoint> {
+        None
+    }
+
     /// The format it answers best in.
     fn format(&self) -> Format {
         Format::Json
@@ -164,6 +170,15 @@ pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
         }
         Provider::Replay => recordings(spec),
     }
+}
+
+/// The endpoint that the settings name, to write requests for and not to send
+/// any: its key is not needed.
+///
+/// # Errors
+/// [`SetupError::Client`].
+pub fn for_files(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    Ok(Arc::new(openai::Endpoint::without_a_key(&spec.model)?))
 }
 
 fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
@@ -203,6 +218,32 @@ impl Model for Planned {
     }
 }
 
+/// Tries again what failed in a way that may pass, with exponential pauses and
+/// full jitter, or as long as the endpoint says.
+async fn persistently<T, F>(attempt: impl FnMut() -> F) -> Result<T, ModelError>
+where
+    F: Future<Output = Result<T, ModelError>>,
+{
+    let pauses = ExponentialBuilder::default()
+        .with_min_delay(FIRST_PAUSE)
+        .with_max_delay(LONGEST_PAUSE)
+        .with_max_times(TRIES - 1)
+        .with_total_delay(Some(PATIENCE));
+    attempt
+        .retry(pauses)
+        .when(|e| matches!(e, ModelError::Passing { .. }))
+        .adjust(|error, pause| {
+            let chance = fastrand::f64();
+            match error {
+                ModelError::Passing { wait: Some(wait), .. } => {
+                    pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
+                }
+                _ => pause.map(|p| p.mul_f64(chance)),
+            }
+        })
+        .await
+}
+
 /// One prompt on its way to an answer: asked, and asked again when the trouble
 /// may pass, with exponential pauses and full jitter, or as long as the endpoint
 /// says. Every try pays: its worst case is reserved before it leaves and settled
@@ -228,24 +269,7 @@ impl Errand<'_> {
     /// # Errors
     /// The last [`ModelError`].
     pub async fn run(&self) -> Result<Reply, ModelError> {
-        let pauses = ExponentialBuilder::default()
-            .with_min_delay(FIRST_PAUSE)
-            .with_max_delay(LONGEST_PAUSE)
-            .with_max_times(TRIES - 1)
-            .with_total_delay(Some(PATIENCE));
-        (|| self.once())
-            .retry(pauses)
-            .when(|e| matches!(e, ModelError::Passing { .. }))
-            .adjust(|error, pause| {
-                let chance = fastrand::f64();
-                match error {
-                    ModelError::Passing { wait: Some(wait), .. } => {
-                        pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
-                    }
-                    _ => pause.map(|p| p.mul_f64(chance)),
-                }
-            })
-            .await
+        persistently(|| self.once()).await
     }
 
     async fn once(&self) -> Result<Reply, ModelError> {

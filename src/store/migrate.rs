@@ -5,7 +5,10 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 const DATABASE: [&str; 1] = [include_str!("../../migrations/database/0001_bookkeeping.sql")];
-const JOURNAL: [&str; 1] = [include_str!("../../migrations/journal/0001_facts.sql")];
+const JOURNAL: [&str; 2] = [
+    include_str!("../../migrations/journal/0001_facts.sql"),
+    include_str!("../../migrations/journal/0002_batches.sql"),
+];
 
 /// Brings the bookkeeping of an expanded database up to date.
 ///
