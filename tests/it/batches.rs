@@ -460,6 +460,50 @@ fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
 }
 
 #[test]
+fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    endpoint.refuse("GET batches/", 503);
+    // One look is tried six times; so two of them have failed.
+    endpoint.wait_for_polls(10);
+    endpoint.relent();
+    let ended = running.wait().exits(0);
+    assert_eq!(ended.stdout.matches("is tried again").count(), 1, "{}", ended.stdout);
+    check_complete(&project);
+}
+
+#[test]
+fn all_expansions_go_together_and_the_budget_of_the_day_holds_them() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let second = EXPANSION.replace("name = \"llm\"", "name = \"more\"")
+        + "\n[[expansion.column]]\nname = \"lair\"\nabout = \"where the hero lives\"\n";
+    project.spec(&(project.spec_text() + &second));
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    running.signal("INT");
+    running.wait().exits(130);
+    assert_eq!(endpoint.created()[0].len(), 6, "three for each expansion");
+    // Its worst case is all that the day had.
+    let capped = project.spec_text();
+    project.spec(&capped.replace("concurrency", "budget_usd_per_day = 0.005\nconcurrency"));
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let ended = project.materialize(&[]).exits(3);
+    assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
+    assert_eq!(endpoint.count(), 0);
+    project.spec(&capped);
+    endpoint.relent();
+    batch(&project, &[]).exits(0);
+    assert_eq!(check(&project)["ok"], 44);
+    assert_eq!(project.rows("SELECT count(lair) FROM more")[0][0], 11);
+    nothing_twice(&endpoint);
+}
+
+#[test]
 fn recordings_take_no_batches() {
     let endpoint = honest();
     let project = heroes(&endpoint, "");
