@@ -95,10 +95,10 @@ impl Work<'_> {
             }
             let record = self.facts.index().get(&key.entity)?;
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
+            asked_keys += u64::from(open.counts());
             if open.ask.is_empty() {
                 return Ok(());
             }
-            asked_keys += 1;
             let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
             match batcher.push(open.ask, open.whole, gap) {
                 Some(cut) => give(cut),

@@ -58,7 +58,7 @@ impl<'w> Work<'w> {
             }
             plan.keys += 1;
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
-            asked_keys += u64::from(!open.ask.is_empty());
+            asked_keys += u64::from(open.counts());
             under_way += open.under_way;
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
@@ -173,6 +173,14 @@ pub(super) struct Open<'r> {
     pub(super) whole: Vec<usize>,
     /// Cells that would be asked for, were they not asked for by a batch.
     pub(super) under_way: u64,
+}
+
+impl Open<'_> {
+    /// Whether its key counts towards `--limit`: what a batch asks for counts,
+    /// so that the same command again waits and asks for nothing more.
+    pub(super) fn counts(&self) -> bool {
+        !self.ask.is_empty() || self.under_way > 0
+    }
 }
 
 /// What is known of a cell: a person's word, or what the facts say.
