@@ -7,6 +7,8 @@
 //! stops a run is an endpoint that refuses, a disk that fails, or the user.
 
 mod event;
+mod packing;
+mod shares;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,22 +17,26 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::{Instrument, debug, debug_span, info};
 
+pub use self::event::{Event, Listener, Stopped};
+pub use self::packing::Packing;
+pub(crate) use self::packing::halves;
+use self::packing::{Again, smaller};
 use crate::cell::{Answer, CellValue, State, Tally};
 use crate::facts::{Batch, Completion, Fact, Wanted, Writer};
 use crate::key::Entity;
 use crate::model::budget::Budget;
-use crate::model::{Errand, Model, ModelError, Reply, Tokens};
-use crate::plan::{Cut, Gap};
+use crate::model::{Errand, Ledger, Model, ModelError, Reply, Tokens, Undone};
+use crate::plan::Cut;
 use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Format, PriceTable};
 use crate::tokens::Tokenizer;
-use crate::usage::Usage;
+use crate::usage::{ColumnUsage, Usage};
 
-pub use event::{Event, Listener, Stopped};
-
-/// How often a row is asked about before it is given up as invalid.
+/// How often a row is asked about, at the last alone, before it is given up as
+/// invalid.
 const ATTEMPTS: u32 = 3;
 /// Requests that may fail one after another, with no success between, before
 /// the endpoint is taken to be gone.
@@ -64,6 +70,8 @@ pub struct Context {
     pub listener: Listener,
     /// Used so far in this run, over all expansions.
     pub usage: Arc<Mutex<Usage>>,
+    /// Used so far by the columns of this expansion.
+    pub columns: Mutex<Vec<ColumnUsage>>,
     /// Becomes true when the user wants the run to end.
     pub interrupt: watch::Receiver<bool>,
     /// Frames by the columns they ask for.
@@ -81,41 +89,6 @@ pub struct Context {
     pub tokenizer: std::sync::OnceLock<Tokenizer>,
 }
 
-/// How many rows share a request: halved when a fifth of them or more fail,
-/// one more after every request that comes back whole.
-#[derive(Debug)]
-pub struct Packing {
-    now: AtomicU32,
-    most: u32,
-}
-
-impl Packing {
-    /// Begins with as many rows as the spec allows.
-    #[must_use]
-    pub fn new(most: u32) -> Self {
-        Self { now: most.max(1).into(), most: most.max(1) }
-    }
-
-    fn rows(&self) -> usize {
-        self.now.load(Ordering::Relaxed) as usize
-    }
-
-    /// Learns from a request: rows asked about, rows that must be asked again.
-    fn learn(&self, asked: usize, failed: usize) {
-        let now = self.now.load(Ordering::Relaxed);
-        let next = if failed * 5 >= asked.max(1) && asked > 1 {
-            // From what was asked, not from what is allowed by now: many
-            // requests in flight fail together, and that is one failure.
-            now.min((asked as u32 / 2).max(1))
-        } else if failed == 0 && asked as u32 >= now {
-            (now + 1).min(self.most)
-        } else {
-            now
-        };
-        self.now.store(next, Ordering::Relaxed);
-    }
-}
-
 /// A request whose reply is at hand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
@@ -125,8 +98,10 @@ pub(crate) struct Asked<'a> {
     pub frame: &'a Frame,
     /// How often its rows were asked about, this time included.
     pub attempt: u32,
+    /// The note of what was reserved for it, by id in the journal.
+    pub note: Option<i64>,
     /// The request of a parcel that this was, by id in the journal.
-    pub settles: Option<i64>,
+    pub answers: Option<i64>,
 }
 
 /// Asks about all batches that come; returns when there are no more and all is
@@ -173,6 +148,9 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
             stop.send_replace(true);
         }
     }
+    if let Some(why) = &stopped {
+        info!(%why, "stops before its end");
+    }
     stopped.map_or(Ok(()), Err)
 }
 
@@ -193,7 +171,14 @@ async fn settle(
             let rest = cut.gaps.split_off(rows);
             left.push((Cut { gaps: rest, ..cut.clone() }, attempt));
         }
-        let again = ask(&context, cut, attempt, &stopping).await?;
+        let span = debug_span!(
+            "request",
+            prompt = tracing::field::Empty,
+            rows = cut.gaps.len(),
+            columns = cut.columns.len(),
+            asked = attempt
+        );
+        let again = ask(&context, cut, attempt, &stopping).instrument(span).await?;
         left.extend(again);
     }
     Ok(())
@@ -209,6 +194,7 @@ async fn ask(
     let (frame, prompt) = context.prompt(&cut);
     let began = Instant::now();
     let mut record = context.record(&cut, prompt.hash());
+    tracing::Span::current().record("prompt", record.prompt_hash.as_str());
     let count = |reply: &Reply| context.count(&frame, &prompt, reply);
     let errand = Errand {
         model: &*context.model,
@@ -217,6 +203,11 @@ async fn ask(
         price: context.price.as_ref(),
         count: &count,
         on_wire: false.into(),
+        tries: 0.into(),
+        ledger: context
+            .model
+            .bills()
+            .then_some(Ledger { writer: &context.writer, run: context.run }),
     };
     let asked = tokio::select! {
         biased;
@@ -225,17 +216,20 @@ async fn ask(
         () = stopped_off_wire(stopping, &errand) => return Ok(Vec::new()),
     };
     record.seconds = began.elapsed().as_secs_f64();
-    let reply = match asked {
-        Ok(reply) => {
+    let (reply, note) = match asked {
+        Ok(answered) => {
             context.failures.store(0, Ordering::Relaxed);
             context.reached.store(true, Ordering::Relaxed);
-            reply
+            answered
         }
-        Err(error @ (ModelError::Refused { .. } | ModelError::Budget(_))) => {
+        Err(Undone::Facts(error)) => return Err(error.into()),
+        Err(Undone::Model(error @ (ModelError::Refused { .. } | ModelError::Budget(_)))) => {
             return Err(error.into());
         }
-        Err(ModelError::TooLong(_)) if cut.gaps.len() > 1 => return Ok(halves(&cut, attempt)),
-        Err(error) => {
+        Err(Undone::Model(ModelError::TooLong(_))) if cut.gaps.len() > 1 => {
+            return Ok(halves(&cut, attempt));
+        }
+        Err(Undone::Model(error)) => {
             (context.listener)(&Event::Failed(error.to_string()));
             if matches!(error, ModelError::Passing { .. }) {
                 let failures = context.failures.fetch_add(1, Ordering::Relaxed) + 1;
@@ -248,7 +242,7 @@ async fn ask(
             return Ok(Vec::new());
         }
     };
-    let asked = Asked { cut: &cut, frame: &frame, attempt, settles: None };
+    let asked = Asked { cut: &cut, frame: &frame, attempt, note, answers: None };
     context.take_in(asked, record, reply).await
 }
 
@@ -304,7 +298,7 @@ impl Context {
         mut record: Completion,
         reply: Reply,
     ) -> Result<Vec<(Cut, u32)>, Stopped> {
-        let Asked { cut, frame, attempt, settles } = asked;
+        let Asked { cut, frame, attempt, note, answers } = asked;
         let tokens = reply.tokens.unwrap_or_default();
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;
@@ -313,19 +307,25 @@ impl Context {
         let cost = record.cost_usd;
         let last = attempt >= ATTEMPTS || self.model.repeats_itself();
         let (facts, again) = self.read(cut, frame, &reply, last);
+        let ask_again: usize = again.values().map(Vec::len).sum();
+        debug!(entities = facts.len(), ask_again, "read");
         record.content = Some(reply.content);
+        let tallies = self.tallies(cut, &facts);
         let mut tally = Tally::default();
-        facts.iter().flat_map(|(_, f)| f).for_each(|f| tally.add(f.answer.state, 1));
-        self.writer.keep(Batch { completion: record, facts, settles }).await?;
+        tallies.iter().for_each(|t| tally.merge(t));
+        self.writer.keep(Batch { completion: record, facts, settles: note, answers }).await?;
         let usage = {
             let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
             usage.add(tokens, cost);
             *usage
         };
+        self.share(cut, &tallies, tokens, cost);
         (self.listener)(&Event::Kept { cells: tally, usage });
         let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
-        let failed = given_up + again.values().map(Vec::len).sum::<usize>();
-        self.packing.learn(cut.gaps.len(), failed);
+        let failed = given_up + ask_again;
+        if attempt == 1 {
+            self.packing.learn(cut.gaps.len(), failed);
+        }
         Ok(smaller(again, cut, attempt + 1))
     }
 
@@ -399,7 +399,8 @@ impl Context {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
                 }
-                RowOutcome::Failed { state: State::Invalid, .. } if !last => {
+                // What got lost in company is not given up before it was asked alone.
+                RowOutcome::Failed { state: State::Invalid, .. } if !last || company => {
                     again.entry(cut.columns.clone()).or_default().push(gap.clone());
                     continue;
                 }
@@ -448,7 +449,7 @@ impl Context {
         cut: &Cut,
         mut record: Completion,
         why: &str,
-        settles: Option<i64>,
+        answers: Option<i64>,
     ) -> Result<(), Stopped> {
         record.error = Some(why.to_owned());
         let fact = |c: &usize| self.wanted.fact(*c, Answer::without_value(State::Error, None));
@@ -459,31 +460,11 @@ impl Context {
             .collect();
         let mut tally = Tally::default();
         tally.add(State::Error, record.cells);
-        self.writer.keep(Batch { completion: record, facts, settles }).await?;
+        let tallies = self.tallies(cut, &facts);
+        self.writer.keep(Batch { completion: record, facts, settles: None, answers }).await?;
+        self.share(cut, &tallies, Tokens::default(), 0.0);
         let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (self.listener)(&Event::Kept { cells: tally, usage });
         Ok(())
     }
-}
-
-/// Rows to be asked again, by the columns they still lack.
-type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
-
-/// Batches of at most half the size.
-fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    let most = (cut.gaps.len() / 2).max(1);
-    let mut cuts = Vec::new();
-    for (columns, gaps) in again {
-        for part in gaps.chunks(most) {
-            let part =
-                Cut { columns: columns.clone(), whole: cut.whole.clone(), gaps: part.to_vec() };
-            cuts.push((part, attempt));
-        }
-    }
-    cuts
-}
-
-/// A batch that was too long, in two; that is no attempt at its rows.
-pub(crate) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
 }

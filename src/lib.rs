@@ -27,6 +27,7 @@
 //! * Only tables that hqdl made are ever written or dropped
 //!   ([`store::publish`]).
 //! * Recordings take the same way as live answers ([`model::replay`]).
+//! * A query writes nothing: it runs behind [`query::guard`].
 //!
 //! # Where the design was silent
 //!
@@ -42,9 +43,19 @@
 //! * A run that brought nothing leaves the published tables as they were.
 //! * A copy (`output`) is made again, beside the old one, when its database has
 //!   changed, and never when that would lose tables of the user's.
+//! * Asking again (`--refresh`, `--retry-failed`) is a round: limited or cut off,
+//!   it is gone on with by the same command; complete, the command begins anew.
+//! * A row that was lost in company is not given up before it was asked alone;
+//!   requests get smaller only for what fails more often than rows asked alone.
+//! * An example (shot) is shown only where it says something about the columns
+//!   asked, so that no row with overrides is its own example.
 //! * A request that may have been billed without an answer counts at its worst
-//!   case against the budget; a run that was killed goes on with the budget it
-//!   had left.
+//!   case against the budgets, in flight at a kill, too; a run that was killed
+//!   goes on with the budget it had left.
+//! * A query's timeout counts the database's own time, pass by pass: neither the
+//!   model's nor that of who reads the rows.
+//! * A query reads the copy (`output`) where there is one, and says when that is
+//!   older than its database.
 //! * A plain run collects batches that have ended, and leaves out the cells of
 //!   those under way; a run with batches under way is not over, so the next one
 //!   goes on with it and with its budget.
@@ -67,6 +78,7 @@ pub mod usage;
 pub mod tokens;
 pub mod prompt;
 pub mod overrides;
+pub mod blendsql;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;
@@ -77,6 +89,7 @@ pub mod model;
 pub mod generate;
 pub mod dispatch;
 pub mod materialize;
+pub mod query;
 pub mod init;
 // ── doors ──
 pub mod cli;

@@ -137,6 +137,20 @@ impl Overrides {
         self.cells.get(&(expansion, entity.clone()))?.get(&column)
     }
 
+    /// Everyone of whom something was said, with what: those with the most
+    /// columns first, then in the order of the entities.
+    #[must_use]
+    pub fn rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
+        let mut rows: Vec<_> = self
+            .cells
+            .iter()
+            .filter(|((n, _), _)| *n == expansion)
+            .map(|((_, entity), words)| (entity, words))
+            .collect();
+        rows.sort_by(|(a, x), (b, y)| y.len().cmp(&x.len()).then_with(|| a.cmp(b)));
+        rows
+    }
+
     /// All that was said about an entity, in a stable order, as text.
     #[must_use]
     pub fn mark(&self, expansion: usize, entity: &Entity) -> Option<String> {

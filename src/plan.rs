@@ -1,10 +1,13 @@
 //! What is to be asked: missing cells cut into batches, with tokens, price and
 //! time. A plan is a value one can print; making one asks nothing.
 
+mod room;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
+pub use self::room::{Beyond, Room};
 use crate::cell::CellValue;
 use crate::facts::Reason;
 use crate::key::Entity;
@@ -175,6 +178,8 @@ pub struct Plan {
     pub priced: bool,
     /// Price in USD.
     pub cost_usd: Range3,
+    /// What the budget has left.
+    pub room: Room,
     /// Time under the limits, in seconds.
     pub seconds: f64,
 }
@@ -268,6 +273,7 @@ impl Plan {
             .collect();
         json!({
             "expansions": expansions,
+            "budget": self.budget_json(),
             "totals": {
                 "cells": self.cells(), "requests": self.requests(), "input_tokens": self.input_tokens(),
                 "output_tokens": output.likely.round() as u64,

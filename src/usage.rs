@@ -1,5 +1,6 @@
 //! What is used: requests, tokens, money.
 
+use crate::cell::Tally;
 use crate::spec::PriceTable;
 
 /// Tokens of a request.
@@ -42,6 +43,15 @@ impl Spent {
     }
 }
 
+/// Requests that may have been billed without an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Doubt {
+    /// How many.
+    pub requests: u64,
+    /// What they have cost at the most.
+    pub most: Spent,
+}
+
 /// What a run has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
@@ -65,5 +75,43 @@ impl Usage {
         self.cached_input_tokens += tokens.cached_input;
         self.output_tokens += tokens.output;
         self.cost_usd += cost_usd;
+    }
+}
+
+/// What one column has used. A request for several columns is shared by them
+/// evenly, as it is by their cells.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ColumnUsage {
+    /// Cells that ended, by state.
+    pub cells: Tally,
+    /// Requests that asked for it, alone or with others.
+    pub requests: u64,
+    /// Its share of the input tokens.
+    pub input_tokens: f64,
+    /// Its share of the output tokens.
+    pub output_tokens: f64,
+    /// Its share of the price, in USD.
+    pub cost_usd: f64,
+}
+
+impl ColumnUsage {
+    /// Adds what else it used.
+    pub fn merge(&mut self, other: &Self) {
+        self.cells.merge(&other.cells);
+        self.requests += other.requests;
+        self.input_tokens += other.input_tokens;
+        self.output_tokens += other.output_tokens;
+        self.cost_usd += other.cost_usd;
+    }
+
+    /// Counts one more request that asked for so many columns, this one among
+    /// them, and how this one's cells ended.
+    pub fn add(&mut self, cells: &Tally, columns: usize, tokens: Tokens, cost_usd: f64) {
+        let share = 1.0 / columns.max(1) as f64;
+        self.cells.merge(cells);
+        self.requests += 1;
+        self.input_tokens += tokens.input as f64 * share;
+        self.output_tokens += tokens.output as f64 * share;
+        self.cost_usd += cost_usd * share;
     }
 }

@@ -153,6 +153,7 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
             "directory": facts.dir(), "entities": entities, "columns": columns, "runs": totals.runs,
             "requests": totals.requests, "input_tokens": totals.input_tokens,
             "output_tokens": totals.output_tokens, "cost_usd": totals.cost_usd,
+            "cost_in_doubt_usd": totals.in_doubt_usd,
         });
         anstream::println!("{all}");
         return Ok(());
@@ -175,6 +176,12 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
         thousands(totals.output_tokens)
     );
     anstream::println!("price     ${:.4}", totals.cost_usd);
+    if totals.in_doubt_usd > 0.0 {
+        anstream::println!(
+            "in doubt  ${:.4} at most, for requests without an answer",
+            totals.in_doubt_usd
+        );
+    }
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use crate::facts::FactsError;
 use crate::generate::Stopped;
 use crate::materialize::MaterializeError;
 use crate::model::{ModelError, SetupError};
+use crate::query::QueryError;
 use crate::spec::problem::Problems;
 use crate::spec::{Draft, ReadError};
 use crate::store::StoreError;
@@ -47,11 +48,17 @@ impl Failure {
         Self::Message { message: message.into(), hint: hint.into(), exit: WRONG_INPUT }
     }
 
+    /// Ctrl-C in the midst of something that leaves nothing behind.
+    pub fn interrupted() -> Self {
+        let message = "interrupted".to_owned();
+        Self::Message { message, hint: String::new(), exit: INTERRUPTED }
+    }
+
     /// Prints it; gives the exit code.
     pub fn print(&self, as_json: bool) -> ExitCode {
         let colour = std::io::stderr().is_terminal();
         match self {
-            Self::Message { message, hint, exit } => {
+            Self::Message { message, hint, .. } => {
                 let (bold, help) = if colour {
                     ("\u{1b}[1;31merror\u{1b}[0m", "\u{1b}[1;36mhelp\u{1b}[0m")
                 } else {
@@ -61,21 +68,31 @@ impl Failure {
                 if !hint.is_empty() {
                     anstream::eprintln!("{help}: {hint}");
                 }
-                if as_json {
-                    anstream::println!(
-                        "{}",
-                        json!({ "event": "error", "message": message, "hint": hint, "exit": exit })
-                    );
-                }
-                ExitCode::from(*exit)
+            }
+            Self::Problems(problems) => anstream::eprintln!("{}", problems.render(colour)),
+        }
+        if as_json {
+            anstream::println!("{}", self.to_json());
+        }
+        ExitCode::from(self.exit())
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> u8 {
+        match self {
+            Self::Message { exit, .. } => *exit,
+            Self::Problems(_) => WRONG_INPUT,
+        }
+    }
+
+    /// As the event `error` of `--json`.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Message { message, hint, exit } => {
+                json!({ "event": "error", "message": message, "hint": hint, "exit": exit })
             }
             Self::Problems(problems) => {
-                anstream::eprintln!("{}", problems.render(colour));
-                if as_json {
-                    let value = json!({ "event": "error", "problems": problems.to_json(), "exit": WRONG_INPUT });
-                    anstream::println!("{value}");
-                }
-                ExitCode::from(WRONG_INPUT)
+                json!({ "event": "error", "problems": problems.to_json(), "exit": WRONG_INPUT })
             }
         }
     }
@@ -175,6 +192,33 @@ impl From<MaterializeError> for Failure {
                 "batches need an endpoint that has the Batch API: `provider = \"openai\"`",
             ),
             MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
+        }
+    }
+}
+
+impl From<QueryError> for Failure {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Store(e) => e.into(),
+            QueryError::Facts(e) => e.into(),
+            QueryError::Setup(e) => e.into(),
+            QueryError::Overrides(e) => e.into(),
+            QueryError::Stopped(why) => {
+                let (message, hint, exit) = stopped(&why);
+                Self::Message { message, hint, exit }
+            }
+            QueryError::Sql(problem) => {
+                let help = problem.help.unwrap_or_default();
+                Self::input(problem.message, help)
+            }
+            QueryError::NoModel => {
+                Self::input(error.to_string(), "name one in [model] of the spec, or with --model")
+            }
+            QueryError::Timeout(_) => Self::input(
+                error.to_string(),
+                "give it longer with --timeout, or ask for less; `hqdl explain` shows the SQL",
+            ),
+            QueryError::Output(_) | QueryError::Runtime(_) => Self::input(error.to_string(), ""),
         }
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::failure::Failure;
-use super::materialize::{exit_of, failure, interrupts, show};
+use super::materialize::{exit_of, failure, show};
 use super::progress::{Progress, thousands};
-use super::{CacheFlags, ModelFlags, Talk, session};
+use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
 use crate::materialize::{Imported, Selection, Way, Work};
 use crate::model;
 
@@ -53,9 +53,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         Work::new(&session.spec, &session.database, &facts, model, &selection)?.by(Way::Kept)?;
     let imported = work.import(&options.files, &command, &listener)?;
     tell(&imported, talk);
-    let mut report = work.materialize(&command, &listener, &interrupts())?;
+    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
+    let mut report = work.materialize(&command, &listener, &interrupt)?;
     report.usage = imported.usage;
     report.asked = imported.asked;
+    report.used(&imported.columns);
     report.reused = report.reused.saturating_sub(imported.asked.total());
     progress.finish();
     let seconds = progress.seconds();

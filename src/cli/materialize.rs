@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::json;
-use tokio::sync::watch;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value as Json, json};
 
-use super::failure::{Failure, INCOMPLETE, INTERRUPTED, stopped};
+use super::failure::{Failure, INCOMPLETE, stopped};
 use super::progress::{Progress, duration, thousands};
-use super::{ModelFlags, Talk, session};
+use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
 use crate::materialize::{Report, Selection, Way, Work, Written};
 use crate::model;
@@ -47,7 +47,7 @@ pub struct SelectionFlags {
     /// Ask only for keys of source rows for which this SQL holds.
     #[arg(long = "where", value_name = "SQL")]
     filter: Option<String>,
-    /// Ask again for a column, whatever is known.
+    /// Ask again for a column, whatever is known; what was left of it is asked by the next run.
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     refresh: Vec<String>,
     /// Ask again for cells that were answered without a value.
@@ -90,7 +90,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         anstream::eprintln!("facts      {}", facts.dir().display());
         anstream::eprintln!("model      {}", work.model_name());
     }
-    let interrupt = interrupts();
+    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     if let Some(dir) = &options.batch_file {
         let written = work.export(dir, &command, &listener, &interrupt)?;
         progress.finish();
@@ -121,6 +121,9 @@ pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
     if talk.json {
         print_json(report, seconds);
     } else if !talk.quiet {
+        if talk.verbose || report.asked.total() > 0 {
+            print_columns(report);
+        }
         print(report, spec, seconds);
     }
 }
@@ -173,27 +176,20 @@ pub fn exit_of(report: &Report) -> u8 {
     if complete { 0 } else { INCOMPLETE }
 }
 
-/// Ctrl-C once: end with everything kept. Twice: end now; what is in flight is lost.
-pub fn interrupts() -> watch::Receiver<bool> {
-    let (send, receive) = watch::channel(false);
-    std::thread::spawn(move || {
-        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-            return;
-        };
-        runtime.block_on(async {
-            if tokio::signal::ctrl_c().await.is_ok() {
-                let _ = send.send(true);
-                anstream::eprintln!("finishing what is in flight; press Ctrl-C again to leave it");
-            }
-            if tokio::signal::ctrl_c().await.is_ok() {
-                std::process::exit(i32::from(INTERRUPTED));
-            }
-        });
-    });
-    receive
-}
-
 fn print_json(report: &Report, seconds: f64) {
+    let columns: Vec<Json> = report
+        .columns
+        .iter()
+        .flatten()
+        .map(|c| {
+            json!({
+                "expansion": c.expansion, "column": c.column, "cells": c.cells.to_json(),
+                "cells_unasked": c.unasked, "cells_asked": c.usage.cells.total(),
+                "requests": c.usage.requests, "input_tokens": c.usage.input_tokens,
+                "output_tokens": c.usage.output_tokens, "cost_usd": c.usage.cost_usd,
+            })
+        })
+        .collect();
     let line = json!({
         "event": "done",
         "cells": report.cells.to_json(),
@@ -203,11 +199,49 @@ fn print_json(report: &Report, seconds: f64) {
         "input_tokens": report.usage.input_tokens,
         "output_tokens": report.usage.output_tokens,
         "cost_usd": report.usage.cost_usd,
+        "in_doubt": {
+            "requests": report.in_doubt.requests, "tokens": report.in_doubt.most.tokens,
+            "cost_usd": report.in_doubt.most.usd,
+        },
         "seconds": seconds,
         "published": report.published,
         "target": report.target,
+        "columns": columns,
     });
     anstream::println!("{line}");
+}
+
+/// How each column stands and what it used, on stderr.
+fn print_columns(report: &Report) {
+    let states: Vec<State> = State::ALL.into_iter().filter(|s| report.cells.get(*s) > 0).collect();
+    let mut header = vec!["expansion", "column"];
+    header.extend(states.iter().map(|s| s.name()));
+    if report.unasked > 0 {
+        header.push("not asked");
+    }
+    header.extend(["requests", "tokens in", "out", "price"]);
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(&header);
+    let number = |n: f64| thousands(n.round() as u64);
+    for c in report.columns.iter().flatten() {
+        let mut row = vec![c.expansion.clone(), c.column.clone()];
+        row.extend(states.iter().map(|s| thousands(c.cells.get(*s))));
+        if report.unasked > 0 {
+            row.push(thousands(c.unasked));
+        }
+        row.push(thousands(c.usage.requests));
+        row.push(number(c.usage.input_tokens));
+        row.push(number(c.usage.output_tokens));
+        row.push(if report.priced { format!("${:.4}", c.usage.cost_usd) } else { "?".to_owned() });
+        table.add_row(row);
+    }
+    for at in 2..header.len() {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    anstream::eprintln!("{table}");
 }
 
 fn print(report: &Report, spec: &Spec, seconds: f64) {
@@ -254,5 +288,16 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
         "unknown (no `price` in [model])".to_owned()
     };
     anstream::println!("price      {price}");
+    if report.in_doubt.requests > 0 {
+        let most = if report.priced {
+            format!("${:.4}", report.in_doubt.most.usd)
+        } else {
+            format!("{} tokens", thousands(report.in_doubt.most.tokens))
+        };
+        anstream::println!(
+            "in doubt   {most} at most, for {} requests that ended without an answer",
+            thousands(report.in_doubt.requests)
+        );
+    }
     anstream::println!("time       {}", duration(seconds));
 }

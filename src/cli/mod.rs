@@ -3,14 +3,22 @@
 
 mod cache;
 mod check;
+mod explain;
 mod failure;
 mod import;
 mod init;
+mod input;
+mod interrupt;
+mod log;
 mod materialize;
+mod meta;
 mod overrides;
 mod plan;
 mod progress;
+mod query;
+mod rows;
 mod session;
+mod table;
 mod why;
 
 use std::path::PathBuf;
@@ -28,6 +36,10 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     talk: Talk,
+    /// Write what is done, step by step, to the end of a file; `RUST_LOG` says how much [default:
+    /// hqdl=debug].
+    #[arg(long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE")]
+    log: Option<PathBuf>,
 }
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no value, 2 wrong input, \
@@ -59,6 +71,10 @@ enum Command {
     Materialize(materialize::Options),
     /// Take in the answers of batches that were run elsewhere, and publish them.
     Import(import::Options),
+    /// Run a query; ask the model what its calls lack, once.
+    Query(query::Options),
+    /// Print how a query would be run: routes, SQL, demand, price; ask nothing.
+    Explain(explain::Options),
     /// Tell where a published cell came from.
     Why(why::Options),
     /// Say what a cell is, whatever the model says.
@@ -124,12 +140,18 @@ enum ProviderFlag {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Err(failure)) = cli.log.as_deref().map(log::start) {
+        return failure.print(cli.talk.json);
+    }
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), process = std::process::id(), "begins");
     let ended = match cli.command {
         Command::Init(options) => init::run(&options, cli.talk),
         Command::Check(options) => check::run(&options, cli.talk),
         Command::Plan(options) => plan::run(&options, cli.talk),
         Command::Materialize(options) => materialize::run(&options, cli.talk),
         Command::Import(options) => import::run(&options, cli.talk),
+        Command::Query(options) => query::run(&options, cli.talk),
+        Command::Explain(options) => explain::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),

@@ -11,7 +11,7 @@ use super::{ModelFlags, Talk, progress, session};
 use crate::facts::Reason;
 use crate::materialize::{Way, Work};
 use crate::model;
-use crate::plan::Plan;
+use crate::plan::{Plan, Room};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -22,12 +22,15 @@ pub struct Options {
     /// What it takes through the Batch API.
     #[arg(long)]
     batch: bool,
+    /// USD that the run may spend.
+    #[arg(long, value_name = "USD")]
+    budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let session = session::open(&options.spec, &options.flags, None)?;
+    let session = session::open(&options.spec, &options.flags, options.budget)?;
     session::warn(&session.warnings, talk);
     let facts = session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()))?;
     let model = model::for_planning(&session.spec)?;
@@ -100,6 +103,10 @@ fn print(plan: &Plan, model: &str, batch: bool) {
         );
     } else {
         anstream::println!("price     unknown: set `price` in [model]");
+    }
+    if plan.room != Room::default() {
+        let enough = || "enough, even for the most".to_owned();
+        anstream::println!("budget    {}", plan.warning().unwrap_or_else(enough));
     }
     let about = if batch { "within" } else { "about" };
     anstream::println!("time      {about} {}", progress::duration(plan.seconds));

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use crate::usage::Usage;
 
 /// How often plain lines are printed.
 const LINE_EVERY: Duration = Duration::from_secs(5);
+/// How many failed requests are told one by one.
+const FAILURES_TOLD: u64 = 3;
 
 /// A listener that shows a run, and the handle that ends the show.
 pub struct Progress {
@@ -59,6 +62,25 @@ impl Progress {
             show(event, &mut state, &bar, drawn, talk);
         });
         (progress, listener)
+    }
+
+    /// Shows a query: a line when a pass must ask, on a terminal alone, since
+    /// rows are what is waited for; what fails is told anywhere.
+    pub fn of_passes(talk: Talk) -> Listener {
+        let shown = !talk.quiet && std::io::stderr().is_terminal();
+        let failed = AtomicU64::new(0);
+        Arc::new(move |event: &Event| match event {
+            Event::Begin { expansion, cells } if shown => {
+                anstream::eprintln!("asking for {} values ({expansion})", thousands(*cells));
+            }
+            Event::Failed(message)
+                if !talk.quiet && failed.fetch_add(1, Ordering::Relaxed) < FAILURES_TOLD =>
+            {
+                anstream::eprintln!("a request failed: {message}");
+            }
+            Event::Warning(message) if !talk.quiet => anstream::eprintln!("note: {message}"),
+            _ => {}
+        })
     }
 
     /// Ends the show; the bar stays where it was.
@@ -153,7 +175,7 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
             state.failed += 1;
             if talk.json {
                 anstream::println!("{}", json!({ "event": "failed", "message": message }));
-            } else if !talk.quiet && state.failed <= 3 {
+            } else if !talk.quiet && state.failed <= FAILURES_TOLD {
                 bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
             }
         }

@@ -24,7 +24,16 @@ pub struct Session {
 
 /// Reads and checks a spec; flags win over it.
 pub fn open(path: &Path, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
-    let mut draft = Draft::read(path)?;
+    checked(Draft::read(path)?, flags, budget)
+}
+
+/// A database without a spec: no expansions, and the model that flags name.
+pub fn bare(database: &Path, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
+    let database = Database::open(database)?;
+    checked(Draft::bare(database.path().to_owned()), flags, budget)
+}
+
+fn checked(mut draft: Draft, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
     apply(&mut draft, flags);
     if budget.is_some() {
         draft.file.limits.budget_usd = budget;

@@ -2,6 +2,8 @@
 //! as often as the rules say, and then the parcel is closed. Killed on the way,
 //! the same is done again, and what was kept is known.
 
+use tracing::info;
+
 use super::Dispatch;
 use super::form::{self, Readers, cut};
 use super::read::{Lines, Sink};
@@ -71,6 +73,7 @@ impl Dispatch<'_, '_> {
             self.give_up(&request, &why).await?;
         }
         journal().close(parcel.id, &batch.status)?;
+        info!(batch = batch.id, status = batch.status, ?lines, "a batch is collected");
         (self.readers.listener)(&Event::Collected {
             batch: batch.id.clone(),
             status: batch.status.clone(),
@@ -109,8 +112,8 @@ impl Dispatch<'_, '_> {
                 input_tokens: request.worst.tokens,
                 ..self.record(&request)?
             };
-            let settles = Some(request.id);
-            let batch = crate::facts::Batch { completion: record, settles, ..Default::default() };
+            let answers = Some(request.id);
+            let batch = crate::facts::Batch { completion: record, answers, ..Default::default() };
             self.readers.writer.keep(batch).await?;
         }
         (self.readers.listener)(&Event::Warning(format!(

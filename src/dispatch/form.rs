@@ -14,7 +14,7 @@ use crate::model::Model;
 use crate::model::budget::Budget;
 use crate::plan::{Cut, Gap};
 use crate::spec::{Expansion, Format, PriceTable, Reuse};
-use crate::usage::Usage;
+use crate::usage::{ColumnUsage, Usage};
 
 /// What prompts and answers of an expansion hang on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Form {
     /// The most tokens an answer may have.
     pub max_output: u64,
 }
+
+/// What one column used: its expansion, its name, and how much.
+pub type ColumnUsed = (String, String, ColumnUsage);
 
 /// Who reads the answers: a context for each form, made when it is needed.
 pub struct Readers<'f> {
@@ -81,6 +84,7 @@ impl<'f> Readers<'f> {
         })?;
         let wanted = Wanted::new(&journal, &form_of.expansion, &form_of.model, form_of.reuse)?;
         drop(journal);
+        let columns = vec![ColumnUsage::default(); form_of.expansion.columns.len()];
         let context = Arc::new(Context {
             packing: Packing::new(form_of.expansion.rows_per_request),
             expansion: Arc::new(form_of.expansion),
@@ -98,6 +102,7 @@ impl<'f> Readers<'f> {
             concurrency: 1,
             listener: Arc::clone(&self.listener),
             usage: Arc::clone(&self.usage),
+            columns: Mutex::new(columns),
             interrupt: watch::channel(false).1,
             frames: Mutex::default(),
             failures: 0.into(),
@@ -107,6 +112,20 @@ impl<'f> Readers<'f> {
         });
         made.insert((form, run), Arc::clone(&context));
         Ok(context)
+    }
+
+    /// What the columns used of which answers were read.
+    #[must_use]
+    pub fn used(&self) -> Vec<ColumnUsed> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        for context in made.values() {
+            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner);
+            let columns = context.expansion.columns.iter().zip(used.iter());
+            let name = &context.expansion.name;
+            all.extend(columns.map(|(c, used)| (name.clone(), c.name.clone(), *used)));
+        }
+        all
     }
 }
 

@@ -27,8 +27,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tracing::debug;
 
-use self::form::Readers;
+use self::form::{ColumnUsed, Readers};
 use self::pack::{Made, Packer, Purse};
 use self::send::{interrupted, stopped};
 use crate::facts::{Facts, FactsError, Parcel, Stage};
@@ -96,7 +97,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub async fn recover(mut self) -> Result<Unsent, Stopped> {
+    pub async fn recover(&mut self) -> Result<Unsent, Stopped> {
         let forgotten = self.facts().journal().forget_unsent(&self.spec)?;
         self.unsent = forgotten.into_iter().map(|p| (p.token, p.input_file)).collect();
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -125,7 +126,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         }
         // What is to be asked again is missing, and is asked with all that is.
         self.facts().journal().forget_unsent(&self.spec)?;
-        Ok(self.unsent)
+        Ok(std::mem::take(&mut self.unsent))
     }
 
     /// Sends everything that waits and collects it, round by round, until
@@ -204,6 +205,12 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         Ok(files)
     }
 
+    /// What the columns used of which answers came.
+    #[must_use]
+    pub fn used(&self) -> Vec<ColumnUsed> {
+        self.readers.used()
+    }
+
     fn facts(&self) -> &'f Facts {
         self.readers.facts
     }
@@ -240,7 +247,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
 
     /// What may still be spent, from the journal alone.
     fn purse(&self) -> Result<Purse, FactsError> {
-        let (caps, committed) = allowance(&self.facts().journal(), &self.limits, self.run)?;
+        let (caps, committed) = allowance(&self.facts().journal(), &self.limits, Some(self.run))?;
         Ok(Purse { caps, committed })
     }
 
@@ -266,6 +273,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             }
             Err(error) => return Err(stopped(error)),
         };
+        debug!(batch = batch.id, status = batch.status, "a batch is looked at");
         (self.readers.listener)(&Event::Polled {
             batch: batch.id.clone(),
             status: batch.status.clone(),

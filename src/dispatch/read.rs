@@ -165,7 +165,8 @@ impl Readers<'_> {
                 cut: &cut,
                 frame: &frame,
                 attempt: request.attempt,
-                settles: Some(request.id),
+                note: None,
+                answers: Some(request.id),
             };
             let again = context.take_in(asked, record, reply).await?;
             Ok((request.form, again))

@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tracing::info;
+
 use super::Dispatch;
 use crate::facts::{Parcel, Stage};
 use crate::generate::{Event, Stopped};
@@ -32,6 +34,7 @@ impl Dispatch<'_, '_> {
             Ok(batch) => {
                 self.opened(parcel, &batch)?;
                 let _ = std::fs::remove_file(path);
+                info!(batch = batch.id, requests = parcel.requests, "a batch is submitted");
                 (self.readers.listener)(&Event::Submitted {
                     batch: batch.id,
                     requests: parcel.requests,

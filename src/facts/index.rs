@@ -15,7 +15,7 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// How far the index has followed the journal. No entity begins with a NUL.
 const HEAD: &[u8] = b"\0head";
 /// Layout of the records; another number means: make them again.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 
 /// A fact: an answer, what it answers, and where it came from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub struct Fact {
     pub list: Option<u32>,
     /// The completion it came from, by its id in the journal.
     pub completion: i64,
+    /// The last completion that was asked for it; a later one than it came from
+    /// when that brought nothing better.
+    pub asked: i64,
     /// State, value, raw words and repairs.
     pub answer: Answer,
 }
@@ -55,6 +58,8 @@ impl Record {
         let error = new == State::Error && old != State::Error;
         if !worse && !error {
             *kept = fact;
+        } else if !error {
+            kept.asked = fact.completion;
         }
     }
 }

@@ -10,7 +10,7 @@ use super::index::Fact;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Fingerprint, ListHash, Meaning};
 use crate::store::{self, migrate, now};
-use crate::usage::Spent;
+use crate::usage::{Doubt, Spent};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,55 +109,72 @@ impl Journal {
     }
 
     /// Goes on with the last run of a spec when that one never ended (it was
-    /// killed), else begins one; with what it has spent.
+    /// killed, or has batches under way), else begins one; with what was in
+    /// flight when any run was killed.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Spent), FactsError> {
-        let unfinished: Option<i64> = self.run(|c| {
+    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError> {
+        let left = self.take_stock()?;
+        match self.unfinished(spec)? {
+            Some(unfinished) => Ok((unfinished, left)),
+            None => Ok((self.begin(command, spec)?, left)),
+        }
+    }
+
+    /// The last run of a spec when that one never ended.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError> {
+        self.run(|c| {
             c.query_row(
                 "SELECT id FROM run WHERE id = (SELECT max(id) FROM run WHERE spec = ?1) AND ended_at IS NULL",
                 [spec],
                 |r| r.get(0),
             )
             .optional()
-        })?;
-        let Some(run) = unfinished else {
-            return Ok((self.begin(command, spec)?, Spent::default()));
-        };
-        Ok((run, self.spent(run)?))
+        })
     }
 
-    /// What a run has spent.
+    /// What a run has spent, and what it may have spent without an answer. What
+    /// its batches under way may cost is not in it ([`Journal::reserved`]).
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn spent(&self, run: i64) -> Result<Spent, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0), coalesce(sum(input_tokens + output_tokens), 0)
-                 FROM completion WHERE run = ?1",
+                "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
+                   SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
+                   FROM completion WHERE run = ?1
+                   UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
+                 )",
                 [run],
                 |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
             )
         })
     }
 
-    /// USD spent since midnight, UTC.
+    /// USD spent since midnight, UTC, and what may have been spent without an
+    /// answer.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn spent_today(&self) -> Result<f64, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0) FROM completion WHERE asked_at >= ?1",
+                "SELECT coalesce(sum(cost_usd), 0.0) FROM (
+                   SELECT cost_usd FROM completion WHERE asked_at >= ?1
+                   UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
+                 )",
                 [now().get(..10).unwrap_or_default()],
                 |r| r.get(0),
             )
         })
     }
 
-    /// Ends a run.
+    /// Ends a run, in which nothing is in flight any more.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
@@ -167,6 +184,7 @@ impl Journal {
             Outcome::Interrupted => "interrupted",
             Outcome::Stopped => "stopped",
         };
+        self.forget_unsent_notes(run)?;
         self.run(|c| {
             c.execute(
                 "UPDATE run SET ended_at = ?2, outcome = ?3 WHERE id = ?1",
@@ -371,7 +389,8 @@ impl Journal {
         self.run(|c| {
             c.query_row(
                 "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
-                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0)
+                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
+                        (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
                  FROM completion WHERE content IS NOT NULL",
                 [],
                 |r| {
@@ -381,6 +400,7 @@ impl Journal {
                         input_tokens: r.get(2)?,
                         output_tokens: r.get(3)?,
                         cost_usd: r.get(4)?,
+                        in_doubt_usd: r.get(5)?,
                     })
                 },
             )
@@ -414,6 +434,8 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Price in USD.
     pub cost_usd: f64,
+    /// What requests without an answer may have cost, in USD.
+    pub in_doubt_usd: f64,
 }
 
 fn intern(
@@ -454,6 +476,7 @@ fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
         list: id(1),
         model,
         completion,
+        asked: completion,
         answer: Answer {
             state: State::from_name(cell.get(2)?.as_str()?)?,
             value: cell.get(3).map_or(CellValue::Nothing, CellValue::from_json),

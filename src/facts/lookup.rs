@@ -134,30 +134,32 @@ impl Wanted {
         Ok(Self { model: journal.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
     }
 
-    /// Asks again for a column: facts of completions up to `before` no longer hold.
+    /// Asks again for a column: facts asked for up to the completion `before` no
+    /// longer hold.
     pub fn refresh(&mut self, column: usize, before: i64) {
         if let Some(column) = self.columns.get_mut(column) {
             column.refresh_before = Some(before);
         }
     }
 
-    /// Asks again for every cell without a value that was answered up to `before`.
-    pub fn retry(&mut self, before: i64) {
-        for column in &mut self.columns {
+    /// Asks again for a column's cells without a value that were asked up to
+    /// `before`.
+    pub fn retry(&mut self, column: usize, before: i64) {
+        if let Some(column) = self.columns.get_mut(column) {
             column.retry_before = Some(before);
         }
+    }
+
+    /// A column's meaning, by its id in the journal.
+    #[must_use]
+    pub fn meaning(&self, column: usize) -> Option<u32> {
+        self.columns.get(column).map(|c| c.meaning)
     }
 
     /// The checker of a column.
     #[must_use]
     pub fn checker(&self, column: usize) -> Option<&Checker> {
         self.columns.get(column).map(|c| &c.checker)
-    }
-
-    /// What a column means, by its id in the journal.
-    #[must_use]
-    pub fn meaning(&self, column: usize) -> Option<u32> {
-        self.columns.get(column).map(|c| c.meaning)
     }
 
     /// A fact about a column, from an answer.
@@ -169,8 +171,15 @@ impl Wanted {
             model: self.model,
             list: wanted.list,
             completion: 0,
+            asked: 0,
             answer,
         })
+    }
+
+    /// Whether a fact is about a column, as it is asked for now.
+    #[must_use]
+    pub fn means(&self, column: usize, fact: &Fact) -> bool {
+        self.columns.get(column).is_some_and(|wanted| wanted.meaning == fact.meaning)
     }
 
     /// Whether a column's cell is known.
@@ -225,10 +234,10 @@ impl WantedColumn {
         if state == State::Error {
             return Some(Reason::Failed);
         }
-        if self.refresh_before.is_some_and(|before| fact.completion <= before) {
+        if self.refresh_before.is_some_and(|before| fact.asked <= before) {
             return Some(Reason::Refreshed);
         }
-        if !state.shows() && self.retry_before.is_some_and(|before| fact.completion <= before) {
+        if !state.shows() && self.retry_before.is_some_and(|before| fact.asked <= before) {
             return Some(Reason::Retried);
         }
         if fact.list != self.list {

@@ -17,6 +17,8 @@ pub mod journal;
 pub mod lookup;
 pub mod parcels;
 pub mod requests;
+mod reservations;
+pub mod rounds;
 pub mod transfer;
 mod writer;
 

@@ -103,6 +103,7 @@ impl Facts {
                 model: completion.model,
                 list: line.list.map(|hash| journal.value_list(&hash)).transpose()?,
                 completion: 0,
+                asked: 0,
                 answer: line.answer,
             };
             // What is known and newer stays.

@@ -4,13 +4,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
+use tracing::debug;
 
 use super::FactsError;
 use super::index::{Fact, Index};
 use super::journal::{Completion, Journal};
 use crate::key::Entity;
+use crate::usage::Spent;
 
 /// Batches that may wait; a sender waits when there are more.
 const QUEUE: usize = 256;
@@ -22,12 +25,24 @@ pub struct Batch {
     pub completion: Completion,
     /// The facts, by entity; their completion is filled in here.
     pub facts: Vec<(Entity, Vec<Fact>)>,
+    /// What was reserved for the request, if it was noted; settled by this.
+    pub settles: Option<i64>,
     /// The request of a parcel that this answers: settled in the same
     /// transaction, so that no answer is ever taken twice.
-    pub settles: Option<i64>,
+    pub answers: Option<i64>,
 }
 
-type Job = (Batch, oneshot::Sender<Result<(), FactsError>>);
+type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
+
+/// What the thread is asked to do.
+enum Job {
+    /// Keep a batch.
+    Keep(Box<Batch>, Reply<()>),
+    /// Note what a request of a run may cost.
+    Reserve(i64, Spent, Reply<i64>),
+    /// A request ended without an answer; whether it may have been billed.
+    End { reservation: i64, in_doubt: bool },
+}
 
 /// Handle of the writing thread.
 pub struct Writer {
@@ -47,16 +62,8 @@ impl Writer {
                         Err(_) => break,
                     }
                 }
-                let (batches, replies): (Vec<Batch>, Vec<_>) = waiting.into_iter().unzip();
                 let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
-                let kept = keep(&journal, &index, batches);
-                drop(journal);
-                for reply in replies {
-                    let _ = reply.send(match &kept {
-                        Ok(()) => Ok(()),
-                        Err(error) => Err(again(error)),
-                    });
-                }
+                work(&journal, &index, waiting);
             }
         });
         Self { jobs: Some(jobs), thread: Some(thread) }
@@ -68,12 +75,40 @@ impl Writer {
     /// [`FactsError`] when it could not be kept.
     pub async fn keep(&self, batch: Batch) -> Result<(), FactsError> {
         let (reply, kept) = oneshot::channel();
-        let gone = || FactsError::Journal {
-            path: "journal.sqlite".into(),
-            message: "its writer has ended".to_owned(),
-        };
-        self.jobs.as_ref().ok_or_else(gone)?.send((batch, reply)).await.map_err(|_| gone())?;
+        self.send(Job::Keep(Box::new(batch), reply)).await?;
         kept.await.map_err(|_| gone())?
+    }
+
+    /// Notes what a request may cost at the worst, before it leaves; returns the
+    /// note's id. The note outlives a process that is killed (of a power cut it
+    /// is not safe: it is not worth a disk's flush).
+    ///
+    /// # Errors
+    /// [`FactsError`] when it could not be noted.
+    pub async fn reserve(&self, run: i64, worst: Spent) -> Result<i64, FactsError> {
+        let (reply, noted) = oneshot::channel();
+        self.send(Job::Reserve(run, worst, reply)).await?;
+        noted.await.map_err(|_| gone())?
+    }
+
+    /// Says that a request ended without an answer. Its note is taken out, or
+    /// stands when the request may have been billed.
+    ///
+    /// # Errors
+    /// [`FactsError`] when nobody writes any more.
+    pub async fn end(&self, reservation: i64, in_doubt: bool) -> Result<(), FactsError> {
+        self.send(Job::End { reservation, in_doubt }).await
+    }
+
+    async fn send(&self, job: Job) -> Result<(), FactsError> {
+        self.jobs.as_ref().ok_or_else(gone)?.send(job).await.map_err(|_| gone())
+    }
+}
+
+fn gone() -> FactsError {
+    FactsError::Journal {
+        path: "journal.sqlite".into(),
+        message: "its writer has ended".to_owned(),
     }
 }
 
@@ -86,6 +121,69 @@ impl Drop for Writer {
     }
 }
 
+/// Does what is waiting: first the notes, for which requests wait that have not
+/// left yet, then the batches.
+fn work(journal: &Journal, index: &Index, waiting: Vec<Job>) {
+    let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    for job in waiting {
+        match job {
+            Job::Keep(batch, reply) => {
+                batches.push(*batch);
+                kept_for.push(reply);
+            }
+            note => notes.push(note),
+        }
+    }
+    if !notes.is_empty() {
+        note(journal, notes);
+    }
+    if batches.is_empty() {
+        return;
+    }
+    let kept = keep(journal, index, batches);
+    for reply in kept_for {
+        let _ = reply.send(match &kept {
+            Ok(()) => Ok(()),
+            Err(error) => Err(again(error)),
+        });
+    }
+}
+
+/// Writes notes of reservations in one transaction, without a flush.
+fn note(journal: &Journal, notes: Vec<Job>) {
+    let error = |e: rusqlite::Error| journal.error(&e);
+    let mut reserved = Vec::new();
+    let write = || -> rusqlite::Result<()> {
+        journal.connection().execute_batch("PRAGMA synchronous = NORMAL")?;
+        let transaction = journal.connection().unchecked_transaction()?;
+        for job in notes {
+            match job {
+                Job::Reserve(run, worst, reply) => {
+                    reserved.push((journal.reserve(run, worst), reply));
+                }
+                Job::End { reservation, in_doubt: true } => journal.leave_in_doubt(reservation)?,
+                Job::End { reservation, in_doubt: false } => journal.release(reservation)?,
+                Job::Keep(..) => {}
+            }
+        }
+        transaction.commit()
+    };
+    let written = write();
+    let flushing = journal.connection().execute_batch("PRAGMA synchronous = FULL");
+    let written = written.and(flushing).map_err(error);
+    debug!(reserved = reserved.len(), "the journal notes reservations");
+    for (noted, reply) in reserved {
+        let noted = match &written {
+            Ok(()) => noted.map_err(error),
+            Err(failed) => Err(again(failed)),
+        };
+        if let Err(Ok(unwanted)) = reply.send(noted) {
+            // Whoever wanted to ask has gone meanwhile, and asks nothing.
+            let _ = journal.release(unwanted);
+        }
+    }
+}
+
 /// Commits batches to the journal, then to the index.
 pub(super) fn keep(
     journal: &Journal,
@@ -94,20 +192,27 @@ pub(super) fn keep(
 ) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
     let transaction = journal.connection().unchecked_transaction().map_err(error)?;
+    let (began, completions) = (Instant::now(), batches.len());
     let mut head = None;
     let mut facts = Vec::new();
     for batch in batches {
         let completion = journal.insert_completion(&batch.completion).map_err(error)?;
-        if let Some(request) = batch.settles {
+        if let Some(reservation) = batch.settles {
+            journal.release(reservation).map_err(error)?;
+        }
+        if let Some(request) = batch.answers {
             super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
         }
         for (entity, mut of_entity) in batch.facts {
-            of_entity.iter_mut().for_each(|f| f.completion = completion);
+            for fact in &mut of_entity {
+                (fact.completion, fact.asked) = (completion, completion);
+            }
             head = Some(journal.insert_answer(completion, &entity, &of_entity).map_err(error)?);
             facts.push((entity, of_entity));
         }
     }
     transaction.commit().map_err(error)?;
+    debug!(completions, entities = facts.len(), took = ?began.elapsed(), "the journal commits");
     match head {
         Some(head) => index.merge(facts, head),
         None => Ok(()),

@@ -2,17 +2,19 @@
 //! on this thread, the requests on the runtime's.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
+use tracing::info;
 
 use super::run::Run;
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Work};
 use crate::generate::{self, Context, Event, Packing, Stopped};
-use crate::model::budget::{Budget, allowance};
-use crate::plan::{Batcher, ColumnPlan, Cut, Gap};
+use crate::model::budget::Budget;
+use crate::plan::{Batcher, Cut, Gap};
 use crate::store::keys::{KeyRow, Keys};
+use crate::usage::ColumnUsage;
 
 impl Work<'_> {
     /// Asks for all that is missing, request by request.
@@ -23,9 +25,9 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let allowance = allowance(&self.facts.journal(), &self.spec.limits, run.id);
-        let budget = match allowance {
-            Ok((caps, gone)) => Arc::new(Budget::new(caps, gone)),
+        let budget = Budget::of_run(&self.facts.journal(), &self.spec.limits, run.id);
+        let budget = match budget {
+            Ok(budget) => Arc::new(budget),
             Err(error) => {
                 report.failed = Some(error.into());
                 return;
@@ -33,11 +35,18 @@ impl Work<'_> {
         };
         let reached = Arc::new(AtomicBool::new(false));
         for (n, survey) in surveys.iter().enumerate() {
-            let cells = survey.plan.columns.iter().map(ColumnPlan::cells).sum();
+            let cells = survey.missing();
             if cells == 0 {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
+            info!(
+                run = run.id,
+                expansion = expansion.name,
+                cells,
+                model = self.model.name(),
+                "asks"
+            );
             (run.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
             let context = Arc::new(Context {
                 expansion: Arc::new(expansion.clone()),
@@ -53,6 +62,7 @@ impl Work<'_> {
                 concurrency: self.spec.limits.concurrency as usize,
                 listener: Arc::clone(&run.listener),
                 usage: Arc::clone(&run.usage),
+                columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
                 interrupt: interrupt.clone(),
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
@@ -62,7 +72,7 @@ impl Work<'_> {
                 tokenizer: OnceLock::new(),
             });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
-            let generating = run.runtime.spawn(generate::generate(context, cuts));
+            let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
             let walked = self.walk(n, &survey.keys, &mut |cut| {
                 send.blocking_send(cut).map_err(|_| Halt::Closed)
@@ -74,10 +84,15 @@ impl Work<'_> {
                 Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
             }
             report.failed = walked.err();
+            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let names = expansion.columns.iter().map(|c| c.name.clone());
+            let of = |(name, used)| (expansion.name.clone(), name, used);
+            report.asked(&names.zip(used).map(of).collect::<Vec<_>>());
             if report.stopped.is_some() || report.failed.is_some() {
                 break;
             }
         }
+        report.in_doubt = budget.in_doubt();
     }
 
     /// Gives the gaps of an expansion, batch by batch.

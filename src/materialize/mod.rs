@@ -8,31 +8,38 @@
 mod digest;
 mod fill;
 mod parcels;
+mod report;
+mod room;
+mod rounds;
 mod run;
+mod shots;
 mod survey;
 
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tracing::info;
 
 use self::digest::Digest;
 pub use self::parcels::{Imported, Written};
+pub use self::report::{ColumnReport, Report};
+use self::rounds::Round;
+pub use self::run::Way;
 use self::survey::{Survey, orphans};
-use crate::cell::{State, Tally};
+use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::{Model, SetupError};
 use crate::overrides::{Overrides, OverridesError};
-use crate::plan::{ColumnPlan, Plan};
+use crate::plan::Plan;
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
-use crate::usage::Usage;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -81,48 +88,9 @@ pub struct Selection {
     pub retry_failed: bool,
 }
 
-/// How what is missing is asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Way {
-    /// Request by request.
-    #[default]
-    Live,
-    /// Through the Batch API, which answers within a day.
-    Batch,
-    /// Not at all: what is known is published.
-    Kept,
-}
-
-/// What a run did.
-#[derive(Debug, Default)]
-pub struct Report {
-    /// All cells of the expansions, by state.
-    pub cells: Tally,
-    /// Cells that were known before.
-    pub reused: u64,
-    /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
-    pub unasked: u64,
-    /// What was used.
-    pub usage: Usage,
-    /// Whether there is a price.
-    pub priced: bool,
-    /// The published tables and views.
-    pub target: PathBuf,
-    /// Whether anything had to be published.
-    pub published: bool,
-    /// Why the run ended before its end.
-    pub stopped: Option<Arc<Stopped>>,
-    /// Why what is known could not be published; it is kept all the same.
-    pub failed: Option<MaterializeError>,
-    /// Cells this run asked for, by how they ended.
-    pub asked: Tally,
-    /// Why a request failed, the last time one did.
-    pub last_error: Option<String>,
-}
-
 /// A spec with everything a run needs: its database, its facts, its model.
 pub struct Work<'w> {
-    spec: &'w Spec,
+    spec: Cow<'w, Spec>,
     database: &'w Database,
     facts: &'w Facts,
     model: Arc<dyn Model>,
@@ -130,6 +98,8 @@ pub struct Work<'w> {
     /// Columns selected, for each expansion.
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
+    /// What is asked again.
+    rounds: Vec<Round>,
     overrides: Overrides,
     way: Way,
     /// Whether any batch at all is under way.
@@ -167,22 +137,15 @@ impl<'w> Work<'w> {
             })
             .collect();
         let journal = facts.journal();
-        let last = journal.last_completion()?;
-        let mut wanted = Vec::new();
-        for expansion in &spec.expansions {
+        let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
+        for (n, expansion) in spec.expansions.iter().enumerate() {
             let mut w = Wanted::new(&journal, expansion, model.name(), spec.model.reuse)?;
-            selection
-                .refresh
-                .iter()
-                .filter_map(|n| expansion.column(n))
-                .for_each(|c| w.refresh(c, last));
-            if selection.retry_failed {
-                w.retry(last);
-            }
+            rounds.extend(rounds::of(&journal, spec, n, &mut w, selection)?);
             wanted.push(Arc::new(w));
         }
         drop(journal);
         let overrides = Overrides::read(spec)?;
+        let spec = shots::with_overrides(spec, database, &overrides)?;
         Ok(Self {
             spec,
             database,
@@ -191,6 +154,7 @@ impl<'w> Work<'w> {
             selection,
             columns,
             wanted,
+            rounds,
             overrides,
             way: Way::Live,
             parcels: Cell::new(false),
@@ -222,7 +186,7 @@ impl<'w> Work<'w> {
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
         let tokenizer = Tokenizer::of(&self.spec.model.name);
         let mut plan = Plan { counted: tokenizer.is_exact(), ..Plan::default() };
-        let mut warnings = Vec::new();
+        let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let mut survey = self.survey(n, Some(tokenizer))?;
@@ -237,20 +201,19 @@ impl<'w> Work<'w> {
             if let Some(target) = &target {
                 survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
             }
-            if survey.under_way > 0 {
+            if survey.under_way() > 0 {
                 warnings.push(format!(
                     "{}: {} cells are asked for by batches under way and are not counted",
-                    expansion.name, survey.under_way
+                    expansion.name,
+                    survey.under_way()
                 ));
             }
-            plan.expansions.push(survey.plan);
+            plan.expansions.push(survey.plan.clone());
+            surveys.push(survey);
         }
-        let instant = self.spec.model.provider == Provider::Replay;
-        let price = self.spec.model.price.as_ref();
-        match self.way {
-            Way::Batch => plan.batch(price, &self.spec.limits),
-            _ => plan.price(price, &self.spec.limits, instant),
-        }
+        warnings.extend(self.rounds_gone_on_with(&surveys));
+        warnings.extend(self.overrides.warnings.iter().cloned());
+        self.price(&mut plan)?;
         Ok((plan, warnings))
     }
 
@@ -269,7 +232,7 @@ impl<'w> Work<'w> {
         let mut report = Report {
             priced: self.spec.model.price.is_some(),
             target: self.spec.target().clone(),
-            ..Report::default()
+            ..Report::of(&self.spec)
         };
         let mut run = self.recover(command, listener, interrupt, &mut report)?;
         let mut surveys = Vec::new();
@@ -281,33 +244,37 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
-        let under_way: u64 = surveys.iter().map(|s| s.under_way).sum();
+        let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
         if under_way > 0 && self.way == Way::Live {
             listener(&Event::Warning(format!(
                 "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
             )));
         }
+        let said = self.rounds_gone_on_with(&surveys);
+        for said in said.iter().chain(&self.overrides.warnings) {
+            listener(&Event::Warning(said.clone()));
+        }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
-        let missing: u64 =
-            surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
+        let missing: u64 = surveys.iter().map(Survey::missing).sum();
         let ask = report.stopped.is_none()
             && match self.way {
                 Way::Live => missing > 0,
                 Way::Batch => missing > 0 || under_way > 0,
                 Way::Kept => false,
             };
+        if !ask && missing == 0 {
+            self.end_rounds(&surveys, &report)?;
+        }
         if !ask && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys)) {
-            surveys.iter().for_each(|s| {
-                report.cells.merge(&s.cells);
-                report.unasked += s.unasked;
-            });
-            report.unasked += missing;
+            report.as_surveyed(&surveys);
             self.end(run, &mut report);
             return Ok(report);
         }
         // Before anything is paid for.
         target.try_writing()?;
         if ask {
+            surveys = self.warn_of_budget(surveys, listener)?;
+            self.begin_rounds(&surveys)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
             let run = match &mut run {
@@ -318,6 +285,9 @@ impl<'w> Work<'w> {
                 Way::Batch => self.send(run, &surveys, interrupt, &mut report),
                 _ => self.fill(run, &surveys, interrupt, &mut report),
             }
+            if let Err(error) = self.end_rounds(&surveys, &report) {
+                report.failed.get_or_insert(error.into());
+            }
         }
         self.end(run, &mut report);
         // A run that brought nothing has nothing to show; what stands may be
@@ -327,12 +297,7 @@ impl<'w> Work<'w> {
             && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
-            surveys.iter().for_each(|s| {
-                report.cells.merge(&s.cells);
-                report.unasked += s.unasked;
-            });
-            report.cells.merge(&report.asked.clone());
-            report.unasked += missing - report.asked.total().min(missing);
+            report.as_surveyed(&surveys);
             listener(&Event::Warning(
                 "nothing was answered, so the tables stay as they were".to_owned(),
             ));
@@ -346,7 +311,7 @@ impl<'w> Work<'w> {
     /// Whether everything stands in a database as the surveys found it.
     fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
         let same = |(e, s): (&Expansion, &Survey<'_>)| {
-            db.is_published(e, &s.digest.text(self.spec, self.model.name(), e))
+            db.is_published(e, &s.digest.text(&self.spec, self.model.name(), e))
         };
         self.spec.expansions.iter().zip(surveys).all(same)
     }
@@ -375,6 +340,7 @@ impl<'w> Work<'w> {
             return Err(error);
         }
         place.finish()?;
+        info!(target = %report.target.display(), cells = ?report.cells, "published");
         report.published = true;
         Ok(())
     }
@@ -387,7 +353,7 @@ impl<'w> Work<'w> {
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(db, self.spec)?;
+        let publication = Publication::begin(db, &self.spec)?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -403,10 +369,8 @@ impl<'w> Work<'w> {
                     for (column, looked) in &looked {
                         let cell = looked.shown();
                         if key.first {
-                            match cell.as_ref().and_then(|c| State::from_name(c.state)) {
-                                Some(state) => report.cells.add(state, 1),
-                                None => report.unasked += 1,
-                            }
+                            let state = cell.as_ref().and_then(|c| State::from_name(c.state));
+                            report.count(n, *column, state);
                         }
                         if key.columns[*column] {
                             shown[*column] = cell;
@@ -432,13 +396,13 @@ impl<'w> Work<'w> {
                 })
             };
             publication.close(
-                self.spec,
+                &self.spec,
                 &tables.finish(),
-                &digest.text(self.spec, self.model.name(), expansion),
+                &digest.text(&self.spec, self.model.name(), expansion),
                 &mut origins,
             )?;
         }
-        for warning in publication.views(self.spec)? {
+        for warning in publication.views(&self.spec)? {
             listener(&Event::Warning(warning));
         }
         publication.commit()?;

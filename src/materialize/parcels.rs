@@ -10,13 +10,13 @@ use super::run::Run;
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Way, Work};
 use crate::cell::Tally;
-use crate::dispatch::form::{Form, Readers, request};
+use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
 use crate::dispatch::read::{Lines, Sink};
 use crate::dispatch::{Dispatch, Errands};
 use crate::facts::{Outcome, Request};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::ModelError;
-use crate::plan::{ColumnPlan, Cut};
+use crate::plan::Cut;
 use crate::usage::{Spent, Usage};
 
 /// Requests that go into the queue at once: they share a commit.
@@ -31,6 +31,8 @@ pub struct Imported {
     pub usage: Usage,
     /// Cells that came, by how they ended.
     pub asked: Tally,
+    /// What the columns used.
+    pub columns: Vec<ColumnUsed>,
 }
 
 /// What failed elsewhere stays as it was: missing, and asked for by the next run.
@@ -72,11 +74,15 @@ impl Work<'_> {
             return Ok(None);
         }
         let mut run = self.start(command, listener)?;
-        if let Some(dispatch) = self.dispatch(&run, interrupt) {
-            match run.runtime.block_on(dispatch.recover()) {
-                Ok(unsent) => run.unsent = unsent,
-                Err(stopped) => report.stopped = Some(Arc::new(stopped)),
-            }
+        let recovered = self.dispatch(&run, interrupt).map(|mut dispatch| {
+            let unsent = run.runtime.block_on(dispatch.recover());
+            report.used(&dispatch.used());
+            unsent
+        });
+        match recovered {
+            Some(Ok(unsent)) => run.unsent = unsent,
+            Some(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
+            None => {}
         }
         Ok(Some(run))
     }
@@ -97,6 +103,7 @@ impl Work<'_> {
         if let Err(stopped) = run.runtime.block_on(dispatch.run()) {
             report.stopped = Some(Arc::new(stopped));
         }
+        report.asked(&dispatch.used());
     }
 
     /// Writes all that is missing into files that somebody else sends. Nothing
@@ -161,6 +168,7 @@ impl Work<'_> {
             }
             Ok(())
         });
+        let columns = readers.used();
         drop(readers);
         let stopped = read.err().map(Arc::new);
         let mut report = Report { stopped, ..Report::default() };
@@ -168,7 +176,9 @@ impl Work<'_> {
         match (report.failed.take(), report.stopped.take().and_then(Arc::into_inner)) {
             (Some(failed), _) => Err(failed),
             (None, Some(stopped)) => Err(MaterializeError::Stopped(stopped)),
-            (None, None) => Ok(Imported { lines, usage: report.usage, asked: report.asked }),
+            (None, None) => {
+                Ok(Imported { lines, usage: report.usage, asked: report.asked, columns })
+            }
         }
     }
 
@@ -180,7 +190,7 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
     ) -> Result<(), MaterializeError> {
         for (n, survey) in surveys.iter().enumerate() {
-            let cells = survey.plan.columns.iter().map(ColumnPlan::cells).sum();
+            let cells = survey.missing();
             if cells == 0 {
                 continue;
             }

@@ -3,12 +3,26 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tracing::info;
+
 use super::{MaterializeError, Report, Work};
 use crate::cell::Tally;
 use crate::dispatch::Unsent;
 use crate::facts::{Outcome, Writer};
 use crate::generate::{Event, Listener, Stopped};
 use crate::usage::Usage;
+
+/// How what is missing is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Way {
+    /// Request by request.
+    #[default]
+    Live,
+    /// Through the Batch API, which answers within a day.
+    Batch,
+    /// Not at all: what is known is published.
+    Kept,
+}
 
 /// What all requests of a run share.
 pub(super) struct Run {
@@ -31,7 +45,18 @@ impl Work<'_> {
         listener: &Listener,
     ) -> Result<Run, MaterializeError> {
         // What it has spent is in the journal.
-        let (id, _) = self.facts.journal().begin_or_go_on(command, &self.spec.full_path())?;
+        let (id, left) = self.facts.journal().begin_or_go_on(command, &self.spec.full_path())?;
+        if left.requests > 0 {
+            let price = if self.spec.model.price.is_some() {
+                format!("${:.4}", left.most.usd)
+            } else {
+                format!("{} tokens", left.most.tokens)
+            };
+            listener(&Event::Warning(format!(
+                "{} requests were in flight when a run was killed; they may have cost {price}, which counts as spent",
+                left.requests
+            )));
+        }
         self.open(id, listener)
     }
 
@@ -69,9 +94,12 @@ impl Work<'_> {
             (Some(Stopped::Interrupted | Stopped::Left(_)), _) => Outcome::Interrupted,
             _ => Outcome::Stopped,
         };
+        info!(run = id, ?outcome, usage = ?report.usage, asked = ?report.asked, "the run ends");
         let ended = || {
             let journal = self.facts.journal();
-            if !journal.has_under_way(id)? {
+            if journal.has_under_way(id)? {
+                journal.forget_unsent_notes(id)?;
+            } else {
                 journal.end(id, outcome)?;
             }
             drop(journal);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::digest::Digest;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
-use crate::facts::{FactsError, Found, Record};
+use crate::facts::{FactsError, Found, Reason, Record};
 use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
@@ -18,12 +18,32 @@ use crate::tokens::Tokenizer;
 pub(super) struct Survey<'db> {
     pub(super) keys: Keys<'db>,
     pub(super) plan: ExpansionPlan,
-    pub(super) cells: Tally,
+    /// Cells that are known, for each column.
+    pub(super) cells: Vec<Tally>,
     pub(super) known: u64,
-    pub(super) unasked: u64,
-    /// Cells that a batch under way asks for, and nobody else therefore.
-    pub(super) under_way: u64,
+    /// Cells that are missing and will not be asked, for each column.
+    pub(super) unasked: Vec<u64>,
+    /// Those of them that `--limit` leaves to a later run to ask again, for each
+    /// column.
+    pub(super) unasked_again: Vec<u64>,
+    /// Those of them that a batch under way asks for, and nobody else therefore,
+    /// for each column.
+    pub(super) under_way: Vec<u64>,
+    /// And those of these that are asked again.
+    pub(super) under_way_again: Vec<u64>,
     pub(super) digest: Digest,
+}
+
+impl Survey<'_> {
+    /// Cells that are to be asked for.
+    pub(super) fn missing(&self) -> u64 {
+        self.plan.columns.iter().map(ColumnPlan::cells).sum()
+    }
+
+    /// Cells that a batch under way asks for.
+    pub(super) fn under_way(&self) -> u64 {
+        self.under_way.iter().sum()
+    }
 }
 
 impl<'w> Work<'w> {
@@ -39,6 +59,18 @@ impl<'w> Work<'w> {
                 (Some(_), StoreError::Sqlite { message, .. }) => MaterializeError::Where(message),
                 (_, e) => e.into(),
             })?;
+        self.survey_keys(n, keys, tokenizer)
+    }
+
+    /// Looks every one of these keys up; with a tokenizer, what is missing is
+    /// priced, too.
+    pub(super) fn survey_keys(
+        &self,
+        n: usize,
+        keys: Keys<'w>,
+        tokenizer: Option<Tokenizer>,
+    ) -> Result<Survey<'w>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
         let mut plan = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
         plan.columns = expansion
             .columns
@@ -48,8 +80,11 @@ impl<'w> Work<'w> {
         let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
         let mut batcher = Batcher::new(self.rows_per_request(expansion));
         let mut digest = Digest::default();
-        let (mut cells, mut known, mut unasked, mut asked_keys) = (Tally::default(), 0, 0, 0);
-        let mut under_way = 0;
+        let columns = expansion.columns.len();
+        let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
+        let mut unasked_again = vec![0; columns];
+        let (mut under_way, mut under_way_again) = (vec![0; columns], vec![0; columns]);
+        let (mut known, mut asked_keys) = (0, 0);
         self.look_for_parcels()?;
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
@@ -59,19 +94,18 @@ impl<'w> Work<'w> {
             plan.keys += 1;
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(open.counts());
-            under_way += open.under_way;
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
                 match looked {
                     Looked::Overridden(_) => {
                         column_plan.overridden += 1;
                         known += 1;
-                        cells.add(State::Overridden, 1);
+                        cells[column].add(State::Overridden, 1);
                     }
                     Looked::Fact(Found::Known(fact)) => {
                         column_plan.known += 1;
                         known += 1;
-                        cells.add(fact.answer.state, 1);
+                        cells[column].add(fact.answer.state, 1);
                         if let Some(meter) = &mut meter {
                             meter.learn(column, &fact.answer.value);
                         }
@@ -79,7 +113,16 @@ impl<'w> Work<'w> {
                     Looked::Fact(Found::Missing(reason, _)) if open.ask.contains(&column) => {
                         *column_plan.missing.entry(reason).or_insert(0) += 1;
                     }
-                    Looked::Fact(Found::Missing(..)) => unasked += 1,
+                    Looked::Fact(Found::Missing(reason, _)) => {
+                        unasked[column] += 1;
+                        let again = matches!(reason, Reason::Refreshed | Reason::Retried);
+                        if open.under_way.contains(&column) {
+                            under_way[column] += 1;
+                            under_way_again[column] += u64::from(again);
+                        } else {
+                            unasked_again[column] += u64::from(again && key.wanted);
+                        }
+                    }
                 }
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
@@ -97,7 +140,17 @@ impl<'w> Work<'w> {
             batcher.finish().iter().for_each(|cut| meter.count(cut));
             meter.finish(&mut plan);
         }
-        Ok(Survey { keys, plan, cells, known, unasked, under_way, digest })
+        Ok(Survey {
+            keys,
+            plan,
+            cells,
+            known,
+            unasked,
+            unasked_again,
+            under_way,
+            under_way_again,
+            digest,
+        })
     }
 
     /// The facts about a key's entity, summed up in the digest with all else
@@ -143,12 +196,11 @@ impl<'w> Work<'w> {
             })
             .map(|(c, _)| *c)
             .collect();
-        let mut under_way = 0;
+        let mut under_way = Vec::new();
         if self.parcels.get() && !ask.is_empty() {
             let asked = self.facts.journal().under_way(&key.entity, wanted.model)?;
-            let before = ask.len();
-            ask.retain(|c| !wanted.meaning(*c).is_some_and(|m| asked.contains(&m)));
-            under_way = (before - ask.len()) as u64;
+            let of_batch = |c: &usize| wanted.meaning(*c).is_some_and(|m| asked.contains(&m));
+            (under_way, ask) = ask.into_iter().partition(of_batch);
         }
         let whole = looked.iter().map(|(c, _)| *c).collect();
         Ok(Open { looked, ask, whole, under_way })
@@ -171,15 +223,15 @@ pub(super) struct Open<'r> {
     pub(super) looked: Vec<(usize, Looked<'r>)>,
     pub(super) ask: Vec<usize>,
     pub(super) whole: Vec<usize>,
-    /// Cells that would be asked for, were they not asked for by a batch.
-    pub(super) under_way: u64,
+    /// What would be asked for, were it not asked for by a batch.
+    pub(super) under_way: Vec<usize>,
 }
 
 impl Open<'_> {
     /// Whether its key counts towards `--limit`: what a batch asks for counts,
     /// so that the same command again waits and asks for nothing more.
     pub(super) fn counts(&self) -> bool {
-        !self.ask.is_empty() || self.under_way > 0
+        !self.ask.is_empty() || !self.under_way.is_empty()
     }
 }
 

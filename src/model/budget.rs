@@ -6,10 +6,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tracing::debug;
 
 use crate::facts::{FactsError, Journal};
 use crate::spec::Limits;
-use crate::usage::Spent;
+use crate::usage::{Doubt, Spent};
 
 /// What may be spent; `None` is no cap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -20,19 +21,23 @@ pub struct Caps {
     pub tokens: Option<u64>,
 }
 
-/// What a run may spend, and what of it is gone: spent, or held back for the
-/// worst case of requests under way in batches. What is spent today counts
-/// against the budget of the day.
+/// What a run may spend (`None` is one that has yet to begin), and what of it is
+/// gone: spent, maybe spent without an answer, or held back for the worst case
+/// of requests under way in batches. What is gone today counts against the
+/// budget of the day.
 ///
 /// # Errors
 /// [`FactsError`] when the journal cannot be read.
 pub fn allowance(
     journal: &Journal,
     limits: &Limits,
-    run: i64,
+    run: Option<i64>,
 ) -> Result<(Caps, Spent), FactsError> {
-    let (spent, held) = (journal.spent(run)?, journal.reserved(run)?);
-    let gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
+    let mut gone = Spent::default();
+    if let Some(run) = run {
+        let (spent, held) = (journal.spent(run)?, journal.reserved(run)?);
+        gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
+    }
     let mut usd = limits.budget_usd;
     if let Some(of_day) = limits.budget_usd_per_day {
         let today = journal.spent_today()? + journal.reserved_today()?.usd;
@@ -85,6 +90,20 @@ struct State {
     spent: Spent,
     reserved: Spent,
     in_flight: u32,
+    doubt: Doubt,
+}
+
+impl State {
+    fn tell(&self, this: Spent, what: &str) {
+        debug!(
+            usd = this.usd,
+            tokens = this.tokens,
+            spent_usd = self.spent.usd,
+            reserved_usd = self.reserved.usd,
+            in_flight = self.in_flight,
+            "budget {what}"
+        );
+    }
 }
 
 impl Budget {
@@ -96,6 +115,15 @@ impl Budget {
             state: Mutex::new(State { spent, ..State::default() }),
             settled: Notify::new(),
         }
+    }
+
+    /// The budget of a run that begins, or is gone on with.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the journal cannot be read.
+    pub fn of_run(journal: &Journal, limits: &Limits, run: i64) -> Result<Self, FactsError> {
+        let (caps, gone) = allowance(journal, limits, Some(run))?;
+        Ok(Self::new(caps, gone))
     }
 
     /// Whether anything is capped.
@@ -122,9 +150,11 @@ impl Budget {
                     state.reserved.usd += worst.usd;
                     state.reserved.tokens += worst.tokens;
                     state.in_flight += 1;
+                    state.tell(worst, "reserved");
                     return Ok(Reservation { budget: self, worst, used: Spent::default() });
                 }
                 if state.in_flight == 0 {
+                    state.tell(worst, "reached");
                     return Err(Reached { caps: self.caps, spent: state.spent, next: worst });
                 }
             }
@@ -136,6 +166,12 @@ impl Budget {
     #[must_use]
     pub fn spent(&self) -> Spent {
         self.state().spent
+    }
+
+    /// What of it may have been spent without an answer, by this process.
+    #[must_use]
+    pub fn in_doubt(&self) -> Doubt {
+        self.state().doubt
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,6 +196,10 @@ impl Reservation<'_> {
     /// The request may have been billed: count its worst case.
     pub fn settle_in_doubt(mut self) {
         self.used = self.worst;
+        let mut state = self.budget.state();
+        state.doubt.requests += 1;
+        state.doubt.most.usd += self.worst.usd;
+        state.doubt.most.tokens += self.worst.tokens;
     }
 }
 
@@ -173,6 +213,7 @@ impl Drop for Reservation<'_> {
             if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
         state.spent.usd += self.used.usd;
         state.spent.tokens += self.used.tokens;
+        state.tell(self.used, "settled");
         drop(state);
         self.budget.settled.notify_waiters();
     }

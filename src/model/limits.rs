@@ -14,6 +14,7 @@ use std::time::Duration;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use reqwest::header::HeaderMap;
 use tokio::time::Instant;
+use tracing::{debug, info};
 
 /// The part of a minute's requests that may go at once, to make up for late
 /// wake-ups.
@@ -112,12 +113,14 @@ impl Limiter {
         let mut state = self.state();
         if state.tokens.is_some() {
             state.debt = state.debt.saturating_add(difference);
+            debug!(admitted, used, debt = state.debt, "the limiter settles");
         }
     }
 
     /// Nobody is admitted before `wait` has passed.
     pub fn pause(&self, wait: Duration) {
         let until = Instant::now() + wait.min(LONGEST_WAIT);
+        info!(?wait, "the limiter pauses");
         let mut state = self.state();
         state.not_before = Some(state.not_before.map_or(until, |before| before.max(until)));
     }
@@ -131,6 +134,7 @@ impl Limiter {
                 let mut state = self.state();
                 let rate = if what == "requests" { &mut state.requests } else { &mut state.tokens };
                 if rate.as_ref().is_none_or(|r| limit < r.per_minute) {
+                    info!(what, per_minute = limit, "the limiter takes the endpoint's limit");
                     *rate = Some(Rate::new(limit, parts));
                 }
             }

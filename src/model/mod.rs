@@ -10,13 +10,15 @@ pub mod replay;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use backon::{ExponentialBuilder, Retryable};
+use tracing::debug;
 
 use self::budget::{Budget, Reached};
 use self::limits::{LONGEST_WAIT, Limiter};
+use crate::facts::{FactsError, Writer};
 use crate::prompt::Prompt;
 use crate::spec::{Format, PriceTable, Provider, Spec};
 use crate::usage::Spent;
@@ -151,6 +153,12 @@ pub trait Model: Send + Sync {
         None
     }
 
+    /// Whether its answers are paid for when they are asked: not those of
+    /// recordings.
+    fn bills(&self) -> bool {
+        false
+    }
+
     /// The format it answers best in.
     fn format(&self) -> Format {
         Format::Json
@@ -220,9 +228,9 @@ impl Model for Planned {
 
 /// Tries again what failed in a way that may pass, with exponential pauses and
 /// full jitter, or as long as the endpoint says.
-async fn persistently<T, F>(attempt: impl FnMut() -> F) -> Result<T, ModelError>
+async fn persistently<T, E: Trouble, F>(attempt: impl FnMut() -> F) -> Result<T, E>
 where
-    F: Future<Output = Result<T, ModelError>>,
+    F: Future<Output = Result<T, E>>,
 {
     let pauses = ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
@@ -231,17 +239,39 @@ where
         .with_total_delay(Some(PATIENCE));
     attempt
         .retry(pauses)
-        .when(|e| matches!(e, ModelError::Passing { .. }))
+        .when(|e| matches!(e.model_error(), Some(ModelError::Passing { .. })))
         .adjust(|error, pause| {
             let chance = fastrand::f64();
-            match error {
-                ModelError::Passing { wait: Some(wait), .. } => {
+            match error.model_error() {
+                Some(ModelError::Passing { wait: Some(wait), .. }) => {
                     pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
                 }
                 _ => pause.map(|p| p.mul_f64(chance)),
             }
         })
+        .notify(|error, pause| debug!(%error, ?pause, "will be tried again"))
         .await
+}
+
+/// What may have gone wrong with the endpoint, or else.
+trait Trouble: std::fmt::Display {
+    /// What the endpoint did, when it was that.
+    fn model_error(&self) -> Option<&ModelError>;
+}
+
+impl Trouble for ModelError {
+    fn model_error(&self) -> Option<&ModelError> {
+        Some(self)
+    }
+}
+
+impl Trouble for Undone {
+    fn model_error(&self) -> Option<&ModelError> {
+        match self {
+            Self::Model(error) => Some(error),
+            Self::Facts(_) => None,
+        }
+    }
 }
 
 /// One prompt on its way to an answer: asked, and asked again when the trouble
@@ -261,38 +291,94 @@ pub struct Errand<'a> {
     pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Whether the request is with the endpoint now; starts as false.
     pub on_wire: AtomicBool,
+    /// How often it was tried; starts at 0.
+    pub tries: AtomicU32,
+    /// Where what it may cost is noted, for a model that bills.
+    pub ledger: Option<Ledger<'a>>,
+}
+
+/// Where a run notes what its requests may cost.
+#[derive(Clone, Copy)]
+pub struct Ledger<'a> {
+    /// Who writes.
+    pub writer: &'a Writer,
+    /// The run.
+    pub run: i64,
+}
+
+/// Why an errand brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Undone {
+    /// There is no reply.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// What it may cost cannot be noted, so nothing was sent.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
+}
+
+impl From<Reached> for Undone {
+    fn from(reached: Reached) -> Self {
+        Self::Model(reached.into())
+    }
 }
 
 impl Errand<'_> {
-    /// Runs the errand; a reply comes with its tokens.
+    /// Runs the errand; a reply comes with its tokens, and with the note of what
+    /// was reserved for it.
     ///
     /// # Errors
-    /// The last [`ModelError`].
-    pub async fn run(&self) -> Result<Reply, ModelError> {
+    /// The last trouble there was.
+    pub async fn run(&self) -> Result<(Reply, Option<i64>), Undone> {
         persistently(|| self.once()).await
     }
 
-    async fn once(&self) -> Result<Reply, ModelError> {
+    async fn once(&self) -> Result<(Reply, Option<i64>), Undone> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
-        let worst = Tokens { input, cached_input: 0, output };
-        let reservation = self.budget.reserve(Spent::of(worst, self.price)).await?;
+        let worst = Spent::of(Tokens { input, cached_input: 0, output }, self.price);
+        let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
+        let began = Instant::now();
+        let reservation = self.budget.reserve(worst).await?;
         self.model.admit(self.prompt).await;
+        let note = match self.ledger {
+            Some(ledger) => Some(ledger.writer.reserve(ledger.run, worst).await?),
+            None => None,
+        };
+        debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
+        let began = Instant::now();
         self.on_wire.store(true, Ordering::Relaxed);
         let asked = self.model.ask(self.prompt).await;
-        self.on_wire.store(false, Ordering::Relaxed);
-        match asked {
+        let took = began.elapsed();
+        let settled = match asked {
             Ok(mut reply) => {
                 let tokens = reply.tokens.unwrap_or_else(|| (self.count)(&reply));
                 reply.tokens = Some(tokens);
-                reservation.settle(Spent::of(tokens, self.price));
-                Ok(reply)
+                let spent = Spent::of(tokens, self.price);
+                debug!(
+                    attempt,
+                    ?took,
+                    input = tokens.input,
+                    cached_input = tokens.cached_input,
+                    output = tokens.output,
+                    usd = spent.usd,
+                    "answered"
+                );
+                reservation.settle(spent);
+                Ok((reply, note))
             }
             Err(error) => {
-                if matches!(error, ModelError::Passing { in_doubt: true, .. }) {
+                let in_doubt = matches!(error, ModelError::Passing { in_doubt: true, .. });
+                debug!(attempt, ?took, in_doubt, %error, "failed");
+                if in_doubt {
                     reservation.settle_in_doubt();
                 }
-                Err(error)
+                if let (Some(ledger), Some(note)) = (self.ledger, note) {
+                    ledger.writer.end(note, in_doubt).await?;
+                }
+                Err(error.into())
             }
-        }
+        };
+        self.on_wire.store(false, Ordering::Relaxed);
+        settled
     }
 }

@@ -17,6 +17,7 @@ use async_openai::error::OpenAIError;
 use async_openai::middleware::HttpRequestFactory;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
+use tracing::debug;
 
 use super::limits::{Limiter, retry_after};
 use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
@@ -185,6 +186,10 @@ impl Model for Endpoint {
         Some(self)
     }
 
+    fn bills(&self) -> bool {
+        true
+    }
+
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(self.limiter.admit(admitted(prompt)))
     }
@@ -278,6 +283,12 @@ impl tower::Service<HttpRequestFactory> for Wire {
         Box::pin(async move {
             let request = factory.build().await?;
             let response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
+            // Headers that say how fast to go; never the request's own.
+            debug!(
+                status = response.status().as_u16(),
+                retry_after = ?retry_after(response.headers()),
+                "the endpoint answers"
+            );
             limiter.observe(response.headers());
             if response.status().is_success() {
                 return Ok(response);

@@ -30,6 +30,9 @@
 //! [2,"Abe Sapien",null,191]
 //! ```
 //!
+//! Examples are those that say something about the columns asked. Where one of
+//! them leaves some out, a line before them says what stands for that.
+//!
 //! `"open":true` on a column lets values outside its list pass. A NULL is
 //! `null`, distinct from `""`.
 //!
@@ -60,7 +63,7 @@ pub use completion::RowOutcome;
 pub use question::{AskedColumn, AskedRow, Question};
 
 use crate::cell::CellValue;
-use crate::spec::{Column, Expansion, Format, Type};
+use crate::spec::{Column, Expansion, Format, Shot, Type};
 use crate::tokens::Tokenizer;
 use crate::value::Value;
 
@@ -295,9 +298,7 @@ fn system(
         }
         let _ = writeln!(text, "{line}");
     }
-    if !expansion.shots.is_empty() {
-        examples(&mut text, expansion, columns, asked, format, header);
-    }
+    examples(&mut text, expansion, columns, asked, format, header);
     text
 }
 
@@ -315,9 +316,26 @@ fn examples(
     format: Format,
     header: &str,
 ) {
-    let _ = writeln!(text, "## Examples\n{header}");
+    let says = |shot: &&Shot, at: &usize| {
+        shot.cells.get(*at).is_some_and(|cell| *cell != CellValue::Nothing)
+    };
+    // An example that says nothing about these columns would teach to say
+    // nothing. It also keeps a row from being its own example: what is
+    // overridden is not asked, so a row with overrides is asked for the rest
+    // alone, of which its example says nothing.
+    let shots: Vec<&Shot> =
+        expansion.shots.iter().filter(|s| columns.iter().any(|c| says(s, c))).collect();
+    if shots.is_empty() {
+        return;
+    }
+    text.push_str("## Examples\n");
+    if shots.iter().any(|s| !columns.iter().all(|c| says(s, c))) {
+        let blank = if format == Format::Csv { "?" } else { "null" };
+        let _ = writeln!(text, "Here {blank} stands for what the example leaves out.");
+    }
+    let _ = writeln!(text, "{header}");
     let mut answers = Vec::new();
-    for (n, shot) in expansion.shots.iter().enumerate() {
+    for (n, shot) in shots.into_iter().enumerate() {
         let row = Row { key: shot.key.clone(), context: shot.context.clone() };
         let _ = writeln!(text, "{}", row_line(n + 1, &row));
         let cells: Vec<(&str, Json)> = columns

@@ -50,6 +50,8 @@ pub struct Draft {
     database: Option<PathBuf>,
     output: Option<PathBuf>,
     recordings: Option<Vec<PathBuf>>,
+    /// Whether there is no file: it may lack expansions, and a model.
+    bare: bool,
 }
 
 impl Draft {
@@ -85,6 +87,7 @@ impl Draft {
                 database: None,
                 output: None,
                 recordings: None,
+                bare: false,
             }),
             // Not reached while the schema is made from the types; if it were,
             // the shape's own problems are the best that can be said.
@@ -99,6 +102,26 @@ impl Draft {
                 });
                 Err(Problems { path: path.to_owned(), text, problems })
             }
+        }
+    }
+
+    /// A draft without a file, for a query over a database as it is: it may
+    /// lack expansions, and a model until something must be asked.
+    #[must_use]
+    pub fn bare(database: PathBuf) -> Self {
+        let full = database.canonicalize().unwrap_or_else(|_| database.clone());
+        // The name that its runs have in the journal; no file is there.
+        let mut path = full.into_os_string();
+        path.push(".query");
+        Self {
+            path: path.into(),
+            text: String::new(),
+            file: SpecFile::bare(&database),
+            shape_problems: Vec::new(),
+            database: Some(database),
+            output: None,
+            recordings: None,
+            bare: true,
         }
     }
 
@@ -190,7 +213,7 @@ impl Draft {
                 .map(|(n, e)| check.expansion(&[Step::from("expansion"), n.into()], e))
                 .collect(),
         };
-        if self.file.expansion.is_empty() {
+        if self.file.expansion.is_empty() && !self.bare {
             check.error(
                 &[],
                 "the spec has no expansion",
@@ -221,7 +244,8 @@ impl Draft {
     /// Problems of this spec, from elsewhere.
     #[must_use]
     pub fn problems(&self, problems: Vec<Problem>) -> Problems {
-        Problems { path: self.path.clone(), text: without_keys(&self.text), problems }
+        let path = if self.bare { self.database() } else { self.path.clone() };
+        Problems { path, text: without_keys(&self.text), problems }
     }
 
     fn beside(&self, path: &str) -> PathBuf {
@@ -301,7 +325,7 @@ impl Draft {
                     );
                 }
             }
-        } else if model.name.is_empty() {
+        } else if model.name.is_empty() && !self.bare {
             check.error(
                 &at("name"),
                 "the model has no name",

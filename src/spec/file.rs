@@ -30,6 +30,20 @@ pub struct SpecFile {
     pub expansion: Vec<ExpansionTable>,
 }
 
+impl SpecFile {
+    /// The least a spec says: a database.
+    #[must_use]
+    pub fn bare(database: &std::path::Path) -> Self {
+        Self {
+            database: DatabaseTable { path: database.display().to_string(), output: None },
+            model: ModelTable::default(),
+            limits: LimitsTable::default(),
+            routing: RoutingTable::default(),
+            expansion: Vec::new(),
+        }
+    }
+}
+
 /// `[database]`
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
@@ -175,7 +189,7 @@ pub struct ExpansionTable {
     pub rows_per_request: Option<u32>,
     /// The form of the answers.
     pub format: Option<Format>,
-    /// Example rows: written out, or a SELECT.
+    /// Example rows: written out, a SELECT, or "overrides".
     pub shots: Option<ShotsField>,
     /// The columns asked for.
     #[serde(default)]
@@ -233,17 +247,30 @@ pub struct SourceTable {
 pub enum ShotsField {
     /// Written out: column name to value.
     Rows(Vec<BTreeMap<String, ShotCell>>),
-    /// A SELECT over the database.
-    Sql(ShotsSql),
+    /// A SELECT over the database, or the overrides.
+    Table(ShotsTable),
+    /// Taken from somewhere that has a name.
+    Named(ShotsName),
 }
 
-/// `shots = { sql = "…", limit = 5 }`
+/// `shots = "overrides"`
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ShotsName {
+    /// What people have overridden.
+    Overrides,
+}
+
+/// `shots = { sql = "…", limit = 5 }` or `shots = { overrides = true, limit = 5 }`
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
-pub struct ShotsSql {
-    /// The SELECT; its columns are named as the key, context and columns.
-    pub sql: String,
-    /// How many of its rows serve.
+pub struct ShotsTable {
+    /// A SELECT; its columns are named as the key, context and columns.
+    pub sql: Option<String>,
+    /// Whether what people have overridden serves: the rows with the most
+    /// columns overridden first.
+    pub overrides: Option<bool>,
+    /// How many rows serve; 5 when left out.
     pub limit: Option<u32>,
 }
 

@@ -144,6 +144,8 @@ pub struct Expansion {
     pub format: Option<Format>,
     /// Example rows.
     pub shots: Vec<Shot>,
+    /// How many rows that people have overridden serve as examples, too.
+    pub override_shots: u32,
     /// The columns asked for.
     pub columns: Vec<Column>,
 }

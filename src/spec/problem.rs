@@ -49,7 +49,7 @@ impl Problems {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.display().to_string();
         let blocks: Vec<String> =
-            self.problems.iter().map(|p| render(&renderer, &path, &self.text, p)).collect();
+            self.problems.iter().map(|p| render(&renderer, Some(&path), &self.text, p)).collect();
         blocks.join("\n\n")
     }
 
@@ -84,7 +84,13 @@ impl Problems {
     }
 }
 
-fn render(renderer: &Renderer, path: &str, text: &str, problem: &Problem) -> String {
+/// One problem with its caret; a text that is no file has no `path`.
+pub(crate) fn render(
+    renderer: &Renderer,
+    path: Option<&str>,
+    text: &str,
+    problem: &Problem,
+) -> String {
     let level = match problem.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -106,7 +112,7 @@ fn render(renderer: &Renderer, path: &str, text: &str, problem: &Problem) -> Str
                     .annotation(annotation.label(problem.label.as_str())),
             )
         }
-        None => title.element(annotate_snippets::Origin::path(path)),
+        None => title.element(annotate_snippets::Origin::path(path.unwrap_or_default())),
     };
     let group = match &problem.help {
         Some(help) => group.element(Level::HELP.message(help.as_str())),
@@ -119,10 +125,15 @@ fn render(renderer: &Renderer, path: &str, text: &str, problem: &Problem) -> Str
 #[must_use]
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = wrong.to_lowercase();
+    let length = lower.chars().count();
     known
         .into_iter()
-        .map(|name| (strsim::damerau_levenshtein(&lower, &name.to_lowercase()), name))
-        .filter(|(distance, name)| *distance <= 1 + name.len().min(wrong.len()) / 4)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
+        .map(|name| (1 + name.len().min(wrong.len()) / 4, name.to_lowercase(), name))
+        // At least as far apart as they differ in length; a wrong name may be
+        // very long, and the exact distance takes space.
+        .filter(|(far, name, _)| name.chars().count().abs_diff(length) <= *far)
+        .map(|(far, known, name)| (far, strsim::damerau_levenshtein(&lower, &known), name))
+        .filter(|(far, distance, _)| distance <= far)
+        .min_by_key(|(_, distance, _)| *distance)
+        .map(|(_, _, name)| name)
 }

@@ -209,6 +209,11 @@ impl Database {
         &self.connection
     }
 
+    /// The connection, to set its hooks.
+    pub fn connection_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
     /// Gives an error of `SQLite` its meaning and this path.
     #[must_use]
     pub fn error(&self, error: &rusqlite::Error) -> StoreError {

@@ -20,8 +20,8 @@ use serde_json::{Value as Json, json};
 
 use crate::batch_endpoint::{self, Batches};
 
-/// What a cell holds: column and key to value; null for unknown.
-type Truth = dyn Fn(&str, &[Json]) -> Json + Send + Sync;
+/// What a cell holds: column and row to value; null for unknown.
+type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
 /// Which requests a fault concerns.
 type Concerns = dyn Fn(&Question) -> bool + Send + Sync;
 
@@ -199,6 +199,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Endpoint {
     /// Starts one that answers with what `truth` says of column and key.
     pub fn start(truth: impl Fn(&str, &[Json]) -> Json + Send + Sync + 'static) -> Self {
+        Self::answering(move |column, row| truth(&column.name, &row.key))
+    }
+
+    /// Starts one that answers with what `truth` says of all that was asked:
+    /// the column with its question, the row with its context.
+    pub fn answering(
+        truth: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared {
             batches: Mutex::default(),
             truth: Box::new(truth),
@@ -235,6 +243,12 @@ impl Endpoint {
     /// Every request so far.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.shared.requests).clone()
+    }
+
+    /// The requests that were made to the model of this name.
+    pub fn requests_to(&self, model: &str) -> Vec<Request> {
+        let requests = lock(&self.shared.requests);
+        requests.iter().filter(|r| r.body["model"] == model).cloned().collect()
     }
 
     /// How many requests so far.
@@ -496,7 +510,7 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
 
 /// What the model writes.
 fn content(shared: &Shared, question: &Question, fault: Option<&Fault>) -> String {
-    let truth = |row: &AskedRow, column: &AskedColumn| (shared.truth)(&column.name, &row.key);
+    let truth = |row: &AskedRow, column: &AskedColumn| (shared.truth)(column, row);
     let lie = |_: &AskedRow, column: &AskedColumn| match (&column.values, column.kind.as_str()) {
         (Some(values), _) if column.many => json!([values[values.len() - 1]]),
         (Some(values), _) => json!(values[0]),

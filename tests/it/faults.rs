@@ -16,10 +16,15 @@ use crate::project::{
 
 /// Runs cases side by side (they mostly wait) and names those that fail.
 fn each<C: Send>(cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
+    each_of(8, cases, run);
+}
+
+/// The same with so many at once.
+fn each_of<C: Send>(at_once: usize, cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
     let cases = Mutex::new(cases);
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 loop {
                     let next = cases.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -480,4 +485,116 @@ fn a_truth_with_unknowns_survives_every_fault_mixed() {
         let states = check(&project);
         assert_eq!(states["unknown"], 1, "{states:?}");
     }
+}
+
+/// Everything that can happen to a request on its way.
+fn on_the_way() -> Vec<Fault> {
+    let html = || vec![("content-type", "text/html".to_owned())];
+    vec![
+        Fault::Latency(Duration::from_millis(200)),
+        Fault::too_many("retry-after-ms", "20"),
+        Fault::Status(429, vec![], String::new()),
+        Fault::Status(429, html(), "<html>slow down</html>".into()),
+        Fault::status(500, "The server had an error", "server_error"),
+        Fault::Status(503, html(), "<html>overloaded</html>".into()),
+        Fault::Dropped,
+        Fault::DroppedMidBody,
+        Fault::Body("application/json", "\u{0}\u{1}garbage{{{"),
+        Fault::Body("application/json", ""),
+        Fault::Body("text/html", "<!DOCTYPE html><html>Log in</html>"),
+        Fault::SlowDrip,
+    ]
+}
+
+/// What never passes for one hero leaves exactly his cells, as errors that the
+/// next run asks again.
+#[test]
+fn trouble_that_never_passes_ends_in_exact_states() {
+    let mut cases = Vec::new();
+    for fault in on_the_way() {
+        for format in ["csv", "json"] {
+            cases.push((format!("{fault:?} {format}"), (fault.clone(), format)));
+        }
+    }
+    // All at once: they wait for seconds, and hardly work.
+    each_of(24, cases, |(fault, format)| {
+        let answers = matches!(fault, Fault::Latency(_) | Fault::SlowDrip);
+        let endpoint = honest();
+        endpoint.fault_where(fault, Times::Always, |q| q.rows.iter().any(|r| r.key[0] == "Zed"));
+        let project = heroes(&endpoint, format);
+        let flags = ["--rows-per-request", "1"];
+        let ended = project.materialize(&flags).exits(i32::from(!answers));
+        if !answers {
+            let states = check(&project);
+            let expected = [("error".to_owned(), 4), ("ok".to_owned(), 36)];
+            assert_eq!(states, BTreeMap::from(expected));
+            assert_eq!(ended.done()["cells"]["error"], 4);
+            let count = endpoint.count();
+            endpoint.mend();
+            project.materialize(&flags).exits(0);
+            let asked = endpoint.cells_since(count);
+            assert!(asked.len() == 4 && asked.iter().all(|(k, _)| k[0] == "Zed"), "{asked:?}");
+        }
+        check_complete(&project);
+    });
+}
+
+/// Every fault there is, at random, in each format: however often it takes, the
+/// table ends complete, and no cell is ever wrong on the way.
+#[test]
+fn all_faults_at_random_never_put_a_value_in_a_wrong_cell() {
+    let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("HQDL_TEST_SEED={seed}");
+    let cases = FORMATS.iter().map(|f| (format!("{f}, HQDL_TEST_SEED={seed}"), *f)).collect();
+    each(cases, |format| {
+        let mut faults = on_the_way();
+        faults.extend([
+            Fault::Empty,
+            Fault::Prose,
+            Fault::Fence,
+            Fault::Truncated,
+            Fault::ContentFilter,
+            Fault::Refusal,
+            Fault::RefusalInWords,
+            Fault::Permuted,
+            Fault::MissingRows,
+            Fault::DuplicatedRows,
+            Fault::ContradictingRows,
+            Fault::Renumbered,
+            Fault::SwappedKeys,
+            Fault::ForeignRows,
+            Fault::ForeignColumn,
+            Fault::ForeignColumnFirst,
+            Fault::MissingColumn,
+            Fault::MissingColumnBefore,
+            Fault::NoUsage,
+            Fault::TooLarge(2),
+            Fault::ContextLength(1),
+        ]);
+        let endpoint = honest();
+        for (n, fault) in faults.into_iter().enumerate() {
+            let chance = Mutex::new(fastrand::Rng::with_seed(seed.wrapping_add(n as u64)));
+            endpoint.fault_where(fault, Times::Always, move |_| {
+                chance.lock().unwrap_or_else(PoisonError::into_inner).f64() < 0.02
+            });
+        }
+        let project = heroes(&endpoint, format);
+        project.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50)
+             INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
+        );
+        let all = (COUNT + 50) * 4;
+        for run in 0..10 {
+            let ended = project.materialize(&["--retry-failed"]);
+            assert!(matches!(ended.code, 0 | 1 | 4), "{ended:?}");
+            // Compares every value with the truth.
+            let states = check(&project);
+            println!("{format}, run {run}: {states:?}, {} requests", endpoint.count());
+            if states == BTreeMap::from([("ok".to_owned(), all)]) {
+                return;
+            }
+        }
+        panic!("not complete after ten runs: {:?}", check(&project));
+    });
 }

@@ -686,3 +686,47 @@ fn a_plan_leaves_cache_and_database_as_they_are() {
     assert_eq!((bytes(), endpoint.count()), (before, 0));
     assert!(project.kept().is_empty());
 }
+
+#[test]
+fn the_end_tells_what_each_column_used_and_how_its_cells_ended() {
+    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str()) {
+        ("born", Some("Zed")) => Json::Null,
+        ("eye_color", Some("007")) => "Plaid".into(),
+        _ => truth(column, key),
+    });
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&["--columns", "born"]).exits(1);
+    let ended = project.materialize(&["--limit", "8"]).exits(1);
+    let done = ended.done();
+    let columns = done["columns"].as_array().unwrap();
+    let names: Vec<&str> = columns.iter().map(|c| c["column"].as_str().unwrap()).collect();
+    assert_eq!(names, COLUMNS);
+    let of = |name: &str| columns.iter().find(|c| c["column"] == name).unwrap();
+    assert_eq!(of("born")["cells"]["unknown"], 1);
+    assert_eq!((&of("born")["cells_asked"], &of("born")["requests"]), (&json!(0), &json!(0)));
+    assert_eq!(of("eye_color")["cells"]["not_in_list"], 1);
+    assert_eq!((&of("eye_color")["cells_asked"], &of("motto")["requests"]), (&json!(8), &json!(2)));
+    assert_eq!(
+        (&of("motto")["cells_unasked"], &of("born")["cells_unasked"]),
+        (&json!(2), &json!(0))
+    );
+    // The columns make up the whole.
+    for field in ["input_tokens", "output_tokens", "cost_usd"] {
+        let sum: f64 = columns.iter().map(|c| c[field].as_f64().unwrap()).sum();
+        assert!((sum - done[field].as_f64().unwrap()).abs() < 1e-6, "{field}: {sum} of {done}");
+    }
+    for state in done["cells"].as_object().unwrap().keys() {
+        let sum: u64 = columns.iter().map(|c| c["cells"][state].as_u64().unwrap()).sum();
+        assert_eq!(sum, done["cells"][state], "{state}");
+    }
+    // For people it is talk.
+    let said = project.hqdl(&["materialize", "specs/x.toml"]).exits(1);
+    let table = said.stderr;
+    assert!(table.contains("not_in_list") && table.contains("motto"), "{table}");
+    assert!(!said.stdout.contains("motto"), "{}", said.stdout);
+    let quiet = project.hqdl(&["materialize", "specs/x.toml", "--quiet", "--refresh", "born"]);
+    assert_eq!(quiet.stderr, "");
+    // A run that changes nothing counts the same.
+    let again = project.materialize(&[]);
+    assert_eq!(again.done()["columns"][1]["cells"], of("born")["cells"]);
+}

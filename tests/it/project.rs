@@ -37,7 +37,8 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn new(output: &Output) -> Self {
+    /// What a process left.
+    pub fn new(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let stdout = text(&output.stdout);
         let lines = stdout.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
@@ -113,6 +114,8 @@ impl Project {
         command
             .current_dir(self.dir.path())
             .env_remove("OPENAI_API_KEY")
+            .env_remove("HQDL_LOG_FILE")
+            .env_remove("RUST_LOG")
             .env("HOME", self.dir.path())
             .env("HQDL_CACHE", self.path("cache"))
             .env(SECRET_ENV, SECRET)
@@ -150,6 +153,7 @@ impl Project {
     /// The rows of a SELECT over some database of the project.
     pub fn rows_of(&self, database: &str, sql: &str) -> Vec<Vec<Json>> {
         rows(&Connection::open(self.path(database)).unwrap(), sql)
+            .unwrap_or_else(|e| panic!("{sql}: {e}"))
     }
 
     /// Whether the database has a table.
@@ -171,7 +175,7 @@ impl Project {
             return BTreeSet::new();
         }
         let text = |j: &Json| j.as_str().unwrap().to_owned();
-        rows(&journal, sql).iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
+        rows(&journal, sql).unwrap().iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
     }
 
     /// Files anywhere in the project that hold these bytes.
@@ -220,22 +224,31 @@ impl Running {
     }
 }
 
-fn rows(connection: &Connection, sql: &str) -> Vec<Vec<Json>> {
-    let mut statement = connection.prepare(sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
+/// The rows of a SELECT.
+///
+/// # Errors
+/// `SQLite`'s.
+pub fn rows(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Json>>> {
+    let mut statement = connection.prepare(sql)?;
     let width = statement.column_count();
-    let mut rows = statement.query([]).unwrap();
+    let mut rows = statement.query([])?;
     let mut out = Vec::new();
-    while let Some(row) = rows.next().unwrap() {
-        let read = |n: usize| match row.get_ref(n).unwrap() {
-            ValueRef::Null => Json::Null,
-            ValueRef::Integer(i) => i.into(),
-            ValueRef::Real(r) => r.into(),
-            ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
-            ValueRef::Blob(bytes) => json!(bytes),
+    while let Some(row) = rows.next()? {
+        let read = |n: usize| {
+            Ok(match row.get_ref(n)? {
+                ValueRef::Null => Json::Null,
+                ValueRef::Integer(i) => i.into(),
+                ValueRef::Real(r) => r.into(),
+                ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
+                ValueRef::Blob(bytes) => {
+                    let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+                    json!({ "blob": hex.concat() })
+                }
+            })
         };
-        out.push((0..width).map(read).collect());
+        out.push((0..width).map(read).collect::<rusqlite::Result<_>>()?);
     }
-    out
+    Ok(out)
 }
 
 /// Ten heroes, with all that names can have in them.

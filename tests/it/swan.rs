@@ -9,16 +9,11 @@ use std::process::Command;
 
 use rusqlite::{Connection, OpenFlags};
 
+use crate::engine::shared;
+
 /// The folder of the data, when it is there.
 fn data() -> Option<PathBuf> {
-    let shared = std::env::var_os("HQDL_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
-    let swan = shared.join("swan");
-    if swan.join("superhero.sqlite").is_file() {
-        return Some(swan);
-    }
-    println!("skipped: SWAN's data are not at {}", swan.display());
-    None
+    shared("swan")
 }
 
 fn truth(swan: &Path) -> Connection {
@@ -111,6 +106,29 @@ fn true_cells(swan: &Path) -> BTreeMap<Hero, (Vec<String>, BTreeSet<String>)> {
     rows.collect::<Result<_, _>>().unwrap()
 }
 
+/// A recording of a model that knows everything.
+pub fn true_recording(swan: &Path, dir: &Path) -> PathBuf {
+    let recording = dir.join("oracle.jsonl");
+    let mut file = std::fs::File::create(&recording).unwrap();
+    for ((name, full_name), (cells, powers)) in true_cells(swan) {
+        let mut line = csv::WriterBuilder::new().from_writer(Vec::new());
+        let powers = if powers.is_empty() {
+            "none".to_owned()
+        } else {
+            powers.into_iter().collect::<Vec<_>>().join("|")
+        };
+        let key = ["1", &name, full_name.as_deref().unwrap_or("")];
+        line.write_record(
+            key.into_iter().chain(cells.iter().map(String::as_str)).chain([powers.as_str()]),
+        )
+        .unwrap();
+        let content = String::from_utf8(line.into_inner().unwrap()).unwrap();
+        writeln!(file, "{}", serde_json::json!({ "keys": [name, full_name], "content": content }))
+            .unwrap();
+    }
+    recording
+}
+
 /// Percent of the seven attributes that are right, and micro-F1 of the powers.
 fn factuality(swan: &Path, db: &Connection) -> (f64, f64) {
     let truth = true_cells(swan);
@@ -200,25 +218,7 @@ fn eight_recordings_score_what_their_models_knew() {
 fn with_true_values_as_the_model_all_questions_are_right() {
     let Some(swan) = data() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let recording = dir.path().join("oracle.jsonl");
-    let mut file = std::fs::File::create(&recording).unwrap();
-    for ((name, full_name), (cells, powers)) in true_cells(&swan) {
-        let mut line = csv::WriterBuilder::new().from_writer(Vec::new());
-        let powers = if powers.is_empty() {
-            "none".to_owned()
-        } else {
-            powers.into_iter().collect::<Vec<_>>().join("|")
-        };
-        let key = ["1", &name, full_name.as_deref().unwrap_or("")];
-        line.write_record(
-            key.into_iter().chain(cells.iter().map(String::as_str)).chain([powers.as_str()]),
-        )
-        .unwrap();
-        let content = String::from_utf8(line.into_inner().unwrap()).unwrap();
-        writeln!(file, "{}", serde_json::json!({ "keys": [name, full_name], "content": content }))
-            .unwrap();
-    }
-    drop(file);
+    let recording = true_recording(&swan, dir.path());
     let (db, done) = materialize(&swan, &recording, dir.path());
     every_cell_ends_in_a_state(&db, &done);
     let right = score(&swan, &db);

@@ -97,6 +97,7 @@ impl Check<'_> {
             }
         }
         let shots = self.shots(&at("shots"), e, &columns);
+        let override_shots = self.override_shots(&at("shots"), e);
         Expansion {
             name: e.name.clone(),
             about: e.about.clone(),
@@ -107,6 +108,7 @@ impl Check<'_> {
             rows_per_request: e.rows_per_request.unwrap_or(ROWS_PER_REQUEST).max(1),
             format: e.format,
             shots,
+            override_shots,
             columns,
         }
     }

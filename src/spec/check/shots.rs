@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::{Check, did_you_mean, join, literal};
 use crate::cell::{CellValue, State};
 use crate::spec::checker::Checker;
-use crate::spec::file::{ExpansionTable, Literal, ShotCell, ShotsField};
+use crate::spec::file::{ExpansionTable, Literal, ShotCell, ShotsField, ShotsTable};
 use crate::spec::shape::Step;
 use crate::spec::{Column, Shot};
 use crate::value::Value;
 
-/// Shots taken from a SELECT without a limit.
+/// Shots taken from a SELECT or from overrides without a limit.
 const SHOTS: u32 = 5;
 
 impl Check<'_> {
@@ -21,51 +21,77 @@ impl Check<'_> {
         columns: &[Column],
     ) -> Vec<Shot> {
         match &e.shots {
-            None => Vec::new(),
             Some(ShotsField::Rows(rows)) => rows
                 .iter()
                 .enumerate()
                 .filter_map(|(n, row)| self.shot(&join(place, &[n.into()]), e, columns, row))
                 .collect(),
-            Some(ShotsField::Sql(shots)) => {
-                let here = join(place, &["sql".into()]);
-                let names = match self.catalog.prepare(&shots.sql) {
-                    Ok(names) => names,
-                    Err(message) => {
-                        self.error(
-                            &here,
-                            &format!("the SELECT of the shots does not work: {message}"),
-                            "SQLite refuses this",
-                            "",
-                        );
-                        return Vec::new();
-                    }
-                };
-                let limit = shots.limit.unwrap_or(SHOTS) as usize;
-                match self.catalog.select(&shots.sql, limit) {
-                    Err(message) => {
-                        self.error(
-                            &here,
-                            &format!("the SELECT of the shots failed: {message}"),
-                            "",
-                            "",
-                        );
-                        Vec::new()
-                    }
-                    Ok(rows) => rows
-                        .into_iter()
-                        .filter_map(|row| {
-                            let row: BTreeMap<String, ShotCell> = names
-                                .iter()
-                                .cloned()
-                                .zip(row)
-                                .filter_map(|(n, v)| Some((n, shot_cell(v)?)))
-                                .collect();
-                            self.shot(&here, e, columns, &row)
-                        })
-                        .collect(),
-                }
+            Some(ShotsField::Table(ShotsTable { sql: Some(sql), limit, .. })) => {
+                let limit = limit.unwrap_or(SHOTS) as usize;
+                self.selected(&join(place, &["sql".into()]), e, columns, sql, limit)
             }
+            Some(ShotsField::Table(_) | ShotsField::Named(_)) | None => Vec::new(),
+        }
+    }
+
+    /// How many rows of the overrides serve; which they are, a run looks up.
+    pub(in crate::spec) fn override_shots(&mut self, place: &[Step], e: &ExpansionTable) -> u32 {
+        match &e.shots {
+            Some(ShotsField::Named(_)) => SHOTS,
+            Some(ShotsField::Table(ShotsTable { sql, overrides, limit })) => {
+                let wanted = overrides.unwrap_or(false);
+                if sql.is_some() == wanted {
+                    self.error(
+                        place,
+                        "`shots` needs one place to take rows from",
+                        "expected either `sql` or `overrides = true`",
+                        "",
+                    );
+                }
+                if wanted { limit.unwrap_or(SHOTS) } else { 0 }
+            }
+            Some(ShotsField::Rows(_)) | None => 0,
+        }
+    }
+
+    /// The shots that a SELECT yields.
+    fn selected(
+        &mut self,
+        here: &[Step],
+        e: &ExpansionTable,
+        columns: &[Column],
+        sql: &str,
+        limit: usize,
+    ) -> Vec<Shot> {
+        let names = match self.catalog.prepare(sql) {
+            Ok(names) => names,
+            Err(message) => {
+                self.error(
+                    here,
+                    &format!("the SELECT of the shots does not work: {message}"),
+                    "SQLite refuses this",
+                    "",
+                );
+                return Vec::new();
+            }
+        };
+        match self.catalog.select(sql, limit) {
+            Err(message) => {
+                self.error(here, &format!("the SELECT of the shots failed: {message}"), "", "");
+                Vec::new()
+            }
+            Ok(rows) => rows
+                .into_iter()
+                .filter_map(|row| {
+                    let row: BTreeMap<String, ShotCell> = names
+                        .iter()
+                        .cloned()
+                        .zip(row)
+                        .filter_map(|(n, v)| Some((n, shot_cell(v)?)))
+                        .collect();
+                    self.shot(here, e, columns, &row)
+                })
+                .collect(),
         }
     }
 

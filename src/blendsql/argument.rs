@@ -1,0 +1,121 @@
+//! Reads what a call is about: a column in the old spelling, a query, or any
+//! expression.
+
+use std::ops::Range;
+
+use super::lexer::{Lexeme, Token, unquote};
+use super::{Argument, SqlError};
+
+/// From the first token to the last.
+pub(super) fn span(tokens: &[Token]) -> Range<usize> {
+    match (tokens.first(), tokens.last()) {
+        (Some(first), Some(last)) => first.start..last.end,
+        _ => 0..0,
+    }
+}
+
+/// Reads a value; `None` where Python's `None` or SQL's NULL leaves it out.
+pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
+    if is_none(sql, tokens) {
+        return Ok(None);
+    }
+    if begins_query(sql, tokens) {
+        return Err(bare_query(tokens));
+    }
+    let (layers, inside) = peel(tokens);
+    if inside.is_empty() {
+        return Err(SqlError::new(span(tokens), "there is nothing in `()`", "expected a value"));
+    }
+    if layers > 0 && begins_query(sql, inside) {
+        return Ok(Some(Argument::Query(span(inside))));
+    }
+    Ok(Some(match old_column(sql, inside) {
+        Some((table, column)) => {
+            Argument::Column { table: Some(table), column, span: span(tokens) }
+        }
+        None => Argument::Sql(span(tokens)),
+    }))
+}
+
+/// Whether nothing but `None` or `NULL` is written.
+pub(super) fn is_none(sql: &str, tokens: &[Token]) -> bool {
+    matches!(tokens, [word] if word.is_word(sql, "none") || word.is_word(sql, "null"))
+}
+
+/// Whether a query begins here.
+pub(super) fn begins_query(sql: &str, tokens: &[Token]) -> bool {
+    let Some(first) = tokens.first() else { return false };
+    // `with` may be a column's name.
+    let more = matches!(tokens.get(1), Some(t) if !matches!(t.lexeme, Lexeme::Symbol(_)));
+    first.is_word(sql, "SELECT")
+        || first.is_word(sql, "VALUES") && tokens.len() > 1
+        || first.is_word(sql, "WITH") && more
+}
+
+pub(super) fn bare_query(tokens: &[Token]) -> SqlError {
+    SqlError::new(span(tokens), "a query as an argument needs parentheses", "expected `(` before")
+        .help("write (SELECT …)")
+}
+
+/// Takes off the parentheses that hold all of the tokens; how many, and what is
+/// inside.
+pub(super) fn peel(tokens: &[Token]) -> (usize, &[Token]) {
+    let leading = tokens.iter().take_while(|t| t.is(b'(')).count();
+    // Where each of the leading parentheses is closed.
+    let mut closes = vec![0; leading];
+    let mut open = Vec::new();
+    for (n, token) in tokens.iter().enumerate() {
+        if token.is(b'(') {
+            open.push(n);
+        } else if token.is(b')')
+            && let Some(close) = open.pop().and_then(|o| closes.get_mut(o))
+        {
+            *close = n;
+        }
+    }
+    let layers =
+        closes.iter().enumerate().take_while(|(n, c)| **c > 0 && **c + n + 1 == tokens.len());
+    let layers = layers.count();
+    (layers, tokens.get(layers..tokens.len() - layers).unwrap_or_default())
+}
+
+/// The old spelling of a column, as a text or bare: its table and its name.
+pub(super) fn old_column(sql: &str, tokens: &[Token]) -> Option<(String, String)> {
+    match tokens {
+        [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+            column_in(&text.content(sql))
+        }
+        [table, colons, column]
+            if is_name(*table) && colons.lexeme == Lexeme::Colons && is_name(*column) =>
+        {
+            Some((table.content(sql), column.content(sql)))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a token can be a table's or a column's name.
+pub(super) fn is_name(token: Token) -> bool {
+    matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
+}
+
+/// `t::c` within a text.
+fn column_in(text: &str) -> Option<(String, String)> {
+    let (table, column) = text.split_once("::")?;
+    Some((part(table)?, part(column)?))
+}
+
+/// One side of `::`: a name, quoted or such that it can be no sentence.
+fn part(text: &str) -> Option<String> {
+    let text = text.trim();
+    let inside = |open, close| text.strip_prefix(open)?.strip_suffix(close);
+    let quotes = [('"', '"'), ('`', '`'), ('[', ']')];
+    if let Some((inside, (_, close))) = quotes.iter().find_map(|q| Some((inside(q.0, q.1)?, *q)))
+        && !inside.replace(&format!("{close}{close}"), "").contains(close)
+    {
+        return Some(unquote(text)).filter(|name| !name.is_empty());
+    }
+    let strange =
+        |c: char| matches!(c, '"' | '`' | '\'' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
+    (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
+}

@@ -1,0 +1,195 @@
+//! The words of `SQLite`'s SQL, as far as one must know them to tell what is
+//! inside a text, a comment or a quoted name and what is not.
+//!
+//! All bytes that mean something are ASCII, so every token begins and ends
+//! where a character does.
+
+use std::ops::Range;
+
+use super::SqlError;
+
+/// What a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lexeme {
+    /// A keyword or a bare name.
+    Word,
+    /// `'…'`
+    Text,
+    /// `"…"`: a name to `SQLite`, often a text to users of `BlendSQL`.
+    Quoted,
+    /// `` `…` `` or `[…]`
+    Name,
+    /// A number, with whatever letters hang on it.
+    Number,
+    /// `?`, `?1`, `:x`, `@x`, `$x`
+    Parameter,
+    /// `{{`
+    Open,
+    /// `}}`
+    Close,
+    /// `::`
+    Colons,
+    /// A whole call, read already.
+    Call,
+    /// Any other byte.
+    Symbol(u8),
+}
+
+/// A token and its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token {
+    pub lexeme: Lexeme,
+    pub start: usize,
+    pub end: usize,
+}
+
+impl Token {
+    pub fn span(self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    pub fn is(self, symbol: u8) -> bool {
+        self.lexeme == Lexeme::Symbol(symbol)
+    }
+
+    /// The token as it is written.
+    pub fn text(self, sql: &str) -> &str {
+        sql.get(self.span()).unwrap_or_default()
+    }
+
+    /// Whether this is the bare word `word`.
+    pub fn is_word(self, sql: &str, word: &str) -> bool {
+        self.lexeme == Lexeme::Word && self.text(sql).eq_ignore_ascii_case(word)
+    }
+
+    /// A text or a name without its quotes, a bare word as it stands.
+    pub fn content(self, sql: &str) -> String {
+        let text = self.text(sql);
+        match self.lexeme {
+            Lexeme::Text | Lexeme::Quoted | Lexeme::Name => unquote(text),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// What is between quotes of any kind, doubled quotes made single.
+pub(super) fn unquote(text: &str) -> String {
+    let mut chars = text.chars();
+    let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };
+    let inside = chars.as_str();
+    match open {
+        '[' => inside.to_owned(),
+        '"' => inside.replace("\"\"", "\""),
+        '`' => inside.replace("``", "`"),
+        _ => inside.replace("''", "'"),
+    }
+}
+
+/// How `[` is read: `SQLite` has it begin a quoted name, Python a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Brackets {
+    Name,
+    List,
+}
+
+/// The next token at or after `at`, `None` at the end of the text.
+///
+/// # Errors
+/// A text or a quoted name that is never closed. An open `/*` ends with the
+/// text, as in `SQLite`.
+pub(super) fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
+    let bytes = sql.as_bytes();
+    let start = blank(bytes, at);
+    let byte = |n: usize| bytes.get(start + n).copied();
+    let Some(first) = byte(0) else { return Ok(None) };
+    let of = |lexeme, end| Ok(Some(Token { lexeme, start, end }));
+    match (first, byte(1)) {
+        (b'\'', _) => of(Lexeme::Text, quoted(bytes, start, b'\'', "text")?),
+        (b'"', _) => of(Lexeme::Quoted, quoted(bytes, start, b'"', "name")?),
+        (b'`', _) => of(Lexeme::Name, quoted(bytes, start, b'`', "name")?),
+        (b'[', _) if brackets == Brackets::Name => {
+            match bytes.iter().skip(start).position(|b| *b == b']') {
+                Some(length) => of(Lexeme::Name, start + length + 1),
+                None => Err(unclosed(bytes, start, "name", "]")),
+            }
+        }
+        (b'{', Some(b'{')) => of(Lexeme::Open, start + 2),
+        (b'}', Some(b'}')) => of(Lexeme::Close, start + 2),
+        (b':', Some(b':')) => of(Lexeme::Colons, start + 2),
+        (b'?', _) => of(Lexeme::Parameter, run(bytes, start + 1, |b| b.is_ascii_digit())),
+        (b':' | b'@' | b'$', Some(next)) if in_word(next) => {
+            of(Lexeme::Parameter, run(bytes, start + 1, in_word))
+        }
+        (b'0'..=b'9', _) | (b'.', Some(b'0'..=b'9')) => of(Lexeme::Number, number(bytes, start)),
+        (first, _) if in_word(first) => of(Lexeme::Word, run(bytes, start, in_word)),
+        (first, _) => of(Lexeme::Symbol(first), start + 1),
+    }
+}
+
+/// Where the blanks and comments at `at` end.
+fn blank(bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        match (bytes.get(at), bytes.get(at + 1)) {
+            (Some(b' ' | b'\t' | b'\n' | b'\r' | b'\x0c'), _) => at += 1,
+            (Some(b'-'), Some(b'-')) => at = run(bytes, at, |b| b != b'\n'),
+            (Some(b'/'), Some(b'*')) => {
+                let inside = bytes.get(at + 2..).unwrap_or_default();
+                let end = inside.windows(2).position(|pair| pair == b"*/");
+                at = end.map_or(bytes.len(), |length| at + 2 + length + 2);
+            }
+            _ => return at,
+        }
+    }
+}
+
+/// Where the quoted thing that begins at `start` ends.
+fn quoted(bytes: &[u8], start: usize, quote: u8, what: &str) -> Result<usize, SqlError> {
+    let mut at = start + 1;
+    loop {
+        at = run(bytes, at, |b| b != quote);
+        match (bytes.get(at), bytes.get(at + 1)) {
+            (None, _) => return Err(unclosed(bytes, start, what, &char::from(quote).to_string())),
+            (_, Some(next)) if *next == quote => at += 2,
+            _ => return Ok(at + 1),
+        }
+    }
+}
+
+fn unclosed(bytes: &[u8], start: usize, what: &str, close: &str) -> SqlError {
+    let open = char::from(bytes.get(start).copied().unwrap_or_default());
+    let error = SqlError::new(
+        start..start + 1,
+        format!("a quoted {what} is never closed"),
+        format!("no `{close}` ends what this `{open}` begins"),
+    );
+    if close == "]" {
+        return error;
+    }
+    error.help(format!("a `{close}` inside a quoted {what} is written twice"))
+}
+
+/// A number with its exponent's sign, and with letters that do not belong to it.
+fn number(bytes: &[u8], start: usize) -> usize {
+    let hex = matches!(bytes.get(start + 1), Some(b'x' | b'X'));
+    let mut at = start;
+    loop {
+        at = run(bytes, at, |b| in_word(b) || b == b'.');
+        let after_e = matches!(bytes.get(at.wrapping_sub(1)), Some(b'e' | b'E'));
+        let signed = matches!(bytes.get(at), Some(b'+' | b'-'));
+        let digit = bytes.get(at + 1).is_some_and(u8::is_ascii_digit);
+        if hex || !after_e || !signed || !digit {
+            return at;
+        }
+        at += 1;
+    }
+}
+
+/// Bytes of names: what is not ASCII is a letter, as in `SQLite`.
+fn in_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+}
+
+/// Where the bytes from `at` on that are `like` this end.
+fn run(bytes: &[u8], at: usize, like: impl Fn(u8) -> bool) -> usize {
+    bytes.iter().skip(at).position(|b| !like(*b)).map_or(bytes.len(), |length| at + length)
+}

@@ -1,0 +1,186 @@
+//! `BlendSQL`'s dialect: ordinary SQL with calls `{{LLMMap('…?', t.column)}}`.
+//!
+//! [`scan`] finds the calls outside of texts, comments and quoted names and
+//! reads each into a [`Call`]; everything it says about a place is a range of
+//! bytes in the query's text. [`mask`] overwrites the calls by identifiers of
+//! the same length, so that a parser of plain SQL can read the rest and every
+//! place stays true.
+//!
+//! Where the dialect leaves a choice:
+//!
+//! * A backslash is an ordinary character; a quote inside a text is doubled.
+//! * `"…"` is a text as a question, inside a list, and for `return_type` and
+//!   `regex`; everywhere else it is a quoted name, as in `SQLite`.
+//! * `[` begins a list directly after `options=` and a quoted name elsewhere.
+//! * `'t::c'` is the column `c` of `t`; a text with other than exactly one `::`
+//!   or with `?`, `!`, `;`, braces, quotes or line breaks is a text.
+//! * Two texts in a row are a question and its column only when the second is
+//!   `'t::c'`: Python would have joined them, so anything else is an error.
+
+mod argument;
+mod call;
+mod choices;
+mod error;
+mod lexer;
+pub mod parse;
+mod result;
+pub mod rewrite;
+pub mod route;
+mod scan;
+pub mod scope;
+pub mod tree;
+mod truth;
+pub mod usage;
+
+use std::ops::Range;
+
+pub use error::SqlError;
+pub use scan::scan;
+
+use crate::spec::Type;
+use crate::value::Value;
+
+/// One call of an ingredient in a query.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// Which ingredient is called.
+    pub kind: Kind,
+    /// The bytes of `{{…}}`, braces included.
+    pub span: Range<usize>,
+    /// What is asked; of a join its criteria, empty when there are none.
+    pub question: String,
+    /// Map: the value asked about, then columns for context. Qa and Validate:
+    /// contexts in order, and the values that fill `{}`. Join: left and right.
+    pub values: Vec<Argument>,
+    /// What the answer is chosen from.
+    pub options: Option<Choices>,
+    /// What the answer is read as.
+    pub return_type: Option<ReturnType>,
+    /// How many answers there may be.
+    pub quantifier: Option<Quantifier>,
+    /// What the answer must match.
+    pub regex: Option<String>,
+    /// `limit=`
+    pub limit: Option<u32>,
+    /// Calls within this call's arguments, in the order of the text.
+    pub inner: Vec<Call>,
+    /// Whether the call stands where `VALUES` has a row: `VALUES {{…}}`.
+    pub row: bool,
+}
+
+impl Call {
+    /// What [`mask`] writes over the `number`th call: `_hq0___…`, or in place of
+    /// a row `(_hq0___…)`; exactly as long as the call.
+    #[must_use]
+    pub fn hole(&self, number: usize) -> String {
+        let width = self.span.len().saturating_sub(if self.row { 2 } else { 0 });
+        let name = format!("{:_<width$}", format!("_hq{number}"));
+        if self.row { format!("({name})") } else { name }
+    }
+}
+
+/// The ingredients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `LLMMap`: a question about each value.
+    Map,
+    /// `LLMQA`: a question about the rows of a query.
+    Qa,
+    /// `LLMValidate`: a claim about the rows of a query, true or false.
+    Validate,
+    /// `LLMJoin`: which values of two columns are partners.
+    Join,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Map, Self::Qa, Self::Validate, Self::Join];
+
+    /// The name as `BlendSQL` spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Map => "LLMMap",
+            Self::Qa => "LLMQA",
+            Self::Validate => "LLMValidate",
+            Self::Join => "LLMJoin",
+        }
+    }
+}
+
+/// A value that a call is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Argument {
+    /// The old spelling of a column: `'t::c'`, `t::c`, `(t::c)`.
+    Column {
+        /// The table, alias or CTE, as it is written.
+        table: Option<String>,
+        /// The column.
+        column: String,
+        /// The whole argument.
+        span: Range<usize>,
+    },
+    /// Any SQL expression, without blanks and comments around it.
+    Sql(Range<usize>),
+    /// A query: what is inside its parentheses, without blanks and comments
+    /// around it.
+    Query(Range<usize>),
+}
+
+/// What an answer is chosen from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Choices {
+    /// The values themselves.
+    List(Vec<Value>),
+    /// The values of a column: `'t::c'`, `t.c` or `c`.
+    Column {
+        /// The table, alias or CTE, if it is named.
+        table: Option<String>,
+        /// The column.
+        column: String,
+        /// The whole argument.
+        span: Range<usize>,
+    },
+    /// The rows of a query: what is inside its parentheses.
+    Query(Range<usize>),
+}
+
+/// What an answer is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReturnType {
+    /// The type of the value, or of each value of the list; never a URL.
+    pub scalar: Type,
+    /// Whether it is a list.
+    pub list: bool,
+}
+
+/// How many answers there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quantifier {
+    /// At least so many.
+    pub min: u32,
+    /// At most so many; `None` for any number.
+    pub max: Option<u32>,
+}
+
+/// The text with each of `calls` overwritten by [`Call::hole`], so that every
+/// other byte stays where it is. `calls` are in the order of the text, as
+/// [`scan`] returns them or as a call's `inner` holds them.
+#[must_use]
+pub fn mask(sql: &str, calls: &[Call]) -> String {
+    let mut masked = String::with_capacity(sql.len());
+    let mut at = 0;
+    for (number, call) in calls.iter().enumerate() {
+        let hole = call.hole(number);
+        // A call of another text is left alone.
+        let Some(before) = sql.get(at..call.span.start) else { continue };
+        if hole.len() != call.span.len() || !sql.is_char_boundary(call.span.end) {
+            continue;
+        }
+        masked.push_str(before);
+        masked.push_str(&hole);
+        at = call.span.end;
+    }
+    masked.push_str(sql.get(at..).unwrap_or_default());
+    masked
+}

@@ -1,0 +1,143 @@
+//! Reads what a call says of its answer: `return_type`, `quantifier`, `regex`
+//! and `limit`.
+
+use super::argument::{is_none, span};
+use super::lexer::{Lexeme, Token};
+use super::{Quantifier, ReturnType, SqlError};
+use crate::spec::Type;
+
+const TYPES: &str = "types are str, int, float, bool and date, and lists of them: list[str]";
+
+/// Reads `return_type=`, quoted or bare.
+pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnType>, SqlError> {
+    if is_none(sql, tokens) {
+        return Ok(None);
+    }
+    no_parameter(tokens, "the return type", TYPES)?;
+    let written = match tokens {
+        [text] => text.content(sql),
+        _ => sql.get(span(tokens)).unwrap_or_default().to_owned(),
+    };
+    let compact: String =
+        written.chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect();
+    let (name, list) = match compact.strip_prefix("list") {
+        Some("") => ("str", true),
+        Some(item) => match item.strip_prefix('[').and_then(|i| i.strip_suffix(']')) {
+            Some(item) => (item, true),
+            None => (compact.as_str(), false),
+        },
+        None => (compact.as_str(), false),
+    };
+    let scalar = match name {
+        "str" | "string" | "text" => Type::Text,
+        "int" | "integer" => Type::Integer,
+        "float" | "real" | "double" | "number" => Type::Real,
+        "bool" | "boolean" => Type::Boolean,
+        "date" | "iso_8601_date" => Type::Date,
+        _ => {
+            return Err(SqlError::new(
+                span(tokens),
+                format!("`{}` is no return type", written.trim()),
+                "not a type",
+            )
+            .help(TYPES));
+        }
+    };
+    Ok(Some(ReturnType { scalar, list }))
+}
+
+/// Reads `quantifier=`.
+pub(super) fn quantifier(sql: &str, tokens: &[Token]) -> Result<Option<Quantifier>, SqlError> {
+    const FORMS: &str = "quantifiers are '{2}', '{1,3}', '{1,}', '+', '*' and '?'";
+    if is_none(sql, tokens) {
+        return Ok(None);
+    }
+    no_parameter(tokens, "the quantifier", FORMS)?;
+    let wrong = || {
+        SqlError::new(span(tokens), "the quantifier cannot be read", "not a quantifier").help(FORMS)
+    };
+    let written = text(sql, tokens).ok_or_else(wrong)?;
+    let found = match written.trim() {
+        "*" => Quantifier { min: 0, max: None },
+        "+" => Quantifier { min: 1, max: None },
+        "?" => Quantifier { min: 0, max: Some(1) },
+        braced => counts(braced).ok_or_else(wrong)?,
+    };
+    if found.max.is_some_and(|max| max < found.min) {
+        return Err(SqlError::new(
+            span(tokens),
+            "the quantifier's least is more than its most",
+            "no number of answers fits",
+        ));
+    }
+    Ok(Some(found))
+}
+
+/// `{2}`, `{1,3}`, `{1,}`, `{,3}`
+fn counts(braced: &str) -> Option<Quantifier> {
+    let inside = braced.strip_prefix('{')?.strip_suffix('}')?;
+    let count = |digits: &str| match digits.trim() {
+        digits if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().ok(),
+        _ => None,
+    };
+    let Some((min, max)) = inside.split_once(',') else {
+        let exactly = count(inside)?;
+        return Some(Quantifier { min: exactly, max: Some(exactly) });
+    };
+    match (min.trim(), max.trim()) {
+        ("", "") => None,
+        ("", max) => Some(Quantifier { min: 0, max: Some(count(max)?) }),
+        (min, "") => Some(Quantifier { min: count(min)?, max: None }),
+        (min, max) => Some(Quantifier { min: count(min)?, max: Some(count(max)?) }),
+    }
+}
+
+/// Reads an argument that must be a text.
+pub(super) fn written_text(
+    sql: &str,
+    tokens: &[Token],
+    what: &str,
+) -> Result<Option<String>, SqlError> {
+    if is_none(sql, tokens) {
+        return Ok(None);
+    }
+    no_parameter(tokens, what, "write it into the query as a text: '…'")?;
+    match text(sql, tokens) {
+        Some(text) => Ok(Some(text)),
+        None => Err(SqlError::new(span(tokens), format!("{what} is no text"), "expected '…'")),
+    }
+}
+
+/// Reads `limit=`.
+pub(super) fn limit(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlError> {
+    if is_none(sql, tokens) {
+        return Ok(None);
+    }
+    let written = sql.get(span(tokens)).unwrap_or_default();
+    match written.parse() {
+        Ok(limit) => Ok(Some(limit)),
+        Err(_) => {
+            Err(SqlError::new(span(tokens), "the limit is no number", "expected a whole number"))
+        }
+    }
+}
+
+fn text(sql: &str, tokens: &[Token]) -> Option<String> {
+    match tokens {
+        [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => Some(text.content(sql)),
+        _ => None,
+    }
+}
+
+/// What shapes the request must be known before the query runs.
+fn no_parameter(tokens: &[Token], what: &str, help: &str) -> Result<(), SqlError> {
+    match tokens.first() {
+        Some(first) if first.lexeme == Lexeme::Parameter => Err(SqlError::new(
+            first.span(),
+            format!("{what} cannot be a parameter"),
+            "must be written into the query",
+        )
+        .help(help)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether a question is one that a spec binds to a column: compared word by
+//! word, never by likeness, for a wrong route is a wrong answer.
+
+use crate::spec::{Binding, Column, SLOTS};
+
+/// A question as it is compared: lower case, words and slots only.
+#[must_use]
+pub fn normal(question: &str) -> Vec<String> {
+    question
+        .to_lowercase()
+        .split(|c: char| !(c.is_alphanumeric() || c == '{' || c == '}'))
+        .filter(|w| !w.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What a binding's slot stands for in a question.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Slot {
+    /// The binding has none.
+    None,
+    /// A text.
+    Text(String),
+    /// A number, as it was written.
+    Number(String),
+}
+
+impl Slot {
+    /// As an SQL literal: words of the query, never of a model.
+    #[must_use]
+    pub fn literal(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Text(text) => crate::sql::text(text),
+            Self::Number(number) => number.clone(),
+        }
+    }
+}
+
+/// The binding of a column that a question is, with what fills its slot; or why
+/// the nearest one is not.
+///
+/// # Errors
+/// The reason, when a binding fits but for its slot.
+pub fn binding<'c>(
+    column: &'c Column,
+    question: &str,
+) -> Result<Option<(&'c Binding, Slot)>, String> {
+    let words = normal(question);
+    let mut near = None;
+    for binding in &column.bindings {
+        let asked = normal(&binding.ask);
+        let Some(at) = asked.iter().position(|w| SLOTS.contains(&w.as_str())) else {
+            if asked == words {
+                return Ok(Some((binding, Slot::None)));
+            }
+            continue;
+        };
+        let (before, after) = (&asked[..at], &asked[at + 1..]);
+        let fits = words.len() > before.len() + after.len()
+            && words.starts_with(before)
+            && words.ends_with(after);
+        if !fits {
+            continue;
+        }
+        let filled = &words[before.len()..words.len() - after.len()];
+        match fill(column, &asked[at], filled, question) {
+            Some(slot) => return Ok(Some((binding, slot))),
+            None => {
+                near = Some(format!(
+                    "\"{}\" fits, but \"{}\" is none of its values",
+                    binding.ask,
+                    filled.join(" ")
+                ));
+            }
+        }
+    }
+    near.map_or(Ok(None), Err)
+}
+
+fn fill(column: &Column, slot: &str, filled: &[String], question: &str) -> Option<Slot> {
+    match slot {
+        "{number}" => {
+            let joined = filled.join(".");
+            joined.parse::<f64>().ok().map(|_| Slot::Number(joined))
+        }
+        "{date}" => {
+            let joined = filled.join("-");
+            let date = joined.parse::<jiff::civil::Date>().ok()?;
+            Some(Slot::Text(date.to_string()))
+        }
+        _ => match &column.values {
+            Some(list) => {
+                let hit = list.values.iter().find(|v| normal(v) == filled);
+                hit.map(|v| Slot::Text(v.clone()))
+            }
+            // Without a list the words are taken as they were written.
+            None => {
+                let text = original(question, filled)?;
+                Some(Slot::Text(text.to_owned()))
+            }
+        },
+    }
+}
+
+/// The part of a text that has these words, as it was written.
+fn original<'q>(question: &'q str, words: &[String]) -> Option<&'q str> {
+    for (start, _) in question.char_indices() {
+        if question[..start].chars().next_back().is_some_and(char::is_alphanumeric) {
+            continue;
+        }
+        let rest = &question[start..];
+        let mut ends: Vec<usize> = rest
+            .char_indices()
+            .filter(|(at, c)| {
+                c.is_alphanumeric()
+                    && !rest[at + c.len_utf8()..].chars().next().is_some_and(char::is_alphanumeric)
+            })
+            .map(|(at, c)| at + c.len_utf8())
+            .collect();
+        ends.dedup();
+        let whole = ends.into_iter().find(|end| normal(&rest[..*end]) == words);
+        if let Some(end) = whole {
+            return Some(rest[..end].trim());
+        }
+    }
+    None
+}

@@ -1,0 +1,377 @@
+//! Which column a name means: scopes as `SQLite` resolves them, with the way of
+//! each column back to the table it comes from.
+
+use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, Query, Source};
+
+/// What is known of a database's tables.
+pub trait Schema {
+    /// The columns of a table, view or table-valued function, as `*` lists them.
+    fn columns(&self, table: &str) -> Option<Vec<String>>;
+}
+
+/// A column of a table and where its values come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// The column of the database it repeats, when it repeats one.
+    pub origin: Option<Origin>,
+    /// Whether its values come from a call.
+    pub live: bool,
+}
+
+/// A column of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Its table or view.
+    pub table: String,
+    /// The column.
+    pub column: String,
+}
+
+/// A table that a scope reads.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// The name it goes by.
+    pub name: Option<String>,
+    /// Its columns; `None` when they cannot be told.
+    pub fields: Option<Vec<Field>>,
+}
+
+impl Table {
+    fn field(&self, column: &str) -> Option<&Field> {
+        self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(column))
+    }
+
+    /// A column of it, written in full.
+    #[must_use]
+    pub fn any_column(&self) -> Option<String> {
+        let (name, field) = (self.name.as_ref()?, self.fields.as_ref()?.first()?);
+        Some(format!("{}.{}", crate::sql::name(name), crate::sql::name(&field.name)))
+    }
+}
+
+/// The names that one SELECT sees.
+#[derive(Debug)]
+pub struct Scope<'p> {
+    /// The SELECT around it.
+    pub parent: Option<&'p Scope<'p>>,
+    /// What it reads.
+    pub tables: Vec<Table>,
+    /// Common table expressions declared here.
+    pub ctes: Vec<(String, Option<Vec<Field>>)>,
+    /// How many scopes are around it.
+    pub depth: usize,
+}
+
+/// Where a name was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'s> {
+    /// The depth of the scope that has it.
+    pub depth: usize,
+    /// The table.
+    pub table: &'s Table,
+    /// The column.
+    pub field: &'s Field,
+}
+
+impl<'p> Scope<'p> {
+    /// A scope without tables.
+    #[must_use]
+    pub fn within(parent: Option<&'p Scope<'p>>) -> Self {
+        let depth = parent.map_or(0, |p| p.depth + 1);
+        Self { parent, tables: Vec::new(), ctes: Vec::new(), depth }
+    }
+
+    /// Finds the column that a name means.
+    #[must_use]
+    pub fn find(&self, table: Option<&str>, column: &str) -> Option<Found<'_>> {
+        let mut scope = Some(self);
+        while let Some(here) = scope {
+            let mut named = here.tables.iter().filter(|t| {
+                table.is_none_or(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
+            });
+            let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
+            if let Some((table, field)) = hit {
+                return Some(Found { depth: here.depth, table, field });
+            }
+            // A table whose columns cannot be told may have it.
+            if named.any(|t| t.fields.is_none()) {
+                return None;
+            }
+            scope = here.parent;
+        }
+        None
+    }
+
+    /// Whether a name is one of a common table expression here.
+    #[must_use]
+    pub fn knows_cte(&self, name: &str) -> bool {
+        self.cte(name).is_some()
+    }
+
+    fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
+        let mut scope = Some(self);
+        while let Some(here) = scope {
+            if let Some((_, fields)) =
+                here.ctes.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(name))
+            {
+                return Some(fields);
+            }
+            scope = here.parent;
+        }
+        None
+    }
+}
+
+/// Resolves names against a schema.
+#[derive(Clone, Copy)]
+pub struct Resolver<'s> {
+    /// The database.
+    pub schema: &'s dyn Schema,
+}
+
+impl Resolver<'_> {
+    /// The scope that declares the CTEs of a query.
+    #[must_use]
+    pub fn ctes<'p>(&self, query: &Query, parent: Option<&'p Scope<'p>>) -> Scope<'p> {
+        let mut scope = Scope::within(parent);
+        for cte in &query.with {
+            let fields = self.cte(cte, &scope);
+            scope.ctes.push((cte.name.clone(), fields));
+        }
+        scope
+    }
+
+    fn cte(&self, cte: &Cte, scope: &Scope<'_>) -> Option<Vec<Field>> {
+        let mut inner = Scope::within(Some(scope));
+        if cte.recursive {
+            // It may read itself; the first arm says what its columns are.
+            let first = match &cte.query.body {
+                Body::Compound(left, _) => self.outputs(left, scope),
+                _ => None,
+            };
+            inner.ctes.push((cte.name.clone(), first.map(|f| renamed(f, &cte.columns))));
+        }
+        self.outputs(&cte.query, &inner).map(|f| renamed(f, &cte.columns))
+    }
+
+    /// The scope of a SELECT's own clauses.
+    #[must_use]
+    pub fn core<'p>(&self, core: &Core, parent: &'p Scope<'p>) -> Scope<'p> {
+        let mut scope = Scope::within(Some(parent));
+        for item in &core.from {
+            self.item(item, parent, &mut scope.tables);
+        }
+        scope
+    }
+
+    fn item(&self, item: &FromItem, parent: &Scope<'_>, tables: &mut Vec<Table>) {
+        let fields = match &item.source {
+            Source::Table { schema, name } => match parent.cte(name).filter(|_| schema.is_none()) {
+                Some(fields) => fields.clone(),
+                None => self.base(name),
+            },
+            Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
+                columns.into_iter().map(|name| Field { name, origin: None, live: false }).collect()
+            }),
+            Source::Query(query) => self.outputs(query, parent),
+            Source::Join(items) => {
+                let at = tables.len();
+                items.iter().for_each(|i| self.item(i, parent, tables));
+                if item.name.is_none() {
+                    return;
+                }
+                let inner: Vec<Table> = tables.drain(at..).collect();
+                inner.into_iter().map(|t| t.fields).try_fold(Vec::new(), |mut all, fields| {
+                    all.extend(fields?);
+                    Some(all)
+                })
+            }
+        };
+        tables.push(Table { name: item.name.clone(), fields });
+    }
+
+    fn base(&self, table: &str) -> Option<Vec<Field>> {
+        let origin = |column: &String| Origin { table: table.to_owned(), column: column.clone() };
+        let columns = self.schema.columns(table)?;
+        Some(
+            columns
+                .into_iter()
+                .map(|name| Field { origin: Some(origin(&name)), name, live: false })
+                .collect(),
+        )
+    }
+
+    /// The columns that a query yields; `None` when they cannot be told.
+    #[must_use]
+    pub fn outputs(&self, query: &Query, parent: &Scope<'_>) -> Option<Vec<Field>> {
+        let scope = self.ctes(query, Some(parent));
+        match &query.body {
+            Body::Core(core) => {
+                let inner = self.core(core, &scope);
+                self.columns(core, &inner)
+            }
+            Body::Compound(left, _) => {
+                // A row may come from either side, so no column repeats one of the database.
+                let fields = self.outputs(left, &scope)?;
+                Some(fields.into_iter().map(|f| Field { origin: None, ..f }).collect())
+            }
+            Body::Values(exprs) => {
+                let field = |n| Field { name: format!("column{n}"), origin: None, live: false };
+                Some((1..=exprs.len()).map(field).collect())
+            }
+        }
+    }
+
+    fn columns(&self, core: &Core, scope: &Scope<'_>) -> Option<Vec<Field>> {
+        let mut fields = Vec::new();
+        for column in &core.columns {
+            let Some(expr) = &column.expr else {
+                for (n, table) in scope.tables.iter().enumerate() {
+                    let named = |of: &String| {
+                        table.name.as_ref().is_some_and(|t| t.eq_ignore_ascii_case(of))
+                    };
+                    if column.star_of.as_ref().is_some_and(|of| !named(of)) {
+                        continue;
+                    }
+                    let item = core.from.get(n).filter(|_| core.from.len() == scope.tables.len());
+                    for field in table.fields.as_ref()? {
+                        let merged = column.star_of.is_none()
+                            && item.is_none_or(|i| {
+                                i.natural
+                                    || i.using.iter().any(|u| u.eq_ignore_ascii_case(&field.name))
+                            })
+                            && fields
+                                .iter()
+                                .any(|f: &Field| f.name.eq_ignore_ascii_case(&field.name));
+                        if !merged {
+                            fields.push(field.clone());
+                        }
+                    }
+                }
+                continue;
+            };
+            let bare = bare(expr);
+            let (hit, own) = match &bare.kind {
+                ExprKind::Column { table, column } => {
+                    (scope.find(table.as_deref(), column), Some(column.clone()))
+                }
+                _ => (None, None),
+            };
+            let origin = hit.and_then(|f| f.field.origin.clone());
+            let live = hit.is_some_and(|f| f.field.live) || expr.has_call();
+            let name = column.alias.clone().or(own).unwrap_or_default();
+            fields.push(Field { name, origin, live });
+        }
+        Some(fields)
+    }
+
+    /// Shows every expression in a query to `see`, with the scope it stands in
+    /// and whether it is a condition: its truth counts, not its value.
+    pub fn each(
+        &self,
+        query: &Query,
+        parent: &Scope<'_>,
+        see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
+    ) {
+        let scope = self.ctes(query, Some(parent));
+        for cte in &query.with {
+            self.each(&cte.query, &scope, see);
+        }
+        match &query.body {
+            Body::Core(core) => {
+                let inner = self.core(core, &scope);
+                for item in &core.from {
+                    self.each_of_item(item, &scope, &inner, see);
+                }
+                let values = core
+                    .columns
+                    .iter()
+                    .filter_map(|c| c.expr.as_ref())
+                    .chain(&core.group)
+                    .chain(query.order.iter().map(|o| &o.expr))
+                    .chain(&query.limit)
+                    .chain(&query.offset);
+                values.for_each(|e| self.each_in(e, &inner, false, see));
+                let conditions = core.filter.iter().chain(&core.having);
+                conditions.for_each(|e| self.each_in(e, &inner, true, see));
+            }
+            Body::Compound(left, right) => {
+                self.each(left, &scope, see);
+                self.each(right, &scope, see);
+            }
+            Body::Values(exprs) => exprs.iter().for_each(|e| self.each_in(e, &scope, false, see)),
+        }
+    }
+
+    fn each_of_item(
+        &self,
+        item: &FromItem,
+        around: &Scope<'_>,
+        inner: &Scope<'_>,
+        see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
+    ) {
+        match &item.source {
+            Source::Table { .. } => {}
+            Source::Function { args, .. } => {
+                args.iter().for_each(|a| self.each_in(a, inner, false, see));
+            }
+            Source::Query(query) => self.each(query, around, see),
+            Source::Join(items) => {
+                items.iter().for_each(|i| self.each_of_item(i, around, inner, see));
+            }
+        }
+        if let Some(on) = &item.on {
+            self.each_in(on, inner, true, see);
+        }
+    }
+
+    /// Shows an expression and all inside it to `see`.
+    pub fn each_in(
+        &self,
+        expr: &Expr,
+        scope: &Scope<'_>,
+        condition: bool,
+        see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
+    ) {
+        see(expr, scope, condition);
+        let (exprs, query) = expr.inside();
+        for (n, inner) in exprs.into_iter().enumerate() {
+            let condition = match &expr.kind {
+                ExprKind::And(_) | ExprKind::Or(_) | ExprKind::Not(_) => true,
+                ExprKind::Paren(_) => condition,
+                // WHEN, THEN, WHEN, THEN, …: see `Expr::inside`.
+                ExprKind::Case { operand: None, whens, .. } => {
+                    (n % 2 == 0 && n / 2 < whens.len()) || condition
+                }
+                ExprKind::Case { .. } => condition && n != 0 && n % 2 == 0,
+                ExprKind::Function { filter, args, name, .. } => {
+                    (filter.is_some() && n == args.len())
+                        || (n == 0 && matches!(name.as_str(), "iif" | "if"))
+                }
+                _ => false,
+            };
+            self.each_in(inner, scope, condition, see);
+        }
+        if let Some(query) = query {
+            self.each(query, scope, see);
+        }
+    }
+}
+
+/// An expression without parentheses around it.
+#[must_use]
+pub fn bare(expr: &Expr) -> &Expr {
+    match &expr.kind {
+        ExprKind::Paren(inner) => bare(inner),
+        _ => expr,
+    }
+}
+
+fn renamed(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
+    for (field, name) in fields.iter_mut().zip(names) {
+        field.name.clone_from(name);
+    }
+    fields
+}

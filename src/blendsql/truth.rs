@@ -1,0 +1,216 @@
+//! Conditions with calls as CASE: plain parts first, then calls, each only when
+//! those before leave the row open.
+//!
+//! The text made here gives 1 when a condition holds, 0 when it does not (be it
+//! false or NULL) and 2 while a call that decides it is pending. NOT is carried
+//! down to the leaves, so two values and *pending* are enough; where NULL and
+//! false must be told apart, the condition is asked both ways.
+
+use super::rewrite::{Leaf, Rewriter};
+use super::scope::{Scope, bare};
+use super::tree::{Expr, ExprKind};
+
+/// Whether all of some conditions hold.
+pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Scope<'_>) -> String {
+    let node = Node::All(conditions.iter().map(|c| node(c, true)).collect());
+    let mut leaves = Vec::new();
+    let text = rewriter.truth(&node, scope, &mut leaves);
+    if leaves.len() < 2 {
+        return text;
+    }
+    // What is known settles a row before anything is asked for it.
+    let known = rewriter.known(&node, scope);
+    let open = if rewriter.sampling {
+        // Rows that are learnt from are asked everything.
+        format!("CASE hq_any_pending({}) WHEN 1 THEN 2 ELSE {text} END", leaves.join(", "))
+    } else {
+        text
+    };
+    format!("CASE hq_settled(hq_quiet(), {known}) WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {open} END")
+}
+
+/// The value of AND, OR with calls: 1, 0 or NULL.
+pub(super) fn value(rewriter: &mut Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) -> String {
+    let (holds, fails) = (node(expr, true), node(expr, false));
+    let holds = rewriter.truth(&holds, scope, &mut Vec::new());
+    let fails = rewriter.truth(&fails, scope, &mut Vec::new());
+    format!(
+        "(CASE {holds} WHEN 1 THEN 1 WHEN 2 THEN NULL ELSE CASE {fails} WHEN 1 THEN 0 ELSE NULL END END)"
+    )
+}
+
+/// Conditions with calls in a condition.
+pub(super) fn leaves(rewriter: &Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) -> usize {
+    match &bare(expr).kind {
+        ExprKind::And(all) | ExprKind::Or(all) => {
+            all.iter().map(|e| leaves(rewriter, e, scope)).sum()
+        }
+        ExprKind::Not(inner) => leaves(rewriter, inner, scope),
+        _ => usize::from(rewriter.bears(expr, scope)),
+    }
+}
+
+/// A condition, NOT carried down.
+enum Node<'e> {
+    All(Vec<Node<'e>>),
+    Any(Vec<Node<'e>>),
+    /// Whether it is true, or whether it is false.
+    Leaf(&'e Expr, bool),
+}
+
+fn node(expr: &Expr, wanted: bool) -> Node<'_> {
+    match &expr.kind {
+        ExprKind::Paren(inner) => node(inner, wanted),
+        ExprKind::Not(inner) => node(inner, !wanted),
+        ExprKind::And(parts) | ExprKind::Or(parts) => {
+            let parts = parts.iter().map(|p| node(p, wanted)).collect();
+            if matches!(expr.kind, ExprKind::And(_)) == wanted {
+                Node::All(parts)
+            } else {
+                Node::Any(parts)
+            }
+        }
+        _ => Node::Leaf(expr, wanted),
+    }
+}
+
+/// What evaluating a condition is expected to bring.
+#[derive(Clone, Copy)]
+struct Odds {
+    /// Values asked for.
+    cost: f64,
+    /// How likely it holds.
+    holds: f64,
+}
+
+impl Rewriter<'_> {
+    fn truth(&mut self, node: &Node<'_>, scope: &Scope<'_>, leaves: &mut Vec<String>) -> String {
+        match node {
+            Node::Leaf(expr, wanted) => self.leaf(expr, *wanted, scope, leaves),
+            Node::All(parts) => {
+                let mut texts = self.in_order(parts, true, scope, leaves);
+                let Some(last) = texts.pop() else { return "1".to_owned() };
+                texts.into_iter().rev().fold(last, |rest, first| {
+                    format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
+                })
+            }
+            Node::Any(parts) => {
+                let mut texts = self.in_order(parts, false, scope, leaves);
+                let Some(last) = texts.pop() else { return "0".to_owned() };
+                texts.into_iter().rev().fold(last, |rest, first| {
+                    format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
+                })
+            }
+        }
+    }
+
+    /// What is known of a condition without asking: 1, 0 or, while it is open, 2.
+    fn known(&mut self, node: &Node<'_>, scope: &Scope<'_>) -> String {
+        match node {
+            Node::Leaf(expr, wanted) => {
+                let mut inner = Vec::new();
+                calls_of_subqueries(expr, false, &mut inner);
+                if inner.is_empty() {
+                    self.leaf(expr, *wanted, scope, &mut Vec::new())
+                } else {
+                    "2".to_owned()
+                }
+            }
+            Node::All(parts) | Node::Any(parts) => {
+                let texts: Vec<String> = parts.iter().map(|p| self.known(p, scope)).collect();
+                let name = if matches!(node, Node::All(_)) { "hq_all" } else { "hq_any" };
+                format!("{name}({})", texts.join(", "))
+            }
+        }
+    }
+
+    /// The texts of conditions, the one to evaluate first first.
+    fn in_order(
+        &mut self,
+        parts: &[Node<'_>],
+        all: bool,
+        scope: &Scope<'_>,
+        leaves: &mut Vec<String>,
+    ) -> Vec<String> {
+        let odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
+        let mut order: Vec<usize> = (0..parts.len()).collect();
+        // The chance to settle it, for each value asked.
+        let worth = |n: usize| {
+            let settles = if all { 1.0 - odds[n].holds } else { odds[n].holds };
+            if odds[n].cost == 0.0 { f64::INFINITY } else { settles / odds[n].cost }
+        };
+        order.sort_by(|a, b| worth(*b).total_cmp(&worth(*a)));
+        order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
+    }
+
+    fn odds(&self, node: &Node<'_>, scope: &Scope<'_>) -> Odds {
+        match node {
+            Node::Leaf(expr, wanted) => {
+                let mut calls = 0;
+                expr.each(&mut |e| calls += usize::from(matches!(e.kind, ExprKind::Call(..))));
+                if calls == 0 && self.bears(expr, scope) {
+                    calls = 1;
+                }
+                if calls == 0 {
+                    return Odds { cost: 0.0, holds: 0.5 };
+                }
+                let seen = self.costs.get(&expr.span.start).copied().unwrap_or_default();
+                let holds = if *wanted { seen.share() } else { 1.0 - seen.share() };
+                Odds { cost: calls as f64, holds }
+            }
+            Node::All(parts) | Node::Any(parts) => {
+                let all = matches!(node, Node::All(_));
+                let mut odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
+                let worth = |o: &Odds| {
+                    let settles = if all { 1.0 - o.holds } else { o.holds };
+                    if o.cost == 0.0 { f64::INFINITY } else { settles / o.cost }
+                };
+                odds.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+                // The share of rows that each part is still reached by.
+                let (mut open, mut cost) = (1.0, 0.0);
+                for o in &odds {
+                    cost += open * o.cost;
+                    open *= if all { o.holds } else { 1.0 - o.holds };
+                }
+                Odds { cost, holds: if all { open } else { 1.0 - open } }
+            }
+        }
+    }
+
+    fn leaf(
+        &mut self,
+        expr: &Expr,
+        wanted: bool,
+        scope: &Scope<'_>,
+        leaves: &mut Vec<String>,
+    ) -> String {
+        let text = self.value(expr, scope, None);
+        let truth = if wanted { "TRUE" } else { "FALSE" };
+        if !self.bears(expr, scope) {
+            return format!("(({text}) IS {truth})");
+        }
+        let at = expr.span.start;
+        let mut inner_calls = Vec::new();
+        calls_of_subqueries(expr, false, &mut inner_calls);
+        self.note_leaf(at, Leaf { inner_calls });
+        let text = format!("hq_leaf({at}, {}, hq_mark(), (({text}) IS {truth}))", u8::from(wanted));
+        leaves.push(text.clone());
+        text
+    }
+}
+
+/// Calls inside subqueries of an expression.
+fn calls_of_subqueries(expr: &Expr, inside: bool, found: &mut Vec<usize>) {
+    if let (true, ExprKind::Call(n, _)) = (inside, &expr.kind) {
+        found.push(*n);
+    }
+    let (exprs, query) = expr.inside();
+    exprs.into_iter().for_each(|e| calls_of_subqueries(e, inside, found));
+    if let Some(query) = query {
+        query.each(&mut |e| {
+            if let ExprKind::Call(n, _) = &e.kind {
+                found.push(*n);
+            }
+        });
+    }
+}

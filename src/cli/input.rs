@@ -1,0 +1,288 @@
+//! What `query` and `explain` are given: a query, its parameters, and the spec
+//! or the database it is about.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::failure::Failure;
+use super::session::{self, Session};
+use super::{ModelFlags, Talk};
+use crate::facts::Facts;
+use crate::generate::{Listener, Stopped};
+use crate::model::{self, Model, SetupError};
+use crate::query::{Param, Plain, QueryError, Request};
+use crate::spec::Provider;
+use crate::spec::problem::Problems;
+use crate::store::StoreError;
+use crate::store::output::Target;
+use crate::value::Value;
+
+#[derive(Debug, clap::Args)]
+#[group(id = "query", multiple = false, args = ["sql", "file"])]
+pub struct Options {
+    /// The query; - reads it from stdin.
+    #[arg(value_name = "SQL")]
+    sql: Option<String>,
+    /// Read the query from a file.
+    #[arg(long, value_name = "F")]
+    file: Option<PathBuf>,
+    /// The spec that expands the database.
+    #[arg(long, value_name = "SPEC")]
+    spec: Option<PathBuf>,
+    /// The value of a parameter: a name (with or without its : @ $) or a
+    /// position, then a number, null or text; '…' is always text.
+    #[arg(long, value_name = "N=V")]
+    param: Vec<String>,
+    /// Cut a context that is too long for the model, instead of an error.
+    #[arg(long)]
+    truncate: bool,
+    /// Stop when the database takes longer over a pass; waiting for the model
+    /// and for the reader of the rows does not count.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<Duration>,
+    /// USD that this query may spend.
+    #[arg(long, value_name = "USD")]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 30".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|d| !d.is_zero())
+        .ok_or_else(|| "expected more than 0 seconds".to_owned())
+}
+
+/// A query with what it is about, read and checked.
+pub struct Input<'o> {
+    options: &'o Options,
+    flags: ModelFlags,
+    /// The query.
+    pub sql: String,
+    /// Where it was read, for messages.
+    origin: PathBuf,
+    params: Vec<(Param, Value)>,
+    /// The spec and its database.
+    pub session: Session,
+    /// The database to query.
+    target: PathBuf,
+    command: String,
+}
+
+impl<'o> Input<'o> {
+    /// Reads and checks everything but the query itself.
+    pub fn open(options: &'o Options, command: &str, talk: Talk) -> Result<Self, Failure> {
+        let mut flags = options.flags.clone();
+        let (sql, origin) = text(options, &mut flags)?;
+        let params = params(&options.param)?;
+        let session = match (&options.spec, &flags.db) {
+            (Some(spec), _) => session::open(spec, &flags, options.budget)?,
+            (None, Some(db)) => session::bare(db, &flags, options.budget)?,
+            (None, None) => {
+                return Err(Failure::input(
+                    "no database to query",
+                    "name one with --db, or a spec with --spec",
+                ));
+            }
+        };
+        session::warn(&session.warnings, talk);
+        let (target, stale) = target(&session)?;
+        if stale && !talk.quiet {
+            anstream::eprintln!(
+                "note: {} is older than its database; `hqdl materialize` brings it up to date",
+                target.display()
+            );
+        }
+        let about = options.spec.as_deref().unwrap_or(&session.spec.database);
+        let command = format!("{command} {}", about.display());
+        Ok(Self { options, flags, sql, origin, params, session, target, command })
+    }
+
+    /// Whether there may be calls in it; without one, neither facts nor a model
+    /// are needed.
+    pub fn has_calls(&self) -> bool {
+        self.sql.contains("{{")
+    }
+
+    /// The facts.
+    pub fn facts(&self) -> Result<Facts, Failure> {
+        session::facts(&self.flags.cache, &self.command)
+    }
+
+    /// The model. A missing one is an error only when something must be asked,
+    /// so what to say then comes in its place.
+    pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
+        let settings = &self.session.spec.model;
+        // A bare database's model is `replay` by name when no flag names one.
+        if settings.provider == Provider::Openai && self.is_nameless() {
+            return Ok(Err(Failure::input(
+                "this query must ask a model, and none is named",
+                "pass --model NAME (and --base-url URL), or --recordings FILE",
+            )));
+        }
+        match model::connect(&self.session.spec) {
+            Ok(model) => Ok(Ok(model)),
+            Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_nameless(&self) -> bool {
+        self.options.spec.is_none() && self.flags.model.as_deref().unwrap_or_default().is_empty()
+    }
+
+    /// The query as the engine takes it.
+    pub fn request<'r>(
+        &'r self,
+        facts: &'r Facts,
+        model: Option<Arc<dyn Model>>,
+        listener: Listener,
+        interrupt: watch::Receiver<bool>,
+    ) -> Request<'r> {
+        Request {
+            spec: &self.session.spec,
+            database: &self.target,
+            facts,
+            model,
+            sql: &self.sql,
+            params: self.params.clone(),
+            truncate: self.options.truncate,
+            rows_per_request: self.flags.rows_per_request,
+            timeout: self.options.timeout,
+            command: &self.command,
+            listener,
+            interrupt,
+        }
+    }
+
+    /// The query, when it has no calls.
+    pub fn plain(&self, interrupt: watch::Receiver<bool>) -> Plain<'_> {
+        Plain {
+            database: &self.target,
+            sql: &self.sql,
+            params: &self.params,
+            timeout: self.options.timeout,
+            interrupt,
+        }
+    }
+
+    /// What a user is told when the query failed.
+    pub fn failure(&self, error: QueryError, no_model: Option<Failure>) -> Failure {
+        match (error, no_model) {
+            (QueryError::Sql(problem), _) => Failure::Problems(Problems {
+                path: self.origin.clone(),
+                text: self.sql.clone(),
+                problems: vec![*problem],
+            }),
+            (QueryError::NoModel, Some(failure)) => failure,
+            (QueryError::Stopped(Stopped::Interrupted), _) if !self.has_calls() => {
+                Failure::interrupted()
+            }
+            (error, _) => error.into(),
+        }
+    }
+}
+
+/// The query's text, and where it was read.
+fn text(options: &Options, flags: &mut ModelFlags) -> Result<(String, PathBuf), Failure> {
+    let failed = |name: &Path, e: &std::io::Error| {
+        Failure::input(format!("cannot read {}: {e}", name.display()), "a query is UTF-8 text")
+    };
+    let sql = options.sql.clone().or_else(|| options.file.is_none().then(|| taken(flags))?);
+    match (&options.file, sql.as_deref()) {
+        (Some(file), _) => {
+            let text = std::fs::read_to_string(file).map_err(|e| failed(file, &e))?;
+            Ok((text, file.clone()))
+        }
+        (None, Some("-")) => {
+            let name = Path::new("<stdin>");
+            let text = std::io::read_to_string(std::io::stdin()).map_err(|e| failed(name, &e))?;
+            Ok((text, name.to_owned()))
+        }
+        (None, Some(sql)) => Ok((sql.to_owned(), PathBuf::from("<query>"))),
+        (None, None) => {
+            Err(Failure::input("no query", "give it as an argument, with --file, or as - on stdin"))
+        }
+    }
+}
+
+/// The query that `--recordings` took for one more file: it takes as many as
+/// there are.
+fn taken(flags: &mut ModelFlags) -> Option<String> {
+    let last = flags.recordings.last().filter(|_| flags.recordings.len() > 1)?;
+    let query = last.to_str().filter(|_| !last.exists())?.to_owned();
+    flags.recordings.pop();
+    Some(query)
+}
+
+/// Where the expanded tables are, and whether they are older than the database:
+/// the copy, where there is one.
+fn target(session: &Session) -> Result<(PathBuf, bool), Failure> {
+    let spec = &session.spec;
+    let Some(output) = spec.output.as_deref().filter(|o| o.exists()) else {
+        return Ok((spec.database.clone(), false));
+    };
+    match Target::look(&session.database, Some(output)) {
+        Ok(Target::Stale(path)) => Ok((path, true)),
+        Ok(_) => Ok((output.to_owned(), false)),
+        Err(
+            error @ (StoreError::ForeignOutput(_)
+            | StoreError::OtherCopy { .. }
+            | StoreError::NotADatabase(_)
+            | StoreError::Locked(_)),
+        ) => Err(error.into()),
+        // In the way of making it again, not of reading it.
+        Err(_) => Ok((output.to_owned(), true)),
+    }
+}
+
+fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
+    let mut params: Vec<(Param, Value)> = Vec::new();
+    for text in all {
+        let (name, value) = text
+            .split_once('=')
+            .map(|(name, value)| (name.trim(), value))
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| {
+                Failure::input(
+                    format!("--param {text} gives no value"),
+                    "write --param name=value, or --param 1=value by position",
+                )
+            })?;
+        let param = Param::parse(name);
+        if params.iter().any(|(p, _)| *p == param) {
+            return Err(Failure::input(format!("--param gives {param} twice"), ""));
+        }
+        params.push((param, literal(value)));
+    }
+    Ok(params)
+}
+
+/// The value that a text spells: a number or null as SQL writes them, else the
+/// text itself.
+fn literal(text: &str) -> Value {
+    if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
+        return Value::Text(inner.replace("''", "'"));
+    }
+    let word = text.trim();
+    if word.eq_ignore_ascii_case("null") {
+        return Value::Null;
+    }
+    // Rust's numbers have infinities by name; SQL's do not.
+    let number = word.contains(|c: char| c.is_ascii_digit())
+        && word.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+    if number {
+        if let Ok(integer) = word.parse() {
+            return Value::Integer(integer);
+        }
+        if let Ok(real) = word.parse() {
+            return Value::Real(real);
+        }
+    }
+    Value::Text(text.to_owned())
+}

@@ -1,0 +1,45 @@
+//! `--log FILE`: what a run does, step by step, for whoever must find out why.
+//!
+//! Only hqdl's own words go there, whatever `RUST_LOG` asks for: other crates
+//! may write headers, and with them the key.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+use super::failure::Failure;
+
+/// What is written when `RUST_LOG` does not say.
+const DEFAULT: &str = "hqdl=debug";
+
+/// Starts to log to the end of a file.
+pub fn start(path: &Path) -> Result<(), Failure> {
+    let said = std::env::var("RUST_LOG").ok().filter(|s| !s.trim().is_empty());
+    let filter = filter(said.as_deref().unwrap_or(DEFAULT))?;
+    let file = OpenOptions::new().create(true).append(true).open(path).map_err(|e| {
+        Failure::input(format!("cannot log to {}: {e}", path.display()), "choose another --log")
+    })?;
+    let layer = fmt::layer().with_ansi(false).with_writer(Arc::new(file)).with_filter(filter);
+    // A process logs to one place; who set that up before keeps it.
+    let _ = tracing_subscriber::registry().with(layer).try_init();
+    Ok(())
+}
+
+/// The part of a filter that concerns hqdl.
+fn filter(said: &str) -> Result<Targets, Failure> {
+    let all: Targets = said.parse().map_err(|e| {
+        Failure::input(
+            format!("RUST_LOG cannot be read: {e}"),
+            "such as \"hqdl=debug\" or \"hqdl::model=trace,hqdl=info\"",
+        )
+    })?;
+    let own = all.iter().filter(|(target, _)| target.starts_with("hqdl"));
+    let any = all.default_level().map(|level| ("hqdl".to_owned(), level));
+    let own = own.map(|(target, level)| (target.to_owned(), level));
+    Ok(any.into_iter().chain(own).collect())
+}

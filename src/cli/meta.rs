@@ -1,0 +1,99 @@
+//! A smoothie's meta as a person reads it: after a query, and before one.
+
+use super::progress::{duration, thousands};
+use crate::query::Meta;
+use crate::spec::Spec;
+
+/// What a query did.
+pub fn ran(meta: &Meta, spec: &Spec) -> String {
+    let mut out = routes(meta);
+    line(
+        &mut out,
+        "values",
+        &format!(
+            "{} asked, {} reused, {} missing",
+            thousands(meta.values_asked),
+            thousands(meta.values_reused),
+            thousands(meta.values_missing)
+        ),
+    );
+    line(&mut out, "passes", &demand(meta));
+    used(&mut out, meta, spec, "");
+    line(&mut out, "time", &duration(meta.seconds));
+    sql(&mut out, meta);
+    out
+}
+
+/// What a query would do.
+pub fn explained(meta: &Meta, spec: &Spec) -> String {
+    let mut out = routes(meta);
+    if meta.routes.is_empty() {
+        line(&mut out, "calls", "none: this is plain SQL, and asks nothing");
+    } else {
+        line(
+            &mut out,
+            "values",
+            &format!(
+                "{} to ask, {} known",
+                thousands(meta.values_asked),
+                thousands(meta.values_reused)
+            ),
+        );
+        line(&mut out, "demand", &demand(meta));
+        used(&mut out, meta, spec, "about ");
+    }
+    sql(&mut out, meta);
+    out
+}
+
+fn line(out: &mut String, name: &str, value: &str) {
+    out.push_str(&format!("{name:<10} {value}\n"));
+}
+
+/// Each call, its route, and why.
+fn routes(meta: &Meta) -> String {
+    let mut out = String::new();
+    for route in &meta.routes {
+        // A call may stand on several lines of the query.
+        let call: Vec<&str> = route.call.split_whitespace().collect();
+        line(&mut out, "call", &call.join(" "));
+        let place = match (route.expansion.as_str(), route.column.as_str()) {
+            ("", column) => column.to_owned(),
+            (expansion, "") => expansion.to_owned(),
+            (expansion, column) => format!("{expansion}.{column}"),
+        };
+        line(&mut out, "  route", format!("{} {place}", route.route.name()).trim_end());
+        line(&mut out, "  why", &route.why);
+    }
+    out
+}
+
+/// The passes, and what each needed.
+fn demand(meta: &Meta) -> String {
+    let each: Vec<String> = meta.passes.iter().map(|p| thousands(p.demanded)).collect();
+    match each.as_slice() {
+        [] => "none".to_owned(),
+        [one] => format!("1, which needed {one} values"),
+        _ => format!("{}, which needed {} values", each.len(), each.join(", ")),
+    }
+}
+
+fn used(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
+    line(out, "requests", &format!("{about}{}", thousands(meta.requests)));
+    let tokens = format!(
+        "{about}{} in, {} out",
+        thousands(meta.input_tokens),
+        thousands(meta.output_tokens)
+    );
+    line(out, "tokens", &tokens);
+    let price = if spec.model.price.is_some() || meta.requests == 0 {
+        format!("{about}${:.4}", meta.cost_usd)
+    } else {
+        "unknown (no `price` in [model])".to_owned()
+    };
+    line(out, "price", &price);
+}
+
+fn sql(out: &mut String, meta: &Meta) {
+    line(out, "sql", meta.sql.trim().replace('\n', "\n           ").as_str());
+}

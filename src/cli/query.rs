@@ -1,0 +1,94 @@
+//! `hqdl query`
+
+use std::process::ExitCode;
+
+use super::failure::{Failure, INCOMPLETE};
+use super::input::{self, Input};
+use super::progress::{Progress, thousands};
+use super::rows::{self, Format, Rows};
+use super::{Talk, interrupt, meta};
+use crate::query::{self, Meta, QueryError};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    input: input::Options,
+    /// The form of the rows [default: table; --json is --format json].
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Tell on stderr how the rows came about: routes, demand, requests, price, SQL.
+    #[arg(long)]
+    meta: bool,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let format = options.format.unwrap_or(if talk.json { Format::Json } else { Format::Table });
+    if talk.json && format != Format::Json {
+        return Err(Failure::input("--json and another --format", "leave one of them out"));
+    }
+    let input = Input::open(&options.input, "query", talk)?;
+    let mut rows = rows::to_stdout(format);
+    match ask(&input, rows.as_mut(), talk) {
+        Ok(meta) => Ok(told(&meta, &input, options.meta, talk)),
+        // A reader that has seen enough (| head) is no failure.
+        Err(Ended::Enough) => Ok(ExitCode::SUCCESS),
+        Err(Ended::Failed(failure)) => {
+            // Told where the rows are, when some are; else as by every command.
+            let told = rows.close(Err(&failure.to_json())).unwrap_or(false);
+            Ok(failure.print(talk.json && !told))
+        }
+    }
+}
+
+/// How a query without a result ended.
+enum Ended {
+    /// Its reader went away.
+    Enough,
+    Failed(Failure),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Runs the query, and writes its rows; what it needs is opened only when it
+/// has calls.
+fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, Ended> {
+    let mut no_model = None;
+    let ran = if input.has_calls() {
+        let facts = input.facts()?;
+        let model = input.model()?.map_err(|why| no_model = Some(why)).ok();
+        let interrupt = interrupt::watch(Some(interrupt::FINISHING));
+        let request = input.request(&facts, model, Progress::of_passes(talk), interrupt);
+        query::run(&request, rows)
+    } else {
+        input.plain(interrupt::watch(None)).run(rows)
+    };
+    let closed = ran.and_then(|meta| {
+        rows.close(Ok(&meta.to_json())).map_err(QueryError::Output)?;
+        Ok(meta)
+    });
+    closed.map_err(|error| match error {
+        QueryError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ended::Enough,
+        error => Ended::Failed(input.failure(error, no_model)),
+    })
+}
+
+/// What is said of a query that ended well, and its exit code.
+fn told(meta: &Meta, input: &Input<'_>, with_meta: bool, talk: Talk) -> ExitCode {
+    if with_meta {
+        anstream::eprint!("{}", meta::ran(meta, &input.session.spec));
+    }
+    if meta.values_missing == 0 {
+        return ExitCode::SUCCESS;
+    }
+    if !talk.quiet {
+        anstream::eprintln!(
+            "note: {} of the values this query needs are not known, and NULL in its rows",
+            thousands(meta.values_missing)
+        );
+    }
+    ExitCode::from(INCOMPLETE)
+}

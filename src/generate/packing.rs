@@ -1,0 +1,103 @@
+//! How many rows share a request.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use tracing::info;
+
+use crate::plan::{Cut, Gap};
+
+/// The part of its rows that a request may lose beyond what would be lost
+/// anyway, before requests get smaller.
+const TOO_MANY: f64 = 0.2;
+/// The part up to which they get larger again.
+const FEW: f64 = 0.1;
+/// How much one request counts in what is known of rows asked alone.
+const WEIGHT: f64 = 0.3;
+
+/// How many rows share a request: halved when too many of them fail, one more
+/// after every request that comes back whole, or nearly.
+///
+/// Fewer rows mend misalignment, not ignorance: where rows fail as often when
+/// they are asked alone (a column that the model always answers with nonsense),
+/// smaller requests would only cost more.
+#[derive(Debug)]
+pub struct Packing {
+    most: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    now: u32,
+    /// The part of rows that fail when they are asked alone.
+    alone: f64,
+}
+
+impl Packing {
+    /// Begins with as many rows as the spec allows.
+    #[must_use]
+    pub fn new(most: u32) -> Self {
+        let most = most.max(1);
+        Self { most, state: Mutex::new(State { now: most, alone: 0.0 }) }
+    }
+
+    /// Rows that a request may hold now.
+    pub(super) fn rows(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).now as usize
+    }
+
+    /// Learns from rows that were asked about for the first time: how many, and
+    /// how many of them failed. (Those that are asked again have failed before,
+    /// and say nothing of the others.)
+    pub(super) fn learn(&self, asked: usize, failed: usize) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let rate = failed as f64 / asked.max(1) as f64;
+        if asked == 1 || rate < state.alone {
+            state.alone += WEIGHT * (rate - state.alone);
+        }
+        let beyond = rate - state.alone;
+        let next = if beyond >= TOO_MANY && asked > 1 {
+            // From what was asked, not from what is allowed by now: many
+            // requests in flight fail together, and that is one failure.
+            state.now.min((asked as u32 / 2).max(1))
+        } else if beyond <= FEW && asked as u32 >= state.now {
+            (state.now + 1).min(self.most)
+        } else {
+            state.now
+        };
+        if next != state.now {
+            info!(
+                from = state.now,
+                to = next,
+                asked,
+                failed,
+                alone = state.alone,
+                "rows a request"
+            );
+        }
+        state.now = next;
+    }
+}
+
+/// Rows to be asked again, by the columns they still lack.
+pub(super) type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
+
+/// Batches of at most half the size.
+pub(super) fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    let most = (cut.gaps.len() / 2).max(1);
+    let mut cuts = Vec::new();
+    for (columns, gaps) in again {
+        for part in gaps.chunks(most) {
+            let part =
+                Cut { columns: columns.clone(), whole: cut.whole.clone(), gaps: part.to_vec() };
+            cuts.push((part, attempt));
+        }
+    }
+    cuts
+}
+
+/// A batch that was too long, in two; that is no attempt at its rows.
+pub(crate) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
+}

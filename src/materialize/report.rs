@@ -1,0 +1,131 @@
+//! What a run tells at its end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::MaterializeError;
+use super::survey::Survey;
+use crate::cell::{State, Tally};
+use crate::dispatch::form::ColumnUsed;
+use crate::generate::Stopped;
+use crate::spec::Spec;
+use crate::usage::{ColumnUsage, Doubt, Usage};
+
+/// What a run did.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The columns, by expansion, in the spec's order.
+    pub columns: Vec<Vec<ColumnReport>>,
+    /// All cells of the expansions, by state.
+    pub cells: Tally,
+    /// Cells that were known before.
+    pub reused: u64,
+    /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
+    pub unasked: u64,
+    /// What was used.
+    pub usage: Usage,
+    /// Requests that may have been billed without an answer.
+    pub in_doubt: Doubt,
+    /// Whether there is a price.
+    pub priced: bool,
+    /// The published tables and views.
+    pub target: PathBuf,
+    /// Whether anything had to be published.
+    pub published: bool,
+    /// Why the run ended before its end.
+    pub stopped: Option<Arc<Stopped>>,
+    /// Why what is known could not be published; it is kept all the same.
+    pub failed: Option<MaterializeError>,
+    /// Cells this run asked for, by how they ended.
+    pub asked: Tally,
+    /// Why a request failed, the last time one did.
+    pub last_error: Option<String>,
+}
+
+/// How one column stands, and what it used.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ColumnReport {
+    /// Its expansion.
+    pub expansion: String,
+    /// Its name.
+    pub column: String,
+    /// All its cells, by state.
+    pub cells: Tally,
+    /// Cells that were left unasked.
+    pub unasked: u64,
+    /// What this run asked for it and used.
+    pub usage: ColumnUsage,
+    /// Cells that came since the survey, by how they ended: not those of batches
+    /// that earlier runs left.
+    pub(super) asked: Tally,
+}
+
+impl Report {
+    /// A report in which nothing is counted yet.
+    pub(super) fn of(spec: &Spec) -> Self {
+        let columns = spec
+            .expansions
+            .iter()
+            .map(|e| {
+                let column = |name: &String| ColumnReport {
+                    expansion: e.name.clone(),
+                    column: name.clone(),
+                    ..ColumnReport::default()
+                };
+                e.columns.iter().map(|c| column(&c.name)).collect()
+            })
+            .collect();
+        Self { columns, ..Self::default() }
+    }
+
+    /// Counts a cell; without a state, nobody has asked for it.
+    pub(super) fn count(&mut self, expansion: usize, column: usize, state: Option<State>) {
+        let of = self.columns.get_mut(expansion).and_then(|e| e.get_mut(column));
+        match state {
+            Some(state) => {
+                self.cells.add(state, 1);
+                of.into_iter().for_each(|c| c.cells.add(state, 1));
+            }
+            None => {
+                self.unasked += 1;
+                of.into_iter().for_each(|c| c.unasked += 1);
+            }
+        }
+    }
+
+    /// Counts what columns used, those that still are.
+    pub fn used(&mut self, used: &[ColumnUsed]) {
+        for (expansion, name, used) in used {
+            self.column(expansion, name).into_iter().for_each(|c| c.usage.merge(used));
+        }
+    }
+
+    /// Counts what columns used since the survey.
+    pub(super) fn asked(&mut self, asked: &[ColumnUsed]) {
+        self.used(asked);
+        for (expansion, name, used) in asked {
+            self.column(expansion, name).into_iter().for_each(|c| c.asked.merge(&used.cells));
+        }
+    }
+
+    fn column(&mut self, expansion: &str, name: &str) -> Option<&mut ColumnReport> {
+        let mut columns = self.columns.iter_mut().flatten();
+        columns.find(|c| c.expansion == expansion && c.column == name)
+    }
+
+    /// Counts all cells as surveys found them, and what this run was told since,
+    /// for tables that stay as they are.
+    pub(super) fn as_surveyed(&mut self, surveys: &[Survey<'_>]) {
+        for (survey, columns) in surveys.iter().zip(&mut self.columns) {
+            let found = survey.cells.iter().zip(&survey.unasked).zip(&survey.plan.columns);
+            for (((cells, unasked), plan), column) in found.zip(columns) {
+                let asked = column.asked;
+                column.cells.merge(cells);
+                column.cells.merge(&asked);
+                column.unasked += (unasked + plan.cells()).saturating_sub(asked.total());
+                self.cells.merge(&column.cells);
+                self.unasked += column.unasked;
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Asking for what a pass demanded: the same generation as of a materialized
+//! spec, over just these cells.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::sync::mpsc;
+
+use super::targets::{Counts, Demand, Target};
+use super::{QueryError, Request};
+use crate::facts::journal::Outcome;
+use crate::facts::{Index, Writer};
+use crate::generate::{self, Context, Packing};
+use crate::model::Model;
+use crate::model::budget::Budget;
+use crate::plan::{Batcher, Cut};
+use crate::usage::{ColumnUsage, Usage};
+
+/// One run of asking, over all passes of a query.
+pub struct Asker<'r> {
+    request: &'r Request<'r>,
+    model: Arc<dyn Model>,
+    runtime: tokio::runtime::Runtime,
+    run: i64,
+    budget: Arc<Budget>,
+    writer: Option<Arc<Writer>>,
+    usage: Arc<Mutex<Usage>>,
+    reached: Arc<AtomicBool>,
+}
+
+impl<'r> Asker<'r> {
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// [`QueryError`] without a model, or when the journal fails.
+    pub fn begin(request: &'r Request<'r>) -> Result<Self, QueryError> {
+        let model = request.model.clone().ok_or(QueryError::NoModel)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(QueryError::Runtime)?;
+        let journal = request.facts.journal();
+        // The same query, killed and run again, goes on with its budget.
+        let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
+        let (run, _) = journal.begin_or_go_on(request.command, &name)?;
+        let budget = Arc::new(Budget::of_run(&journal, &request.spec.limits, run)?);
+        drop(journal);
+        let writer = Some(Arc::new(request.facts.writer()));
+        let (usage, reached) = (Arc::default(), Arc::default());
+        Ok(Self { request, model, runtime, run, budget, writer, usage, reached })
+    }
+
+    /// What was used so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for some cells, and reads what was answered.
+    ///
+    /// # Errors
+    /// [`QueryError`] at what stops the run; what was answered is kept.
+    pub fn ask(
+        &mut self,
+        targets: &mut [Target],
+        demands: &[Demand],
+        index: &Index,
+        counts: &mut Counts,
+    ) -> Result<(), QueryError> {
+        let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
+        for demand in demands {
+            let columns = by_target.entry(demand.target).or_default();
+            columns.entry(demand.entity).or_default().push(demand.column);
+        }
+        for (n, entities) in by_target {
+            let target = &targets[n];
+            let most = match self.model.rows_at_most() {
+                Some(rows) => rows.min(target.expansion.rows_per_request),
+                None => target.expansion.rows_per_request,
+            };
+            let whole: Vec<usize> = match target.in_spec {
+                Some(_) => (0..target.expansion.columns.len()).collect(),
+                None => Vec::new(),
+            };
+            let mut batcher = Batcher::new(most);
+            let mut cuts: Vec<Cut> = Vec::new();
+            for (entity, mut columns) in entities {
+                columns.sort_unstable();
+                let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
+                cuts.extend(batcher.push(columns, whole, target.gap(entity)));
+            }
+            cuts.extend(batcher.finish());
+            self.generate(target, most, cuts)?;
+        }
+        counts.asked += demands.len() as u64;
+        for demand in demands {
+            targets[demand.target].answered(demand.entity, demand.column, index, counts)?;
+        }
+        Ok(())
+    }
+
+    /// Asks about batches of one expansion.
+    ///
+    /// # Errors
+    /// [`QueryError::Stopped`].
+    pub fn generate(&self, target: &Target, most: u32, cuts: Vec<Cut>) -> Result<(), QueryError> {
+        let Some(writer) = &self.writer else { return Err(QueryError::NoModel) };
+        let spec = self.request.spec;
+        let context = Arc::new(Context {
+            expansion: Arc::clone(&target.expansion),
+            wanted: Arc::clone(&target.wanted),
+            model: Arc::clone(&self.model),
+            writer: Arc::clone(writer),
+            format: target.expansion.format.unwrap_or_else(|| self.model.format()),
+            run: self.run,
+            price: spec.model.price,
+            max_output: u64::from(spec.model.max_output_tokens),
+            counts: self.budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
+            budget: Arc::clone(&self.budget),
+            concurrency: spec.limits.concurrency as usize,
+            listener: Arc::clone(&self.request.listener),
+            usage: Arc::clone(&self.usage),
+            columns: Mutex::new(vec![ColumnUsage::default(); target.expansion.columns.len()]),
+            interrupt: self.request.interrupt.clone(),
+            frames: Mutex::default(),
+            packing: Packing::new(most),
+            failures: 0.into(),
+            reached: Arc::clone(&self.reached),
+            tokenizer_of: spec.model.name.clone(),
+            tokenizer: OnceLock::new(),
+        });
+        let (send, receive) = mpsc::channel(2 * spec.limits.concurrency as usize);
+        let ended = self.runtime.block_on(async move {
+            let feeding = async move {
+                for cut in cuts {
+                    if send.send(cut).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            let (ended, ()) = tokio::join!(generate::generate(context, receive), feeding);
+            ended
+        });
+        Ok(ended?)
+    }
+
+    /// Ends the run.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the journal cannot say so.
+    pub fn end(mut self, complete: bool) -> Result<Usage, QueryError> {
+        // Everything the writing thread was given is kept before it ends.
+        self.writer = None;
+        let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
+        self.request.facts.journal().end(self.run, outcome)?;
+        self.request.facts.index().flush()?;
+        Ok(self.usage())
+    }
+}

@@ -1,0 +1,500 @@
+//! The passes of a query with calls: run, see what is demanded, ask, run again,
+//! until a pass has nothing pending. Its rows are the answer: the last pass is
+//! `SQLite`'s own, over values that are all there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use super::ask::Asker;
+use super::calls::{Calls, Choosing};
+use super::guard::Guard;
+use super::live::{Live, PassEnd, Shared, lock, register};
+use super::smoothie::{Meta, Pass, Sink, owned};
+use super::{QueryError, Request, join, params, statement};
+use crate::blendsql::parse::{Parsed, parse};
+use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
+use crate::blendsql::scope::Schema;
+use crate::blendsql::{self, SqlError, usage};
+use crate::overrides::Overrides;
+use crate::usage::Usage;
+use crate::value::Value;
+
+/// Values that are kept of a pass that may be the last one; a greater result is
+/// run once more, into its sink.
+const KEPT: usize = 1_000_000;
+
+impl From<SqlError> for QueryError {
+    fn from(error: SqlError) -> Self {
+        Self::sql(error.message, Some(error.span), error.label, error.help.unwrap_or_default())
+    }
+}
+
+/// Runs a query with calls.
+///
+/// # Errors
+/// [`QueryError`]; what was answered until then is kept.
+pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+    let began = Instant::now();
+    let mut engine = Engine::prepare(request)?;
+    let mut asker = None;
+    let ended = engine.passes(&mut asker, sink);
+    let usage = match asker {
+        Some(asker) => asker.end(ended.is_ok())?,
+        None => Usage::default(),
+    };
+    ended?;
+    Ok(engine.meta(usage, began))
+}
+
+/// Tells how a query would be run, and at most how many values the first pass
+/// would ask for; asks nothing.
+///
+/// # Errors
+/// [`QueryError`] when it could not be run.
+pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
+    let began = Instant::now();
+    let mut engine = Engine::prepare(request)?;
+    let rewritten = engine.rewrite(true);
+    let pass = Instant::now();
+    {
+        let mut live = lock(&engine.live);
+        live.open = true;
+        live.takes(&rewritten);
+        live.begin();
+    }
+    engine.run_once(&rewritten, &mut Kept::default())?;
+    let demanded = {
+        let mut live = lock(&engine.live);
+        live.end();
+        let pairs: usize = live.joins.iter().map(|j| j.wanted.len()).sum();
+        (live.demands.len() + pairs) as u64
+    };
+    engine.sql.clone_from(&engine.rewrite(false).sql);
+    engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
+    Ok(engine.meta(Usage::default(), began))
+}
+
+/// A query on its way.
+struct Engine<'r> {
+    request: &'r Request<'r>,
+    text: String,
+    parsed: Parsed,
+    guard: Guard,
+    schema: KnownSchema,
+    calls: Calls,
+    model: String,
+    live: Shared,
+    costs: Costs,
+    plain_order: bool,
+    passes: Vec<Pass>,
+    sql: String,
+}
+
+impl<'r> Engine<'r> {
+    fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
+        let text = numbered(request.sql)?;
+        let found = blendsql::scan(&text)?;
+        let parsed = parse(&text, found)?;
+        if !parsed.lone {
+            statement::check(&blendsql::mask(&text, &outer(&parsed)))?;
+        }
+        let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
+        let schema = KnownSchema::read(&guard)?;
+        check(&text, &parsed, &guard)?;
+        let usages = usage::of_calls(&text, &parsed, &schema);
+        let mut nested = Nested { request, guard: &guard };
+        let mut calls = Calls::decide(&text, &parsed, &usages, request.spec, &mut nested)?;
+        let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
+        let model = model.to_owned();
+        let targets = calls.targets(request, &model)?;
+        let index = request.facts.index().clone();
+        let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len());
+        if !request.spec.expansions.is_empty() {
+            live.overrides = Some(Overrides::read(request.spec)?);
+        }
+        let live = Arc::new(Mutex::new(live));
+        register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
+        guard.lock()?;
+        let plain_order = !text.to_lowercase().contains("collate") && !schema.collates;
+        Ok(Self {
+            request,
+            text,
+            parsed,
+            guard,
+            schema,
+            calls,
+            model,
+            live,
+            costs: Costs::new(),
+            plain_order,
+            passes: Vec::new(),
+            sql: String::new(),
+        })
+    }
+
+    fn rewrite(&self, sampling: bool) -> Rewritten {
+        let mut rewriter = Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
+        rewriter.sampling = sampling;
+        rewriter.plain_order = self.plain_order;
+        rewriter.run(&self.parsed)
+    }
+
+    /// Runs passes until one is final, and gives its rows to the sink.
+    fn passes(
+        &mut self,
+        asker: &mut Option<Asker<'r>>,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
+        let mut sampling = true;
+        loop {
+            let rewritten = self.rewrite(sampling);
+            {
+                let mut live = lock(&self.live);
+                live.takes(&rewritten);
+                sampling &= live.learns();
+                live.sampling = sampling;
+            }
+            let rewritten = if sampling { rewritten } else { self.rewrite(false) };
+            let began = Instant::now();
+            lock(&self.live).begin();
+            let mut kept = Kept::default();
+            self.run_once(&rewritten, &mut kept)?;
+            let seconds = began.elapsed().as_secs_f64();
+            let (end, demands) = {
+                let mut live = lock(&self.live);
+                let end = live.end();
+                for (at, seen) in live.seen.drain() {
+                    let known = self.costs.entry(at).or_default();
+                    if seen.held + seen.failed >= known.held + known.failed {
+                        *known = seen;
+                    }
+                }
+                (end, std::mem::take(&mut live.demands))
+            };
+            sampling = false;
+            match end {
+                PassEnd::Final => {
+                    self.passes.push(Pass { demanded: 0, seconds });
+                    self.sql.clone_from(&rewritten.sql);
+                    return self.give(&rewritten, kept, sink);
+                }
+                PassEnd::Stuck => {
+                    self.passes.push(Pass { demanded: 0, seconds });
+                    let mut live = lock(&self.live);
+                    if live.open {
+                        let why = "a call waits for nothing: this is a bug of hqdl";
+                        return Err(QueryError::sql(why, None, "", "please report this query"));
+                    }
+                    live.open = true;
+                }
+                PassEnd::Demands => {
+                    let mut demanded = demands.len() as u64;
+                    if asker.is_none() {
+                        *asker = Some(Asker::begin(self.request)?);
+                    }
+                    let Some(asker) = asker else { return Err(QueryError::NoModel) };
+                    if !demands.is_empty() {
+                        let mut live = lock(&self.live);
+                        let Live { targets, index, counts, .. } = &mut *live;
+                        asker.ask(targets, &demands, index, counts)?;
+                    }
+                    for (n, wanted) in self.calls.joins.iter().enumerate() {
+                        demanded +=
+                            join::ask(n, wanted, &self.live, asker, self.request, &self.model)?;
+                    }
+                    self.passes.push(Pass { demanded, seconds });
+                }
+            }
+        }
+    }
+
+    /// Runs the query once.
+    fn run_once(&self, rewritten: &Rewritten, sink: &mut dyn Sink) -> Result<(), QueryError> {
+        let failed = |e: &rusqlite::Error| {
+            if let Some(failure) = lock(&self.live).failure.take() {
+                return QueryError::sql(failure, None, "", "narrow its query, or pass --truncate");
+            }
+            // Places in the SQL that is run are not the user's.
+            match self.guard.error(e, &rewritten.sql) {
+                QueryError::Sql(mut problem) => {
+                    problem.span = None;
+                    QueryError::Sql(problem)
+                }
+                other => other,
+            }
+        };
+        let mut statement =
+            self.guard.connection().prepare(&rewritten.sql).map_err(|e| failed(&e))?;
+        let used = params::bind(&mut statement, &self.request.params)?;
+        params::all_used(&self.request.params, &used, &params::names(&statement))?;
+        let mut names = Names { sink, rewritten };
+        match self.guard.stream(&mut statement, &rewritten.sql, &mut names) {
+            Err(QueryError::Sql(mut problem)) => {
+                problem.span = None;
+                if let Some(failure) = lock(&self.live).failure.take() {
+                    problem.message = failure;
+                    problem.help = Some("narrow its query, or pass --truncate".to_owned());
+                }
+                Err(QueryError::Sql(problem))
+            }
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Gives the rows of the last pass to the sink.
+    fn give(
+        &mut self,
+        rewritten: &Rewritten,
+        kept: Kept,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
+        if kept.over {
+            lock(&self.live).begin();
+            return self.run_once(rewritten, sink);
+        }
+        sink.columns(&kept.columns).map_err(QueryError::Output)?;
+        for row in &kept.rows {
+            let row: Vec<ValueRef<'_>> = row.iter().map(ValueRef::from).collect();
+            sink.row(&row).map_err(QueryError::Output)?;
+        }
+        sink.finish().map_err(QueryError::Output)
+    }
+
+    fn meta(&self, usage: Usage, began: Instant) -> Meta {
+        let live = lock(&self.live);
+        Meta {
+            requests: usage.requests,
+            values_asked: live.counts.asked,
+            values_reused: live.counts.reused,
+            values_missing: live.counts.without_value + live.unreadable,
+            passes: self.passes.clone(),
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cost_usd: usage.cost_usd,
+            seconds: began.elapsed().as_secs_f64(),
+            routes: self.calls.routes.clone(),
+            sql: self.sql.clone(),
+        }
+    }
+}
+
+/// Prepares the query with NULLs in the place of its calls: what is wrong with
+/// the rest is told with its place.
+fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
+    if parsed.lone {
+        return Ok(());
+    }
+    let mut bare = String::with_capacity(text.len());
+    let mut at = 0;
+    for call in outer(parsed) {
+        bare.push_str(&text[at..call.span.start]);
+        let before = text[..call.span.start].trim_end();
+        let in_set = before.to_ascii_lowercase().ends_with(" in");
+        let null = if call.row || in_set { "(NULL)" } else { "NULL" };
+        bare.push_str(&format!("{null:<width$}", width = call.span.len()));
+        at = call.span.end;
+    }
+    bare.push_str(&text[at..]);
+    match guard.connection().prepare(&bare) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(guard.error(&error, &bare)),
+    }
+}
+
+/// The calls that stand in no other.
+fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
+    let within = |a: &blendsql::Call, b: &blendsql::Call| {
+        a.span != b.span && b.span.start <= a.span.start && a.span.end <= b.span.end
+    };
+    let mut outer: Vec<blendsql::Call> = parsed
+        .calls
+        .iter()
+        .filter(|c| !parsed.calls.iter().any(|other| within(c, other)))
+        .cloned()
+        .collect();
+    outer.sort_by_key(|c| c.span.start);
+    outer
+}
+
+/// `?` as `?1`, `?2`, …: a condition may be run in another place than where it
+/// was written.
+fn numbered(sql: &str) -> Result<String, QueryError> {
+    let bytes = sql.as_bytes();
+    let mut out = String::with_capacity(sql.len());
+    let (mut at, mut last, mut copied) = (0, 0u32, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            quote @ (b'\'' | b'"' | b'`') => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != quote {
+                    at += 1;
+                }
+            }
+            b'[' => {
+                let close = sql[at..].find(']');
+                at += close.unwrap_or(0);
+            }
+            b'-' if bytes.get(at + 1) == Some(&b'-') => {
+                at += sql[at..].find('\n').unwrap_or(sql.len() - at - 1);
+            }
+            b'/' if bytes.get(at + 1) == Some(&b'*') => {
+                at += sql[at + 2..].find("*/").map_or(sql.len() - at - 1, |n| n + 3);
+            }
+            b'?' => {
+                let digits: String =
+                    sql[at + 1..].chars().take_while(char::is_ascii_digit).collect();
+                if let Ok(number) = digits.parse::<u32>() {
+                    last = last.max(number);
+                } else {
+                    last += 1;
+                    out.push_str(&sql[copied..=at]);
+                    out.push_str(&last.to_string());
+                    copied = at + 1;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    out.push_str(&sql[copied..]);
+    Ok(out)
+}
+
+/// Values of a query beside the one that runs, which may have calls itself.
+struct Nested<'r> {
+    request: &'r Request<'r>,
+    guard: &'r Guard,
+}
+
+impl Choosing for Nested<'_> {
+    fn values(&mut self, sql: &str, most: usize) -> Result<Vec<Value>, QueryError> {
+        let mut kept = Kept::default();
+        if blendsql::scan(sql)?.is_empty() {
+            let mut statement =
+                self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, sql))?;
+            params::bind(&mut statement, &self.request.params)?;
+            self.guard.stream(&mut statement, sql, &mut kept)?;
+        } else {
+            let request = Request { sql, ..self.request.again() };
+            run(&request, &mut kept)?;
+        }
+        let mut values: Vec<Value> = Vec::new();
+        for cell in kept.rows.iter().flatten() {
+            let Ok(value) = Value::read(ValueRef::from(cell)) else { continue };
+            if value != Value::Null && !values.contains(&value) {
+                values.push(value);
+                if values.len() >= most {
+                    break;
+                }
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// Rows kept in memory, as long as they are few.
+#[derive(Default)]
+struct Kept {
+    columns: Vec<String>,
+    rows: Vec<Vec<Sql>>,
+    values: usize,
+    over: bool,
+}
+
+impl Sink for Kept {
+    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        names.clone_into(&mut self.columns);
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.values += row.len();
+        if self.values > KEPT {
+            self.over = true;
+            self.rows.clear();
+        }
+        if !self.over {
+            self.rows.push(row.iter().map(|v| owned(*v)).collect());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Gives result columns the names that the query gave them.
+struct Names<'s> {
+    sink: &'s mut dyn Sink,
+    rewritten: &'s Rewritten,
+}
+
+impl Sink for Names<'_> {
+    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        let named: Vec<String> =
+            names.iter().map(|n| self.rewritten.names.get(n).unwrap_or(n).clone()).collect();
+        self.sink.columns(&named)
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.sink.row(row)
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        self.sink.finish()
+    }
+}
+
+/// The tables of a database, read once.
+struct KnownSchema {
+    tables: HashMap<String, Vec<String>>,
+    collates: bool,
+    functions: HashMap<String, Vec<String>>,
+}
+
+impl KnownSchema {
+    fn read(guard: &Guard) -> Result<Self, QueryError> {
+        let failed = |e: rusqlite::Error| guard.error(&e, "");
+        let connection = guard.connection();
+        let mut tables: HashMap<String, Vec<String>> = HashMap::new();
+        let mut columns = connection
+            .prepare(
+                "SELECT lower(t.name), c.name FROM pragma_table_list t, \
+                 pragma_table_xinfo(t.name, t.schema) c WHERE c.hidden <> 1 ORDER BY t.name, c.cid",
+            )
+            .map_err(failed)?;
+        let mut rows = columns.query([]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (table, column): (String, String) =
+                (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+            tables.entry(table).or_default().push(column);
+        }
+        let collates = connection
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%')",
+                [],
+                |row| row.get(0),
+            )
+            .map_err(failed)?;
+        let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
+        let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
+        let functions = [
+            ("json_each", each.clone()),
+            ("json_tree", each),
+            ("generate_series", vec!["value".to_owned()]),
+        ];
+        let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
+        Ok(Self { tables, collates, functions })
+    }
+}
+
+impl Schema for KnownSchema {
+    fn columns(&self, table: &str) -> Option<Vec<String>> {
+        let name = table.to_lowercase();
+        self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
+    }
+}

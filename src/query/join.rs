@@ -1,0 +1,156 @@
+//! Joins by the model: for each value on the left, which of the values on the
+//! right are its partners. Where the right side is long, only the values that
+//! are most alike are put before the model.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::types::Value as Sql;
+use serde_json::Value as Json;
+
+use super::ask::Asker;
+use super::calls::Join;
+use super::live::{Pairs, Shared, lock};
+use super::targets::{Cell, Counts, Demand, Target};
+use super::{QueryError, Request};
+use crate::facts::Wanted;
+use crate::key::{KeyColumns, ListHash, Meaning};
+use crate::prompt::Row;
+use crate::spec::{Column, Expansion, Many, Type, ValueList};
+use crate::value::Value;
+
+/// The most values that a left value is compared with as they are.
+const CANDIDATES: usize = 200;
+/// As many are kept of more, the most alike ones.
+const ALIKE: usize = 50;
+
+/// A left value and what it may be a partner of.
+type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
+
+/// Asks about all pairs that a pass demanded of a join.
+///
+/// # Errors
+/// [`QueryError`] at what stops the run.
+pub fn ask(
+    number: usize,
+    join: &Join,
+    live: &Shared,
+    asker: &mut Asker<'_>,
+    request: &Request<'_>,
+    model: &str,
+) -> Result<u64, QueryError> {
+    let wishes = lock(live).joins[number].take();
+    let mut by_list: BTreeMap<Vec<String>, Vec<Wish>> = BTreeMap::new();
+    for (left, spelling, rights) in wishes {
+        let mut texts: Vec<String> = rights.iter().map(|(v, _)| v.to_string()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        if texts.len() > CANDIDATES {
+            texts = alike(&left.to_string(), texts);
+        }
+        by_list.entry(texts).or_default().push((left, spelling, rights));
+    }
+    let mut counts = Counts::default();
+    for (list, wishes) in by_list {
+        let expansion = Arc::new(expansion(join, list));
+        let wanted =
+            Wanted::new(&request.facts.journal(), &expansion, model, request.spec.model.reuse)?;
+        let mut targets = [Target::new(expansion, Arc::new(wanted), None)];
+        let mut entities = Vec::new();
+        let mut demands = Vec::new();
+        for (left, spelling, _) in &wishes {
+            let row = || Row { key: vec![left.clone()], context: Vec::new() };
+            let entity = targets[0].entity(spelling, row);
+            let index = request.facts.index();
+            if *targets[0].cell(entity, 0, index, None, &mut counts)? == Cell::Missing {
+                demands.push(Demand { target: 0, entity, column: 0 });
+            }
+            entities.push(entity);
+        }
+        demands.sort_by_key(|d| d.entity);
+        demands.dedup();
+        if !demands.is_empty() {
+            asker.ask(&mut targets, &demands, request.facts.index(), &mut counts)?;
+        }
+        let mut live = lock(live);
+        for ((_, spelling, rights), entity) in wishes.into_iter().zip(entities) {
+            let index = request.facts.index();
+            let cell = targets[0].cell(entity, 0, index, None, &mut Counts::default())?;
+            know(&mut live.joins[number], spelling, rights, cell);
+        }
+    }
+    let mut live = lock(live);
+    live.counts.asked += counts.asked;
+    live.counts.reused += counts.reused;
+    live.counts.without_value += counts.without_value;
+    Ok(counts.asked)
+}
+
+/// Notes which pairs an answer makes.
+fn know(pairs: &mut Pairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>)>, cell: &Cell) {
+    let partners: Vec<String> = match cell {
+        Cell::Known(Sql::Text(json)) => serde_json::from_str::<Vec<Json>>(json)
+            .unwrap_or_default()
+            .iter()
+            .map(|v| Value::from_json(v).to_string())
+            .collect(),
+        _ => Vec::new(),
+    };
+    let known = pairs.known.entry(left).or_default();
+    for (right, spelling) in rights {
+        let partner = partners.contains(&right.to_string());
+        known.insert(spelling, partner);
+    }
+}
+
+/// The values most alike a text.
+fn alike(text: &str, mut list: Vec<String>) -> Vec<String> {
+    let lower = text.to_lowercase();
+    let likeness = |other: &String| {
+        let other = other.to_lowercase();
+        let within = f64::from(u8::from(other.contains(&lower) || lower.contains(&other)));
+        strsim::sorensen_dice(&lower, &other) + strsim::jaro_winkler(&lower, &other) + within
+    };
+    list.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
+    list.truncate(ALIKE);
+    list.sort_unstable();
+    list
+}
+
+/// The expansion that asks one list of a join. The list is part of its meaning:
+/// who was compared with fewer values may have more partners.
+fn expansion(join: &Join, list: Vec<String>) -> Expansion {
+    let hash = ListHash::of(&list);
+    let about = format!("which of the list are its partners: {}", join.criterion);
+    let meaning = Meaning {
+        key: vec![join.left.clone()],
+        column: "partners".to_owned(),
+        kind: Type::Text.name().to_owned(),
+        about: format!("{about} {}", hash.as_str()),
+        many: true,
+        list: "closed".to_owned(),
+    };
+    let column = Column {
+        name: "partners".to_owned(),
+        kind: Type::Text,
+        about,
+        values: Some(ValueList { values: list, open: false, hash }),
+        many: Some(Many { table: String::new(), column: "value".to_owned() }),
+        bindings: Vec::new(),
+        fingerprint: meaning.fingerprint(),
+        meaning,
+    };
+    Expansion {
+        name: "join".to_owned(),
+        about: String::new(),
+        sources: Vec::new(),
+        key: KeyColumns::new(vec![join.left.clone()]),
+        key_types: vec![None],
+        context: Vec::new(),
+        rows_per_request: 10,
+        format: None,
+        shots: Vec::new(),
+        override_shots: 0,
+        columns: vec![column],
+    }
+}

@@ -1,0 +1,473 @@
+//! The functions that calls become, and what they note while `SQLite` runs the
+//! query: a call whose value is not known yet yields NULL, is *pending*, and is
+//! demanded; a condition that waits for it is told apart from one that fails.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::Connection;
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
+use serde_json::Value as Json;
+
+use super::gates::{Passing, Word};
+use super::targets::{Cell, Counts, Demand, Target, output, spell};
+use crate::blendsql::rewrite::{Costs, Rewritten};
+use crate::facts::Index;
+use crate::overrides::Overrides;
+use crate::prompt::Row;
+use crate::value::{Unreadable, Value};
+
+/// What a call asks for.
+#[derive(Debug, Clone)]
+pub enum Asks {
+    /// A cell of the entity that its values are.
+    Cell {
+        /// The expansion.
+        target: usize,
+        /// The column.
+        column: usize,
+    },
+    /// A cell of the rows of its contexts: their digest is the entity.
+    Rows {
+        /// The expansion.
+        target: usize,
+        /// The most tokens of a context.
+        most: usize,
+    },
+    /// Whether two values are partners.
+    Pair {
+        /// Its number among the joins.
+        join: usize,
+    },
+}
+
+/// Both sides of a join, as far as they were seen.
+#[derive(Debug, Default)]
+pub struct Pairs {
+    /// Answered: left value, and its partners among those asked about.
+    pub known: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
+    /// Demanded in this pass: left values and what they may be partners of.
+    pub wanted: Vec<(Value, Vec<u8>, Vec<(Value, Vec<u8>)>)>,
+    wanted_at: HashMap<Vec<u8>, usize>,
+}
+
+/// The state that the functions share.
+pub struct Live {
+    /// What is known.
+    pub index: Index,
+    /// What people said.
+    pub overrides: Option<Overrides>,
+    /// What calls ask for, by their number.
+    pub asks: Vec<Asks>,
+    /// The expansions.
+    pub targets: Vec<Target>,
+    /// The joins.
+    pub joins: Vec<Pairs>,
+    /// What was found and asked.
+    pub counts: Counts,
+    /// Demanded in this pass.
+    pub demands: Vec<Demand>,
+    /// What conditions came to, in this pass.
+    pub seen: Costs,
+    /// Why the query must stop.
+    pub failure: Option<String>,
+    /// Values that no model can be shown.
+    pub unreadable: u64,
+    /// Gates stand open: everything is asked.
+    pub open: bool,
+    /// Whether this pass learns about conditions.
+    pub sampling: bool,
+    demanded: std::collections::HashSet<Demand>,
+    gates: Vec<Passing>,
+    gate_of: HashMap<usize, usize>,
+    leaves: HashMap<usize, Vec<usize>>,
+    /// Pending calls so far; never goes back.
+    pended: i64,
+    pending_of: Vec<u64>,
+    unanswered: u64,
+    later: bool,
+    noted: i64,
+    /// Only what is known is looked at; nothing is demanded.
+    quiet: bool,
+    spelling: Vec<u8>,
+}
+
+/// How a pass ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassEnd {
+    /// Nothing is pending: its rows are the answer.
+    Final,
+    /// Something is demanded.
+    Demands,
+    /// Something waits, and nothing is demanded.
+    Stuck,
+}
+
+impl Live {
+    /// The state before the first pass.
+    #[must_use]
+    pub fn new(index: Index, asks: Vec<Asks>, targets: Vec<Target>, joins: usize) -> Self {
+        Self {
+            index,
+            overrides: None,
+            pending_of: vec![0; asks.len()],
+            asks,
+            targets,
+            joins: (0..joins).map(|_| Pairs::default()).collect(),
+            counts: Counts::default(),
+            demands: Vec::new(),
+            seen: Costs::new(),
+            failure: None,
+            unreadable: 0,
+            open: false,
+            sampling: false,
+            demanded: std::collections::HashSet::new(),
+            gates: Vec::new(),
+            gate_of: HashMap::new(),
+            leaves: HashMap::new(),
+            pended: 0,
+            unanswered: 0,
+            later: false,
+            noted: 0,
+            quiet: false,
+            spelling: Vec::new(),
+        }
+    }
+
+    /// Takes the gates and conditions of a rewriting.
+    pub fn takes(&mut self, rewritten: &Rewritten) {
+        if self.gates.len() != rewritten.gates.len() {
+            self.gates = rewritten.gates.iter().cloned().map(Passing::new).collect();
+        }
+        self.gate_of.clone_from(&rewritten.gate_of);
+        self.leaves =
+            rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
+    }
+
+    /// Whether some gate has anything to learn.
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        self.gates.iter().any(Passing::learns)
+    }
+
+    /// Begins a pass.
+    pub fn begin(&mut self) {
+        self.demands.clear();
+        self.demanded.clear();
+        self.seen.clear();
+        self.pending_of.iter_mut().for_each(|p| *p = 0);
+        self.unanswered = 0;
+        self.later = false;
+    }
+
+    /// Ends a pass.
+    pub fn end(&mut self) -> PassEnd {
+        for n in 0..self.gates.len() {
+            for demand in self.gates[n].end() {
+                self.demand(demand);
+            }
+        }
+        let wanted = self.joins.iter().any(|j| !j.wanted.is_empty());
+        match (self.demands.is_empty() && !wanted, self.unanswered == 0 && !self.later) {
+            (true, true) => PassEnd::Final,
+            (true, false) => PassEnd::Stuck,
+            (false, _) => PassEnd::Demands,
+        }
+    }
+
+    fn demand(&mut self, demand: Demand) {
+        if self.demanded.insert(demand) {
+            self.demands.push(demand);
+        }
+    }
+
+    fn pend(&mut self, call: usize) {
+        self.pended += 1;
+        if self.quiet {
+            return;
+        }
+        self.pending_of[call] += 1;
+        let ranked = self.gate_of.get(&call).is_some_and(|g| self.gates[*g].ranks());
+        // What ranks decides at the end whether this one is needed.
+        self.unanswered += u64::from(!ranked);
+    }
+
+    /// `hq_call(number, mark, gate, values…)`
+    fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
+        let (number, mark, gate) = (int(values, 0), int(values, 1), int(values, 2));
+        let call = usize::try_from(number).unwrap_or(usize::MAX);
+        if call >= self.asks.len() {
+            return Err(broken("no such call"));
+        }
+        if (mark != 0 && mark != self.pended + 1) || gate == 0 {
+            // A value of it is pending itself, or it waits for a later pass.
+            self.pend(call);
+            return Ok(Sql::Null);
+        }
+        let values = values.get(3..).unwrap_or_default();
+        let (target, column, entity) = match self.asks[call].clone() {
+            Asks::Cell { target, column } => {
+                if values.first().is_none_or(|v| *v == ValueRef::Null) {
+                    return Ok(Sql::Null);
+                }
+                let mut spelling = std::mem::take(&mut self.spelling);
+                spelling.clear();
+                spell(values, &mut spelling);
+                let read: Result<Vec<Value>, Unreadable> =
+                    values.iter().map(|v| Value::read(*v)).collect();
+                let entity = read.ok().map(|key| {
+                    self.targets[target].entity(&spelling, || Row { key, context: Vec::new() })
+                });
+                self.spelling = spelling;
+                let Some(entity) = entity else {
+                    self.unreadable += 1;
+                    return Ok(Sql::Null);
+                };
+                (target, column, entity)
+            }
+            Asks::Rows { target, most } => (target, 0, self.rows(target, most, values)?),
+            Asks::Pair { join } => return self.pair(call, join, values),
+        };
+        let counts = &mut self.counts;
+        let cell = self.targets[target]
+            .cell(entity, column, &self.index, self.overrides.as_ref(), counts)
+            .map_err(|e| broken(&e.to_string()))?;
+        match cell {
+            Cell::Known(value) => Ok(value.clone()),
+            Cell::Failed => Ok(Sql::Null),
+            Cell::Unseen | Cell::Missing => {
+                self.pend(call);
+                let demand = Demand { target, entity, column };
+                if self.quiet {
+                    return Ok(Sql::Null);
+                }
+                match self.gate_of.get(&call).copied() {
+                    Some(gate) if self.gates[gate].ranks() && !self.open => {
+                        self.gates[gate].demand(demand, true);
+                    }
+                    Some(gate) => {
+                        let new = !self.demanded.contains(&demand);
+                        self.gates[gate].demand(demand, new);
+                        self.demand(demand);
+                    }
+                    None => self.demand(demand),
+                }
+                Ok(Sql::Null)
+            }
+        }
+    }
+
+    /// The entity of some rows: their digest.
+    fn rows(
+        &mut self,
+        target: usize,
+        most: usize,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<usize> {
+        let mut texts = Vec::new();
+        for value in values {
+            let value = Value::read(*value).map_err(|e| broken(&e.to_string()))?;
+            if let Value::Text(text) = &value
+                && text.len() / 4 > most
+            {
+                let tokens = text.len() / 4;
+                self.failure =
+                    Some(format!("a context has about {tokens} tokens, and {most} is the limit"));
+                return Err(broken("a context is too long"));
+            }
+            texts.push(value);
+        }
+        let mut hasher = blake3::Hasher::new();
+        for text in &texts {
+            let json = text.to_json().to_string();
+            hasher.update(&(json.len() as u64).to_le_bytes());
+            hasher.update(json.as_bytes());
+        }
+        let digest = hasher.finalize().to_hex().as_str()[..16].to_owned();
+        let key = vec![Value::Text(if texts.is_empty() { "-".to_owned() } else { digest })];
+        let spelling = key[0].to_string().into_bytes();
+        Ok(self.targets[target].entity(&spelling, || Row { key, context: texts }))
+    }
+
+    fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
+        let [left, right] = values else { return Err(broken("a join has two sides")) };
+        if *left == ValueRef::Null || *right == ValueRef::Null {
+            return Ok(Sql::Null);
+        }
+        let (mut l, mut r) = (Vec::new(), Vec::new());
+        spell(&[*left], &mut l);
+        spell(&[*right], &mut r);
+        let quiet = self.quiet;
+        let pairs = &mut self.joins[join];
+        if let Some(partners) = pairs.known.get(&l).and_then(|known| known.get(&r)) {
+            return Ok(Sql::Integer(i64::from(*partners)));
+        }
+        if quiet {
+            self.pended += 1;
+            return Ok(Sql::Null);
+        }
+        let (Ok(left), Ok(right)) = (Value::read(*left), Value::read(*right)) else {
+            self.unreadable += 1;
+            return Ok(Sql::Null);
+        };
+        let at = *pairs.wanted_at.entry(l.clone()).or_insert_with(|| {
+            pairs.wanted.push((left, l, Vec::new()));
+            pairs.wanted.len() - 1
+        });
+        if let Some((_, _, rights)) = pairs.wanted.get_mut(at)
+            && !rights.iter().any(|(_, known)| *known == r)
+        {
+            rights.push((right, r));
+        }
+        self.pend(call);
+        Ok(Sql::Null)
+    }
+
+    /// `hq_gate(number, values…)`
+    fn gate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<i64> {
+        let n = usize::try_from(int(values, 0)).unwrap_or(usize::MAX);
+        let Some(gate) = self.gates.get_mut(n) else { return Err(broken("no such gate")) };
+        Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {
+            Word::Pass => 1,
+            Word::Needless => 0,
+            Word::Later => {
+                self.later = true;
+                0
+            }
+        })
+    }
+
+    /// `hq_leaf(place, wanted, mark, whether it holds)`
+    fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
+        let at = usize::try_from(int(values, 0)).unwrap_or_default();
+        let inner = self.leaves.get(&at).is_some_and(|calls| {
+            calls.iter().any(|c| self.pending_of.get(*c).is_some_and(|p| *p > 0))
+        });
+        if inner || int(values, 2) != self.pended + 1 {
+            return 2;
+        }
+        let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);
+        let seen = self.seen.entry(at).or_default();
+        if holds == wanted {
+            seen.held += 1;
+        } else {
+            seen.failed += 1;
+        }
+        i64::from(holds)
+    }
+}
+
+impl Pairs {
+    /// Takes what is demanded, leaving nothing.
+    pub fn take(&mut self) -> Vec<(Value, Vec<u8>, Vec<(Value, Vec<u8>)>)> {
+        self.wanted_at.clear();
+        std::mem::take(&mut self.wanted)
+    }
+}
+
+fn int(values: &[ValueRef<'_>], n: usize) -> i64 {
+    match values.get(n) {
+        Some(ValueRef::Integer(i)) => *i,
+        _ => 0,
+    }
+}
+
+/// Whether conditions settle it: `settles` when one of them is, 2 when one is open.
+fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
+    if values.contains(&ValueRef::Integer(settles)) {
+        settles
+    } else if values.contains(&ValueRef::Integer(2)) {
+        2
+    } else {
+        1 - settles
+    }
+}
+
+fn broken(message: &str) -> rusqlite::Error {
+    rusqlite::Error::UserFunctionError(message.to_owned().into())
+}
+
+/// Registers the functions on a connection.
+///
+/// # Errors
+/// When `SQLite` does not take them.
+pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
+    // None is deterministic: a call must not be evaluated before it is reached.
+    let flags = FunctionFlags::SQLITE_UTF8;
+    let make = |name: &str, run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
+        let live = Arc::clone(live);
+        connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
+            let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+            run(&mut lock(&live), &values).map(|v| output(&v))
+        })
+    };
+    make("hq_call", |live, values| live.call(values))?;
+    make("hq_gate", |live, values| live.gate(values).map(Sql::Integer))?;
+    make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
+    make("hq_done", |live, values| {
+        let (n, outcome) = (usize::try_from(int(values, 0)).unwrap_or_default(), int(values, 1));
+        if let Some(gate) = live.gates.get_mut(n) {
+            gate.done(outcome);
+        }
+        Ok(Sql::Integer(i64::from(outcome == 1)))
+    })?;
+    make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
+    make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
+    make("hq_any_pending", |_, values| {
+        Ok(Sql::Integer(i64::from(values.contains(&ValueRef::Integer(2)))))
+    })?;
+    make("hq_quiet", |live, _| {
+        live.quiet = true;
+        Ok(Sql::Null)
+    })?;
+    make("hq_settled", |live, values| {
+        live.quiet = false;
+        Ok(Sql::Integer(int(values, 1)))
+    })?;
+    make("hq_all", |_, values| Ok(Sql::Integer(kleene(values, 0))))?;
+    make("hq_any", |_, values| Ok(Sql::Integer(kleene(values, 1))))?;
+    make("hq_note", |live, values| {
+        live.noted = int(values, 0);
+        Ok(Sql::Integer(live.noted))
+    })?;
+    make("hq_noted", |live, _| Ok(Sql::Integer(live.noted)))?;
+    connection.create_aggregate_function("hq_rows", -1, flags, Rows)
+}
+
+/// The state, shared with the functions.
+pub type Shared = Arc<Mutex<Live>>;
+
+/// The state, for a moment.
+pub fn lock(live: &Shared) -> MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `hq_rows(titles, values…)`: rows as one JSON text.
+struct Rows;
+
+impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {
+    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<(Json, Vec<Json>)> {
+        let titles: String = ctx.get(0).unwrap_or_default();
+        Ok((serde_json::from_str(&titles).unwrap_or_default(), Vec::new()))
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut (Json, Vec<Json>)) -> rusqlite::Result<()> {
+        let value = |n| match Value::read(ctx.get_raw(n)) {
+            Ok(value) => value.to_json(),
+            Err(why) => format!("({why})").into(),
+        };
+        state.1.push((1..ctx.len()).map(value).collect());
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<(Json, Vec<Json>)>,
+    ) -> rusqlite::Result<ToSqlOutput<'static>> {
+        let (titles, rows) = state.unwrap_or_default();
+        let text = serde_json::json!({ "columns": titles, "rows": rows }).to_string();
+        Ok(output(&Sql::Text(text)))
+    }
+}

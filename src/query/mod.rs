@@ -1,0 +1,115 @@
+//! PATH 2: a query, answered from stored columns where they hold the answer
+//! and by the model where they don't.
+//!
+//! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
+//! in; [`plain`] runs a query without calls.
+
+mod ask;
+mod calls;
+mod engine;
+pub mod error;
+mod gates;
+pub mod guard;
+mod join;
+mod live;
+pub mod math;
+pub mod params;
+pub mod plain;
+pub mod smoothie;
+pub mod statement;
+mod targets;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+pub use error::QueryError;
+pub use params::Param;
+pub use plain::Plain;
+pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
+
+use crate::facts::Facts;
+use crate::generate::Listener;
+use crate::model::Model;
+use crate::spec::Spec;
+use crate::value::Value;
+
+/// A query, with everything it needs.
+pub struct Request<'a> {
+    /// The spec; without expansions when the user has none.
+    pub spec: &'a Spec,
+    /// The database to query: expanded, where it is.
+    pub database: &'a Path,
+    /// What is known.
+    pub facts: &'a Facts,
+    /// Who is asked; without one, a value that must be asked for is
+    /// [`QueryError::NoModel`].
+    pub model: Option<Arc<dyn Model>>,
+    /// The query.
+    pub sql: &'a str,
+    /// The values of its parameters.
+    pub params: Vec<(Param, Value)>,
+    /// Whether a context that is too long is cut, instead of an error.
+    pub truncate: bool,
+    /// Rows that share a request, where the user said so.
+    pub rows_per_request: Option<u32>,
+    /// How long `SQLite` may take over one pass; waiting for the model does not
+    /// count.
+    pub timeout: Option<Duration>,
+    /// What the run is called in the journal.
+    pub command: &'a str,
+    /// Who is told what goes on.
+    pub listener: Listener,
+    /// Becomes true when the user wants it to end.
+    pub interrupt: watch::Receiver<bool>,
+}
+
+impl<'a> Request<'a> {
+    /// The same request, to be changed.
+    fn again(&self) -> Request<'a> {
+        Request {
+            spec: self.spec,
+            database: self.database,
+            facts: self.facts,
+            model: self.model.clone(),
+            sql: self.sql,
+            params: self.params.clone(),
+            truncate: self.truncate,
+            rows_per_request: self.rows_per_request,
+            timeout: self.timeout,
+            command: self.command,
+            listener: Arc::clone(&self.listener),
+            interrupt: self.interrupt.clone(),
+        }
+    }
+
+    /// The query, taken to have no calls.
+    #[must_use]
+    pub fn plain(&'a self) -> Plain<'a> {
+        Plain {
+            database: self.database,
+            sql: self.sql,
+            params: &self.params,
+            timeout: self.timeout,
+            interrupt: self.interrupt.clone(),
+        }
+    }
+}
+
+/// Runs a query; its rows go to the sink as they come.
+///
+/// # Errors
+/// [`QueryError`]; what was answered until then is kept.
+pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+    engine::run(request, sink)
+}
+
+/// Tells how a query would be run, and what it would ask; asks nothing.
+///
+/// # Errors
+/// [`QueryError`] when it could not be run.
+pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
+    engine::explain(request)
+}

@@ -1,0 +1,219 @@
+//! What calls ask for: cells of expansions, those of the spec or ad-hoc ones,
+//! found among the facts or demanded of the model.
+//!
+//! A cell is looked up once in a query. It is found, or missing and then
+//! demanded by whoever needs it; after it was asked for it is found or failed,
+//! and never demanded again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
+
+use crate::cell::{CellValue, State};
+use crate::facts::{FactsError, Found, Index, Wanted};
+use crate::key::Entity;
+use crate::overrides::Overrides;
+use crate::prompt::Row;
+use crate::spec::Expansion;
+use crate::value::Value;
+
+/// One cell that is to be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Demand {
+    /// The expansion.
+    pub target: usize,
+    /// The entity, by its number in the expansion.
+    pub entity: usize,
+    /// The column.
+    pub column: usize,
+}
+
+/// What is known of a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// Nobody has asked about this column yet.
+    Unseen,
+    /// Its value; NULL where there is none.
+    Known(Sql),
+    /// It must be asked for.
+    Missing,
+    /// It was asked for in this query, in vain.
+    Failed,
+}
+
+/// An expansion as a query uses it.
+pub struct Target {
+    /// The expansion.
+    pub expansion: Arc<Expansion>,
+    /// How the facts know it.
+    pub wanted: Arc<Wanted>,
+    /// Its number in the spec, for overrides.
+    pub in_spec: Option<usize>,
+    spellings: HashMap<Vec<u8>, usize>,
+    entities: Vec<Known>,
+    by_entity: HashMap<Entity, usize>,
+}
+
+struct Known {
+    row: Row,
+    entity: Entity,
+    cells: Vec<Cell>,
+}
+
+/// What a query has found and asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Cells asked for.
+    pub asked: u64,
+    /// Cells that were known before.
+    pub reused: u64,
+    /// Cells without a value.
+    pub without_value: u64,
+}
+
+impl Target {
+    /// An expansion that nothing is known of yet.
+    #[must_use]
+    pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
+        Self {
+            expansion,
+            wanted,
+            in_spec,
+            spellings: HashMap::new(),
+            entities: Vec::new(),
+            by_entity: HashMap::new(),
+        }
+    }
+
+    /// The entity that some values identify; `row` makes its row when it is new.
+    pub fn entity(&mut self, spelling: &[u8], row: impl FnOnce() -> Row) -> usize {
+        if let Some(found) = self.spellings.get(spelling) {
+            return *found;
+        }
+        let row = row();
+        let entity = self.expansion.key.entity(&row.key);
+        let n = if let Some(n) = self.by_entity.get(&entity) {
+            *n
+        } else {
+            let n = self.entities.len();
+            let cells = vec![Cell::Unseen; self.expansion.columns.len()];
+            self.by_entity.insert(entity.clone(), n);
+            self.entities.push(Known { row, entity, cells });
+            n
+        };
+        self.spellings.insert(spelling.to_vec(), n);
+        n
+    }
+
+    /// A cell, looked up when nobody has asked about it before.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the facts cannot be read.
+    pub fn cell(
+        &mut self,
+        entity: usize,
+        column: usize,
+        index: &Index,
+        overrides: Option<&Overrides>,
+        counts: &mut Counts,
+    ) -> Result<&Cell, FactsError> {
+        let known = &mut self.entities[entity];
+        if known.cells[column] == Cell::Unseen {
+            let record = index.get(&known.entity)?;
+            let word =
+                self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
+            known.cells[column] = match word {
+                Some(word) => {
+                    counts.reused += 1;
+                    Cell::Known(sql(&word.value))
+                }
+                None => match self.wanted.find(record.as_ref(), column) {
+                    Found::Known(fact) => {
+                        counts.reused += 1;
+                        counts.without_value += u64::from(!fact.answer.state.shows());
+                        Cell::Known(sql(&fact.answer.value))
+                    }
+                    Found::Missing(..) => Cell::Missing,
+                },
+            };
+        }
+        Ok(&self.entities[entity].cells[column])
+    }
+
+    /// The row of an entity, for a prompt.
+    #[must_use]
+    pub fn gap(&self, entity: usize) -> crate::plan::Gap {
+        let known = &self.entities[entity];
+        crate::plan::Gap { row: known.row.clone(), entity: known.entity.clone() }
+    }
+
+    /// Reads what was answered for a cell that was asked for.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the facts cannot be read.
+    pub fn answered(
+        &mut self,
+        entity: usize,
+        column: usize,
+        index: &Index,
+        counts: &mut Counts,
+    ) -> Result<(), FactsError> {
+        let known = &mut self.entities[entity];
+        let record = index.get(&known.entity)?;
+        known.cells[column] = match self.wanted.find(record.as_ref(), column) {
+            Found::Known(fact) => {
+                counts.without_value += u64::from(fact.answer.state != State::Ok);
+                Cell::Known(sql(&fact.answer.value))
+            }
+            Found::Missing(..) => {
+                counts.without_value += 1;
+                Cell::Failed
+            }
+        };
+        Ok(())
+    }
+}
+
+/// The value of a cell as SQL sees it: a list is JSON text.
+#[must_use]
+pub fn sql(value: &CellValue) -> Sql {
+    match value {
+        CellValue::Nothing => Sql::Null,
+        CellValue::One(value) => match value {
+            Value::Null => Sql::Null,
+            Value::Integer(i) => Sql::Integer(*i),
+            Value::Real(r) => Sql::Real(*r),
+            Value::Text(text) => Sql::Text(text.clone()),
+        },
+        CellValue::Many(_) => Sql::Text(value.to_json().to_string()),
+    }
+}
+
+/// A value as a result of a function.
+#[must_use]
+pub fn output(value: &Sql) -> ToSqlOutput<'static> {
+    ToSqlOutput::Owned(value.clone())
+}
+
+/// Writes values so that different ones have different bytes.
+pub fn spell(values: &[ValueRef<'_>], into: &mut Vec<u8>) {
+    for value in values {
+        match value {
+            ValueRef::Null => into.push(0),
+            ValueRef::Integer(i) => {
+                into.push(1);
+                into.extend(i.to_le_bytes());
+            }
+            ValueRef::Real(r) => {
+                into.push(2);
+                into.extend(r.to_bits().to_le_bytes());
+            }
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                into.push(if matches!(value, ValueRef::Text(_)) { 3 } else { 4 });
+                into.extend((bytes.len() as u64).to_le_bytes());
+                into.extend(*bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+-- it's {{ not a call }}
+SELECT /* '{{' */ {{ -- a ' here
+ LLMMap /* ( */ ( 'q?' -- , )
+ , /* }} */ c ) }} FROM t -- end

@@ -1,0 +1,7 @@
+SELECT {{
+	LLMMap(
+'q?',
+c
+)
+}}
+FROM t

@@ -1,0 +1,1 @@
+SELECT * FROM ship JOIN port ON {{LLMJoin(left_on='ship::home port', right_on='port::city')}}

@@ -1,0 +1,1 @@
+SELECT {{LLMMap('Answer as {"age": int, "tags": [str}', j -> '$.a' ->> 'b')}} FROM t

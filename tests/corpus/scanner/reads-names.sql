@@ -1,0 +1,1 @@
+SELECT "{{", `}}`, [{{x}}], '{{LLMQA(1)}}', 'it''s {{' FROM "o'clock"

@@ -1,0 +1,1 @@
+SELECT {{LLMMap('Which flag?', (ship::name), options=(flag::country))}} FROM ship

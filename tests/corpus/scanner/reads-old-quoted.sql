@@ -1,0 +1,1 @@
+SELECT {{LLMMap("Which flag?", "ship::Name at launch", options='flag::country')}} FROM ship

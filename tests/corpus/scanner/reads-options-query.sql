@@ -1,0 +1,1 @@
+SELECT {{LLMMap('Which rig?', name, options=(SELECT /* ) */ rig FROM rigging WHERE rig <> '),'))}} FROM ship

@@ -1,0 +1,1 @@
+SELECT {{LLMMap('Afloat?', 'ship::name', options='yes;no')}} FROM ship

@@ -1,0 +1,1 @@
+SELECT {{LLMQA('What do {} and {} share?', 'Bergen', (SELECT 'Genoa'), 7)}}

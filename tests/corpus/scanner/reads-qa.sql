@@ -1,0 +1,1 @@
+{{LLMQA('Which ocean is the deepest?')}}

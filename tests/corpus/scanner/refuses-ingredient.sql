@@ -1,0 +1,1 @@
+SELECT {{LLMapp('q?', c)}} FROM t

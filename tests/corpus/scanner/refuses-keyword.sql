@@ -1,0 +1,1 @@
+SELECT {{LLMMap('q?', c, option=('a', 'b'))}} FROM t

@@ -1,0 +1,1 @@
+SELECT {{LLMMap(options=('a'))}} FROM t

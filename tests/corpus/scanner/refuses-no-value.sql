@@ -1,0 +1,1 @@
+SELECT {{LLMMap('q?')}} FROM t

@@ -1,0 +1,1 @@
+SELECT {{LLMMap('q?', c, return_type=?)}} FROM t

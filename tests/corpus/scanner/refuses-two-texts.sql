@@ -1,0 +1,1 @@
+SELECT {{LLMMap('one ' 'two', c)}} FROM t

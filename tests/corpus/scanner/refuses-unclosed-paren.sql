@@ -1,0 +1,1 @@
+SELECT {{LLMMap('q?', f(c)}} FROM t

@@ -1,0 +1,1 @@
+SELECT {{LLMMap('q?, c)}} FROM t

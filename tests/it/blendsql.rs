@@ -1,0 +1,1213 @@
+//! The calls in a query: found, read, and refused with a caret at the place.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hqdl::blendsql::{Argument, Call, Choices, Kind, Quantifier, SqlError, mask, scan};
+use hqdl::value::Value;
+use proptest::prelude::*;
+
+/// A call in one line, its ranges as the text that they cover.
+fn show(sql: &str, call: &Call) -> String {
+    let mut parts = vec![format!("{} {:?}", call.kind.name(), call.question)];
+    for value in &call.values {
+        parts.push(match value {
+            Argument::Column { table, column, span } => {
+                format!(
+                    "column {} of {} <{}>",
+                    column,
+                    table.as_deref().unwrap(),
+                    &sql[span.clone()]
+                )
+            }
+            Argument::Sql(span) => format!("sql <{}>", &sql[span.clone()]),
+            Argument::Query(span) => format!("query <{}>", &sql[span.clone()]),
+        });
+    }
+    parts.extend(call.options.as_ref().map(|options| match options {
+        Choices::List(values) => format!("options {}", list(values)),
+        Choices::Column { table, column, span } => {
+            let table = table.as_deref().unwrap_or("-");
+            format!("options {column} of {table} <{}>", &sql[span.clone()])
+        }
+        Choices::Query(span) => format!("options query <{}>", &sql[span.clone()]),
+    }));
+    parts.extend(call.return_type.map(|r| {
+        let name = r.scalar.name();
+        if r.list { format!("list of {name}") } else { name.to_owned() }
+    }));
+    parts.extend(call.quantifier.map(|q| match q.max {
+        Some(max) => format!("{}..{max}", q.min),
+        None => format!("{}..", q.min),
+    }));
+    parts.extend(call.regex.as_ref().map(|r| format!("regex {r}")));
+    parts.extend(call.limit.map(|l| format!("limit {l}")));
+    if call.row {
+        parts.push(String::from("row"));
+    }
+    parts.extend(call.inner.iter().map(|c| format!("[{}]", show(sql, c))));
+    parts.join("; ")
+}
+
+fn list(values: &[Value]) -> String {
+    values.iter().map(|v| v.to_json().to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn shown(sql: &str) -> Vec<String> {
+    match scan(sql) {
+        Ok(calls) => calls.iter().map(|c| show(sql, c)).collect(),
+        Err(error) => panic!("{sql}\n{}", error.render(sql, false)),
+    }
+}
+
+/// The message, what the caret covers, and the label.
+fn refused(sql: &str) -> (String, String, String, Option<String>) {
+    match scan(sql) {
+        Ok(calls) => panic!("{sql} was read: {calls:?}"),
+        Err(error) => {
+            (error.message.clone(), sql[error.span.clone()].to_owned(), error.label, error.help)
+        }
+    }
+}
+
+#[test]
+fn calls_are_read_in_every_spelling() {
+    let cases = [
+        // The new spelling: names and expressions.
+        ("LLMMap('q?', c)", "LLMMap \"q?\"; sql <c>"),
+        ("LLMMap('q?', t.c)", "LLMMap \"q?\"; sql <t.c>"),
+        ("LLMMap('q?', t . \"Run Date\")", "LLMMap \"q?\"; sql <t . \"Run Date\">"),
+        ("LLMMap('q?', \"Run Date\")", "LLMMap \"q?\"; sql <\"Run Date\">"),
+        ("LLMMap('q?', [Run, Date])", "LLMMap \"q?\"; sql <[Run, Date]>"),
+        ("LLMMap('q?', `a,b`)", "LLMMap \"q?\"; sql <`a,b`>"),
+        ("LLMMap('q?', main.t.c)", "LLMMap \"q?\"; sql <main.t.c>"),
+        ("LLMMap('q?', t.m || ' ' || t.c)", "LLMMap \"q?\"; sql <t.m || ' ' || t.c>"),
+        ("LLMMap('q?', CONCAT('a,)', b), c)", "LLMMap \"q?\"; sql <CONCAT('a,)', b)>; sql <c>"),
+        ("LLMMap('q?', (t.c))", "LLMMap \"q?\"; sql <(t.c)>"),
+        ("LLMMap('q?', (a) || (b))", "LLMMap \"q?\"; sql <(a) || (b)>"),
+        ("LLMMap('q?', x -> '$.a')", "LLMMap \"q?\"; sql <x -> '$.a'>"),
+        ("LLMMap('q?', (c = 1), c == 2)", "LLMMap \"q?\"; sql <(c = 1)>; sql <c == 2>"),
+        ("LLMMap('q?', t.c = 1)", "LLMMap \"q?\"; sql <t.c = 1>"),
+        (
+            "LLMMap('q?', -1.5e-3, x'0f', NULL)",
+            "LLMMap \"q?\"; sql <-1.5e-3>; sql <x'0f'>; sql <NULL>",
+        ),
+        (
+            "LLMMap('q?', ?, ?2, :x, @y, $z)",
+            "LLMMap \"q?\"; sql <?>; sql <?2>; sql <:x>; sql <@y>; sql <$z>",
+        ),
+        ("LLMMap('q?', c COLLATE nocase)", "LLMMap \"q?\"; sql <c COLLATE nocase>"),
+        (
+            "LLMMap('q?', CASE WHEN model = 'x' THEN 1 END)",
+            "LLMMap \"q?\"; sql <CASE WHEN model = 'x' THEN 1 END>",
+        ),
+        ("LLMMap('q?', größe, 漢字)", "LLMMap \"q?\"; sql <größe>; sql <漢字>"),
+        ("LLMMap('q?', with)", "LLMMap \"q?\"; sql <with>"),
+        // The old spelling.
+        ("LLMMap('q?', 't::c')", "LLMMap \"q?\"; column c of t <'t::c'>"),
+        ("LLMMap('q?', \"t::c\")", "LLMMap \"q?\"; column c of t <\"t::c\">"),
+        ("LLMMap('q?', t::c)", "LLMMap \"q?\"; column c of t <t::c>"),
+        ("LLMMap('q?', (t::c))", "LLMMap \"q?\"; column c of t <(t::c)>"),
+        ("LLMMap('q?', ( 't::c' ))", "LLMMap \"q?\"; column c of t <( 't::c' )>"),
+        ("LLMMap('q?', t :: [Run Date])", "LLMMap \"q?\"; column Run Date of t <t :: [Run Date]>"),
+        (
+            "LLMMap('q?', 'my t::Amount ($)')",
+            "LLMMap \"q?\"; column Amount ($) of my t <'my t::Amount ($)'>",
+        ),
+        (
+            "LLMMap('q?', '\"my t\"::`a``b`')",
+            "LLMMap \"q?\"; column a`b of my t <'\"my t\"::`a``b`'>",
+        ),
+        ("LLMMap('q?' 't::c')", "LLMMap \"q?\"; column c of t <'t::c'>"),
+        (
+            "LLMMap('q?'\n't::c', options='u::d')",
+            "LLMMap \"q?\"; column c of t <'t::c'>; options d of u <'u::d'>",
+        ),
+        ("LLMMap('q?' \"t::c\")", "LLMMap \"q?\"; column c of t <\"t::c\">"),
+        ("LLMMap('q?' t.c || 'x', d)", "LLMMap \"q?\"; sql <t.c || 'x'>; sql <d>"),
+        ("LLMMap('q?' 'Name: ' || c)", "LLMMap \"q?\"; sql <'Name: ' || c>"),
+        ("LLMMap('q?' (t::c))", "LLMMap \"q?\"; column c of t <(t::c)>"),
+        ("LLMMap('q?', context='t::c')", "LLMMap \"q?\"; column c of t <'t::c'>"),
+        (
+            "LLMMap('q?', 't::c', output_type='boolean', example_outputs='a;b', pattern='x')",
+            "LLMMap \"q?\"; column c of t <'t::c'>; boolean; regex x",
+        ),
+        // Texts that are no columns.
+        ("LLMQA('q {}', 'hello', 4)", "LLMQA \"q {}\"; sql <'hello'>; sql <4>"),
+        (
+            "LLMQA('q {}', 'a::b::c', '::', 'a::', 'is it a::b?')",
+            "LLMQA \"q {}\"; sql <'a::b::c'>; sql <'::'>; sql <'a::'>; sql <'is it a::b?'>",
+        ),
+        // Questions.
+        ("LLMQA('it''s')", "LLMQA \"it's\""),
+        ("LLMQA(\"What's \"\"this\"\"?\")", "LLMQA \"What's \\\"this\\\"?\""),
+        ("LLMQA('a\\')", "LLMQA \"a\\\\\""),
+        ("LLMQA('{{x}} -- /* }}')", "LLMQA \"{{x}} -- /* }}\""),
+        ("llmqa ( 'q?' )", "LLMQA \"q?\""),
+        ("LLMMap(c, question='q?')", "LLMMap \"q?\"; sql <c>"),
+        ("LLMMap(question='q?', value=c)", "LLMMap \"q?\"; sql <c>"),
+        ("LLMMap(d, VALUES=c, Question=\"q?\")", "LLMMap \"q?\"; sql <c>; sql <d>"),
+        (
+            "LLMMap('q?', d, value='t::c', context=e)",
+            "LLMMap \"q?\"; column c of t <'t::c'>; sql <d>; sql <e>",
+        ),
+        // Blanks, comments and a last comma.
+        (
+            "LLMMap(\n\t'q?' -- it's, )\n , /* ' , */ c /* ) }} */ -- }}\n, )",
+            "LLMMap \"q?\"; sql <c>",
+        ),
+        ("LLMMap('q?', a /* , */ || -- ' )\n b)", "LLMMap \"q?\"; sql <a /* , */ || -- ' )\n b>"),
+        // Queries.
+        ("LLMQA('q?', (SELECT ',)' FROM t))", "LLMQA \"q?\"; query <SELECT ',)' FROM t>"),
+        ("LLMQA('q?', ( -- it's\n select 1 /* ) */ -- x\n))", "LLMQA \"q?\"; query <select 1>"),
+        ("LLMQA('q?', ((SELECT 1)))", "LLMQA \"q?\"; query <SELECT 1>"),
+        (
+            "LLMQA('q?', (WITH a AS (SELECT 1) SELECT * FROM a))",
+            "LLMQA \"q?\"; query <WITH a AS (SELECT 1) SELECT * FROM a>",
+        ),
+        ("LLMQA('q?', (VALUES (1), (2)))", "LLMQA \"q?\"; query <VALUES (1), (2)>"),
+        ("LLMQA('q?', (SELECT 1) + (SELECT 2))", "LLMQA \"q?\"; sql <(SELECT 1) + (SELECT 2)>"),
+        ("LLMQA('q?', EXISTS (SELECT 1))", "LLMQA \"q?\"; sql <EXISTS (SELECT 1)>"),
+        (
+            "LLMQA('q?', context=(SELECT 1), context=(SELECT 2))",
+            "LLMQA \"q?\"; query <SELECT 1>; query <SELECT 2>",
+        ),
+        ("LLMQA('q?', (SELECT 1), context=None, options=NULL)", "LLMQA \"q?\"; query <SELECT 1>"),
+        ("LLMValidate('q?', (SELECT 1))", "LLMValidate \"q?\"; query <SELECT 1>"),
+        // Options.
+        ("LLMQA('q?', options=('a', 'b,)'))", "LLMQA \"q?\"; options \"a\" \"b,)\""),
+        ("LLMQA('q?', options=['a]', \"b\"\"\",])", "LLMQA \"q?\"; options \"a]\" \"b\\\"\""),
+        ("LLMQA('q?', options=('x'))", "LLMQA \"q?\"; options \"x\""),
+        ("LLMQA('q?', options=('x',))", "LLMQA \"q?\"; options \"x\""),
+        ("LLMQA('q?', options=(\"x\"))", "LLMQA \"q?\"; options \"x\""),
+        ("LLMQA('q?', options=('t::c', 'u'))", "LLMQA \"q?\"; options \"t::c\" \"u\""),
+        (
+            "LLMQA('q?', options=(1, -2, +3, 4.5, .5, 1e3, 9223372036854775808, -9223372036854775808))",
+            "LLMQA \"q?\"; options 1 -2 3 4.5 0.5 1000.0 9.223372036854776e+18 -9223372036854775808",
+        ),
+        ("LLMQA('q?', options=(True, false, None, NULL))", "LLMQA \"q?\"; options 1 0 null null"),
+        ("LLMQA('q?', options='t::c')", "LLMQA \"q?\"; options c of t <'t::c'>"),
+        ("LLMQA('q?', options=(t::c))", "LLMQA \"q?\"; options c of t <(t::c)>"),
+        ("LLMQA('q?', options=('t::c'))", "LLMQA \"q?\"; options c of t <('t::c')>"),
+        ("LLMQA('q?', options=t.c)", "LLMQA \"q?\"; options c of t <t.c>"),
+        ("LLMQA('q?', options=(t.\"c d\"))", "LLMQA \"q?\"; options c d of t <(t.\"c d\")>"),
+        ("LLMQA('q?', options=c)", "LLMQA \"q?\"; options c of - <c>"),
+        ("LLMQA('q?', options=\"c d\")", "LLMQA \"q?\"; options c d of - <\"c d\">"),
+        (
+            "LLMQA('q?', options=( /* ' */ SELECT c FROM t))",
+            "LLMQA \"q?\"; options query <SELECT c FROM t>",
+        ),
+        ("LLMQA('q?', options='yes; no')", "LLMQA \"q?\"; options \"yes\" \"no\""),
+        // The answer.
+        ("LLMQA('q?', return_type='str')", "LLMQA \"q?\"; text"),
+        ("LLMQA('q?', return_type=\"Integer\")", "LLMQA \"q?\"; integer"),
+        ("LLMQA('q?', return_type='float')", "LLMQA \"q?\"; real"),
+        ("LLMQA('q?', return_type=bool)", "LLMQA \"q?\"; boolean"),
+        ("LLMQA('q?', return_type='date')", "LLMQA \"q?\"; date"),
+        ("LLMQA('q?', return_type='List[str]')", "LLMQA \"q?\"; list of text"),
+        ("LLMQA('q?', return_type=list[ Int ])", "LLMQA \"q?\"; list of integer"),
+        ("LLMQA('q?', return_type='list')", "LLMQA \"q?\"; list of text"),
+        ("LLMQA('q?', quantifier='{2}')", "LLMQA \"q?\"; 2..2"),
+        ("LLMQA('q?', quantifier='{1, 3}')", "LLMQA \"q?\"; 1..3"),
+        ("LLMQA('q?', quantifier='{4,}')", "LLMQA \"q?\"; 4.."),
+        ("LLMQA('q?', quantifier='{,4}')", "LLMQA \"q?\"; 0..4"),
+        ("LLMQA('q?', quantifier='+')", "LLMQA \"q?\"; 1.."),
+        ("LLMQA('q?', quantifier='*')", "LLMQA \"q?\"; 0.."),
+        ("LLMQA('q?', quantifier=\"?\")", "LLMQA \"q?\"; 0..1"),
+        (
+            "LLMQA('q?', regex='\\d{4}, it''s', limit=10)",
+            "LLMQA \"q?\"; regex \\d{4}, it's; limit 10",
+        ),
+        // What tunes BlendSQL itself.
+        (
+            "LLMMap('q?', c, batch_size=5, few_shot_examples=[{'a]': 'b}', \"c\": {'d': (1, 2)}}], few_shot={'a': {'b': 1}}, max_tokens=20, model='m', context_formatter=f(x, y), list_options_in_prompt=False, table=t)",
+            "LLMMap \"q?\"; sql <c>",
+        ),
+        // Joins.
+        ("LLMJoin(l.a, r.\"b c\")", "LLMJoin \"\"; sql <l.a>; sql <r.\"b c\">"),
+        (
+            "LLMJoin(left_on='t::c', right_on='u::d')",
+            "LLMJoin \"\"; column c of t <'t::c'>; column d of u <'u::d'>",
+        ),
+        (
+            "LLMJoin(right_on=b, left_on=a, join_criteria='same')",
+            "LLMJoin \"same\"; sql <a>; sql <b>",
+        ),
+        ("LLMJoin(a, right_on=b, question='same')", "LLMJoin \"same\"; sql <a>; sql <b>"),
+        ("LLMJoin(a, b, 'same',)", "LLMJoin \"same\"; sql <a>; sql <b>"),
+        // Calls in calls.
+        (
+            "LLMMap('q?', {{LLMMap('r?', c)}})",
+            "LLMMap \"q?\"; sql <{{LLMMap('r?', c)}}>; [LLMMap \"r?\"; sql <c>]",
+        ),
+        (
+            "LLMMap('q?', 'a' || upper({{LLMQA('r?')}}))",
+            "LLMMap \"q?\"; sql <'a' || upper({{LLMQA('r?')}})>; [LLMQA \"r?\"]",
+        ),
+        (
+            "LLMQA('q?', (SELECT {{LLMMap('r?', c)}} FROM t), options=(SELECT * FROM (VALUES {{LLMQA('s?')}}, (1), {{LLMQA('u?')}})))",
+            "LLMQA \"q?\"; query <SELECT {{LLMMap('r?', c)}} FROM t>; options query <SELECT * FROM (VALUES {{LLMQA('s?')}}, (1), {{LLMQA('u?')}})>; [LLMMap \"r?\"; sql <c>]; [LLMQA \"s?\"; row]; [LLMQA \"u?\"; row]",
+        ),
+    ];
+    for (call, expected) in cases {
+        for (before, after) in
+            [("SELECT {{", "}} FROM t"), ("{{", "}}"), ("-- it's\n\t{{ ", "\n}};")]
+        {
+            let sql = format!("{before}{call}{after}");
+            assert_eq!(shown(&sql), [expected], "{sql}");
+            let found = &scan(&sql).unwrap()[0];
+            assert_eq!(
+                &sql[found.span.clone()],
+                sql[before.find("{{").unwrap()..].trim_end_matches(" FROM t").trim_end_matches(';')
+            );
+        }
+    }
+}
+
+#[test]
+fn braces_in_texts_comments_and_names_are_no_calls() {
+    let cases = [
+        "SELECT '{{LLMQA(1)}}', '}}', 'it''s {{'",
+        "SELECT \"{{\", \"a\"\"{{\" FROM t",
+        "SELECT `{{`, `a``{{` FROM t",
+        "SELECT [{{] FROM [}}]",
+        "SELECT 1 -- {{ it's }}",
+        "SELECT 1 -- it's\n, 2 /* {{ ' */, 3",
+        "SELECT 1 /* never closed {{",
+        "SELECT x'7b7b', 1-2, 4/2, 3*-1, a->>'{{'",
+        "SELECT {x} FROM t",
+        "DELETE FROM w WHERE TRUE;",
+        "",
+    ];
+    for sql in cases {
+        assert_eq!(scan(sql), Ok(vec![]), "{sql}");
+        assert_eq!(mask(sql, &[]), sql);
+    }
+    let sql =
+        "SELECT 'it''s', \"o'clock\" -- don't\n, {{LLMQA('a')}} /* ' */, [it's], {{LLMQA('b')}}";
+    assert_eq!(shown(sql), ["LLMQA \"a\"", "LLMQA \"b\""]);
+}
+
+#[test]
+fn places_are_bytes_of_the_text() {
+    let sql = "SELECT 'ü', {{LLMMap('größe?', t.größe, (SELECT 1), options='t::ü')}}";
+    let calls = scan(sql).unwrap();
+    assert_eq!(calls[0].span, 13..75);
+    assert_eq!(calls[0].values, [Argument::Sql(34..43), Argument::Query(46..54)]);
+    let options = Choices::Column { table: Some("t".into()), column: "ü".into(), span: 65..72 };
+    assert_eq!(calls[0].options, Some(options));
+    assert_eq!(sql.len(), calls[0].span.end);
+}
+
+#[test]
+fn masks_keep_every_place() {
+    let cases = [
+        ("SELECT {{LLMQA('q')}}", "SELECT _hq0__________"),
+        (
+            "SELECT {{LLMQA('q')}} + {{LLMQA('ü\n?')}} -- {{",
+            "SELECT _hq0__________ + _hq1_____________ -- {{",
+        ),
+        ("SELECT * FROM (VALUES {{LLMQA('q')}})", "SELECT * FROM (VALUES (_hq0________))"),
+        (
+            "values /* , */ {{LLMQA('q')}}, (1, 2), {{LLMQA('q')}}",
+            "values /* , */ (_hq0________), (1, 2), (_hq1________)",
+        ),
+        ("VALUES ({{LLMQA('q')}}, {{LLMQA('q')}})", "VALUES (_hq0__________, _hq1__________)"),
+        ("f((VALUES (1)), {{LLMQA('q')}})", "f((VALUES (1)), _hq0__________)"),
+        ("SELECT \"values\" {{LLMQA('q')}}", "SELECT \"values\" _hq0__________"),
+    ];
+    for (sql, expected) in cases {
+        let calls = scan(sql).unwrap();
+        assert_eq!(mask(sql, &calls), expected);
+    }
+    // The shortest span there can be, and a call of another text.
+    let mut calls = scan("{{LLMQA('q')}}").unwrap();
+    calls[0].span = 0..7;
+    assert_eq!(mask("{{f()}} x", &calls), "_hq0___ x");
+    calls[0].row = true;
+    assert_eq!(mask("{{f()}} x", &calls), "(_hq0_) x");
+    calls[0].span = 4..40;
+    assert_eq!(mask("{{f()}} x", &calls), "{{f()}} x");
+    calls[0].span = 1..9;
+    assert_eq!(mask("aüü ü", &calls), "aüü ü");
+}
+
+#[test]
+fn calls_in_calls_can_be_masked_where_they_stand() {
+    let sql = "{{LLMQA('q', (SELECT {{LLMMap('r', c)}} FROM t))}}";
+    let outer = &scan(sql).unwrap()[0];
+    let Argument::Query(span) = &outer.values[0] else { panic!("{outer:?}") };
+    assert_eq!(&mask(sql, &outer.inner)[span.clone()], "SELECT _hq0______________ FROM t");
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_place() {
+    let all = "there are LLMMap, LLMQA, LLMValidate, LLMJoin";
+    let list = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
+    let literals = "texts, numbers, True, False and NULL can be listed; options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
+    let types = "types are str, int, float, bool and date, and lists of them: list[str]";
+    let forms = "quantifiers are '{2}', '{1,3}', '{1,}', '+', '*' and '?'";
+    // The query, the message, what the caret covers, the label, the help.
+    let cases = [
+        ("SELECT {{}}", "a call is empty", "{{}}", "expected an ingredient", all),
+        ("SELECT {{ -- x\n }}", "a call is empty", "{{ -- x\n }}", "expected an ingredient", all),
+        ("SELECT {{'x'}}", "a call names no ingredient", "'x'", "expected a name", all),
+        ("SELECT {{{x}}}", "a call names no ingredient", "{", "expected a name", all),
+        (
+            "SELECT {{LLMap('q', c)}}",
+            "there is no ingredient `LLMap`",
+            "LLMap",
+            "not an ingredient",
+            "did you mean `LLMMap`?",
+        ),
+        (
+            "SELECT {{llmqq('q', c)}}",
+            "there is no ingredient `llmqq`",
+            "llmqq",
+            "not an ingredient",
+            "did you mean `LLMQA`?",
+        ),
+        (
+            "SELECT {{ingredient()}}",
+            "there is no ingredient `ingredient`",
+            "ingredient",
+            "not an ingredient",
+            all,
+        ),
+        ("SELECT {{LLMQA}}", "`LLMQA` is called without arguments", "}}", "expected `(`", ""),
+        (
+            "SELECT {{LLMQA()}}",
+            "`LLMQA` has no question",
+            "()",
+            "expected a question, as a text, first",
+            "",
+        ),
+        (
+            "SELECT {{LLMQA('  ')}}",
+            "`LLMQA` has no question",
+            "('  ')",
+            "expected a question, as a text, first",
+            "",
+        ),
+        (
+            "SELECT {{LLMQA(options='t::c')}}",
+            "`LLMQA` has no question",
+            "(options='t::c')",
+            "expected a question, as a text, first",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap(None, c)}}",
+            "`LLMMap` has no question",
+            "(None, c)",
+            "expected a question, as a text, first",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap(c, 'q')}}",
+            "the question of `LLMMap` is no text",
+            "c",
+            "expected '…'",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q' || c, d)}}",
+            "the question is an expression",
+            "'q' || c",
+            "expected one text",
+            "write the whole question as one text; {} in it stands for a value",
+        ),
+        (
+            "SELECT {{LLMMap(?, c)}}",
+            "the question of `LLMMap` is no text",
+            "?",
+            "must be written into the query",
+            "write it into the query as a text: '…'",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, question='r')}}",
+            "the question is given twice",
+            "'q'",
+            "a text at the place of the question",
+            "a value that is a text comes after the question",
+        ),
+        (
+            "SELECT {{LLMMap('one' 'two', c)}}",
+            "two texts follow each other",
+            "'two'",
+            "expected a comma before this text",
+            "write a question of several lines as one text",
+        ),
+        (
+            "SELECT {{LLMMap('it''s old?')}}",
+            "`LLMMap` has no value to ask about",
+            ")",
+            "expected a column or an expression before this",
+            "write {{LLMMap('it''s old?', t.column)}}",
+        ),
+        ("SELECT {{LLMMap('q', ())}}", "there is nothing in `()`", "()", "expected a value", ""),
+        (
+            "SELECT {{LLMMap('q',, c)}}",
+            "an argument is missing",
+            ",",
+            "expected an argument before this comma",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap(, c)}}",
+            "an argument is missing",
+            ",",
+            "expected an argument before this comma",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, options=)}}",
+            "`options` has no value",
+            "options=",
+            "expected a value after `=`",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, opions=('a'))}}",
+            "`LLMMap` has no argument `opions`",
+            "opions",
+            "not an argument",
+            "did you mean `options`?",
+        ),
+        (
+            "SELECT {{LLMMap('q', rating = 1)}}",
+            "`LLMMap` has no argument `rating`",
+            "rating",
+            "not an argument",
+            "a comparison as a value needs parentheses: (rating = …)",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, left_on=d)}}",
+            "`LLMMap` has no argument `left_on`",
+            "left_on",
+            "not an argument",
+            "",
+        ),
+        (
+            "SELECT {{LLMJoin(a, b, options=('x'))}}",
+            "`LLMJoin` has no argument `options`",
+            "options",
+            "not an argument",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, regex='a', pattern='b')}}",
+            "`pattern` is given twice",
+            "pattern='b'",
+            "for the second time",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', 't::c' options='u::d')}}",
+            "a comma is missing before `options`",
+            "options",
+            "expected `,` before this",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', t.c options='u::d')}}",
+            "a comma is missing before `options`",
+            "options",
+            "expected `,` before this",
+            "",
+        ),
+        (
+            "SELECT {{LLMQA('q' options='u::d')}}",
+            "a comma is missing before `options`",
+            "options",
+            "expected `,` before this",
+            "",
+        ),
+        (
+            "SELECT {{LLMQA('q', SELECT a, b FROM t)}}",
+            "a query as an argument needs parentheses",
+            "SELECT a",
+            "expected `(` before",
+            "write (SELECT …)",
+        ),
+        (
+            "SELECT {{LLMQA('q', options=SELECT a)}}",
+            "a query as an argument needs parentheses",
+            "SELECT a",
+            "expected `(` before",
+            "write (SELECT …)",
+        ),
+        (
+            "SELECT {{LLMQA('q', options='city')}}",
+            "options are one text",
+            "'city'",
+            "a column or a list?",
+            "a column is written without quotes: options=city; a list with one value in parentheses: options=('city')",
+        ),
+        (
+            "SELECT {{LLMQA('q', options=())}}",
+            "an option is no literal",
+            "()",
+            "expected a literal",
+            literals,
+        ),
+        (
+            "SELECT {{LLMQA('q', options=[])}}",
+            "an option is no literal",
+            "[]",
+            "expected a literal",
+            literals,
+        ),
+        (
+            "SELECT {{LLMQA('q', options=('a', b))}}",
+            "an option is no literal",
+            "b",
+            "expected a literal",
+            literals,
+        ),
+        (
+            "SELECT {{LLMQA('q', options=('a' 'b'))}}",
+            "an option is no literal",
+            "'a' 'b'",
+            "expected a literal",
+            literals,
+        ),
+        (
+            "SELECT {{LLMQA('q', options=('a',,'b'))}}",
+            "an option is no literal",
+            "('a',,'b')",
+            "expected a literal",
+            literals,
+        ),
+        (
+            "SELECT {{LLMQA('q', options=?)}}",
+            "options cannot be a parameter",
+            "?",
+            "expected the options",
+            list,
+        ),
+        (
+            "SELECT {{LLMQA('q', options={{LLMQA('r')}})}}",
+            "options cannot be read",
+            "{{LLMQA('r')}}",
+            "not a list, column or query",
+            list,
+        ),
+        (
+            "SELECT {{LLMQA('q', options=a || b)}}",
+            "options cannot be read",
+            "a || b",
+            "not a list, column or query",
+            list,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, return_type=?)}}",
+            "the return type cannot be a parameter",
+            "?",
+            "must be written into the query",
+            types,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, return_type='dict')}}",
+            "`dict` is no return type",
+            "'dict'",
+            "not a type",
+            types,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, return_type='list[int')}}",
+            "`list[int` is no return type",
+            "'list[int'",
+            "not a type",
+            types,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, quantifier='{}')}}",
+            "the quantifier cannot be read",
+            "'{}'",
+            "not a quantifier",
+            forms,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, quantifier=3)}}",
+            "the quantifier cannot be read",
+            "3",
+            "not a quantifier",
+            forms,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, quantifier='{99999999999}')}}",
+            "the quantifier cannot be read",
+            "'{99999999999}'",
+            "not a quantifier",
+            forms,
+        ),
+        (
+            "SELECT {{LLMMap('q', c, quantifier='{3,2}')}}",
+            "the quantifier's least is more than its most",
+            "'{3,2}'",
+            "no number of answers fits",
+            "",
+        ),
+        ("SELECT {{LLMMap('q', c, regex=abc)}}", "the regex is no text", "abc", "expected '…'", ""),
+        (
+            "SELECT {{LLMMap('q', c, limit=-1)}}",
+            "the limit is no number",
+            "-1",
+            "expected a whole number",
+            "",
+        ),
+        (
+            "SELECT {{LLMJoin(a)}}",
+            "`LLMJoin` needs two columns",
+            "(a)",
+            "expected the left and the right column",
+            "write {{LLMJoin(t.a, u.b)}}",
+        ),
+        (
+            "SELECT {{LLMJoin(a, b, c)}}",
+            "`LLMJoin` joins two columns",
+            "c",
+            "one column too many",
+            "what makes two values partners is given as join_criteria='…'",
+        ),
+        (
+            "SELECT {{LLMQA('q') x}}",
+            "something stands between `)` and `}}` of `LLMQA`",
+            "x",
+            "expected `}}`",
+            "what is done with the answer stands after `}}`",
+        ),
+        (
+            "SELECT {{LLMQA('q'))}}",
+            "something stands between `)` and `}}` of `LLMQA`",
+            ")",
+            "expected `}}`",
+            "what is done with the answer stands after `}}`",
+        ),
+        (
+            "SELECT {{LLMQA('q') AND {{LLMQA('r')}}",
+            "something stands between `)` and `}}` of `LLMQA`",
+            "AND",
+            "expected `}}`",
+            "what is done with the answer stands after `}}`",
+        ),
+        (
+            "SELECT {{LLMQA('q'}}",
+            "`(` is not closed when the call ends",
+            "('q'}}",
+            "no `)` before `}}`",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', f(c)}}",
+            "`(` is not closed when the call ends",
+            "('q', f(c)}}",
+            "no `)` before `}}`",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, options=['a')}}",
+            "`)` closes nothing",
+            ")",
+            "`[` is open here",
+            "",
+        ),
+        (
+            "SELECT {{LLMMap('q', c, options=['a'}}",
+            "`[` is not closed when the call ends",
+            "['a'}}",
+            "no `]` before `}}`",
+            "",
+        ),
+        ("SELECT {{LLMMap('q', c])}}", "`]` closes nothing", "]", "nothing is open here", ""),
+        ("SELECT {{LLMQA('q')", "a call is never closed", "{{", "no `}}` ends this call", ""),
+        ("SELECT {{LLMQA('q') -- }}", "a call is never closed", "{{", "no `}}` ends this call", ""),
+        ("SELECT {{", "a call is never closed", "{{", "no `}}` ends this call", ""),
+        ("SELECT 1 }} + 2", "`}}` ends a call that never began", "}}", "no `{{` before it", ""),
+        (
+            "SELECT {{LLMQA('q)}}",
+            "a quoted text is never closed",
+            "'",
+            "no `'` ends what this `'` begins",
+            "a `'` inside a quoted text is written twice",
+        ),
+        (
+            "SELECT \"a FROM t",
+            "a quoted name is never closed",
+            "\"",
+            "no `\"` ends what this `\"` begins",
+            "a `\"` inside a quoted name is written twice",
+        ),
+        (
+            "SELECT [a FROM t",
+            "a quoted name is never closed",
+            "[",
+            "no `]` ends what this `[` begins",
+            "",
+        ),
+        (
+            "SELECT {{LLMQA('q', (SELECT {{LLMap('r', c)}}))}}",
+            "there is no ingredient `LLMap`",
+            "LLMap",
+            "not an ingredient",
+            "did you mean `LLMMap`?",
+        ),
+    ];
+    for (sql, message, span, label, help) in cases {
+        let help = Some(help).filter(|h| !h.is_empty()).map(str::to_owned);
+        assert_eq!(refused(sql), (message.into(), span.into(), label.into(), help), "{sql}");
+    }
+}
+
+#[test]
+fn calls_stand_in_each_other_only_so_deep() {
+    let nested =
+        |depth: usize| format!("SELECT {}c{}", "{{LLMMap('q', ".repeat(depth), ")}}".repeat(depth));
+    let mut calls = &scan(&nested(64)).unwrap();
+    let mut depth = 0;
+    while let Some(call) = calls.first() {
+        (calls, depth) = (&call.inner, depth + 1);
+    }
+    assert_eq!(depth, 64);
+    let error = scan(&nested(65)).unwrap_err();
+    assert_eq!(error.message, "calls stand in each other more than 64 deep");
+    assert_eq!(error.span.start, 7 + 64 * 14);
+    assert!(scan(&nested(100_000)).is_err());
+    // Parentheses are no recursion.
+    let deep = format!("{{{{LLMMap('q', {}c{})}}}}", "(".repeat(100_000), ")".repeat(100_000));
+    assert_eq!(scan(&deep).unwrap()[0].values, [Argument::Sql(14..200_015)]);
+}
+
+#[test]
+fn long_queries_are_read_in_time() {
+    let started = std::time::Instant::now();
+    let many =
+        "{{LLMMap('Old?', t.age || ' years', options=('a', 'b'))}} = TRUE AND ".repeat(20_000);
+    assert_eq!(scan(&many).unwrap().len(), 20_000);
+    let items = "'x', ".repeat(200_000);
+    assert!(scan(&format!("{{{{LLMQA('q', options=({items}))}}}}")).is_ok());
+    // A name that resembles none is not measured against each of them.
+    assert!(scan(&format!("{{{{{}()}}}}", "x".repeat(1_000_000))).is_err());
+    assert!(scan(&format!("{{{{LLMQA('q', {}=1)}}}}", "x".repeat(1_000_000))).is_err());
+    assert!(scan(&"'".repeat(1_000_001)).is_err());
+    assert!(scan(&"(".repeat(1_000_000)).is_ok());
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}
+
+#[test]
+fn carets_show_the_place() {
+    let sql =
+        "SELECT name\nFROM t\nWHERE {{LLMMap('Is it größer?', t.c, return_typ='bool')}} = TRUE";
+    let expected = "\
+error: `LLMMap` has no argument `return_typ`
+  |
+3 | WHERE {{LLMMap('Is it größer?', t.c, return_typ='bool')}} = TRUE
+  |                                      ^^^^^^^^^^ not an argument
+  |
+  = help: did you mean `return_type`?";
+    assert_eq!(scan(sql).unwrap_err().render(sql, false), expected);
+    assert!(scan(sql).unwrap_err().render(sql, true).contains("\u{1b}["));
+
+    // Of what goes over several lines the first is marked.
+    let sql = "SELECT {{\n  LLMQA(\n    options='t::c'\n  )\n}}";
+    let expected = "\
+error: `LLMQA` has no question
+  |
+2 |   LLMQA(
+  |        ^ expected a question, as a text, first";
+    assert_eq!(scan(sql).unwrap_err().render(sql, false), expected);
+
+    // An error of another text is shown somewhere, without a panic.
+    let error = SqlError { message: "m".into(), span: 2..99, label: "l".into(), help: None };
+    assert!(error.render("ü", false).contains("error: m"));
+    assert!(error.render("", false).contains("error: m"));
+}
+
+/// The folder of the real queries, when it is there.
+fn shared() -> PathBuf {
+    std::env::var_os("HQDL_SHARED")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from)
+}
+
+/// The field `field` of every line that has it, by id or line number.
+fn column_of_lines(path: &Path, field: &str) -> Option<Vec<(String, String)>> {
+    let Ok(text) = std::fs::read_to_string(path) else {
+        println!("skipped: no queries at {}", path.display());
+        return None;
+    };
+    let lines = text.lines().enumerate().filter_map(|(n, line)| {
+        let case: serde_json::Value = serde_json::from_str(line).unwrap();
+        let id = case["id"].as_str().map_or_else(|| n.to_string(), str::to_owned);
+        Some((id, case[field].as_str()?.to_owned()))
+    });
+    Some(lines.collect())
+}
+
+/// Reads every query; the calls of those that can be read, the messages of the
+/// others.
+fn read_all(queries: &[(String, String)]) -> (Vec<(String, Call)>, BTreeMap<&str, String>) {
+    let (mut calls, mut refused) = (Vec::new(), BTreeMap::new());
+    for (id, sql) in queries {
+        match scan(sql) {
+            Ok(found) => {
+                assert_eq!(mask(sql, &found).len(), sql.len());
+                assert!(!mask(sql, &found).contains("{{"), "{id}");
+                calls.extend(found.into_iter().map(|call| (sql.clone(), call)));
+            }
+            Err(error) => {
+                refused.insert(id.as_str(), error.message);
+            }
+        }
+    }
+    (calls, refused)
+}
+
+#[test]
+fn blendsqls_own_test_queries_are_read() {
+    let path = shared().join("blendsql/cases.jsonl");
+    let Some(queries) = column_of_lines(&path, "blendsql_llm") else { return };
+    assert_eq!(queries.len(), 125);
+    let (calls, refused) = read_all(&queries);
+    // Ingredients that the tests define in Python, and a parameter that would
+    // decide what is asked.
+    let expected = [
+        ("l005", "there is no ingredient `ingredient`"),
+        ("l006", "there is no ingredient `select_first_option`"),
+        ("l007", "there is no ingredient `NewIngredient`"),
+        ("l027", "there is no ingredient `test_starts_with`"),
+        ("l055", "the return type cannot be a parameter"),
+    ];
+    assert_eq!(refused, expected.map(|(id, message)| (id, message.to_owned())).into());
+    let count = |kind| calls.iter().filter(|(_, call)| call.kind == kind).count();
+    let counts = Kind::ALL.map(|kind| (kind.name(), count(kind)));
+    assert_eq!(counts, [("LLMMap", 101), ("LLMQA", 38), ("LLMValidate", 0), ("LLMJoin", 6)]);
+    assert_eq!(calls.iter().map(|(_, call)| call.inner.len()).sum::<usize>(), 5);
+    assert_eq!(calls.iter().filter(|(_, call)| call.row).count(), 6);
+}
+
+#[test]
+fn swans_published_blendsql_queries_are_read() {
+    let path = shared().join("swan/questions-superhero.csv");
+    let Ok(mut reader) = csv::Reader::from_path(&path) else {
+        println!("skipped: no queries at {}", path.display());
+        return;
+    };
+    let queries: Vec<(String, String)> = reader
+        .deserialize::<BTreeMap<String, String>>()
+        .map(|row| row.unwrap())
+        .map(|mut row| (row.remove("qid").unwrap(), row.remove("blendsql_2024").unwrap()))
+        .collect();
+    assert_eq!(queries.len(), 30);
+    let (calls, refused) = read_all(&queries);
+    assert_eq!(refused, BTreeMap::new());
+    assert_eq!(calls.len(), 37);
+    for (sql, call) in &calls {
+        // Every value is a column in the old spelling, with and without a comma
+        // before it, or the rows of a query.
+        assert!(
+            matches!(call.values.as_slice(), [Argument::Column { .. } | Argument::Query(_)]),
+            "{}",
+            show(sql, call)
+        );
+        assert!(call.question.ends_with(['?', '.']), "{}", call.question);
+        assert!(matches!(&call.options, None | Some(Choices::Column { table: Some(_), .. })));
+    }
+}
+
+#[test]
+fn swans_second_blendsql_queries_are_read() {
+    let path = shared().join("swan2/superhero.cases.jsonl");
+    let Some(queries) = column_of_lines(&path, "blendsql") else { return };
+    assert_eq!(queries.len(), 30);
+    let (calls, refused) = read_all(&queries);
+    assert_eq!(refused, BTreeMap::new());
+    for (sql, call) in &calls {
+        let [Argument::Sql(value)] = call.values.as_slice() else { panic!("{call:?}") };
+        assert!(sql[value.clone()].contains('.'), "{}", show(sql, call));
+    }
+}
+
+/// What holds of every text, whether it can be read or not.
+fn holds_of(sql: &str) {
+    let calls = match scan(sql) {
+        Ok(calls) => calls,
+        Err(error) => {
+            assert!(sql.get(error.span.clone()).is_some_and(|s| !s.is_empty()), "{error:?}");
+            assert!(error.render(sql, false).starts_with("error: "));
+            return;
+        }
+    };
+    let masked = mask(sql, &calls);
+    assert_eq!(masked.len(), sql.len());
+    assert_eq!(scan(&masked), Ok(vec![]), "{masked}");
+    let mut at = 0;
+    for (number, call) in calls.iter().enumerate() {
+        assert_eq!(sql[at..call.span.start], masked[at..call.span.start]);
+        assert_eq!(masked[call.span.clone()], call.hole(number));
+        at = call.span.end;
+        places_hold(sql, call);
+    }
+}
+
+/// Ranges are in their call, trimmed, and where characters begin.
+fn places_hold(sql: &str, call: &Call) {
+    let text = &sql[call.span.clone()];
+    assert!(text.starts_with("{{") && text.ends_with("}}"));
+    let mut spans: Vec<_> = call
+        .values
+        .iter()
+        .map(|value| match value {
+            Argument::Column { span, .. } | Argument::Sql(span) | Argument::Query(span) => span,
+        })
+        .collect();
+    spans.extend(call.options.iter().filter_map(|options| match options {
+        Choices::Column { span, .. } | Choices::Query(span) => Some(span),
+        Choices::List(_) => None,
+    }));
+    for span in spans {
+        assert!(call.span.start < span.start && span.end < call.span.end);
+        let text = &sql[span.clone()];
+        assert!(!text.is_empty() && text == text.trim_ascii());
+    }
+    for inner in &call.inner {
+        assert!(call.span.start < inner.span.start && inner.span.end < call.span.end);
+        places_hold(sql, inner);
+    }
+}
+
+/// Pieces that queries are made of, in any order.
+fn soup() -> impl Strategy<Value = String> {
+    let pieces = [
+        "{{",
+        "}}",
+        "{",
+        "}",
+        "LLMMap",
+        "LLMQA(",
+        "LLMJoin(",
+        "(",
+        ")",
+        "[",
+        "]",
+        "'",
+        "\"",
+        "`",
+        "''",
+        "--",
+        "\n",
+        "/*",
+        "*/",
+        ",",
+        "=",
+        "'q'",
+        "'t::c'",
+        "::",
+        "t",
+        ".",
+        "options=",
+        "return_type=",
+        "'bool'",
+        "context=",
+        "quantifier='{2}'",
+        "SELECT",
+        "VALUES",
+        "(SELECT 1)",
+        "1e",
+        "-",
+        "?",
+        ":x",
+        "ü",
+        "\u{a0}",
+        "\0",
+        "\r",
+        "\t",
+        " ",
+        "{{LLMQA('q', ",
+        "{{LLMMap('q', c)}}",
+        "None",
+        "few_shot=[",
+        "few_shot={",
+    ];
+    proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 0..40)
+        .prop_map(|pieces| pieces.concat())
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    proptest::collection::vec(any::<char>(), 0..60).prop_map(|chars| chars.into_iter().collect())
+}
+
+/// A call as it was made: its text, and what [`show`] must say of it.
+#[derive(Debug, Clone)]
+struct Made {
+    text: String,
+    shown: String,
+}
+
+/// Blanks and comments, with everything in them that could mislead.
+fn blank() -> impl Strategy<Value = &'static str> {
+    let blanks = ["", " ", "\n\t", " -- it's }} , )\n", "/* ' }} , ) {{ */", " \r\n/**/ "];
+    proptest::sample::select(blanks.to_vec())
+}
+
+/// A text in quotes, single or double.
+fn quoted() -> impl Strategy<Value = (String, String)> {
+    let chars =
+        proptest::sample::select("aZ0 ?'\"`\\,;(){}[]-*/:\nü漢".chars().collect::<Vec<_>>());
+    (proptest::collection::vec(chars, 0..12), any::<bool>()).prop_map(|(chars, double)| {
+        let text: String = ['Q'].into_iter().chain(chars).collect();
+        let quote = if double { "\"" } else { "'" };
+        (format!("{quote}{}{quote}", text.replace(quote, &quote.repeat(2))), text)
+    })
+}
+
+/// A value: its text, and what is shown of it.
+fn value() -> impl Strategy<Value = (String, String)> {
+    let sql = [
+        "c",
+        "t.c",
+        "\"a,b\".[c)]",
+        "a || ' }} '",
+        "f(a, ')')",
+        "?",
+        "-1.5e-3",
+        "CASE WHEN a THEN b END",
+    ];
+    let query = [
+        "SELECT 1",
+        "select ')' from t -- '\n where a",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "VALUES (1)",
+    ];
+    let columns = ["'t::c'", "t::c", "(t::c)", "\"t::c\"", "('t::c')", "t :: `c`"];
+    prop_oneof![
+        proptest::sample::select(sql.to_vec()).prop_map(|s| (s.to_owned(), format!("sql <{s}>"))),
+        (blank(), proptest::sample::select(query.to_vec()), blank())
+            .prop_map(|(a, q, b)| (format!("({a}{q}{b})"), format!("query <{q}>"))),
+        proptest::sample::select(columns.to_vec())
+            .prop_map(|c| (c.to_owned(), format!("column c of t <{c}>"))),
+    ]
+}
+
+/// What follows `options=`, and what is shown of it.
+fn choices() -> impl Strategy<Value = (String, String)> {
+    let items = proptest::collection::vec(quoted(), 2..5);
+    let lists = (items, blank(), any::<bool>()).prop_map(|(items, blank, tuple)| {
+        let written: Vec<&str> = items.iter().map(|i| i.0.as_str()).collect();
+        let values: Vec<Value> = items.iter().map(|i| Value::from(i.1.as_str())).collect();
+        let written = written.join(&format!("{blank},{blank}"));
+        let written = if tuple { format!("({written})") } else { format!("[{written}{blank},]") };
+        (written, format!("options {}", list(&values)))
+    });
+    let others = [
+        ("t.c", "options c of t <t.c>"),
+        ("c", "options c of - <c>"),
+        ("'t::c'", "options c of t <'t::c'>"),
+        ("(SELECT ')')", "options query <SELECT ')'>"),
+        ("(1, -2.5, True, NULL)", "options 1 -2.5 1 null"),
+    ];
+    let others = proptest::sample::select(others.to_vec());
+    prop_oneof![lists, others.prop_map(|(text, shown)| (text.to_owned(), shown.to_owned()))]
+}
+
+/// `return_type=` and the others, in the order in which they are shown.
+fn settings() -> impl Strategy<Value = Vec<(String, String)>> {
+    let kinds = [("'bool'", "boolean"), ("int", "integer"), ("\"List[str]\"", "list of text")];
+    let counts = [("'{2}'", "2..2"), ("\"{1,}\"", "1.."), ("'?'", "0..1")];
+    (
+        proptest::option::of(choices()),
+        proptest::option::of(proptest::sample::select(kinds.to_vec())),
+        proptest::option::of(proptest::sample::select(counts.to_vec())),
+        proptest::option::of(quoted()),
+        proptest::option::of(any::<u32>()),
+    )
+        .prop_map(|(options, kind, count, regex, limit)| {
+            let mut all = Vec::new();
+            all.extend(options.map(|(text, shown)| (format!("options={text}"), shown)));
+            all.extend(kind.map(|(text, shown)| (format!("return_type={text}"), shown.to_owned())));
+            all.extend(count.map(|(text, shown)| (format!("quantifier={text}"), shown.to_owned())));
+            all.extend(
+                regex.map(|(text, shown)| (format!("regex={text}"), format!("regex {shown}"))),
+            );
+            all.extend(limit.map(|n| (format!("limit={n}"), format!("limit {n}"))));
+            all
+        })
+}
+
+fn made() -> impl Strategy<Value = Made> {
+    let leaf = call_of(value().prop_map(|(text, shown)| (text, shown, None)).boxed());
+    leaf.prop_recursive(3, 8, 2, |inner| {
+        let nested = (inner, any::<bool>()).prop_map(|(made, query)| {
+            let text = &made.text;
+            let (written, shown) = if query {
+                (format!("(SELECT {text})"), format!("query <SELECT {text}>"))
+            } else {
+                (format!("f({text})"), format!("sql <f({text})>"))
+            };
+            (written, shown, Some(made.shown))
+        });
+        call_of(nested.boxed())
+    })
+}
+
+fn call_of(value: BoxedStrategy<(String, String, Option<String>)>) -> BoxedStrategy<Made> {
+    let values = proptest::collection::vec(value, 1..3);
+    (0..3_usize, quoted(), values, settings(), blank(), any::<bool>(), any::<bool>())
+        .prop_map(|(kind, question, values, settings, blank, comma, named)| {
+            let kind = [Kind::Map, Kind::Qa, Kind::Validate][kind];
+            let mut arguments: Vec<String> = values.iter().map(|v| v.0.clone()).collect();
+            let question_text = if named { format!("question={}", question.0) } else { question.0 };
+            // The question's comma may be missing where the value says so.
+            let glued = !named && !comma && values[0].1.starts_with("column");
+            if glued {
+                arguments[0] = format!("{question_text}{blank} {}", arguments[0]);
+            } else if named {
+                arguments.push(question_text);
+            } else {
+                arguments.insert(0, question_text);
+            }
+            arguments.extend(settings.iter().map(|s| s.0.clone()));
+            let arguments = arguments.join(&format!("{blank},{blank}"));
+            let end = if comma { "," } else { "" };
+            let text = format!(
+                "{{{{{blank}{}{blank}({blank}{arguments}{blank}{end}{blank}){blank}}}}}",
+                kind.name()
+            );
+            let mut shown = vec![format!("{} {:?}", kind.name(), question.1)];
+            shown.extend(values.iter().map(|v| v.1.clone()));
+            shown.extend(settings.into_iter().map(|s| s.1));
+            shown.extend(values.into_iter().filter_map(|v| v.2).map(|inner| format!("[{inner}]")));
+            Made { text, shown: shown.join("; ") }
+        })
+        .boxed()
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_scanner_panic(text in any_text(), soup in soup()) {
+        holds_of(&text);
+        holds_of(&soup);
+        holds_of(&format!("{{{{LLMQA('q', {soup})}}}}"));
+        holds_of(&format!("{{{{LLMQA('q', options={soup})}}}}"));
+    }
+
+    #[test]
+    fn calls_are_read_as_they_were_written(
+        calls in proptest::collection::vec(made(), 1..4),
+        noise in proptest::sample::select(vec![" + ", " /* {{ ' */ AND ", " -- it's {{\n OR ", ", '{{''' || ", ", [{{], "]),
+    ) {
+        let texts: Vec<&str> = calls.iter().map(|c| c.text.as_str()).collect();
+        let sql = format!("SELECT {} FROM t", texts.join(noise));
+        let expected: Vec<&str> = calls.iter().map(|c| c.shown.as_str()).collect();
+        prop_assert_eq!(shown(&sql), expected, "{}", sql);
+        holds_of(&sql);
+    }
+
+    #[test]
+    fn quantifiers_are_read_as_they_were_written(min in any::<u32>(), more in proptest::option::of(any::<u32>())) {
+        let max = more.map(|m| min.saturating_add(m));
+        let written = max.map_or(format!("{{{min},}}"), |max| format!("{{{min},{max}}}"));
+        let sql = format!("{{{{LLMQA('q', quantifier='{written}')}}}}");
+        prop_assert_eq!(scan(&sql).unwrap()[0].quantifier, Some(Quantifier { min, max }));
+    }
+}

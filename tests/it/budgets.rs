@@ -1,0 +1,201 @@
+//! What may be spent: said before, kept to, and remembered after a kill.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{Project, check_complete, heroes, honest, spec};
+
+/// The heroes with a model whose tokens can be counted, and limits.
+fn limited(endpoint: &Endpoint, limits: &str) -> Project {
+    let project = heroes(endpoint, "csv");
+    project.spec(
+        &spec()
+            .replace("test-model", "gpt-4o-mini")
+            .replace("concurrency = 4", &format!("concurrency = 4\n{limits}")),
+    );
+    project
+}
+
+fn usd(json: &Json) -> f64 {
+    json.as_f64().unwrap()
+}
+
+#[test]
+fn a_plan_says_when_the_budget_will_not_do_and_how_many_cells_fit() {
+    let endpoint = honest();
+    let project = limited(&endpoint, "");
+    let plan = project.plan(&[]);
+    assert_eq!(plan["budget"], Json::Null);
+    let (likely, most) =
+        (usd(&plan["totals"]["cost_usd"]["likely"]), usd(&plan["totals"]["cost_usd"]["most"]));
+    assert!(likely < most);
+    // Half of what is likely, something between, more than the most.
+    let half = format!("{}", likely / 2.0);
+    let plan = project.plan(&["--budget", &half]);
+    let budget = &plan["budget"];
+    assert!((usd(&budget["left_usd"]) - likely / 2.0).abs() < 1e-12);
+    assert!((usd(&budget["likely_over_usd"]) - likely / 2.0).abs() < 1e-12);
+    assert!((usd(&budget["most_over_usd"]) - (most - likely / 2.0)).abs() < 1e-12);
+    let fit = budget["cells_that_fit"].as_u64().unwrap();
+    assert!((19..=20).contains(&fit), "{fit}");
+    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", &half]).exits(0).stdout;
+    assert!(said.contains("will likely be reached") && said.contains("of 40 cells fit"), "{said}");
+    let between = format!("{}", f64::midpoint(likely, most));
+    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", &between]).exits(0).stdout;
+    assert!(said.contains("the budget may be reached"), "{said}");
+    let said = project.hqdl(&["plan", "specs/x.toml", "--budget", "9"]).exits(0).stdout;
+    assert!(said.contains("budget    enough, even for the most"), "{said}");
+    assert_eq!(project.plan(&["--budget", "9"])["budget"]["cells_that_fit"], 40);
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[test]
+fn a_run_warns_before_it_begins_when_the_budget_will_not_do() {
+    let endpoint = honest();
+    let project = limited(&endpoint, "budget_tokens = 900");
+    let plan = project.plan(&[]);
+    assert!(plan["budget"]["likely_over_tokens"].as_u64().unwrap() > 0, "{plan}");
+    let ended = project.materialize(&[]).exits(3);
+    let at = |event: &str, word: &str| {
+        let is = |l: &Json| l["event"] == event && l.to_string().contains(word);
+        ended.lines.iter().position(is).unwrap_or_else(|| panic!("no {event}: {ended:?}"))
+    };
+    assert!(at("warning", "900 tokens left") < at("begin", "llm"));
+    // What the day has spent is gone from what is left.
+    let project = limited(&endpoint, "budget_usd_per_day = 0.5");
+    let ended = project.materialize(&[]).exits(0);
+    assert!(!ended.stdout.contains("the budget"), "{ended:?}");
+    check_complete(&project);
+    let spent = usd(&ended.done()["cost_usd"]);
+    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    assert!((left - (0.5 - spent)).abs() < 1e-9, "{left}");
+}
+
+/// The heroes, one a request, with answers of a length that is known.
+fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
+    let project = limited(endpoint, limits);
+    let text = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
+    project.spec(
+        &text
+            .replace("rows_per_request = 4", "rows_per_request = 1")
+            .replace("price = {", "max_output_tokens = 100\nprice = {"),
+    );
+    project
+}
+
+/// Reservations of the journal: USD, and whether they are in doubt.
+fn reservations(project: &Project) -> Vec<(f64, bool)> {
+    project
+        .rows_of("cache/journal.sqlite", "SELECT cost_usd, in_doubt FROM reservation")
+        .iter()
+        .map(|r| (usd(&r[0]), r[1] == 1))
+        .collect()
+}
+
+#[test]
+fn a_request_in_flight_at_a_kill_counts_as_spent() {
+    for limits in ["budget_usd = 0.01", "budget_usd_per_day = 0.01"] {
+        let endpoint = honest();
+        let project = thrifty(&endpoint, limits);
+        let left = |project: &Project| usd(&project.plan(&[])["budget"]["left_usd"]);
+        endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+        let running =
+            project.start(&["materialize", "specs/x.toml", "--json", "--concurrency", "3"]);
+        endpoint.wait_for(3);
+        assert_eq!(reservations(&project).len(), 3, "noted before they left");
+        running.signal("KILL");
+        running.wait();
+        let noted: f64 = reservations(&project).iter().map(|r| r.0).sum();
+        assert!(noted > 0.0);
+        assert!((left(&project) - (0.01 - noted)).abs() < 1e-9, "{limits}: {}", left(&project));
+        endpoint.mend();
+        let ended = project.materialize(&[]).exits(0);
+        check_complete(&project);
+        assert!(ended.stdout.contains("3 requests were in flight"), "{}", ended.stdout);
+        assert!(reservations(&project).iter().all(|r| r.1), "in doubt, and nothing else");
+        assert_eq!(reservations(&project).len(), 3);
+        // It is told once.
+        project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+        let ended = project.materialize(&[]).exits(0);
+        assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
+        let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+        assert!((usd(&stats.lines[0]["cost_in_doubt_usd"]) - noted).abs() < 1e-9);
+    }
+}
+
+/// However often it is killed, all that the endpoint billed and may have billed
+/// stays within the budget.
+#[test]
+fn kills_again_and_again_do_not_overspend() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(30)), Times::Always);
+    let project = thrifty(&endpoint, "budget_usd = 0.006");
+    let mut kills = 0;
+    loop {
+        let count = endpoint.count();
+        let mut running = project.start(&["materialize", "specs/x.toml", "--concurrency", "2"]);
+        while endpoint.count() == count && !running.has_ended() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if running.has_ended() {
+            running.wait().exits(3);
+            break;
+        }
+        // The endpoint has seen it, and bills it when it is answered.
+        running.signal("KILL");
+        running.wait();
+        kills += 1;
+        assert!(kills < 40, "the budget is never reached");
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (input, output) = endpoint.billed();
+    let spent = (input as f64 + 2.0 * output as f64) / 1e6;
+    assert!(kills >= 5, "{kills} kills");
+    assert!(spent <= 0.006, "{spent} in {kills} kills");
+}
+
+#[test]
+fn a_request_that_broke_on_the_way_counts_and_is_told() {
+    let endpoint = honest();
+    endpoint.fault(Fault::DroppedMidBody, Times::First(1));
+    endpoint.fault(Fault::status(500, "The server had an error", "server_error"), Times::First(1));
+    let project = thrifty(&endpoint, "budget_usd_per_day = 0.01");
+    let ended = project.materialize(&[]).exits(0);
+    check_complete(&project);
+    let in_doubt = &ended.done()["in_doubt"];
+    assert_eq!(in_doubt["requests"], 1, "a status is an answer: {in_doubt}");
+    let noted = reservations(&project);
+    assert_eq!((noted.len(), noted[0].1), (1, true));
+    assert!((usd(&in_doubt["cost_usd"]) - noted[0].0).abs() < 1e-12);
+    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    let spent = usd(&ended.done()["cost_usd"]);
+    assert!((left - (0.01 - spent - noted[0].0)).abs() < 1e-9, "{left}");
+}
+
+#[test]
+fn a_run_that_was_interrupted_leaves_nothing_in_flight_behind() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+    endpoint.fault(Fault::too_many("retry-after-ms", "100"), Times::Every(3));
+    let project = thrifty(&endpoint, "budget_usd_per_day = 1.0");
+    for wait in [0, 30, 60, 90] {
+        let count = endpoint.count();
+        let mut running =
+            project.start(&["materialize", "specs/x.toml", "--concurrency", "8", "--limit", "8"]);
+        while endpoint.count() == count && !running.has_ended() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(wait));
+        if !running.has_ended() {
+            running.signal("INT");
+        }
+        running.wait();
+        assert_eq!(reservations(&project), [], "after {wait} ms");
+    }
+    let spent = 1.0 - usd(&project.plan(&[])["budget"]["left_usd"]);
+    let (input, output) = endpoint.billed();
+    let billed = (input as f64 + 2.0 * output as f64) / 1e6;
+    assert!((spent - billed).abs() < 1e-9, "{spent} counted, {billed} billed");
+}

@@ -1,0 +1,54 @@
+//! The seeds of the fuzz targets, run once each: a file's name says whether it
+//! is read or refused.
+
+use std::path::{Path, PathBuf};
+
+use hqdl::blendsql::{mask, scan};
+use hqdl::spec::Draft;
+
+/// The files of `tests/corpus/<target>`, with whether each is to be read.
+fn seeds(target: &str) -> Vec<(PathBuf, String, bool)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
+    let mut found: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let reads = name.starts_with("reads-");
+            assert!(reads || name.starts_with("refuses-"), "{name}");
+            (path, text, reads)
+        })
+        .collect();
+    found.sort();
+    assert!(found.len() > 30);
+    found
+}
+
+#[test]
+fn the_scanners_seeds_are_read_or_refused() {
+    for (path, sql, reads) in seeds("scanner") {
+        match scan(&sql) {
+            Ok(calls) => {
+                assert!(reads, "{} was read", path.display());
+                assert_eq!(mask(&sql, &calls).len(), sql.len());
+            }
+            Err(error) => assert!(!reads, "{}: {}", path.display(), error.render(&sql, false)),
+        }
+    }
+}
+
+#[test]
+fn the_specs_seeds_are_read_or_refused() {
+    for (path, text, reads) in seeds("spec") {
+        match Draft::parse(&path, text) {
+            Ok(draft) => {
+                assert!(reads, "{} was read", path.display());
+                // What is wrong with a spec of the right form is told later.
+                let problems = draft.database_problem("there is no database", "make one");
+                assert!(!problems.problems.is_empty() && problems.render(false).contains("error"));
+            }
+            Err(problems) => assert!(!reads, "{}", problems.render(false)),
+        }
+    }
+}

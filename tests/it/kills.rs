@@ -1,0 +1,147 @@
+//! Killed at any moment (kill -9), again and again, on one journal: what was
+//! answered is never asked again, and the tables end complete and right.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{COLUMNS, HEROES, Project, check, honest, spec};
+
+const KILLS: usize = 28;
+const CONCURRENCY: usize = 4;
+const NUMBERS: usize = 790;
+
+/// Heroes enough for every kill to find some of them unasked.
+fn many(endpoint: &Endpoint) -> Project {
+    let sql = format!(
+        "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {NUMBERS})
+         INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
+    );
+    Project::new(endpoint, &sql, &spec())
+}
+
+/// Seeds differ from run to run; `HQDL_TEST_SEED` runs one again.
+fn seed() -> u64 {
+    let named = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok());
+    let seed = named.unwrap_or_else(|| fastrand::u64(..));
+    println!("HQDL_TEST_SEED={seed}");
+    seed
+}
+
+/// Waits for requests that were on their way; says how many there were in all.
+fn all_come_in(endpoint: &Endpoint) -> usize {
+    loop {
+        let count = endpoint.count();
+        std::thread::sleep(Duration::from_millis(30));
+        if endpoint.count() == count {
+            return count;
+        }
+    }
+}
+
+#[test]
+fn no_kill_loses_more_than_what_is_in_flight() {
+    let mut chance = fastrand::Rng::with_seed(seed());
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(8)), Times::Always);
+    let project = many(&endpoint);
+    let concurrency = CONCURRENCY.to_string();
+    // Where each process's requests begin.
+    let mut runs = vec![0];
+    let mut under_way = 0;
+    for kill in 0..KILLS {
+        let rows = chance.usize(1..=3).to_string();
+        let args = ["materialize", "specs/x.toml", "--concurrency", &concurrency];
+        let mut running = project.start(&[&args[..], &["--rows-per-request", &rows]].concat());
+        let before = endpoint.count();
+        let (began, patience) = (Instant::now(), Duration::from_secs(10));
+        match kill % 3 {
+            // At the n-th request.
+            0 => {
+                let n = chance.usize(1..20);
+                while endpoint.count() < before + n && !running.has_ended() {
+                    assert!(began.elapsed() < patience, "no request came");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            // So long after the first request.
+            1 => {
+                while endpoint.count() == before && !running.has_ended() {
+                    assert!(began.elapsed() < patience, "no request came");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                std::thread::sleep(Duration::from_micros(chance.u64(0..40_000)));
+            }
+            // Anywhere from its first instruction on.
+            _ => std::thread::sleep(Duration::from_micros(chance.u64(0..150_000))),
+        }
+        if !running.has_ended() {
+            under_way += 1;
+            running.signal("KILL");
+        }
+        running.wait();
+        runs.push(all_come_in(&endpoint));
+    }
+    let known = project.kept().len();
+    let all = (NUMBERS + 10) * COLUMNS.len();
+    assert!(known > 0 && known < all, "{known} of {all} cells after the kills");
+    assert!(under_way >= KILLS / 2, "most runs ended before they were killed");
+    let flags = ["--rows-per-request", "7", "--concurrency", &concurrency];
+    project.materialize(&flags).exits(0);
+    assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), all)]));
+
+    let requests = endpoint.requests();
+    let mut last_asked = HashMap::new();
+    for (n, request) in requests.iter().enumerate() {
+        for cell in request.cells() {
+            last_asked.insert(format!("{cell:?}"), n);
+        }
+    }
+    assert_eq!(last_asked.len(), all);
+    for (run, ends) in runs.iter().zip(&runs[1..]) {
+        // Asked again by a later process: it was in flight when this one was killed.
+        let lost: HashSet<usize> = (*run..*ends)
+            .filter(|n| requests[*n].cells().iter().any(|c| last_asked[&format!("{c:?}")] >= *ends))
+            .collect();
+        assert!(
+            lost.len() <= CONCURRENCY,
+            "{} requests of one process were lost, {} of them answered",
+            lost.len(),
+            lost.iter().filter(|n| requests[**n].answered).count()
+        );
+        // Within a process nothing is asked twice.
+        let mut asked = HashSet::new();
+        for request in &requests[*run..*ends] {
+            for cell in request.cells() {
+                assert!(asked.insert(format!("{cell:?}")), "asked twice by one process: {cell:?}");
+            }
+        }
+    }
+}
+
+/// The tables are made again from what is known, whenever that was cut off.
+#[test]
+fn a_kill_while_publishing_leaves_the_tables_as_they_were_or_as_they_shall_be() {
+    let mut chance = fastrand::Rng::with_seed(seed());
+    let endpoint = honest();
+    let project = many(&endpoint);
+    project.materialize(&["--rows-per-request", "50"]).exits(0);
+    let all = BTreeMap::from([("ok".to_owned(), (NUMBERS + 10) * COLUMNS.len())]);
+    let asked = endpoint.count();
+    for _ in 0..12 {
+        // Another value of one hero's, so that there is something to publish.
+        let year = chance.u64(1000..9999).to_string();
+        let words = ["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto"];
+        project.hqdl(&[&words[..], &[&year]].concat()).exits(0);
+        let running = project.start(&["materialize", "specs/x.toml"]);
+        std::thread::sleep(Duration::from_micros(chance.u64(20_000..160_000)));
+        running.signal("KILL");
+        running.wait();
+        let rows = project.rows("SELECT count(*) FROM llm");
+        assert_eq!(rows[0][0], NUMBERS + 10, "half a table was published");
+        assert_eq!(project.rows("PRAGMA integrity_check")[0][0], "ok");
+    }
+    std::fs::remove_file(project.path("specs/x.overrides.csv")).unwrap();
+    project.materialize(&[]).exits(0);
+    assert_eq!((check(&project), endpoint.count()), (all, asked));
+}

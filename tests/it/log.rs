@@ -1,0 +1,103 @@
+//! `--log`: what a run does can be read afterwards, and the key cannot.
+
+use std::time::Duration;
+
+use crate::endpoint::{Fault, Times};
+use crate::project::{Project, SECRET, check_complete, heroes, honest, spec};
+
+/// What a command logs; it must end with `exit`.
+fn logged(project: &Project, args: &[&str], filter: Option<&str>, exit: i32) -> String {
+    let mut command = project.command(&[args, &["--log", "run.log"]].concat());
+    match filter {
+        Some(filter) => command.env("RUST_LOG", filter),
+        None => command.env_remove("RUST_LOG"),
+    };
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(exit), "{stderr}");
+    let log = std::fs::read_to_string(project.path("run.log")).unwrap_or_default();
+    let _ = std::fs::remove_file(project.path("run.log"));
+    assert!(!log.contains(SECRET) && !log.to_lowercase().contains("authorization"), "{log}");
+    log
+}
+
+#[test]
+fn a_log_tells_each_step_and_never_the_key() {
+    let endpoint = honest();
+    let echo = format!("Slow down, owner of {SECRET}");
+    endpoint.fault(
+        Fault::Status(
+            429,
+            vec![
+                ("content-type", "application/json".into()),
+                ("retry-after-ms", "20".into()),
+                ("x-ratelimit-limit-requests", "50000".into()),
+            ],
+            format!("{{\"error\":{{\"message\":\"{echo}\"}}}}"),
+        ),
+        Times::Once,
+    );
+    endpoint.fault(Fault::DroppedMidBody, Times::First(2));
+    endpoint.fault(Fault::MissingRows, Times::First(1));
+    let project = heroes(&endpoint, "csv");
+    let args = ["materialize", "specs/x.toml", "--budget", "1", "--concurrency", "1"];
+    let log = logged(&project, &args, Some("trace"), 0);
+    check_complete(&project);
+    for said in [
+        "begins",
+        "the run ends",
+        "sent attempt=1",
+        "the endpoint answers status=429",
+        "retry_after=Some(20ms)",
+        "the limiter pauses",
+        "the limiter takes the endpoint's limit what=\"requests\" per_minute=50000",
+        "failed attempt=1",
+        "will be tried again",
+        "sent attempt=2",
+        "answered attempt=",
+        "budget reserved",
+        "budget settled",
+        "rows a request from=4 to=2",
+        "the journal commits completions=1",
+        "published",
+        "prompt=\"p1:",
+    ] {
+        assert!(log.contains(said), "no {said:?} in\n{log}");
+    }
+    // One line an event, with its time.
+    assert!(log.lines().all(|l| l.starts_with("20")), "{log}");
+}
+
+#[test]
+fn a_filter_says_how_much_is_logged() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let args = ["materialize", "specs/x.toml"];
+    let log = logged(&project, &args, None, 0);
+    assert!(log.contains("answered") && log.contains("published"), "{log}");
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let log = logged(&project, &args, Some("warn,hqdl=info"), 0);
+    assert!(!log.contains("answered") && log.contains("published"), "{log}");
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New Two', 'Nino')");
+    assert_eq!(logged(&project, &args, Some("reqwest=trace"), 0), "");
+    // What cannot be read is said before anything is done.
+    let mut command = project.command(&[&args[..], &["--log", "run.log"]].concat());
+    let output = command.env("RUST_LOG", "hqdl=loud").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("RUST_LOG"));
+    project.hqdl(&["plan", "specs/x.toml", "--log", "no/such/place"]).exits(2);
+}
+
+#[test]
+fn without_log_nothing_is_written_and_the_variable_stands_for_the_flag() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(5)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    project.spec(&spec());
+    project.materialize(&["--limit", "2"]).exits(1);
+    assert_eq!(project.files_with("the journal commits"), Vec::<std::path::PathBuf>::new());
+    let mut command = project.command(&["materialize", "specs/x.toml"]);
+    command.env("HQDL_LOG_FILE", project.path("named.log")).env_remove("RUST_LOG");
+    assert!(command.output().unwrap().status.success());
+    assert_eq!(project.files_with("the journal commits"), [project.path("named.log")]);
+}

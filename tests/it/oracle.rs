@@ -1,0 +1,206 @@
+//! A model that computes: questions that start with `fn:` are pure functions of
+//! the value, so that what a query must give is what plain `SQLite` gives with
+//! the same function as a real one ([`register`]).
+//!
+//! | question | answer |
+//! |---|---|
+//! | `fn:starts_with:P` `fn:ends_with:S` `fn:contains:S` | boolean, case-sensitive |
+//! | `fn:true` | true |
+//! | `fn:length` `fn:vowels` `fn:mod:N` | characters; vowels; characters modulo N |
+//! | `fn:upper` `fn:initial` | text |
+//! | `fn:null_if:S` | the value, unknown when it contains S |
+//! | `fn:say:X` `fn:const:X` | X, whatever the value (`\n` is a new line) |
+//! | `fn:first_sorted` (QA) | smallest of the options, else of the context |
+//! | `fn:table_size` (QA) | rows of the context |
+//! | a join | equal values are partners; `fn:same_initial`: those with one initial |
+//!
+//! A function of NULL is NULL, and nobody is asked; so is one of a blob, which
+//! no model can read. Anything else is answered with a made-up value of the
+//! right type that depends on the question and the value alone.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use hqdl::prompt::{AskedColumn, AskedRow};
+use hqdl::value::Value;
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::{ToSqlOutput, Value as Sql};
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::{Endpoint, Request};
+
+/// Functions of a value, and how many parameters each has beside it.
+const FUNCTIONS: [(&str, usize); 12] = [
+    ("starts_with", 1),
+    ("ends_with", 1),
+    ("contains", 1),
+    ("true", 0),
+    ("length", 0),
+    ("vowels", 0),
+    ("mod", 1),
+    ("upper", 0),
+    ("initial", 0),
+    ("null_if", 1),
+    ("say", 1),
+    ("const", 1),
+];
+
+/// An endpoint that computes.
+pub fn endpoint() -> Endpoint {
+    Endpoint::answering(answer)
+}
+
+/// The answer to one cell.
+pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
+    let question = column.about.as_str();
+    // LLMQA shows its context as one JSON text beside a key that is a hash.
+    let is_qa = !row.context.is_empty();
+    let values = column.values.as_deref();
+    if let Some(call) = question.strip_prefix("fn:") {
+        let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
+        let found = match name {
+            "first_sorted" => first_sorted(values, &context(row)),
+            "table_size" => context(row).len().into(),
+            "same_initial" => {
+                let initial = |text: &str| text.chars().next();
+                let own = initial(&row.key_text());
+                values.into_iter().flatten().filter(|v| initial(v) == own).cloned().collect()
+            }
+            _ => {
+                let text = Value::from_json(&row.key[0]).canonical().map(Cow::into_owned);
+                text.map_or(Json::Null, |text| compute(name, &text, parameter))
+            }
+        };
+        return shape(found, column);
+    }
+    match values {
+        Some(values) if column.many && !is_qa => {
+            let own = row.key_text();
+            values.iter().filter(|v| v.trim() == own.trim()).cloned().collect()
+        }
+        _ => invented(column, row),
+    }
+}
+
+/// A function of a value's canonical text.
+fn compute(name: &str, text: &str, parameter: &str) -> Json {
+    let length = text.chars().count();
+    match name {
+        "starts_with" => text.starts_with(parameter).into(),
+        "ends_with" => text.ends_with(parameter).into(),
+        "contains" => text.contains(parameter).into(),
+        "true" => true.into(),
+        "length" => length.into(),
+        "vowels" => text.chars().filter(|c| "aeiouAEIOU".contains(*c)).count().into(),
+        "mod" => (length % parameter.parse::<usize>().unwrap()).into(),
+        "upper" => text.to_uppercase().into(),
+        "initial" => text.chars().next().map_or(Json::Null, |c| c.to_string().into()),
+        "null_if" if text.contains(parameter) => Json::Null,
+        "null_if" => text.into(),
+        "say" | "const" => parameter.replace("\\n", "\n").into(),
+        other => panic!("no function fn:{other}"),
+    }
+}
+
+/// The rows of an LLMQA's context.
+fn context(row: &AskedRow) -> Vec<Vec<Json>> {
+    let text = row.context.first().and_then(Json::as_str).unwrap_or("null");
+    let json: Json = serde_json::from_str(text).unwrap_or(Json::Null);
+    let rows = json["rows"].as_array().cloned().unwrap_or_default();
+    rows.iter().filter_map(|r| r.as_array().cloned()).collect()
+}
+
+fn first_sorted(values: Option<&[String]>, context: &[Vec<Json>]) -> Json {
+    match values {
+        Some(values) => values.iter().min().map_or(Json::Null, |v| v.as_str().into()),
+        None => {
+            let first = context.iter().flatten().filter_map(Json::as_str).min();
+            first.map_or(Json::Null, Into::into)
+        }
+    }
+}
+
+/// The answer as the column wants it: one of its values, of its type.
+fn shape(found: Json, column: &AskedColumn) -> Json {
+    let one = |found: &Json| match (found, &column.values, column.kind.as_str()) {
+        (Json::Null, ..) => Json::Null,
+        (Json::Bool(b), Some(values), _) => {
+            let names = if *b { ["yes", "true", "1", "y"] } else { ["no", "false", "0", "n"] };
+            let value = values.iter().find(|v| names.contains(&v.to_lowercase().as_str()));
+            value.map_or(Json::Null, |v| v.as_str().into())
+        }
+        (Json::Bool(b), None, "integer" | "real") => i32::from(*b).into(),
+        (Json::String(text), None, "boolean") => (text.to_lowercase() == "true").into(),
+        (Json::String(text), None, "integer" | "real") => {
+            serde_json::from_str(text).unwrap_or_else(|_| found.clone())
+        }
+        (Json::String(_), ..)
+        | (Json::Number(_), _, "integer" | "real")
+        | (_, None, "boolean" | "integer" | "real") => found.clone(),
+        (other, ..) => other.to_string().into(),
+    };
+    match (&found, column.many) {
+        (Json::Array(items), true) => items.iter().map(one).collect(),
+        (other, true) => json!([one(other)]),
+        (other, false) => one(other),
+    }
+}
+
+/// Some answer of the right type.
+fn invented(column: &AskedColumn, row: &AskedRow) -> Json {
+    let text = format!("{}|{}", column.about, Json::from(row.key.as_slice()));
+    let sum = text.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    let one = |n: u64| match (&column.values, column.kind.as_str()) {
+        (Some(values), _) if values.is_empty() => Json::Null,
+        (Some(values), _) => values[((sum + n) % values.len() as u64) as usize].as_str().into(),
+        (None, "boolean") => (sum + n).is_multiple_of(2).into(),
+        (None, "integer") => ((sum + n) % 100).into(),
+        (None, "real") => json!((sum + n) as f64 % 100.0 + 0.5),
+        (None, "date") => format!("20{:02}-0{}-1{}", sum % 25, 1 + n % 9, sum % 10).into(),
+        (None, "url") => format!("https://example.org/{}", sum % 1000).into(),
+        _ => format!("word {}", (sum + n) % 1000).into(),
+    };
+    let items = column.values.as_ref().map_or(3, |v| v.len().min(3)) as u64;
+    if column.many { (0..items).map(one).collect() } else { one(0) }
+}
+
+/// How often each pair of question and value was asked for. A question is what
+/// is asked and what the answer may be.
+pub fn pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
+    let mut pairs = BTreeMap::new();
+    for request in requests {
+        for column in &request.question.columns {
+            for row in &request.question.rows {
+                let question = format!("{} {} {:?}", column.about, column.kind, column.values);
+                let pair = (question, Json::from(row.key.as_slice()).to_string());
+                *pairs.entry(pair).or_insert(0) += 1;
+            }
+        }
+    }
+    pairs
+}
+
+/// Gives a connection the same functions: `hq_starts_with(x, 'P')`, `hq_length(x)` …
+pub fn register(connection: &Connection) {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    for (name, parameters) in FUNCTIONS {
+        let arguments = i32::try_from(1 + parameters).unwrap();
+        connection
+            .create_scalar_function(format!("hq_{name}").as_str(), arguments, flags, move |call| {
+                let value = Value::read(call.get_raw(0)).unwrap_or(Value::Null);
+                let parameter = match parameters {
+                    0 => String::new(),
+                    _ => Value::read(call.get_raw(1)).unwrap_or(Value::Null).to_string(),
+                };
+                let found = value.canonical().map(|text| compute(name, &text, &parameter));
+                Ok(ToSqlOutput::Owned(match found {
+                    Some(Json::Bool(b)) => Sql::Integer(b.into()),
+                    Some(Json::Number(n)) => Sql::Integer(n.as_i64().unwrap()),
+                    Some(Json::String(text)) => Sql::Text(text),
+                    _ => Sql::Null,
+                }))
+            })
+            .unwrap();
+    }
+}

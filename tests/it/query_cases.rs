@@ -1,0 +1,289 @@
+//! Runs `tests/query/*.test` ([`case_file`](crate::case_file) tells the format)
+//! against the built program and an endpoint that computes.
+//!
+//! Beside what a case says, each run must leave the database as it was, ask no
+//! pair of question and value twice, count what it asked as the endpoint did,
+//! and give the same rows again without asking.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hqdl::blendsql::scan;
+use rusqlite::Connection;
+use serde_json::Value as Json;
+
+use crate::case_file::{Bound, Case, Step, cases};
+use crate::endpoint::Endpoint;
+use crate::engine::{self, Order, Outcome, Query, any_of, plain, same};
+use crate::oracle;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/query")
+}
+
+/// The databases of the cases, made once each.
+struct Databases {
+    dir: tempfile::TempDir,
+    made: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Databases {
+    fn new(cases: &[Case]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut made = BTreeMap::new();
+        for case in cases {
+            made.entry(case.db.clone()).or_insert_with_key(|script| {
+                let path = dir.path().join(script.file_stem().unwrap()).with_extension("sqlite");
+                let sql = std::fs::read_to_string(script)
+                    .unwrap_or_else(|e| panic!("{}: {e}", script.display()));
+                Connection::open(&path)
+                    .unwrap()
+                    .execute_batch(&sql)
+                    .unwrap_or_else(|e| panic!("{}: {e}", script.display()));
+                path
+            });
+        }
+        Self { dir, made }
+    }
+
+    /// A copy for one case.
+    fn copy(&self, case: &Case, n: usize) -> PathBuf {
+        let dir = self.dir.path().join(format!("case {n}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let copy = dir.join("data.sqlite");
+        std::fs::copy(&self.made[&case.db], &copy).unwrap();
+        copy
+    }
+}
+
+fn change(db: &Path, step: &Step) -> Result<(), String> {
+    let Some(sql) = &step.change else { return Ok(()) };
+    Connection::open(db).unwrap().execute_batch(sql).map_err(|e| format!("{sql}: {e}"))
+}
+
+/// The number of a bound and whether less is right too.
+fn number(db: &Path, bound: &Bound) -> Result<u64, String> {
+    match &bound.number {
+        Ok(number) => Ok(*number),
+        Err(sql) => {
+            let rows = plain(db, sql)?;
+            rows.first().and_then(|r| r[0].as_u64()).ok_or_else(|| format!("{sql} counts nothing"))
+        }
+    }
+}
+
+fn within(db: &Path, what: &str, found: u64, bound: &Bound) -> Result<(), String> {
+    let number = number(db, bound)?;
+    if found == number || bound.at_most && found < number {
+        return Ok(());
+    }
+    let most = if bound.at_most { "at most " } else { "" };
+    Err(format!("{what} {found} instead of {most}{number}"))
+}
+
+/// The rows that a step must give, compared with ours when there are any.
+fn compare(db: &Path, step: &Step, ours: Option<&Outcome>) -> Result<(), String> {
+    let expected = match (&step.plain, &step.rows) {
+        (Some(sql), _) => plain(db, sql)?,
+        (None, Some(rows)) => rows.clone(),
+        (None, None) => return Ok(()),
+    };
+    let every = step.every.as_deref().map(|sql| plain(db, sql)).transpose()?;
+    if let Some(every) = &every {
+        any_of(&expected, expected.len(), every).map_err(|e| format!("plain, every: {e}"))?;
+    }
+    let Some(ours) = ours else { return Ok(()) };
+    match every {
+        Some(every) => any_of(&ours.rows, expected.len(), &every)?,
+        None => {
+            let order = if step.ordered { Order::Given } else { Order::Any };
+            same(&ours.rows, &expected, order)?;
+        }
+    }
+    match &step.columns {
+        Some(columns) if *columns != ours.columns => {
+            Err(format!("columns {:?} instead of {columns:?}", ours.columns))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn says(said: &str, text: &str) -> Result<(), String> {
+    if said.to_lowercase().contains(&text.to_lowercase()) {
+        return Ok(());
+    }
+    Err(format!("nothing says {text:?}: {said}"))
+}
+
+/// What every answered query has in its meta.
+fn check_meta(meta: &Json) -> Result<(), String> {
+    let counts = ["requests", "values_asked", "values_reused", "passes", "input_tokens"];
+    let missing = counts.iter().find(|name| meta[**name].as_u64().is_none());
+    let routes = meta["routes"].as_array();
+    let known = |r: &Json| matches!(r["route"].as_str(), Some("column" | "bound" | "ad-hoc"));
+    if missing.is_some() || !meta["sql"].is_string() || !routes.is_some_and(|r| r.iter().all(known))
+    {
+        return Err(format!("meta lacks something: {meta}"));
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    case: &'a Case,
+    db: PathBuf,
+    endpoint: &'a Endpoint,
+    model: String,
+}
+
+impl Run<'_> {
+    fn query<'s>(&'s self, step: &'s Step) -> Query<'s> {
+        Query {
+            db: self.db.clone(),
+            cache: self.db.with_file_name("cache"),
+            base_url: Some(self.endpoint.url()),
+            model: &self.model,
+            rows_per_request: step.per_request.unwrap_or(10),
+            flags: step.flags.clone(),
+            sql: &step.query,
+        }
+    }
+
+    /// A step, once; what it asked for is checked against what the endpoint saw.
+    fn step(&self, step: &Step, asked: Option<&Bound>) -> Result<(), String> {
+        let content = std::fs::read(&self.db).unwrap();
+        let before = self.endpoint.requests_to(&self.model).len();
+        let outcome = self.query(step).run();
+        let requests = &self.endpoint.requests_to(&self.model)[before..];
+        if content != std::fs::read(&self.db).unwrap() {
+            return Err("the database was written".to_owned());
+        }
+        outcome.exits(&step.exit)?;
+        step.error.iter().chain(&step.says).try_for_each(|t| says(&outcome.stderr, t))?;
+        let pairs = oracle::pairs(requests);
+        if step.error.is_some() {
+            let none = Bound::zero();
+            return within(&self.db, "asked", pairs.len() as u64, asked.unwrap_or(&none));
+        }
+        compare(&self.db, step, Some(&outcome))?;
+        check_meta(&outcome.meta)?;
+        let count = outcome.count("values_asked")?;
+        // The candidates of a join may be too many for one request, and what
+        // went wrong is asked once more.
+        let is_join = requests.iter().any(|r| r.question.columns.iter().any(|c| c.many));
+        if self.case.faults.is_empty() && !is_join {
+            if let Some((pair, n)) = pairs.iter().find(|(_, n)| **n > 1) {
+                return Err(format!("{pair:?} was asked {n} times"));
+            }
+            if count != pairs.len() as u64 || outcome.count("requests")? != requests.len() as u64 {
+                return Err(format!(
+                    "the endpoint saw {} values in {} requests: {}",
+                    pairs.len(),
+                    requests.len(),
+                    outcome.meta
+                ));
+            }
+        }
+        asked.map_or(Ok(()), |bound| within(&self.db, "asked", count, bound))?;
+        match &step.requests {
+            Some(bound) if before == 0 => {
+                within(&self.db, "requests", outcome.count("requests")?, bound)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn steps(&self) -> Result<(), String> {
+        for step in &self.case.steps {
+            change(&self.db, step)?;
+            if step.mend {
+                self.endpoint.mend();
+            }
+            self.step(step, step.asked.as_ref())?;
+            if step.error.is_none() {
+                let again = step.again.clone().unwrap_or_else(Bound::zero);
+                let step = &Step { requests: None, ..clone(step) };
+                self.step(step, Some(&again)).map_err(|e| format!("run once more: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A step without what only its first run is held to.
+fn clone(step: &Step) -> Step {
+    Step {
+        query: step.query.clone(),
+        plain: step.plain.clone(),
+        rows: step.rows.clone(),
+        every: step.every.clone(),
+        ordered: step.ordered,
+        columns: step.columns.clone(),
+        exit: step.exit.clone(),
+        flags: step.flags.clone(),
+        per_request: step.per_request,
+        ..Step::default()
+    }
+}
+
+/// What the cases expect is itself sound: every plain statement runs, every
+/// bound counts something, every query without an error can be read.
+#[test]
+fn expectations_of_the_cases_are_sound() {
+    let cases = cases(&folder());
+    let databases = Databases::new(&cases);
+    let numbered: Vec<(usize, &Case)> = cases.iter().enumerate().collect();
+    let failed = engine::in_parallel(&numbered, |(n, case)| {
+        let db = databases.copy(case, *n);
+        for step in &case.steps {
+            let sound = change(&db, step).and_then(|()| compare(&db, step, None)).and_then(|()| {
+                let bounds = [&step.asked, &step.requests, &step.again];
+                bounds.into_iter().flatten().try_for_each(|b| number(&db, b).map(drop))
+            });
+            sound.map_err(|e| format!("{}: {e}", case.name))?;
+        }
+        Ok(())
+    });
+    let steps: usize = cases.iter().map(|c| c.steps.len()).sum();
+    println!("{} cases, {steps} queries", cases.len());
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn query_cases() {
+    let answers_calls = engine::answers_calls();
+    // HQDL_CASE=text runs the cases whose name contains the text.
+    let wanted = std::env::var("HQDL_CASE").unwrap_or_default();
+    let cases = cases(&folder());
+    let databases = Databases::new(&cases);
+    let endpoint = oracle::endpoint();
+    let can_be_run = |case: &Case| {
+        answers_calls || case.steps.iter().all(|s| scan(&s.query).is_ok_and(|c| c.is_empty()))
+    };
+    let numbered: Vec<(usize, &Case)> = cases
+        .iter()
+        .enumerate()
+        .filter(|(_, case)| case.name.contains(&wanted) && can_be_run(case))
+        .collect();
+    let failed = engine::in_parallel(&numbered, |(n, case)| {
+        // What goes wrong goes wrong for one case only.
+        let faulty = (!case.faults.is_empty()).then(oracle::endpoint);
+        for (fault, times, text) in &case.faults {
+            let text = text.clone();
+            faulty.as_ref().unwrap().fault_where(fault.clone(), *times, move |question| {
+                let concerns = |text: &String| {
+                    question.rows.iter().any(|r| r.key_text().contains(text.as_str()))
+                };
+                text.as_ref().is_none_or(concerns)
+            });
+        }
+        let run = Run {
+            case,
+            db: databases.copy(case, *n),
+            endpoint: faulty.as_ref().unwrap_or(&endpoint),
+            model: format!("case-{n}"),
+        };
+        run.steps().map_err(|e| format!("== {}\n{e}\n", case.name))
+    });
+    println!("{} of {} cases hold", numbered.len() - failed.len(), numbered.len());
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}

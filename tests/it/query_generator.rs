@@ -1,0 +1,448 @@
+//! Random queries, each written twice: with calls, and with the same functions
+//! as real ones of plain `SQLite`.
+//!
+//! A call is written `«function¦parameter¦type¦argument»` while the query is
+//! put together; [`Generated`] spells it both ways.
+
+use fastrand::Rng;
+
+/// Words of all kinds; none that reads as "no answer".
+const WORDS: [&str; 14] = [
+    "alpha",
+    "Alma",
+    "beta",
+    "Bob",
+    "gamma",
+    "delta",
+    "Echo",
+    "eve",
+    "x",
+    "zulu, the",
+    "it's",
+    "a|b",
+    "Ünï",
+    "say \"hi\"",
+];
+
+/// A query in both spellings.
+#[derive(Debug)]
+pub struct Generated {
+    /// With calls.
+    pub query: String,
+    /// With functions.
+    pub plain: String,
+    /// The same without its last LIMIT, when that one has no order.
+    pub every: Option<String>,
+    /// Whether the order counts.
+    pub ordered: bool,
+}
+
+/// The statements that make a small database.
+pub fn database(rng: &mut Rng) -> String {
+    let mut sql = String::from(
+        "CREATE TABLE p (id INTEGER PRIMARY KEY, a TEXT, b TEXT, n INTEGER);
+         CREATE TABLE q (id INTEGER PRIMARY KEY, pid INTEGER, c TEXT, m INTEGER);
+         CREATE TABLE r (k TEXT, v INTEGER);\n",
+    );
+    for _ in 0..rng.usize(4..14) {
+        let (a, b, n) = (word(rng), word(rng), number(rng));
+        sql.push_str(&format!("INSERT INTO p (a, b, n) VALUES ({a}, {b}, {n});\n"));
+    }
+    for _ in 0..rng.usize(0..18) {
+        let (pid, c, m) = (number(rng), word(rng), number(rng));
+        sql.push_str(&format!("INSERT INTO q (pid, c, m) VALUES ({pid}, {c}, {m});\n"));
+    }
+    for _ in 0..rng.usize(1..7) {
+        let (k, v) = (word(rng), number(rng));
+        sql.push_str(&format!("INSERT INTO r VALUES ({k}, {v});\n"));
+    }
+    sql
+}
+
+/// A word as a literal, or NULL.
+fn word(rng: &mut Rng) -> String {
+    if rng.u8(0..8) == 0 { "NULL".to_owned() } else { literal(rng) }
+}
+
+fn literal(rng: &mut Rng) -> String {
+    format!("'{}'", WORDS[rng.usize(..WORDS.len())].replace('\'', "''"))
+}
+
+fn number(rng: &mut Rng) -> String {
+    if rng.u8(0..8) == 0 { "NULL".to_owned() } else { rng.u8(0..7).to_string() }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Int,
+}
+
+/// A column in reach: how it is written, and what it holds.
+type Scope = Vec<(String, Kind)>;
+
+/// Puts a query together.
+struct Writer<'r> {
+    rng: &'r mut Rng,
+    aliases: usize,
+    /// CTEs that may be read: name and columns.
+    ctes: Vec<(String, Vec<(String, Kind)>)>,
+}
+
+/// A random query.
+pub fn query(rng: &mut Rng) -> Generated {
+    let mut writer = Writer { rng, aliases: 0, ctes: Vec::new() };
+    let text = writer.query();
+    let spell = |text: &str, live| spell(text, live);
+    Generated {
+        query: spell(&text.sql, true),
+        plain: spell(&text.sql, false),
+        every: text.every.map(|t| spell(&t, false)),
+        ordered: text.ordered,
+    }
+}
+
+struct Text {
+    sql: String,
+    every: Option<String>,
+    ordered: bool,
+}
+
+/// Spells the calls, innermost first.
+fn spell(text: &str, live: bool) -> String {
+    let mut text = text.to_owned();
+    while let Some(start) = text.rfind('«') {
+        let end = start + text[start..].find('»').unwrap();
+        let parts: Vec<&str> = text[start + '«'.len_utf8()..end].splitn(4, '¦').collect();
+        let [function, parameter, kind, argument] = parts[..] else { panic!("{text}") };
+        let call = if live {
+            let question = if parameter.is_empty() {
+                format!("fn:{function}")
+            } else {
+                format!("fn:{function}:{parameter}")
+            };
+            let kind =
+                if kind.is_empty() { String::new() } else { format!(", return_type='{kind}'") };
+            format!("{{{{LLMMap('{question}', {argument}{kind})}}}}")
+        } else if parameter.is_empty() {
+            format!("hq_{function}({argument})")
+        } else {
+            format!("hq_{function}({argument}, '{parameter}')")
+        };
+        text.replace_range(start..end + '»'.len_utf8(), &call);
+    }
+    text
+}
+
+impl Writer<'_> {
+    fn chance(&mut self, percent: u8) -> bool {
+        self.rng.u8(0..100) < percent
+    }
+
+    fn pick<'t>(&mut self, from: &[&'t str]) -> &'t str {
+        from[self.rng.usize(..from.len())]
+    }
+
+    fn alias(&mut self) -> String {
+        self.aliases += 1;
+        format!("t{}", self.aliases)
+    }
+
+    fn query(&mut self) -> Text {
+        let mut with = Vec::new();
+        for _ in 0..[0, 0, 0, 1, 1, 2][self.rng.usize(..6)] {
+            let (body, columns) = self.select(1);
+            let name = format!("c{}", self.ctes.len() + 1);
+            with.push(format!("{name} AS ({body})"));
+            self.ctes.push((name, columns));
+        }
+        let with =
+            if with.is_empty() { String::new() } else { format!("WITH {} ", with.join(", ")) };
+        let (mut body, columns) = self.select(2);
+        if self.chance(15) {
+            // Both sides of a compound query have the same columns.
+            let kinds: Vec<Kind> = columns.iter().map(|(_, kind)| *kind).collect();
+            let other = self.core(1, Some(&kinds)).0;
+            let operator = self.pick(&["UNION", "UNION ALL", "EXCEPT", "INTERSECT"]);
+            body = format!("{body} {operator} {other}");
+        }
+        let positions: Vec<String> = (1..=columns.len()).map(|n| n.to_string()).collect();
+        let order = format!(" ORDER BY {}", positions.join(", "));
+        let k = [0, 1, 2, 3, 4, 6, 9][self.rng.usize(..7)];
+        let offset = if self.chance(25) { " OFFSET 1" } else { "" };
+        let (tail, ordered, any) = match self.rng.u8(0..10) {
+            0..4 => (String::new(), false, false),
+            4 | 5 => (order, true, false),
+            6 | 7 => (format!("{order} LIMIT {k}{offset}"), true, false),
+            _ => (format!(" LIMIT {k}{offset}"), false, true),
+        };
+        let every = any.then(|| format!("{with}{body}"));
+        Text { sql: format!("{with}{body}{tail}"), every, ordered }
+    }
+
+    /// A SELECT for a CTE, a subquery in FROM or the outermost query; its
+    /// columns are named `x1`, `x2` …
+    fn select(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
+        if self.chance(20) { self.grouped(depth) } else { self.core(depth, None) }
+    }
+
+    fn core(&mut self, depth: u8, kinds: Option<&[Kind]>) -> (String, Vec<(String, Kind)>) {
+        let (from, scope) = self.from(depth);
+        let mut columns = Vec::new();
+        let mut written = Vec::new();
+        for n in 0..kinds.map_or_else(|| self.rng.usize(1..4), <[Kind]>::len) {
+            let kind = match kinds {
+                Some(kinds) => kinds[n],
+                None if self.chance(60) => Kind::Text,
+                None => Kind::Int,
+            };
+            let value = self.value(&scope, kind, depth);
+            written.push(format!("{value} AS x{}", n + 1));
+            columns.push((format!("x{}", n + 1), kind));
+        }
+        let distinct = if self.chance(25) { "DISTINCT " } else { "" };
+        let filter = self.filter(&scope, depth);
+        let limit = if depth < 2 && kinds.is_none() && self.chance(15) {
+            let positions: Vec<String> = (1..=columns.len()).map(|n| n.to_string()).collect();
+            format!(" ORDER BY {} LIMIT {}", positions.join(", "), self.rng.u8(1..6))
+        } else {
+            String::new()
+        };
+        (format!("SELECT {distinct}{} FROM {from}{filter}{limit}", written.join(", ")), columns)
+    }
+
+    fn grouped(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
+        let (from, scope) = self.from(depth);
+        let filter = self.filter(&scope, depth);
+        let (text, int) = (self.value(&scope, Kind::Text, 0), self.value(&scope, Kind::Int, 0));
+        let aggregates = [
+            "count(*)".to_owned(),
+            format!("count(DISTINCT {text})"),
+            format!("sum({int})"),
+            format!("max({int})"),
+            format!("count({text})"),
+            format!("sum(CASE WHEN {} THEN 1 ELSE 0 END)", self.predicate(&scope, 0)),
+        ];
+        let aggregate = aggregates[self.rng.usize(..aggregates.len())].clone();
+        if self.chance(35) {
+            let sql = format!("SELECT {aggregate} AS x1, min({text}) AS x2 FROM {from}{filter}");
+            return (sql, vec![("x1".to_owned(), Kind::Int), ("x2".to_owned(), Kind::Text)]);
+        }
+        let key = self.value(&scope, Kind::Text, 0);
+        let having = match self.rng.u8(0..4) {
+            0 => format!(" HAVING count(*) > {}", self.rng.u8(0..3)),
+            1 => {
+                format!(" HAVING {aggregate} >= 1 AND {} IS NOT NULL", self.call(Kind::Text, &key))
+            }
+            _ => String::new(),
+        };
+        let sql = format!(
+            "SELECT {key} AS x1, {aggregate} AS x2 FROM {from}{filter} GROUP BY {key}{having}"
+        );
+        (sql, vec![("x1".to_owned(), Kind::Text), ("x2".to_owned(), Kind::Int)])
+    }
+
+    fn filter(&mut self, scope: &Scope, depth: u8) -> String {
+        if self.chance(65) {
+            format!(" WHERE {}", self.predicate(scope, depth))
+        } else {
+            String::new()
+        }
+    }
+
+    /// One to three sources, joined.
+    fn from(&mut self, depth: u8) -> (String, Scope) {
+        let (mut from, mut scope) = self.source(depth);
+        for _ in 0..[0, 0, 0, 1, 1, 2][self.rng.usize(..6)] {
+            let (source, columns) = self.source(depth.saturating_sub(1));
+            let (left, right) = (self.column(&scope, Kind::Int), self.column(&columns, Kind::Int));
+            let equal = match (left, right) {
+                (Some(left), Some(right)) => format!("{left} = {right}"),
+                _ => "1".to_owned(),
+            };
+            scope.extend(columns);
+            let join = self.pick(&["JOIN", "LEFT JOIN", "CROSS JOIN", ","]);
+            from = match join {
+                "CROSS JOIN" => format!("{from} CROSS JOIN {source}"),
+                "," => format!("{from}, {source}"),
+                _ if self.chance(40) => {
+                    let more = self.predicate(&scope, 0);
+                    format!("{from} {join} {source} ON {equal} AND {more}")
+                }
+                _ => format!("{from} {join} {source} ON {equal}"),
+            };
+        }
+        (from, scope)
+    }
+
+    fn source(&mut self, depth: u8) -> (String, Scope) {
+        let alias = self.alias();
+        let (source, columns) = if depth > 0 && self.chance(20) {
+            let (body, columns) = self.select(depth - 1);
+            (format!("({body})"), columns)
+        } else if !self.ctes.is_empty() && self.chance(60) {
+            self.ctes[self.rng.usize(..self.ctes.len())].clone()
+        } else {
+            let (name, columns): (&str, &[(&str, Kind)]) = match self.rng.u8(0..5) {
+                0 | 1 => (
+                    "p",
+                    &[("id", Kind::Int), ("a", Kind::Text), ("b", Kind::Text), ("n", Kind::Int)],
+                ),
+                2 | 3 => ("q", &[("pid", Kind::Int), ("c", Kind::Text), ("m", Kind::Int)]),
+                _ => ("r", &[("k", Kind::Text), ("v", Kind::Int)]),
+            };
+            (name.to_owned(), columns.iter().map(|(c, kind)| ((*c).to_owned(), *kind)).collect())
+        };
+        let scope = columns.into_iter().map(|(c, kind)| (format!("{alias}.{c}"), kind)).collect();
+        (format!("{source} AS {alias}"), scope)
+    }
+
+    fn column(&mut self, scope: &Scope, kind: Kind) -> Option<String> {
+        let fit: Vec<&String> = scope.iter().filter(|(_, k)| *k == kind).map(|(c, _)| c).collect();
+        if fit.is_empty() { None } else { Some(fit[self.rng.usize(..fit.len())].clone()) }
+    }
+
+    /// A column of a kind; where there is none, a literal.
+    fn bare(&mut self, scope: &Scope, kind: Kind) -> String {
+        self.column(scope, kind).unwrap_or_else(|| match kind {
+            Kind::Text => literal(self.rng),
+            Kind::Int => self.rng.u8(0..7).to_string(),
+        })
+    }
+
+    /// What a call is about: a column mostly, an expression or a call sometimes.
+    fn argument(&mut self, scope: &Scope) -> String {
+        let column = self.bare(scope, Kind::Text);
+        match self.rng.u8(0..14) {
+            0 => format!("{column} || '-' || {}", self.bare(scope, Kind::Text)),
+            1 => format!("«upper¦¦str¦{column}»"),
+            2 => format!("coalesce({column}, 'nothing')"),
+            3 => self.bare(scope, Kind::Int),
+            _ => column,
+        }
+    }
+
+    /// A call of a kind over an argument, its type said.
+    fn call(&mut self, kind: Kind, argument: &str) -> String {
+        let (function, name) = match kind {
+            Kind::Text => (self.pick(&["upper¦", "initial¦", "null_if¦e"]), "str"),
+            Kind::Int => (self.pick(&["length¦", "vowels¦", "mod¦3"]), "int"),
+        };
+        format!("«{function}¦{name}¦{argument}»")
+    }
+
+    /// A call that says yes or no, its type to be seen from where it stands.
+    fn yes_or_no(&mut self, scope: &Scope) -> String {
+        let function = self.pick(&["starts_with¦", "contains¦", "ends_with¦"]);
+        let letter = self.pick(&["a", "A", "b", "e", "l"]);
+        let argument = self.argument(scope);
+        format!("«{function}{letter}¦¦{argument}»")
+    }
+
+    fn value(&mut self, scope: &Scope, kind: Kind, depth: u8) -> String {
+        let argument = self.argument(scope);
+        let call = self.call(kind, &argument);
+        let bare = self.bare(scope, kind);
+        match (self.rng.u8(0..12), kind) {
+            (0..5, _) => bare,
+            (5..8, _) => call,
+            (8, Kind::Text) => format!("coalesce({call}, {bare})"),
+            (8, Kind::Int) => format!("{call} + {bare}"),
+            (9, Kind::Text) => format!("{call} || '!'"),
+            (9, Kind::Int) => format!("coalesce({bare}, {call}, 0)"),
+            (10, _) => {
+                let condition = self.predicate(scope, 0);
+                format!("CASE WHEN {condition} THEN {bare} ELSE {call} END")
+            }
+            (_, Kind::Int) if depth > 0 => {
+                let (from, filter) = self.correlated(scope);
+                format!("(SELECT count(*) FROM {from} WHERE {filter})")
+            }
+            (_, Kind::Text) if depth > 0 => {
+                let (source, columns) = self.source(0);
+                let filter = self.predicate(&columns, 0);
+                let column = self.bare(&columns, Kind::Text);
+                format!("(SELECT max({column}) FROM {source} WHERE {filter})")
+            }
+            _ => bare,
+        }
+    }
+
+    /// A source whose rows hang on the row outside, and its condition.
+    fn correlated(&mut self, outside: &Scope) -> (String, String) {
+        let (source, columns) = self.source(0);
+        let kind = if self.chance(70) { Kind::Int } else { Kind::Text };
+        let (own, other) = (self.bare(&columns, kind), self.bare(outside, kind));
+        let filter = self.predicate(&columns, 0);
+        (source, format!("{own} = {other} AND {filter}"))
+    }
+
+    fn predicate(&mut self, scope: &Scope, depth: u8) -> String {
+        let more = |writer: &mut Self| writer.predicate(scope, depth.saturating_sub(1));
+        let budget: u8 = if depth == 0 { 13 } else { 20 };
+        match self.rng.u8(0..budget) {
+            0 => format!("{} > {}", self.bare(scope, Kind::Int), self.rng.u8(0..5)),
+            1 => {
+                let list: Vec<String> = (0..5).map(|_| literal(self.rng)).collect();
+                let not = self.pick(&["", "NOT "]);
+                format!("{} {not}IN ({})", self.bare(scope, Kind::Text), list.join(", "))
+            }
+            2 => {
+                let kind = if self.chance(50) { Kind::Text } else { Kind::Int };
+                let not = self.pick(&["", "NOT "]);
+                format!("{} IS {not}NULL", self.bare(scope, kind))
+            }
+            3 | 4 => self.yes_or_no(scope),
+            5 => format!("{} = {}", self.yes_or_no(scope), self.pick(&["TRUE", "FALSE", "1"])),
+            6 => format!("NOT {}", self.yes_or_no(scope)),
+            7 => {
+                let (argument, least) = (self.argument(scope), self.rng.u8(0..5));
+                let operator = self.pick(&[">", "<=", "<>"]);
+                format!("«length¦¦¦{argument}» {operator} {least}")
+            }
+            8 => {
+                let argument = self.argument(scope);
+                let call = self.call(Kind::Int, &argument);
+                let not = self.pick(&["", "NOT "]);
+                format!("{call} {not}BETWEEN 1 AND {}", self.rng.u8(1..5))
+            }
+            9 => {
+                let argument = self.argument(scope);
+                let not = self.pick(&["", "NOT "]);
+                format!("«initial¦¦str¦{argument}» {not}IN ('a', 'A', 'b')")
+            }
+            10 => {
+                let argument = self.argument(scope);
+                let call = self.call(Kind::Text, &argument);
+                let not = self.pick(&["", "NOT "]);
+                format!("{call} IS {not}NULL")
+            }
+            11 => {
+                let argument = self.argument(scope);
+                let call = self.call(Kind::Text, &argument);
+                format!("{call} {} {}", self.pick(&["<>", "<", ">", "NOT LIKE"]), literal(self.rng))
+            }
+            12 => format!("{} < {}", self.bare(scope, Kind::Int), self.bare(scope, Kind::Int)),
+            13 | 14 => format!("({} AND {})", more(self), more(self)),
+            15 | 16 => format!("({} OR {})", more(self), more(self)),
+            17 => format!("NOT ({})", more(self)),
+            18 => {
+                let (if_, then, else_) = (more(self), more(self), more(self));
+                format!("CASE WHEN {if_} THEN {then} ELSE {else_} END")
+            }
+            _ => {
+                let not = self.pick(&["", "NOT "]);
+                if self.chance(50) {
+                    let (from, filter) = self.correlated(scope);
+                    format!("{not}EXISTS (SELECT 1 FROM {from} WHERE {filter})")
+                } else {
+                    let (source, columns) = self.source(0);
+                    let filter = self.predicate(&columns, 0);
+                    let (own, column) =
+                        (self.bare(scope, Kind::Text), self.value(&columns, Kind::Text, 0));
+                    format!("{own} {not}IN (SELECT {column} FROM {source} WHERE {filter})")
+                }
+            }
+        }
+    }
+}

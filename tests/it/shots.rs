@@ -1,0 +1,125 @@
+//! `shots = "overrides"`: what people have said serves as examples.
+
+use std::collections::BTreeSet;
+
+use crate::endpoint::Endpoint;
+use crate::project::{Project, heroes, honest, spec};
+
+/// The heroes with a line for their shots and these overrides.
+fn project(endpoint: &Endpoint, shots: &str, format: &str, overrides: &str) -> Project {
+    let project = heroes(endpoint, format);
+    let line = format!("format = \"{format}\"");
+    project.spec(
+        &spec().replace("format = \"csv\"", &format!("{line}\ncontext = [\"height\"]\n{shots}")),
+    );
+    let head = "name,full_name,column,value,note\n";
+    std::fs::write(project.path("specs/x.overrides.csv"), [head, overrides].concat()).unwrap();
+    project
+}
+
+/// The examples of every different system message that was sent.
+fn examples(endpoint: &Endpoint) -> BTreeSet<(String, String)> {
+    endpoint
+        .requests()
+        .iter()
+        .map(|r| {
+            let system = r.body["messages"][0]["content"].as_str().unwrap().to_owned();
+            let examples = system.split_once("## Examples\n").map_or("", |(_, e)| e).to_owned();
+            let columns: Vec<&str> = r.question.columns.iter().map(|c| c.name.as_str()).collect();
+            (columns.join(","), examples)
+        })
+        .collect()
+}
+
+const WORDS: &str = "Zed,Zed Zedsson,born,1234,as he says
+Zed,Zed Zedsson,motto,\"Last, not least\",
+Echo,,powers,Flight|Speed,
+007,James B,motto,Shaken,
+Nobody,At All,motto,Not in the source,
+Blaze,Ann Fire,eye_color,Plaid,not in the list
+";
+
+#[test]
+fn overrides_serve_as_examples_those_with_most_columns_first() {
+    let endpoint = honest();
+    let project = project(&endpoint, "shots = \"overrides\"", "csv", WORDS);
+    project.materialize(&[]).exits(0);
+    let shown = examples(&endpoint);
+    let whole = shown.iter().find(|(c, _)| c == "eye_color,born,powers,motto").unwrap();
+    assert_eq!(
+        whole.1,
+        "Here ? stands for what the example leaves out.
+[\"row\",\"name\",\"full_name\",\"height\"]
+[1,\"Zed\",\"Zed Zedsson\",210]
+[2,\"007\",\"James B\",183]
+[3,\"Echo\",null,160]
+Answer:
+1,Zed,Zed Zedsson,?,1234,?,\"Last, not least\"
+2,007,James B,?,?,?,Shaken
+3,Echo,,?,?,Flight|Speed,?
+"
+    );
+}
+
+/// A row that lacks some cells is not shown to be without them.
+#[test]
+fn no_row_is_its_own_example() {
+    for format in ["csv", "json"] {
+        let endpoint = honest();
+        let project = project(&endpoint, "shots = \"overrides\"", format, WORDS);
+        let ended = project.materialize(&[]).exits(0);
+        assert_eq!(ended.done()["cells"]["ok"], 35);
+        assert!(
+            ended.stdout.contains("\\\"Plaid\\\" is not in the value list"),
+            "{}",
+            ended.stdout
+        );
+        for request in endpoint.requests() {
+            let system = request.body["messages"][0]["content"].as_str().unwrap();
+            for row in &request.question.rows {
+                let name = row.key[0].as_str().unwrap();
+                let line = format!("\"{name}\",");
+                assert!(!system.contains(&line), "{name} is asked, and stands in\n{system}");
+            }
+        }
+        // What is the same for all requests about the same columns stays so.
+        let shown = examples(&endpoint);
+        let columns: BTreeSet<&String> = shown.iter().map(|(c, _)| c).collect();
+        assert_eq!(columns.len(), shown.len());
+    }
+}
+
+#[test]
+fn a_limit_bounds_them_and_no_fingerprint_changes() {
+    let endpoint = honest();
+    let shots = "shots = { overrides = true, limit = 1 }";
+    let project = project(&endpoint, shots, "json", WORDS);
+    project.materialize(&[]).exits(0);
+    let shown = examples(&endpoint);
+    let whole = shown.iter().find(|(c, _)| c == "eye_color,born,powers,motto").unwrap();
+    assert!(whole.1.contains("Zed Zedsson") && !whole.1.contains("James B"), "{}", whole.1);
+    assert!(whole.1.starts_with("Here null stands for"), "{}", whole.1);
+    let count = endpoint.count();
+    project.spec(&spec());
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), count);
+}
+
+#[test]
+fn shots_come_from_one_place() {
+    let endpoint = honest();
+    for (shots, said) in [
+        ("shots = {}", "expected either `sql` or `overrides = true`"),
+        ("shots = { sql = \"SELECT 1\", overrides = true }", "expected either `sql` or"),
+        ("shots = \"override\"", "overrides"),
+    ] {
+        let project = project(&endpoint, shots, "csv", "");
+        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        assert!(ended.stderr.contains(said), "{shots}: {}", ended.stderr);
+    }
+    // Without any override there is no example, and nothing is wrong.
+    let project = project(&endpoint, "shots = \"overrides\"", "csv", "");
+    project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    project.materialize(&["--limit", "1"]).exits(1);
+    assert!(examples(&endpoint).iter().all(|(_, e)| e.is_empty()));
+}
