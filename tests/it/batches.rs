@@ -577,3 +577,127 @@ fn failures_of_an_import_are_asked_for_by_the_next_run() {
     project.materialize(&[]).exits(0);
     check_complete(&project);
 }
+
+/// What a plan says the budget has left.
+fn left_usd(project: &Project, flags: &[&str]) -> f64 {
+    project.plan(flags)["budget"]["left_usd"].as_f64().unwrap()
+}
+
+#[test]
+fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "budget_usd_per_day = 1");
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(1);
+    running.signal("KILL");
+    running.wait();
+    let journal = || rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
+    let under_way: f64 =
+        journal().query_row("SELECT sum(worst_usd) FROM request", [], |r| r.get(0)).unwrap();
+    assert!(under_way > 0.0);
+    let near = |left: f64, gone: f64| assert!((1.0 - left - gone).abs() < 1e-9, "{left} {gone}");
+    near(left_usd(&project, &[]), under_way);
+    near(left_usd(&project, &["--batch", "--budget", "1"]), under_way);
+    // A live request of the same run, killed on its way.
+    journal()
+        .execute(
+            "INSERT INTO reservation (run, cost_usd, tokens, reserved_at)
+             SELECT max(id), 0.25, 10, strftime('%Y-%m-%dT%H:%M:%SZ') FROM run",
+            [],
+        )
+        .unwrap();
+    near(left_usd(&project, &[]), 0.25 + under_way);
+    // Of the run and of the day alike, and at a live run's beginning.
+    near(left_usd(&project, &["--budget", "1"]), 0.25 + under_way);
+    let budget = format!("{}", 0.25 + under_way + 1e-6);
+    let ended = project.materialize(&["--budget", &budget]).exits(3);
+    assert!(ended.stdout.contains("1 requests were in flight"), "{}", ended.stdout);
+    assert_eq!(endpoint.count(), 0);
+    // What has settled is no longer held back, what is in doubt is.
+    endpoint.relent();
+    let ended = batch(&project, &[]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+    let (input, output) = endpoint.billed();
+    assert!((ended.done()["cost_usd"].as_f64().unwrap() - price(input, output)).abs() < 1e-9);
+    near(left_usd(&project, &[]), 0.25 + price(input, output));
+    let notes: (u64, u64) = journal()
+        .query_row("SELECT count(*), sum(in_doubt) FROM reservation", [], |r| {
+            Ok((r.get(0)?, r.get(1)?))
+        })
+        .unwrap();
+    assert_eq!(notes, (1, 1));
+}
+
+#[test]
+fn a_run_with_batches_under_way_leaves_no_note_of_what_was_not_sent() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(1);
+    running.signal("INT");
+    running.wait().exits(130);
+    project.materialize(&[]).exits(1);
+    endpoint.relent();
+    let ended = batch(&project, &[]).exits(0);
+    assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
+    assert_eq!(ended.done()["in_doubt"]["requests"], 0);
+    check_complete(&project);
+}
+
+#[test]
+fn a_batch_tells_what_each_column_used() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    let done = batch(&project, &[]).exits(0).done().clone();
+    let columns = done["columns"].as_array().unwrap();
+    assert_eq!(columns.len(), 4);
+    for column in columns {
+        assert_eq!((&column["cells_asked"], &column["requests"]), (&10.into(), &3.into()));
+        let quarter = done["cost_usd"].as_f64().unwrap() / 4.0;
+        assert!((column["cost_usd"].as_f64().unwrap() - quarter).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_refresh_through_batches_goes_on_after_a_kill_and_then_begins_anew() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    let refresh = ["materialize", "specs/x.toml", "--json", "--batch", "--refresh", "born"];
+    for batches in [2, 3] {
+        // Killed while its batch is under way, the same command waits for that.
+        endpoint.fate(Fate::Stays);
+        let looks = endpoint.calls("GET batches/");
+        let running = project.start(&refresh);
+        endpoint.wait_for_polls(looks + 1);
+        running.signal("KILL");
+        running.wait();
+        // A plain refresh leaves the cells to the batch, and the round open.
+        project.materialize(&["--refresh", "born"]).exits(1);
+        assert_eq!(endpoint.created().len(), batches);
+        endpoint.relent();
+        batch(&project, &["--refresh", "born"]).exits(0);
+        assert_eq!(endpoint.created().len(), batches, "nothing was asked twice in a round");
+        check_complete(&project);
+    }
+}
+
+#[test]
+fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    endpoint.fate(Fate::Cancelled(2));
+    batch(&project, &["--refresh", "born"]);
+    let asked = endpoint.cells_since(0).len();
+    let ended = batch(&project, &["--refresh", "born"]).exits(0);
+    assert!(ended.stdout.contains("goes on"), "{}", ended.stdout);
+    let rest = endpoint.cells_since(0).len() - asked;
+    assert!((1..10).contains(&rest), "{rest}");
+    check_complete(&project);
+}
