@@ -93,6 +93,8 @@ impl Endpoint {
         limiter: Limiter,
     ) -> Result<Self, SetupError> {
         let limiter = Arc::new(limiter);
+        // The first endpoint of the process says it; who says it again is told no.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
