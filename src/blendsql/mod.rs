@@ -28,6 +28,7 @@ pub mod rewrite;
 pub mod route;
 mod scan;
 pub mod scope;
+pub mod spelling;
 pub mod tree;
 mod truth;
 pub mod usage;

@@ -152,8 +152,8 @@ impl Builder<'_> {
             });
         }
         if let Some(Choices::Query(span)) = &call.options {
-            let query = self.piece(span, "", call)?;
-            args.push(Expr { span: span.clone(), kind: ExprKind::Scalar(Box::new(query)) });
+            // It runs by itself, before; here it is only held to the grammar.
+            self.piece(span, "", call)?;
         }
         Ok(Expr { span: call.span.clone(), kind: ExprKind::Call(n, args) })
     }
@@ -491,7 +491,12 @@ impl<'t> Walk<'t, '_> {
             sq::Expr::UnaryExpr(unary) if matches!(unary.op(), sq::UnaryOp::Not) => {
                 ExprKind::Not(some(unary.operand())?)
             }
-            sq::Expr::IsExpr(is) if matches!(is.op(), sq::IsOp::Is) => {
+            sq::Expr::IsExpr(is)
+                if !matches!(
+                    is.op(),
+                    sq::IsOp::IsNull | sq::IsOp::NotNull | sq::IsOp::NotNullSpaced
+                ) =>
+            {
                 ExprKind::Compare("IS", some(is.left())?, some(is.right())?)
             }
             sq::Expr::ParenExpr(paren) => ExprKind::Paren(some(paren.expr())?),
@@ -540,7 +545,9 @@ impl<'t> Walk<'t, '_> {
                         let id = source.node_id().into();
                         if let Some(select) = sq::Select::from_result(self.tree, id) {
                             query = Some(self.query(&select)?);
-                        } else if let Some(n) = self.hole(&self.span(id)) {
+                        } else if let sq::InExprSource::TableRef(table) = &source
+                            && let Some(n) = self.hole(table.table_name())
+                        {
                             // `x IN {{…}}` reads as `x IN table`.
                             list = vec![self.builder.call(n)?];
                         } else {
@@ -559,7 +566,7 @@ impl<'t> Walk<'t, '_> {
     /// A name: a call's, or a column's.
     fn column(&self, column: &sq::ColumnRef<'t>, span: Span) -> Result<Expr, SqlError> {
         let name = unquoted(column.column());
-        if let Some(n) = self.hole(&span) {
+        if let Some(n) = self.hole(column.column()) {
             return self.builder.call(n);
         }
         let table = Some(unquoted(column.table())).filter(|t| !t.is_empty());
@@ -577,18 +584,20 @@ impl<'t> Walk<'t, '_> {
     }
 
     /// The call that a name stands for.
-    fn hole(&self, span: &Span) -> Option<usize> {
-        let within = |n: &&usize| {
-            let call = &self.builder.all[**n].span;
-            call.start <= span.start && span.end <= call.end
-        };
-        self.holes.iter().find(within).copied()
+    fn hole(&self, name: &str) -> Option<usize> {
+        let digits: String =
+            name.strip_prefix("_hq")?.chars().take_while(char::is_ascii_digit).collect();
+        let at: usize = digits.parse().ok()?;
+        let n = *self.holes.get(at)?;
+        let hole = self.builder.all[n].hole(at);
+        (hole.trim_matches(['(', ')']) == name).then_some(n)
     }
 
     /// All expressions right inside a node of another kind.
     fn inside(&self, id: AnyNodeId) -> Result<Vec<Expr>, SqlError> {
         let mut found = Vec::new();
-        for child in self.tree.child_node_ids(id) {
+        let list = self.tree.list_children(id).unwrap_or_default();
+        for child in self.tree.child_node_ids(id).chain(list.iter().copied()) {
             if let Some(expr) = sq::Expr::from_result(self.tree, child) {
                 found.push(self.expr(&expr)?);
             } else if let Some(select) = sq::Select::from_result(self.tree, child) {

@@ -34,10 +34,22 @@ pub struct Site {
     pub keys: Option<Vec<String>>,
     /// What stands after the function.
     pub after: String,
+    /// A query among its arguments stands for its rows, not for its value.
+    pub rows: bool,
+    /// It is asked about pairs: every row must be there before it is.
+    pub pairs: bool,
+    /// The list it gives is a row of so many values.
+    pub row: Option<u32>,
 }
 
-/// How often a condition with calls held, of the rows where it was known.
-pub type Costs = HashMap<usize, Seen>;
+/// What was learnt of conditions and calls.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    /// Of a condition, by where it stands: how often it held.
+    pub seen: HashMap<usize, Seen>,
+    /// Of a call, by its number: different values for each row.
+    pub spread: HashMap<usize, f64>,
+}
 
 /// What was seen of a condition.
 #[derive(Debug, Clone, Copy, Default)]
@@ -114,8 +126,6 @@ pub struct Rewriter<'q> {
     pub schema: &'q dyn Schema,
     /// What is known of conditions.
     pub costs: &'q Costs,
-    /// Whether every condition of some rows is to be asked, to learn.
-    pub sampling: bool,
     /// Whether an order by text is `SQLite`'s plain one everywhere.
     pub plain_order: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
@@ -168,7 +178,6 @@ impl<'q> Rewriter<'q> {
             sites,
             schema,
             costs,
-            sampling: false,
             plain_order: true,
             aliases: Vec::new(),
             questions: Vec::new(),
@@ -526,6 +535,12 @@ impl<'q> Rewriter<'q> {
                 })
             }
         });
+        // Pairs are made of all rows, so no row may wait.
+        let mut pairs = false;
+        calls.iter().for_each(|c| own_calls(c, &mut |n| pairs |= self.sites[n].pairs));
+        if pairs {
+            return None;
+        }
         let conditions: usize = calls.iter().map(|c| truth::leaves(self, c, scope)).sum();
         let grouped = !core.group.is_empty() || is_aggregate(core, query);
         let windowed = has_window(core, query);
@@ -739,24 +754,27 @@ impl<'q> Rewriter<'q> {
         let nested = args.iter().any(Expr::has_call);
         let keys: Vec<String> = match &site.keys {
             Some(keys) => keys.clone(),
-            None => args.iter().map(|a| self.argument(a, scope)).collect(),
+            None => args.iter().map(|a| self.argument(a, site.rows, scope)).collect(),
         };
         let mark = if nested { "hq_mark()" } else { "0" };
         let gate = gate.unwrap_or("1");
-        format!(
-            "{}{}({n}, {mark}, {gate}{}{}){}",
-            site.before,
-            site.function,
-            if keys.is_empty() { "" } else { ", " },
-            keys.join(", "),
-            site.after
-        )
+        let comma = if keys.is_empty() { "" } else { ", " };
+        let text = format!("{}({n}, {mark}, {gate}{comma}{})", site.function, keys.join(", "));
+        if let Some(width) = site.row {
+            let values: Vec<String> =
+                (0..width).map(|at| format!("json_extract({text}, '$[{at}]')")).collect();
+            return format!("({})", values.join(", "));
+        }
+        format!("{}{text}{}", site.before, site.after)
     }
 
-    fn argument(&mut self, arg: &Expr, scope: &Scope<'_>) -> String {
+    fn argument(&mut self, arg: &Expr, rows: bool, scope: &Scope<'_>) -> String {
         match &arg.kind {
             ExprKind::Column { .. } => name_text(arg, self.sql),
-            ExprKind::Scalar(query) => self.context(query, scope),
+            ExprKind::Scalar(query) if rows => self.context(query, scope),
+            ExprKind::Scalar(query) => {
+                format!("({})", self.query(query, scope, Role::Scalar, true))
+            }
             _ => format!("({})", self.value(arg, scope, None)),
         }
     }

@@ -20,13 +20,7 @@ pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Sco
     }
     // What is known settles a row before anything is asked for it.
     let known = rewriter.known(&node, scope);
-    let open = if rewriter.sampling {
-        // Rows that are learnt from are asked everything.
-        format!("CASE hq_any_pending({}) WHEN 1 THEN 2 ELSE {text} END", leaves.join(", "))
-    } else {
-        text
-    };
-    format!("CASE hq_settled(hq_quiet(), {known}) WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {open} END")
+    format!("CASE hq_settled(hq_quiet(), {known}) WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {text} END")
 }
 
 /// The value of AND, OR with calls: 1, 0 or NULL.
@@ -143,20 +137,30 @@ impl Rewriter<'_> {
         order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
     }
 
+    /// Values that a call asks for, for each row: many rows may share one.
+    fn cost(&self, call: usize) -> f64 {
+        let one = if self.sites[call].pairs { 5.0 } else { 1.0 };
+        one * self.costs.spread.get(&call).copied().unwrap_or(1.0).max(0.001)
+    }
+
     fn odds(&self, node: &Node<'_>, scope: &Scope<'_>) -> Odds {
         match node {
             Node::Leaf(expr, wanted) => {
-                let mut calls = 0;
-                expr.each(&mut |e| calls += usize::from(matches!(e.kind, ExprKind::Call(..))));
-                if calls == 0 && self.bears(expr, scope) {
-                    calls = 1;
+                let mut cost = 0.0;
+                expr.each(&mut |e| {
+                    if let ExprKind::Call(n, _) = &e.kind {
+                        cost += self.cost(*n);
+                    }
+                });
+                if cost == 0.0 && self.bears(expr, scope) {
+                    cost = 1.0;
                 }
-                if calls == 0 {
+                if cost == 0.0 {
                     return Odds { cost: 0.0, holds: 0.5 };
                 }
-                let seen = self.costs.get(&expr.span.start).copied().unwrap_or_default();
+                let seen = self.costs.seen.get(&expr.span.start).copied().unwrap_or_default();
                 let holds = if *wanted { seen.share() } else { 1.0 - seen.share() };
-                Odds { cost: calls as f64, holds }
+                Odds { cost, holds }
             }
             Node::All(parts) | Node::Any(parts) => {
                 let all = matches!(node, Node::All(_));

@@ -30,6 +30,8 @@ pub enum Compared {
     Integer(bool),
     /// A number.
     Real,
+    /// Something that it is ordered with.
+    Ordered,
     /// TRUE or FALSE.
     Truth,
     /// A column: its name in the query as SQL, and where it comes from.
@@ -45,6 +47,10 @@ pub struct Usage {
     pub compared: Vec<Compared>,
     /// Calls that its answer is compared with.
     pub beside: Vec<usize>,
+    /// What a call that asks the same is said to return.
+    pub said: Option<super::ReturnType>,
+    /// What a call that it is compared with is said to return.
+    pub beside_said: Option<super::ReturnType>,
     /// It stands after IN, where a list is read.
     pub set: bool,
     /// The values it is about.
@@ -87,10 +93,15 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
                 found.entry(*b).or_default().beside.push(*a);
             }
             for (side, other) in [(left, right), (right, left)] {
-                if let ExprKind::Call(n, _) = &bare(side).kind
-                    && let Some(compared) = compared(other, sign, sql, scope)
-                {
-                    found.entry(*n).or_default().compared.push(compared);
+                if let ExprKind::Call(n, _) = &bare(side).kind {
+                    let ordered = sign.starts_with(['<', '>']) && *sign != "<>";
+                    let compared = compared(other, sign, sql, scope);
+                    let text = matches!(compared, Some(Compared::Text(_)));
+                    let usage = found.entry(*n).or_default();
+                    usage.compared.extend(compared);
+                    if ordered && !text {
+                        usage.compared.push(Compared::Ordered);
+                    }
                 }
             }
         }

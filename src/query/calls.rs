@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::live::Asks;
+use super::live::{Asks, Form};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
 use super::{QueryError, Request};
@@ -79,10 +79,20 @@ impl Calls {
     ) -> Result<Self, QueryError> {
         let mut calls = Self {
             asks: vec![Asks::Pair { join: usize::MAX }; parsed.calls.len()],
-            sites: vec![Site { function: "hq_call", ..Site::default() }; parsed.calls.len()],
+            sites: parsed
+                .calls
+                .iter()
+                .map(|c| Site {
+                    function: "hq_call",
+                    rows: matches!(c.kind, Kind::Qa | Kind::Validate),
+                    pairs: c.kind == Kind::Join,
+                    ..Site::default()
+                })
+                .collect(),
             ..Self::default()
         };
         let ctes = cte_text(sql, parsed);
+        let usages = &together(parsed, usages);
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = Usage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
@@ -95,7 +105,7 @@ impl Calls {
                     }
                     match bound(spec, call, usage, choosing) {
                         Ok(Some(bound)) => {
-                            calls.bind(n, bound, usage, spec, text);
+                            calls.bind(n, call, bound, spec, text)?;
                             continue;
                         }
                         Ok(None) => {}
@@ -110,7 +120,7 @@ impl Calls {
                 }
                 Kind::Join => {
                     let criterion = if call.question.trim().is_empty() {
-                        "values that mean the same thing".to_owned()
+                        "the values of the list that mean the same thing".to_owned()
                     } else {
                         call.question.trim().to_owned()
                     };
@@ -147,24 +157,17 @@ impl Calls {
     ) -> Result<(), QueryError> {
         let values = self.options(sql, call, usage, ctes, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
-        let mut names: Vec<String> = Vec::new();
-        for key in &usage.keys {
-            let base = key.origin.as_ref().map(|o| o.column.clone()).or_else(|| key.name.clone());
-            let base = base.unwrap_or_else(|| "value".to_owned());
-            let mut name = base.clone();
-            let mut more = 2;
-            while names.iter().any(|n| n.eq_ignore_ascii_case(&name)) {
-                name = format!("{base}_{more}");
-                more += 1;
-            }
-            names.push(name);
-        }
-        let table = usage.keys.first().and_then(|k| k.origin.as_ref()).map(|o| o.table.clone());
+        // A question about a value is the same question wherever the value stands.
+        let names: Vec<String> = (1..=usage.keys.len())
+            .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
+            .collect();
         let question = filled(&call.question, &names);
         let column = column(&question, kind, values, is_list(call), &names);
-        let target = self.target(&table.unwrap_or_else(|| "values".to_owned()), names, Vec::new());
+        let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
-        self.asks[n] = Asks::Cell { target, column: at };
+        let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
+        let regex = regex(call)?;
+        self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
         Ok(())
@@ -188,11 +191,26 @@ impl Calls {
         let question = filled(&call.question, &contexts);
         let key = vec!["rows".to_owned()];
         let column = column(&question, kind, values, is_list(call), &key);
-        let target = self.target("question", key, contexts);
-        let at = self.column(target, column);
         // A question about rows is alone in its expansion: rows differ.
-        debug_assert_eq!(at, 0, "one question an expansion");
-        self.asks[n] = Asks::Rows { target, most: CONTEXT_TOKENS };
+        let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
+        let asked = self.expansions.iter().position(|e| {
+            e.expansion.name == "question"
+                && e.expansion.context == contexts
+                && e.expansion.columns.first().is_some_and(|c| {
+                    c.fingerprint == column.fingerprint && list(c) == list(&column)
+                })
+        });
+        let target = match asked {
+            Some(target) => target,
+            None => {
+                let target = self.target("question", key, contexts);
+                self.column(target, column);
+                target
+            }
+        };
+        let whole = call.return_type.is_none() && kind == Type::Real;
+        let form = Form { whole, regex: regex(call)? };
+        self.asks[n] = Asks::Rows { target, most: CONTEXT_TOKENS, form };
         let mut keys = Vec::new();
         let mut all_named = true;
         for (value, key) in call.values.iter().zip(&usage.keys) {
@@ -218,6 +236,15 @@ impl Calls {
     /// Where lists go: into a set after IN, or a row of VALUES.
     fn place(&mut self, n: usize, call: &Call, usage: &Usage) {
         let site = &mut self.sites[n];
+        if call.row {
+            if is_list(call) {
+                site.row = Some(call.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1))));
+            } else {
+                site.before = "(".to_owned();
+                site.after = ")".to_owned();
+            }
+            return;
+        }
         if usage.set {
             if is_list(call) {
                 site.before = "(SELECT value FROM json_each(".to_owned();
@@ -321,7 +348,14 @@ impl Calls {
     }
 
     /// A question that a column of the spec answers.
-    fn bind(&mut self, n: usize, bound: Bound<'_>, usage: &Usage, spec: &Spec, text: String) {
+    fn bind(
+        &mut self,
+        n: usize,
+        call: &Call,
+        bound: Bound<'_>,
+        spec: &Spec,
+        text: String,
+    ) -> Result<(), QueryError> {
         let expansion = &spec.expansions[bound.expansion];
         let target = self.expansions.iter().position(|e| e.in_spec == Some(bound.expansion));
         let target = target.unwrap_or_else(|| {
@@ -330,7 +364,8 @@ impl Calls {
             self.expansions.len() - 1
         });
         let column = &expansion.columns[bound.column];
-        self.asks[n] = Asks::Cell { target, column: bound.column };
+        let form = Form { whole: false, regex: regex(call)? };
+        self.asks[n] = Asks::Cell { target, column: bound.column, form };
         let site = &mut self.sites[n];
         site.keys = Some(bound.keys.clone());
         let route = if bound.binding.sql.is_some() { RouteKind::Bound } else { RouteKind::Column };
@@ -363,7 +398,7 @@ impl Calls {
                             continue;
                         }
                         let number = self.asks.len();
-                        self.asks.push(Asks::Cell { target, column: at });
+                        self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
                         others.push_str(&format!(
                             ", hq_call({number}, 0, 1, {}) AS {}",
                             bound.keys.join(", "),
@@ -380,7 +415,6 @@ impl Calls {
                 }
             }
         }
-        let _ = usage;
         self.routes.push(Route {
             call: text,
             route,
@@ -388,6 +422,7 @@ impl Calls {
             column: column.name.clone(),
             why: format!("\"{}\"{}", bound.binding.ask, bound.why),
         });
+        Ok(())
     }
 
     /// The expansions as the facts know them.
@@ -652,7 +687,6 @@ fn cte_text(sql: &str, parsed: &Parsed) -> String {
         .query
         .with
         .iter()
-        .filter(|c| !c.query.has_call())
         .map(|c| {
             let columns = if c.columns.is_empty() {
                 String::new()
@@ -665,9 +699,65 @@ fn cte_text(sql: &str, parsed: &Parsed) -> String {
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }
 
+/// What an answer must match.
+fn regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError> {
+    let Some(pattern) = &call.regex else { return Ok(None) };
+    match regex::Regex::new(&format!("^(?:{pattern})$")) {
+        Ok(regex) => Ok(Some(Arc::new(regex))),
+        Err(error) => Err(QueryError::sql(
+            format!("the regular expression `{pattern}` cannot be read: {error}"),
+            Some(call.span.clone()),
+            "in this call",
+            "",
+        )),
+    }
+}
+
 /// Whether a call answers with a list.
 fn is_list(call: &Call) -> bool {
     call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some_and(|q| q.max != Some(1))
+}
+
+/// Calls that ask the same thing are read as the same: what is known of one is
+/// known of all.
+fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashMap<usize, Usage> {
+    let same = |a: usize, b: usize| {
+        let (x, y) = (&parsed.calls[a], &parsed.calls[b]);
+        let keys = |n: usize| -> Vec<String> {
+            let keys = usages.get(&n).map(|u| u.keys.as_slice()).unwrap_or_default();
+            keys.iter()
+                .map(|k| {
+                    k.origin
+                        .as_ref()
+                        .map_or_else(|| k.text.clone(), |o| format!("{}::{}", o.table, o.column))
+                })
+                .collect()
+        };
+        x.kind == Kind::Map
+            && y.kind == Kind::Map
+            && x.question.trim() == y.question.trim()
+            && x.options.is_some() == y.options.is_some()
+            && keys(a) == keys(b)
+    };
+    let mut all = usages.clone();
+    for n in 0..parsed.calls.len() {
+        if parsed.calls[n].return_type.is_some() {
+            continue;
+        }
+        let mut merged = usages.get(&n).cloned().unwrap_or_default();
+        for other in (0..parsed.calls.len()).filter(|o| *o != n && same(*o, n)) {
+            if let Some(usage) = usages.get(&other) {
+                merged.condition |= usage.condition;
+                merged.compared.extend(usage.compared.iter().cloned());
+            }
+            merged.said = merged.said.or(parsed.calls[other].return_type);
+        }
+        for beside in merged.beside.clone() {
+            merged.beside_said = merged.beside_said.or(parsed.calls[beside].return_type);
+        }
+        all.insert(n, merged);
+    }
+    all
 }
 
 /// What an answer is read as.
@@ -675,7 +765,7 @@ fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type {
     if call.kind == Kind::Validate {
         return Type::Boolean;
     }
-    if let Some(said) = call.return_type {
+    if let Some(said) = call.return_type.or(usage.said) {
         return said.scalar;
     }
     if let Some(values) = values {
@@ -699,8 +789,18 @@ fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type {
             _ => None,
         })
         .collect();
+    let ordered = usage.compared.contains(&Compared::Ordered);
+    if let Some(said) = usage.beside_said.filter(|_| numbers.is_empty()) {
+        return said.scalar;
+    }
+    if ordered
+        && numbers.is_empty()
+        && !usage.compared.iter().any(|c| matches!(c, Compared::Text(_)))
+    {
+        return Type::Real;
+    }
     if !numbers.is_empty() {
-        return if numbers.iter().all(|n| *n) { Type::Integer } else { Type::Real };
+        return if !ordered && numbers.iter().all(|n| *n) { Type::Integer } else { Type::Real };
     }
     let dates = usage.compared.iter().any(|c| {
         matches!(c, Compared::Text(t) if t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok())

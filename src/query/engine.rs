@@ -17,6 +17,7 @@ use super::{QueryError, Request, join, params, statement};
 use crate::blendsql::parse::{Parsed, parse};
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
 use crate::blendsql::scope::Schema;
+use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
 use crate::usage::Usage;
@@ -57,7 +58,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare(request)?;
-    let rewritten = engine.rewrite(true);
+    let rewritten = engine.rewrite();
     let pass = Instant::now();
     {
         let mut live = lock(&engine.live);
@@ -72,7 +73,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
         let pairs: usize = live.joins.iter().map(|j| j.wanted.len()).sum();
         (live.demands.len() + pairs) as u64
     };
-    engine.sql.clone_from(&engine.rewrite(false).sql);
+    engine.sql.clone_from(&rewritten.sql);
     engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
     Ok(engine.meta(Usage::default(), began))
 }
@@ -95,7 +96,19 @@ struct Engine<'r> {
 
 impl<'r> Engine<'r> {
     fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
-        let text = numbered(request.sql)?;
+        let spelled = Spelled::of(request.sql)?;
+        Self::prepared(request, &spelled).map_err(|error| match error {
+            // Places are told in the text as the user wrote it.
+            QueryError::Sql(mut problem) => {
+                problem.span = problem.span.map(|s| spelled.place(&s));
+                QueryError::Sql(problem)
+            }
+            other => other,
+        })
+    }
+
+    fn prepared(request: &'r Request<'r>, spelled: &Spelled) -> Result<Self, QueryError> {
+        let text = spelled.text.clone();
         let found = blendsql::scan(&text)?;
         let parsed = parse(&text, found)?;
         if !parsed.lone {
@@ -128,16 +141,15 @@ impl<'r> Engine<'r> {
             calls,
             model,
             live,
-            costs: Costs::new(),
+            costs: Costs::default(),
             plain_order,
             passes: Vec::new(),
             sql: String::new(),
         })
     }
 
-    fn rewrite(&self, sampling: bool) -> Rewritten {
+    fn rewrite(&self) -> Rewritten {
         let mut rewriter = Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
-        rewriter.sampling = sampling;
         rewriter.plain_order = self.plain_order;
         rewriter.run(&self.parsed)
     }
@@ -148,33 +160,34 @@ impl<'r> Engine<'r> {
         asker: &mut Option<Asker<'r>>,
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
-        let mut sampling = true;
         loop {
-            let rewritten = self.rewrite(sampling);
+            let rewritten = self.rewrite();
+            let began = Instant::now();
             {
                 let mut live = lock(&self.live);
                 live.takes(&rewritten);
-                sampling &= live.learns();
-                live.sampling = sampling;
+                live.begin();
             }
-            let rewritten = if sampling { rewritten } else { self.rewrite(false) };
-            let began = Instant::now();
-            lock(&self.live).begin();
             let mut kept = Kept::default();
             self.run_once(&rewritten, &mut kept)?;
             let seconds = began.elapsed().as_secs_f64();
             let (end, demands) = {
                 let mut live = lock(&self.live);
                 let end = live.end();
+                for (call, (rows, values)) in live.touched.iter().enumerate() {
+                    if *rows > 0 {
+                        let spread = values.len() as f64 / *rows as f64;
+                        self.costs.spread.insert(call, spread);
+                    }
+                }
                 for (at, seen) in live.seen.drain() {
-                    let known = self.costs.entry(at).or_default();
+                    let known = self.costs.seen.entry(at).or_default();
                     if seen.held + seen.failed >= known.held + known.failed {
                         *known = seen;
                     }
                 }
                 (end, std::mem::take(&mut live.demands))
             };
-            sampling = false;
             match end {
                 PassEnd::Final => {
                     self.passes.push(Pass { demanded: 0, seconds });
@@ -317,50 +330,6 @@ fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
         .collect();
     outer.sort_by_key(|c| c.span.start);
     outer
-}
-
-/// `?` as `?1`, `?2`, …: a condition may be run in another place than where it
-/// was written.
-fn numbered(sql: &str) -> Result<String, QueryError> {
-    let bytes = sql.as_bytes();
-    let mut out = String::with_capacity(sql.len());
-    let (mut at, mut last, mut copied) = (0, 0u32, 0);
-    while at < bytes.len() {
-        match bytes[at] {
-            quote @ (b'\'' | b'"' | b'`') => {
-                at += 1;
-                while at < bytes.len() && bytes[at] != quote {
-                    at += 1;
-                }
-            }
-            b'[' => {
-                let close = sql[at..].find(']');
-                at += close.unwrap_or(0);
-            }
-            b'-' if bytes.get(at + 1) == Some(&b'-') => {
-                at += sql[at..].find('\n').unwrap_or(sql.len() - at - 1);
-            }
-            b'/' if bytes.get(at + 1) == Some(&b'*') => {
-                at += sql[at + 2..].find("*/").map_or(sql.len() - at - 1, |n| n + 3);
-            }
-            b'?' => {
-                let digits: String =
-                    sql[at + 1..].chars().take_while(char::is_ascii_digit).collect();
-                if let Ok(number) = digits.parse::<u32>() {
-                    last = last.max(number);
-                } else {
-                    last += 1;
-                    out.push_str(&sql[copied..=at]);
-                    out.push_str(&last.to_string());
-                    copied = at + 1;
-                }
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    out.push_str(&sql[copied..]);
-    Ok(out)
 }
 
 /// Values of a query beside the one that runs, which may have calls itself.

@@ -17,8 +17,9 @@ use crate::blendsql::rewrite::{Gate, Need};
 const WAVE: u64 = 20;
 /// The first wave for one witness of many: it doubles.
 const FIRST_WAVE: u64 = 1;
-/// Rows that are asked every condition, to learn which settles most.
-const SAMPLE: u64 = 4;
+/// Rows that wait in the first pass where there are several conditions: it
+/// doubles from pass to pass, while their order is learnt.
+const FIRST_WIDTH: u64 = 4;
 
 /// A gate in one pass, and what it knows from those before.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl Passing {
             asked: HashMap::new(),
             waiting: HashMap::new(),
             waiting_in_all: 0,
-            width: SAMPLE,
+            width: FIRST_WIDTH,
             passed: HashSet::new(),
             run: Vec::new(),
             distinct: Vec::new(),
@@ -80,8 +81,7 @@ impl Passing {
     }
 
     /// Whether there is anything to learn about its conditions.
-    #[must_use]
-    pub fn learns(&self) -> bool {
+    fn learns(&self) -> bool {
         self.gate.conditions > 1
     }
 
@@ -114,7 +114,7 @@ impl Passing {
         if open {
             return Word::Pass;
         }
-        if self.learns() && self.waiting_in_all >= self.width {
+        if self.learns() && !self.ranks() && self.waiting_in_all >= self.width {
             return Word::Later;
         }
         let one_by_value = self.gate.distinct.is_some() && !self.ranks();

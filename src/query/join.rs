@@ -121,7 +121,7 @@ fn alike(text: &str, mut list: Vec<String>) -> Vec<String> {
 /// who was compared with fewer values may have more partners.
 fn expansion(join: &Join, list: Vec<String>) -> Expansion {
     let hash = ListHash::of(&list);
-    let about = format!("which of the list are its partners: {}", join.criterion);
+    let about = join.criterion.clone();
     let meaning = Meaning {
         key: vec![join.left.clone()],
         column: "partners".to_owned(),
@@ -142,7 +142,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
     };
     Expansion {
         name: "join".to_owned(),
-        about: String::new(),
+        about: "values and their partners in a list".to_owned(),
         sources: Vec::new(),
         key: KeyColumns::new(vec![join.left.clone()]),
         key_types: vec![None],

@@ -2,7 +2,7 @@
 //! query: a call whose value is not known yet yields NULL, is *pending*, and is
 //! demanded; a condition that waits for it is told apart from one that fails.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, output, spell};
-use crate::blendsql::rewrite::{Costs, Rewritten};
+use crate::blendsql::rewrite::{Rewritten, Seen};
 use crate::facts::Index;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
@@ -27,6 +27,8 @@ pub enum Asks {
         target: usize,
         /// The column.
         column: usize,
+        /// The form of its value.
+        form: Form,
     },
     /// A cell of the rows of its contexts: their digest is the entity.
     Rows {
@@ -34,12 +36,48 @@ pub enum Asks {
         target: usize,
         /// The most tokens of a context.
         most: usize,
+        /// The form of its value.
+        form: Form,
     },
     /// Whether two values are partners.
     Pair {
         /// Its number among the joins.
         join: usize,
     },
+}
+
+/// The form that a call gives its value.
+#[derive(Debug, Clone, Default)]
+pub struct Form {
+    /// A number that nobody said the type of is whole when it can be.
+    pub whole: bool,
+    /// What it must match to be a value.
+    pub regex: Option<Arc<regex::Regex>>,
+}
+
+impl Form {
+    fn of(&self, value: &Sql) -> Sql {
+        match value {
+            Sql::Real(r) if self.whole && r.fract() == 0.0 && r.abs() < 9e15 => {
+                Sql::Integer(*r as i64)
+            }
+            Sql::Null => Sql::Null,
+            other => match &self.regex {
+                Some(regex) if !regex.is_match(&text(other)) => Sql::Null,
+                _ => other.clone(),
+            },
+        }
+    }
+}
+
+/// A value as a regular expression sees it.
+fn text(value: &Sql) -> String {
+    match value {
+        Sql::Null | Sql::Blob(_) => String::new(),
+        Sql::Integer(i) => i.to_string(),
+        Sql::Real(r) => r.to_string(),
+        Sql::Text(text) => text.clone(),
+    }
 }
 
 /// Both sides of a join, as far as they were seen.
@@ -69,16 +107,16 @@ pub struct Live {
     /// Demanded in this pass.
     pub demands: Vec<Demand>,
     /// What conditions came to, in this pass.
-    pub seen: Costs,
+    pub seen: HashMap<usize, Seen>,
+    /// Rows that a call was reached for in this pass, and its different values.
+    pub touched: Vec<(u64, HashSet<usize>)>,
     /// Why the query must stop.
     pub failure: Option<String>,
     /// Values that no model can be shown.
     pub unreadable: u64,
     /// Gates stand open: everything is asked.
     pub open: bool,
-    /// Whether this pass learns about conditions.
-    pub sampling: bool,
-    demanded: std::collections::HashSet<Demand>,
+    demanded: HashSet<Demand>,
     gates: Vec<Passing>,
     gate_of: HashMap<usize, usize>,
     leaves: HashMap<usize, Vec<usize>>,
@@ -108,6 +146,7 @@ impl Live {
     /// The state before the first pass.
     #[must_use]
     pub fn new(index: Index, asks: Vec<Asks>, targets: Vec<Target>, joins: usize) -> Self {
+        let touched = vec![(0, HashSet::new()); asks.len()];
         Self {
             index,
             overrides: None,
@@ -117,12 +156,12 @@ impl Live {
             joins: (0..joins).map(|_| Pairs::default()).collect(),
             counts: Counts::default(),
             demands: Vec::new(),
-            seen: Costs::new(),
+            seen: HashMap::new(),
+            touched,
             failure: None,
             unreadable: 0,
             open: false,
-            sampling: false,
-            demanded: std::collections::HashSet::new(),
+            demanded: HashSet::new(),
             gates: Vec::new(),
             gate_of: HashMap::new(),
             leaves: HashMap::new(),
@@ -145,17 +184,15 @@ impl Live {
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
 
-    /// Whether some gate has anything to learn.
-    #[must_use]
-    pub fn learns(&self) -> bool {
-        self.gates.iter().any(Passing::learns)
-    }
-
     /// Begins a pass.
     pub fn begin(&mut self) {
         self.demands.clear();
         self.demanded.clear();
         self.seen.clear();
+        self.touched.iter_mut().for_each(|(rows, values)| {
+            *rows = 0;
+            values.clear();
+        });
         self.pending_of.iter_mut().for_each(|p| *p = 0);
         self.unanswered = 0;
         self.later = false;
@@ -206,8 +243,8 @@ impl Live {
             return Ok(Sql::Null);
         }
         let values = values.get(3..).unwrap_or_default();
-        let (target, column, entity) = match self.asks[call].clone() {
-            Asks::Cell { target, column } => {
+        let (target, column, entity, form) = match self.asks[call].clone() {
+            Asks::Cell { target, column, form } => {
                 if values.first().is_none_or(|v| *v == ValueRef::Null) {
                     return Ok(Sql::Null);
                 }
@@ -224,17 +261,24 @@ impl Live {
                     self.unreadable += 1;
                     return Ok(Sql::Null);
                 };
-                (target, column, entity)
+                (target, column, entity, form)
             }
-            Asks::Rows { target, most } => (target, 0, self.rows(target, most, values)?),
+            Asks::Rows { target, most, form } => {
+                (target, 0, self.rows(target, most, values)?, form)
+            }
             Asks::Pair { join } => return self.pair(call, join, values),
         };
+        if self.gate_of.contains_key(&call) {
+            let (rows, values) = &mut self.touched[call];
+            *rows += 1;
+            values.insert(entity);
+        }
         let counts = &mut self.counts;
         let cell = self.targets[target]
             .cell(entity, column, &self.index, self.overrides.as_ref(), counts)
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
-            Cell::Known(value) => Ok(value.clone()),
+            Cell::Known(value) => Ok(form.of(value)),
             Cell::Failed => Ok(Sql::Null),
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
@@ -414,9 +458,6 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     })?;
     make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
     make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
-    make("hq_any_pending", |_, values| {
-        Ok(Sql::Integer(i64::from(values.contains(&ValueRef::Integer(2)))))
-    })?;
     make("hq_quiet", |live, _| {
         live.quiet = true;
         Ok(Sql::Null)

@@ -35,7 +35,7 @@ const WRONG: [(&str, &str, &str); 12] = [
     ("l006", "select_first_option", "no such ingredient"),
     ("l007", "NewIngredient", "no such ingredient"),
     ("l020", "list_element", "DuckDB's function"),
-    ("l023", "styles_details", "no such table"),
+    ("l023", "syntax error", "a name of four parts"),
     ("l027", "test_starts_with", "no such ingredient"),
     ("l031", "", "DuckDB's slices and read_text"),
     ("l055", "parameter", "a parameter as a type"),

@@ -14,7 +14,7 @@ use crate::project::{Ended, rows};
 
 /// Whether a program that answers no calls fails the tests of them. Off only as
 /// long as that part of `query` is being written.
-const CALLS_MUST_BE_ANSWERED: bool = false;
+const CALLS_MUST_BE_ANSWERED: bool = true;
 
 /// Whether the built program answers calls; says so when it does not.
 pub fn answers_calls() -> bool {
