@@ -6,6 +6,7 @@
 //! failed are asked again, in smaller batches. One row's failure is data; what
 //! stops a run is an endpoint that refuses, a disk that fails, or the user.
 
+mod event;
 mod packing;
 mod shares;
 
@@ -18,10 +19,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
+pub use self::event::{Event, Listener, Stopped};
 pub use self::packing::Packing;
-use self::packing::{Again, halves, smaller};
+pub(crate) use self::packing::halves;
+use self::packing::{Again, smaller};
 use crate::cell::{Answer, CellValue, State, Tally};
-use crate::facts::{Batch, Completion, Fact, FactsError, Wanted, Writer};
+use crate::facts::{Batch, Completion, Fact, Wanted, Writer};
 use crate::key::Entity;
 use crate::model::budget::Budget;
 use crate::model::{Errand, Ledger, Model, ModelError, Reply, Tokens, Undone};
@@ -38,52 +41,6 @@ const ATTEMPTS: u32 = 3;
 /// Requests that may fail one after another, with no success between, before
 /// the endpoint is taken to be gone.
 const FAILURES: u32 = 8;
-
-/// What happens while a run goes on.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// An expansion begins; so many cells are to be asked.
-    Begin {
-        /// Its name.
-        expansion: String,
-        /// Cells to be asked.
-        cells: u64,
-    },
-    /// A request was answered and its facts are safe.
-    Kept {
-        /// Cells that ended, by state.
-        cells: Tally,
-        /// Everything used so far.
-        usage: Usage,
-    },
-    /// A request failed for good; the run goes on without it.
-    Failed(String),
-    /// Something the user should know.
-    Warning(String),
-}
-
-/// Who is told.
-pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
-
-/// Why a run stopped before its end.
-#[derive(Debug, thiserror::Error)]
-pub enum Stopped {
-    /// The endpoint refuses.
-    #[error(transparent)]
-    Endpoint(#[from] ModelError),
-    /// Nothing gets through to the endpoint.
-    #[error("the endpoint does not answer: {0}")]
-    Gone(String),
-    /// What was answered cannot be kept.
-    #[error(transparent)]
-    Facts(#[from] FactsError),
-    /// A request ended in a bug of ours.
-    #[error("a request ended in a bug: {0}")]
-    Bug(String),
-    /// The user interrupted.
-    #[error("interrupted")]
-    Interrupted,
-}
 
 /// What all batches of an expansion share.
 pub struct Context {
@@ -130,6 +87,21 @@ pub struct Context {
     pub tokenizer_of: String,
     /// Loaded when first needed.
     pub tokenizer: std::sync::OnceLock<Tokenizer>,
+}
+
+/// A request whose reply is at hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The rows and columns it asked for.
+    pub cut: &'a Cut,
+    /// What its prompt was made from.
+    pub frame: &'a Frame,
+    /// How often its rows were asked about, this time included.
+    pub attempt: u32,
+    /// The note of what was reserved for it, by id in the journal.
+    pub note: Option<i64>,
+    /// The request of a parcel that this was, by id in the journal.
+    pub answers: Option<i64>,
 }
 
 /// Asks about all batches that come; returns when there are no more and all is
@@ -219,25 +191,11 @@ async fn ask(
     attempt: u32,
     stopping: &watch::Receiver<bool>,
 ) -> Result<Vec<(Cut, u32)>, Stopped> {
-    let frame = context.frame(context.on_paper(&cut));
-    let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
-    prompt.input_tokens = context.input_tokens(&frame, &prompt);
-    prompt.max_output = prompt.max_output.min(context.max_output);
+    let (frame, prompt) = context.prompt(&cut);
     let began = Instant::now();
-    let mut record = Completion {
-        run: context.run,
-        model: context.wanted.model,
-        prompt_hash: prompt.hash(),
-        asked_at: crate::store::now(),
-        cells: (cut.columns.len() * cut.gaps.len()) as u64,
-        ..Completion::default()
-    };
+    let mut record = context.record(&cut, prompt.hash());
     tracing::Span::current().record("prompt", record.prompt_hash.as_str());
-    let count = |reply: &Reply| {
-        let tokenizer = context.tokenizer();
-        let input = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
-        Tokens { input, cached_input: 0, output: tokenizer.count(&reply.content) }
-    };
+    let count = |reply: &Reply| context.count(&frame, &prompt, reply);
     let errand = Errand {
         model: &*context.model,
         prompt: &prompt,
@@ -280,38 +238,12 @@ async fn ask(
                     return Err(Stopped::Gone(error.to_string()));
                 }
             }
-            context.keep_failure(&cut, record, &error.to_string()).await?;
+            context.keep_failure(&cut, record, &error.to_string(), None).await?;
             return Ok(Vec::new());
         }
     };
-    let tokens = reply.tokens.unwrap_or_default();
-    record.input_tokens = tokens.input;
-    record.cached_input_tokens = tokens.cached_input;
-    record.output_tokens = tokens.output;
-    record.cost_usd = context.price.as_ref().map_or(0.0, |p| tokens.cost(p));
-    let cost = record.cost_usd;
-    let last = attempt >= ATTEMPTS || context.model.repeats_itself();
-    let (facts, again) = context.read(&cut, &frame, &reply, last);
-    let ask_again: usize = again.values().map(Vec::len).sum();
-    debug!(entities = facts.len(), ask_again, "read");
-    record.content = Some(reply.content);
-    let tallies = context.tallies(&cut, &facts);
-    let mut tally = Tally::default();
-    tallies.iter().for_each(|t| tally.merge(t));
-    context.writer.keep(Batch { completion: record, facts, settles: note }).await?;
-    let usage = {
-        let mut usage = context.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        usage.add(tokens, cost);
-        *usage
-    };
-    context.share(&cut, &tallies, tokens, cost);
-    (context.listener)(&Event::Kept { cells: tally, usage });
-    let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
-    let failed = given_up + ask_again;
-    if attempt == 1 {
-        context.packing.learn(cut.gaps.len(), failed);
-    }
-    Ok(smaller(again, &cut, attempt + 1))
+    let asked = Asked { cut: &cut, frame: &frame, attempt, note, answers: None };
+    context.take_in(asked, record, reply).await
 }
 
 /// Ends when the run is to end and the errand is not with the endpoint.
@@ -325,6 +257,78 @@ async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>)
 }
 
 impl Context {
+    /// What a batch of rows is asked with.
+    pub(crate) fn prompt(&self, cut: &Cut) -> (Arc<Frame>, Prompt) {
+        let frame = self.frame_of(cut);
+        let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
+        prompt.input_tokens = self.input_tokens(&frame, &prompt);
+        prompt.max_output = prompt.max_output.min(self.max_output);
+        (frame, prompt)
+    }
+
+    /// The frame of that prompt.
+    pub(crate) fn frame_of(&self, cut: &Cut) -> Arc<Frame> {
+        self.frame(self.on_paper(cut))
+    }
+
+    /// The record of a request that is being asked now.
+    pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
+        Completion {
+            run: self.run,
+            model: self.wanted.model,
+            prompt_hash,
+            asked_at: crate::store::now(),
+            cells: (cut.columns.len() * cut.gaps.len()) as u64,
+            ..Completion::default()
+        }
+    }
+
+    /// Tokens of a request whose endpoint does not say.
+    pub(crate) fn count(&self, frame: &Frame, prompt: &Prompt, reply: &Reply) -> Tokens {
+        let tokenizer = self.tokenizer();
+        let input = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
+        Tokens { input, cached_input: 0, output: tokenizer.count(&reply.content) }
+    }
+
+    /// Reads a reply that comes with its tokens, keeps what it brings, and
+    /// returns what to ask again.
+    pub(crate) async fn take_in(
+        &self,
+        asked: Asked<'_>,
+        mut record: Completion,
+        reply: Reply,
+    ) -> Result<Vec<(Cut, u32)>, Stopped> {
+        let Asked { cut, frame, attempt, note, answers } = asked;
+        let tokens = reply.tokens.unwrap_or_default();
+        record.input_tokens = tokens.input;
+        record.cached_input_tokens = tokens.cached_input;
+        record.output_tokens = tokens.output;
+        record.cost_usd = self.price.as_ref().map_or(0.0, |p| tokens.cost(p));
+        let cost = record.cost_usd;
+        let last = attempt >= ATTEMPTS || self.model.repeats_itself();
+        let (facts, again) = self.read(cut, frame, &reply, last);
+        let ask_again: usize = again.values().map(Vec::len).sum();
+        debug!(entities = facts.len(), ask_again, "read");
+        record.content = Some(reply.content);
+        let tallies = self.tallies(cut, &facts);
+        let mut tally = Tally::default();
+        tallies.iter().for_each(|t| tally.merge(t));
+        self.writer.keep(Batch { completion: record, facts, settles: note, answers }).await?;
+        let usage = {
+            let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+            usage.add(tokens, cost);
+            *usage
+        };
+        self.share(cut, &tallies, tokens, cost);
+        (self.listener)(&Event::Kept { cells: tally, usage });
+        let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
+        let failed = given_up + ask_again;
+        if attempt == 1 {
+            self.packing.learn(cut.gaps.len(), failed);
+        }
+        Ok(smaller(again, cut, attempt + 1))
+    }
+
     /// Input tokens of a prompt: counted where a limit or a budget depends on
     /// it, with room for what an endpoint wraps around; else estimated.
     fn input_tokens(&self, frame: &Frame, prompt: &Prompt) -> u64 {
@@ -440,11 +444,12 @@ impl Context {
 
     /// Keeps the failure of a request: `error` is no answer, and the next run
     /// asks again, but the table can say why a cell is empty.
-    async fn keep_failure(
+    pub(crate) async fn keep_failure(
         &self,
         cut: &Cut,
         mut record: Completion,
         why: &str,
+        answers: Option<i64>,
     ) -> Result<(), Stopped> {
         record.error = Some(why.to_owned());
         let fact = |c: &usize| self.wanted.fact(*c, Answer::without_value(State::Error, None));
@@ -456,7 +461,7 @@ impl Context {
         let mut tally = Tally::default();
         tally.add(State::Error, record.cells);
         let tallies = self.tallies(cut, &facts);
-        self.writer.keep(Batch { completion: record, facts, settles: None }).await?;
+        self.writer.keep(Batch { completion: record, facts, settles: None, answers }).await?;
         self.share(cut, &tallies, Tokens::default(), 0.0);
         let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (self.listener)(&Event::Kept { cells: tally, usage });

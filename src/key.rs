@@ -43,7 +43,8 @@ impl std::fmt::Display for Entity {
 
 /// The columns of a semantic key, in the spec's order, prepared for making
 /// entities quickly.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<String>", into = "Vec<String>")]
 pub struct KeyColumns {
     names: Vec<String>,
     /// Positions in `names`, sorted by name, each with its JSON-quoted name.
@@ -94,6 +95,18 @@ impl KeyColumns {
             // A number and its text are one entity.
             Value::Integer(_) | Value::Real(_) => false,
         })
+    }
+}
+
+impl From<Vec<String>> for KeyColumns {
+    fn from(names: Vec<String>) -> Self {
+        Self::new(names)
+    }
+}
+
+impl From<KeyColumns> for Vec<String> {
+    fn from(key: KeyColumns) -> Self {
+        key.names
     }
 }
 
@@ -155,7 +168,7 @@ impl std::fmt::Display for Fingerprint {
 }
 
 /// Tagged hash of a value list's content; its order does not matter.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ListHash(String);
 
 impl ListHash {

@@ -11,6 +11,9 @@
 //! spec → check → keys − facts → plan → prompt → model → answers → facts → publish
 //! ```
 //!
+//! What stands between prompt and answers is [`generate`], request by request,
+//! or [`dispatch`], through the Batch API.
+//!
 //! # Invariants
 //!
 //! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
@@ -53,6 +56,13 @@
 //!   model's nor that of who reads the rows.
 //! * A query reads the copy (`output`) where there is one, and says when that is
 //!   older than its database.
+//! * A plain run collects batches that have ended, and leaves out the cells of
+//!   those under way; a run with batches under way is not over, so the next one
+//!   goes on with it and with its budget.
+//! * A batch file that somebody else sends holds nothing back: not its cells,
+//!   and no budget.
+//! * What a cancelled batch did not answer is left to the next run; what a batch
+//!   that the endpoint no longer knows may have cost counts at its worst.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.
@@ -77,6 +87,7 @@ pub mod plan;
 pub mod model;
 // ── pipelines ──
 pub mod generate;
+pub mod dispatch;
 pub mod materialize;
 pub mod query;
 pub mod init;

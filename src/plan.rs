@@ -25,6 +25,8 @@ const OPEN_BATCHES: usize = 64;
 const FIRST_TOKEN_SECONDS: f64 = 0.6;
 /// See [`FIRST_TOKEN_SECONDS`].
 const TOKENS_A_SECOND: f64 = 60.0;
+/// Seconds within which a batch is answered.
+const BATCH_SECONDS: f64 = 24.0 * 60.0 * 60.0;
 /// Values of a list that a model is taken to give when nothing is known.
 const LIKELY_ITEMS: f64 = 5.0;
 /// Cells after which a mean of earlier answers is taken for the next ones.
@@ -237,6 +239,12 @@ impl Plan {
                 .max(per_minute(requests, limits.requests_per_minute))
                 .max(per_minute(input + output.likely, limits.tokens_per_minute))
         };
+    }
+
+    /// Takes the price and the time of the Batch API for those of live requests.
+    pub fn batch(&mut self, price: Option<&PriceTable>, limits: &Limits) {
+        self.price(price.map(PriceTable::batched).as_ref(), limits, false);
+        self.seconds = BATCH_SECONDS;
     }
 
     /// As the contract of `plan --json`.

@@ -95,6 +95,15 @@ pub struct ColumnUsage {
 }
 
 impl ColumnUsage {
+    /// Adds what else it used.
+    pub fn merge(&mut self, other: &Self) {
+        self.cells.merge(&other.cells);
+        self.requests += other.requests;
+        self.input_tokens += other.input_tokens;
+        self.output_tokens += other.output_tokens;
+        self.cost_usd += other.cost_usd;
+    }
+
     /// Counts one more request that asked for so many columns, this one among
     /// them, and how this one's cells ended.
     pub fn add(&mut self, cells: &Tally, columns: usize, tokens: Tokens, cost_usd: f64) {

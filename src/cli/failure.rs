@@ -104,6 +104,11 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
         Stopped::Interrupted => {
             ("interrupted".to_owned(), "everything answered is kept; run this again to go on".to_owned(), INTERRUPTED)
         }
+        Stopped::Left(_) => (
+            why.to_string(),
+            "run this again with --batch to wait for it, or without to collect it once it has ended".to_owned(),
+            INTERRUPTED,
+        ),
         Stopped::Endpoint(ModelError::Refused { status, .. }) => {
             let hint = match status {
                 401 | 403 => "check the key in the variable that `api_key_env` names; everything answered is kept",
@@ -181,6 +186,10 @@ impl From<MaterializeError> for Failure {
             MaterializeError::Where(_) => Self::input(
                 error.to_string(),
                 "it is SQL over the columns of the source, such as \"height_cm > 200\"",
+            ),
+            MaterializeError::NoBatches => Self::input(
+                error.to_string(),
+                "batches need an endpoint that has the Batch API: `provider = \"openai\"`",
             ),
             MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
         }

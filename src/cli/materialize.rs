@@ -10,9 +10,9 @@ use super::failure::{Failure, INCOMPLETE, stopped};
 use super::progress::{Progress, duration, thousands};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
-use crate::materialize::{Report, Selection, Work};
+use crate::materialize::{Report, Selection, Way, Work, Written};
 use crate::model;
-use crate::spec::Spec;
+use crate::spec::{Provider, Spec};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -23,6 +23,14 @@ pub struct Options {
     /// USD that this run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
+    /// Ask through the endpoint's Batch API: answered within a day, at half the
+    /// price. Interrupted or killed, it goes on where it was.
+    #[arg(long)]
+    batch: bool,
+    /// Write the requests into files in DIR for somebody else to send as batches,
+    /// and send nothing; `hqdl import` takes in the answers.
+    #[arg(long, value_name = "DIR", conflicts_with = "batch")]
+    batch_file: Option<PathBuf>,
     #[command(flatten)]
     flags: ModelFlags,
 }
@@ -69,15 +77,26 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     session::warn(&session.warnings, talk);
     let command = format!("materialize {}", options.spec.display());
     let facts = session::facts(&options.flags.cache, &command)?;
-    let model = model::connect(&session.spec)?;
+    let model = match (&options.batch_file, session.spec.model.provider) {
+        // Whoever sends the files has the key.
+        (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
+        _ => model::connect(&session.spec)?,
+    };
     let selection = options.select.selection();
-    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
+    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
+        .by(if options.batch { Way::Batch } else { Way::Live })?;
     if talk.verbose {
         anstream::eprintln!("database   {}", session.spec.database.display());
         anstream::eprintln!("facts      {}", facts.dir().display());
         anstream::eprintln!("model      {}", work.model_name());
     }
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
+    if let Some(dir) = &options.batch_file {
+        let written = work.export(dir, &command, &listener, &interrupt)?;
+        progress.finish();
+        print_written(&written, session.spec.model.price.is_some(), talk);
+        return Ok(ExitCode::SUCCESS);
+    }
     // A run that could not even begin has a report, too: nothing was asked.
     let mut report = work
         .materialize(&command, &listener, &interrupt)
@@ -91,19 +110,58 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         Some(failure) => failure.print(talk.json),
         None => ExitCode::from(exit_of(&report)),
     };
-    if talk.json {
-        print_json(&report, seconds);
-    } else if !talk.quiet && began {
-        if talk.verbose || report.asked.total() > 0 {
-            print_columns(&report);
-        }
-        print(&report, &session.spec, seconds);
+    if talk.json || began {
+        show(&report, &session.spec, seconds, talk);
     }
     Ok(exit)
 }
 
+/// Prints what a run did.
+pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
+    if talk.json {
+        print_json(report, seconds);
+    } else if !talk.quiet {
+        if talk.verbose || report.asked.total() > 0 {
+            print_columns(report);
+        }
+        print(report, spec, seconds);
+    }
+}
+
+/// Prints the files that somebody else is to send.
+fn print_written(written: &[Written], priced: bool, talk: Talk) {
+    for file in written {
+        let path = file.path.display();
+        if talk.json {
+            let line = json!({
+                "event": "written", "file": file.path, "requests": file.requests,
+                "most_tokens": file.most.tokens, "most_usd": priced.then_some(file.most.usd),
+            });
+            anstream::println!("{line}");
+        } else {
+            anstream::println!("written    {path}: {} requests", thousands(file.requests));
+        }
+    }
+    if talk.json || talk.quiet {
+        return;
+    }
+    if written.is_empty() {
+        anstream::eprintln!("nothing is missing, so nothing was written");
+        return;
+    }
+    let most: f64 = written.iter().map(|w| w.most.usd).sum();
+    if priced {
+        anstream::println!(
+            "price      ${most:.4} at most; `hqdl plan --batch` says what is likely"
+        );
+    }
+    anstream::eprintln!(
+        "run them as batches of /v1/chat/completions, then `hqdl import SPEC OUTPUT...`"
+    );
+}
+
 /// What ended the run before its end, or kept it from publishing.
-fn failure(report: &mut Report) -> Option<Failure> {
+pub fn failure(report: &mut Report) -> Option<Failure> {
     if let Some(failed) = report.failed.take() {
         return Some(failed.into());
     }
@@ -111,7 +169,7 @@ fn failure(report: &mut Report) -> Option<Failure> {
     Some(Failure::Message { message, hint, exit })
 }
 
-fn exit_of(report: &Report) -> u8 {
+pub fn exit_of(report: &Report) -> u8 {
     let complete = report.cells.without_value() == 0
         && report.unasked == 0
         && report.asked.get(State::Error) == 0;

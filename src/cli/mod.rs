@@ -5,6 +5,7 @@ mod cache;
 mod check;
 mod explain;
 mod failure;
+mod import;
 mod init;
 mod input;
 mod interrupt;
@@ -68,6 +69,8 @@ enum Command {
     Plan(plan::Options),
     /// Ask for the missing cells and publish the expanded tables.
     Materialize(materialize::Options),
+    /// Take in the answers of batches that were run elsewhere, and publish them.
+    Import(import::Options),
     /// Run a query; ask the model what its calls lack, once.
     Query(query::Options),
     /// Print how a query would be run: routes, SQL, demand, price; ask nothing.
@@ -86,7 +89,7 @@ enum Command {
 }
 
 /// Flags of every command that has a model; they win over the spec.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 struct ModelFlags {
     /// The database to expand.
     #[arg(long, value_name = "PATH")]
@@ -117,7 +120,7 @@ struct ModelFlags {
 }
 
 /// Where facts are kept.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 struct CacheFlags {
     /// The directory of the facts [default: the user's data directory].
     #[arg(long, global = true, value_name = "DIR", env = "HQDL_CACHE")]
@@ -146,6 +149,7 @@ pub fn main() -> ExitCode {
         Command::Check(options) => check::run(&options, cli.talk),
         Command::Plan(options) => plan::run(&options, cli.talk),
         Command::Materialize(options) => materialize::run(&options, cli.talk),
+        Command::Import(options) => import::run(&options, cli.talk),
         Command::Query(options) => query::run(&options, cli.talk),
         Command::Explain(options) => explain::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),

@@ -9,7 +9,7 @@ use super::failure::Failure;
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, Talk, progress, session};
 use crate::facts::Reason;
-use crate::materialize::Work;
+use crate::materialize::{Way, Work};
 use crate::model;
 use crate::plan::{Plan, Room};
 
@@ -19,6 +19,9 @@ pub struct Options {
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
+    /// What it takes through the Batch API.
+    #[arg(long)]
+    batch: bool,
     /// USD that the run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
@@ -32,7 +35,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let facts = session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()))?;
     let model = model::for_planning(&session.spec)?;
     let selection = options.select.selection();
-    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?;
+    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
+        .by(if options.batch { Way::Batch } else { Way::Live })?;
     let (plan, remarks) = work.plan()?;
     if !talk.quiet {
         remarks.iter().for_each(|r| anstream::eprintln!("note: {r}"));
@@ -40,12 +44,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if talk.json {
         anstream::println!("{}", plan.to_json());
     } else {
-        print(&plan, &session.spec.model.name);
+        print(&plan, &session.spec.model.name, options.batch);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(plan: &Plan, model: &str) {
+fn print(plan: &Plan, model: &str, batch: bool) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["expansion", "column", "known", "to ask", "why"]);
@@ -104,5 +108,6 @@ fn print(plan: &Plan, model: &str) {
         let enough = || "enough, even for the most".to_owned();
         anstream::println!("budget    {}", plan.warning().unwrap_or_else(enough));
     }
-    anstream::println!("time      about {}", progress::duration(plan.seconds));
+    let about = if batch { "within" } else { "about" };
+    anstream::println!("time      {about} {}", progress::duration(plan.seconds));
 }

@@ -1,6 +1,7 @@
 //! What a running command says on stderr: a bar on a terminal, plain lines
 //! elsewhere, JSON events on stdout with `--json`.
 
+use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +31,8 @@ struct State {
     total: u64,
     done: u64,
     failed: u64,
+    /// What was last said of each batch.
+    polled: HashMap<String, String>,
 }
 
 impl Progress {
@@ -45,8 +48,14 @@ impl Progress {
             bar.set_style(style);
         }
         let now = Instant::now();
-        let state =
-            Arc::new(Mutex::new(State { began: now, said: now, total: 0, done: 0, failed: 0 }));
+        let state = Arc::new(Mutex::new(State {
+            began: now,
+            said: now,
+            total: 0,
+            done: 0,
+            failed: 0,
+            polled: HashMap::new(),
+        }));
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
         let listener: Listener = Arc::new(move |event: &Event| {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,13 +73,13 @@ impl Progress {
             Event::Begin { expansion, cells } if shown => {
                 anstream::eprintln!("asking for {} values ({expansion})", thousands(*cells));
             }
-            Event::Failed(message) => {
-                if !talk.quiet && failed.fetch_add(1, Ordering::Relaxed) < FAILURES_TOLD {
-                    anstream::eprintln!("a request failed: {message}");
-                }
+            Event::Failed(message)
+                if !talk.quiet && failed.fetch_add(1, Ordering::Relaxed) < FAILURES_TOLD =>
+            {
+                anstream::eprintln!("a request failed: {message}");
             }
             Event::Warning(message) if !talk.quiet => anstream::eprintln!("note: {message}"),
-            Event::Begin { .. } | Event::Kept { .. } | Event::Warning(_) => {}
+            _ => {}
         })
     }
 
@@ -123,6 +132,44 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
                 anstream::eprintln!("{}/{} cells, {}", state.done, state.total, used(usage));
             }
         }
+        Event::Submitted { batch, requests } => {
+            let text = format!("{batch}: submitted, {} requests", thousands(*requests));
+            let json = json!({ "event": "submitted", "batch": batch, "requests": requests });
+            tell(talk, bar, &json, &text);
+        }
+        Event::Polled { batch, status, completed, failed, requests } => {
+            let text = format!(
+                "{batch}: {status}, {} of {} requests answered{}",
+                thousands(*completed),
+                thousands(*requests),
+                if *failed > 0 {
+                    format!(", {} failed", thousands(*failed))
+                } else {
+                    String::new()
+                }
+            );
+            let json = json!({
+                "event": "polled", "batch": batch, "status": status, "completed": completed,
+                "failed": failed, "requests": requests,
+            });
+            // A day of looking is many lines; what is said again is not said.
+            if talk.json || state.polled.get(batch) != Some(&text) {
+                tell(talk, bar, &json, &text);
+                state.polled.insert(batch.clone(), text);
+            }
+        }
+        Event::Collected { batch, status, answered, failed } => {
+            let text = format!(
+                "{batch}: collected, {} answered, {} not",
+                thousands(*answered),
+                thousands(*failed)
+            );
+            let json = json!({
+                "event": "collected", "batch": batch, "status": status, "answered": answered,
+                "failed": failed,
+            });
+            tell(talk, bar, &json, &text);
+        }
         // The first few say what is wrong; the rest would say it again.
         Event::Failed(message) => {
             state.failed += 1;
@@ -140,6 +187,15 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
                 bar.suspend(|| anstream::eprintln!("note: {message}"));
             }
         }
+    }
+}
+
+/// Says a line, as this process is to talk.
+fn tell(talk: Talk, bar: &ProgressBar, json: &serde_json::Value, text: &str) {
+    if talk.json {
+        anstream::println!("{json}");
+    } else if !talk.quiet {
+        bar.suspend(|| anstream::eprintln!("{text}"));
     }
 }
 

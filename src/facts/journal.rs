@@ -10,7 +10,7 @@ use super::index::Fact;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Fingerprint, ListHash, Meaning};
 use crate::store::{self, migrate, now};
-use crate::usage::Spent;
+use crate::usage::{Doubt, Spent};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,36 +109,50 @@ impl Journal {
     }
 
     /// Goes on with the last run of a spec when that one never ended (it was
-    /// killed), else begins one; with what it has spent.
+    /// killed, or has batches under way), else begins one; with what was in
+    /// flight when any run was killed.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Spent), FactsError> {
+    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError> {
+        let left = self.take_stock()?;
         match self.unfinished(spec)? {
-            Some(unfinished) => Ok(unfinished),
-            None => Ok((self.begin(command, spec)?, Spent::default())),
+            Some(unfinished) => Ok((unfinished, left)),
+            None => Ok((self.begin(command, spec)?, left)),
         }
     }
 
-    /// The last run of a spec when that one never ended, with what it has
-    /// spent, and what it may have spent without an answer.
+    /// The last run of a spec when that one never ended.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn unfinished(&self, spec: &str) -> Result<Option<(i64, Spent)>, FactsError> {
+    pub fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT r.id,
-                   (SELECT total(cost_usd) FROM completion WHERE run = r.id)
-                     + (SELECT total(cost_usd) FROM reservation WHERE run = r.id),
-                   (SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM completion WHERE run = r.id)
-                     + (SELECT coalesce(sum(tokens), 0) FROM reservation WHERE run = r.id)
-                 FROM run AS r
-                 WHERE r.id = (SELECT max(id) FROM run WHERE spec = ?1) AND r.ended_at IS NULL",
+                "SELECT id FROM run WHERE id = (SELECT max(id) FROM run WHERE spec = ?1) AND ended_at IS NULL",
                 [spec],
-                |r| Ok((r.get(0)?, Spent { usd: r.get(1)?, tokens: r.get(2)? })),
+                |r| r.get(0),
             )
             .optional()
+        })
+    }
+
+    /// What a run has spent, and what it may have spent without an answer. What
+    /// its batches under way may cost is not in it ([`Journal::reserved`]).
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn spent(&self, run: i64) -> Result<Spent, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
+                   SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
+                   FROM completion WHERE run = ?1
+                   UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
+                 )",
+                [run],
+                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
+            )
         })
     }
 
@@ -170,9 +184,8 @@ impl Journal {
             Outcome::Interrupted => "interrupted",
             Outcome::Stopped => "stopped",
         };
+        self.forget_unsent_notes(run)?;
         self.run(|c| {
-            // What was noted and, since the run was to end, never sent.
-            c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run])?;
             c.execute(
                 "UPDATE run SET ended_at = ?2, outcome = ?3 WHERE id = ?1",
                 params![run, now(), outcome],
@@ -278,7 +291,10 @@ impl Journal {
     }
 
     /// Which journal this is.
-    pub(super) fn id(&self) -> Result<String, FactsError> {
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn id(&self) -> Result<String, FactsError> {
         self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
     }
 

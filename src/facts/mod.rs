@@ -15,6 +15,8 @@
 pub mod index;
 pub mod journal;
 pub mod lookup;
+pub mod parcels;
+pub mod requests;
 mod reservations;
 pub mod rounds;
 pub mod transfer;
@@ -28,6 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use index::{Fact, Index, Record};
 pub use journal::{Completion, Journal, Outcome};
 pub use lookup::{Found, Reason, Wanted};
+pub use parcels::{Packed, Parcel, Stage};
+pub use requests::{Known, Request};
 pub use writer::{Batch, Writer};
 
 /// Why facts cannot be read or kept.

@@ -32,6 +32,18 @@ impl Journal {
         update.execute([reservation]).map(|_| ())
     }
 
+    /// Takes out what a run noted and never sent, since it was to end: nothing of
+    /// it is in flight any more.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn forget_unsent_notes(&self, run: i64) -> Result<(), FactsError> {
+        self.connection()
+            .execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run])
+            .map(drop)
+            .map_err(|e| self.error(&e))
+    }
+
     /// What was in flight when a process was killed; from now on it is in doubt.
     /// Only one process uses a journal, so before a run begins nothing else is
     /// in flight.

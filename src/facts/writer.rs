@@ -27,6 +27,9 @@ pub struct Batch {
     pub facts: Vec<(Entity, Vec<Fact>)>,
     /// What was reserved for the request, if it was noted; settled by this.
     pub settles: Option<i64>,
+    /// The request of a parcel that this answers: settled in the same
+    /// transaction, so that no answer is ever taken twice.
+    pub answers: Option<i64>,
 }
 
 type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
@@ -196,6 +199,9 @@ pub(super) fn keep(
         let completion = journal.insert_completion(&batch.completion).map_err(error)?;
         if let Some(reservation) = batch.settles {
             journal.release(reservation).map_err(error)?;
+        }
+        if let Some(request) = batch.answers {
+            super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
         }
         for (entity, mut of_entity) in batch.facts {
             for fact in &mut of_entity {

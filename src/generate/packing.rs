@@ -98,6 +98,6 @@ pub(super) fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> 
 }
 
 /// A batch that was too long, in two; that is no attempt at its rows.
-pub(super) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+pub(crate) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
     smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
 }

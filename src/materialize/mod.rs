@@ -7,27 +7,33 @@
 
 mod digest;
 mod fill;
+mod parcels;
 mod report;
+mod room;
 mod rounds;
+mod run;
 mod shots;
 mod survey;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use tracing::info;
 
 use self::digest::Digest;
+pub use self::parcels::{Imported, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
+pub use self::run::Way;
 use self::survey::{Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::{Model, SetupError};
 use crate::overrides::{Overrides, OverridesError};
-use crate::plan::{ColumnPlan, Plan, Room};
+use crate::plan::Plan;
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
@@ -59,6 +65,9 @@ pub enum MaterializeError {
     /// `--where` does not work over the sources.
     #[error("--where: {0}")]
     Where(String),
+    /// The model takes no batches.
+    #[error("recordings take no batches")]
+    NoBatches,
     /// The runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -92,6 +101,9 @@ pub struct Work<'w> {
     /// What is asked again.
     rounds: Vec<Round>,
     overrides: Overrides,
+    way: Way,
+    /// Whether any batch at all is under way.
+    parcels: Cell<bool>,
 }
 
 impl<'w> Work<'w> {
@@ -134,7 +146,31 @@ impl<'w> Work<'w> {
         drop(journal);
         let overrides = Overrides::read(spec)?;
         let spec = shots::with_overrides(spec, database, &overrides)?;
-        Ok(Self { spec, database, facts, model, selection, columns, wanted, rounds, overrides })
+        Ok(Self {
+            spec,
+            database,
+            facts,
+            model,
+            selection,
+            columns,
+            wanted,
+            rounds,
+            overrides,
+            way: Way::Live,
+            parcels: Cell::new(false),
+        })
+    }
+
+    /// Asks in some way; request by request when nothing is said.
+    ///
+    /// # Errors
+    /// [`MaterializeError::NoBatches`] when the model cannot be asked that way.
+    pub fn by(mut self, way: Way) -> Result<Self, MaterializeError> {
+        if way == Way::Batch && self.spec.model.provider == Provider::Replay {
+            return Err(MaterializeError::NoBatches);
+        }
+        self.way = way;
+        Ok(self)
     }
 
     /// The name that facts of this run's model are kept under.
@@ -165,6 +201,13 @@ impl<'w> Work<'w> {
             if let Some(target) = &target {
                 survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
             }
+            if survey.under_way() > 0 {
+                warnings.push(format!(
+                    "{}: {} cells are asked for by batches under way and are not counted",
+                    expansion.name,
+                    survey.under_way()
+                ));
+            }
             plan.expansions.push(survey.plan.clone());
             surveys.push(survey);
         }
@@ -172,37 +215,6 @@ impl<'w> Work<'w> {
         warnings.extend(self.overrides.warnings.iter().cloned());
         self.price(&mut plan)?;
         Ok((plan, warnings))
-    }
-
-    /// Puts a price and a time on a plan, and the budget beside it.
-    fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
-        let instant = self.spec.model.provider == Provider::Replay;
-        plan.price(self.spec.model.price.as_ref(), &self.spec.limits, instant);
-        plan.room = self.room()?;
-        Ok(())
-    }
-
-    /// Says so when a budget will not do, before anything is asked.
-    fn warn_of_budget(
-        &self,
-        surveys: Vec<Survey<'w>>,
-        listener: &Listener,
-    ) -> Result<Vec<Survey<'w>>, MaterializeError> {
-        if self.room()? == Room::default() {
-            return Ok(surveys);
-        }
-        let tokenizer = Tokenizer::of(&self.spec.model.name);
-        let metered =
-            |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, Some(tokenizer));
-        let surveys: Vec<Survey<'w>> =
-            surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
-        let expansions = surveys.iter().map(|s| s.plan.clone()).collect();
-        let mut plan = Plan { expansions, counted: tokenizer.is_exact(), ..Plan::default() };
-        self.price(&mut plan)?;
-        if let Some(warning) = plan.warning() {
-            listener(&Event::Warning(warning));
-        }
-        Ok(surveys)
     }
 
     /// Materializes the spec: asks for what is missing, keeps it, publishes.
@@ -222,6 +234,7 @@ impl<'w> Work<'w> {
             target: self.spec.target().clone(),
             ..Report::of(&self.spec)
         };
+        let mut run = self.recover(command, listener, interrupt, &mut report)?;
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, None)?;
@@ -231,37 +244,57 @@ impl<'w> Work<'w> {
             report.reused += survey.known;
             surveys.push(survey);
         }
+        let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
+        if under_way > 0 && self.way == Way::Live {
+            listener(&Event::Warning(format!(
+                "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
+            )));
+        }
         let said = self.rounds_gone_on_with(&surveys);
         for said in said.iter().chain(&self.overrides.warnings) {
             listener(&Event::Warning(said.clone()));
         }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
-        let missing: u64 =
-            surveys.iter().map(|s| s.plan.columns.iter().map(ColumnPlan::cells).sum::<u64>()).sum();
-        if missing == 0 {
+        let missing: u64 = surveys.iter().map(Survey::missing).sum();
+        let ask = report.stopped.is_none()
+            && match self.way {
+                Way::Live => missing > 0,
+                Way::Batch => missing > 0 || under_way > 0,
+                Way::Kept => false,
+            };
+        if !ask && missing == 0 {
             self.end_rounds(&surveys, &report)?;
         }
-        if missing == 0
-            && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys))
-        {
+        if !ask && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys)) {
             report.as_surveyed(&surveys);
+            self.end(run, &mut report);
             return Ok(report);
         }
         // Before anything is paid for.
         target.try_writing()?;
-        if missing > 0 {
+        if ask {
             surveys = self.warn_of_budget(surveys, listener)?;
             self.begin_rounds(&surveys)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
-            self.fill(&surveys, command, listener, interrupt, &mut report)?;
+            let run = match &mut run {
+                Some(run) => run,
+                None => run.insert(self.start(command, listener)?),
+            };
+            match self.way {
+                Way::Batch => self.send(run, &surveys, interrupt, &mut report),
+                _ => self.fill(run, &surveys, interrupt, &mut report),
+            }
             if let Err(error) = self.end_rounds(&surveys, &report) {
                 report.failed.get_or_insert(error.into());
             }
         }
+        self.end(run, &mut report);
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.
-        let nothing = missing > 0 && report.asked.total() == report.asked.get(State::Error);
+        let nothing = missing > 0
+            && self.way != Way::Kept
+            && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
             report.as_surveyed(&surveys);
@@ -331,7 +364,7 @@ impl<'w> Work<'w> {
                     let record = self.look_up(n, key, &mut digest)?;
                     // The first spelling counts the entity's cells; each shows its own.
                     let columns = if key.first { &key.entity_columns } else { &key.columns };
-                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0).looked;
+                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
                     let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
                     for (column, looked) in &looked {
                         let cell = looked.shown();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::MaterializeError;
 use super::survey::Survey;
 use crate::cell::{State, Tally};
+use crate::dispatch::form::ColumnUsed;
 use crate::generate::Stopped;
 use crate::spec::Spec;
 use crate::usage::{ColumnUsage, Doubt, Usage};
@@ -54,6 +55,9 @@ pub struct ColumnReport {
     pub unasked: u64,
     /// What this run asked for it and used.
     pub usage: ColumnUsage,
+    /// Cells that came since the survey, by how they ended: not those of batches
+    /// that earlier runs left.
+    pub(super) asked: Tally,
 }
 
 impl Report {
@@ -89,16 +93,36 @@ impl Report {
         }
     }
 
+    /// Counts what columns used, those that still are.
+    pub fn used(&mut self, used: &[ColumnUsed]) {
+        for (expansion, name, used) in used {
+            self.column(expansion, name).into_iter().for_each(|c| c.usage.merge(used));
+        }
+    }
+
+    /// Counts what columns used since the survey.
+    pub(super) fn asked(&mut self, asked: &[ColumnUsed]) {
+        self.used(asked);
+        for (expansion, name, used) in asked {
+            self.column(expansion, name).into_iter().for_each(|c| c.asked.merge(&used.cells));
+        }
+    }
+
+    fn column(&mut self, expansion: &str, name: &str) -> Option<&mut ColumnReport> {
+        let mut columns = self.columns.iter_mut().flatten();
+        columns.find(|c| c.expansion == expansion && c.column == name)
+    }
+
     /// Counts all cells as surveys found them, and what this run was told since,
     /// for tables that stay as they are.
     pub(super) fn as_surveyed(&mut self, surveys: &[Survey<'_>]) {
         for (survey, columns) in surveys.iter().zip(&mut self.columns) {
             let found = survey.cells.iter().zip(&survey.unasked).zip(&survey.plan.columns);
             for (((cells, unasked), plan), column) in found.zip(columns) {
-                let asked = column.usage.cells;
+                let asked = column.asked;
                 column.cells.merge(cells);
                 column.cells.merge(&asked);
-                column.unasked += unasked + plan.cells().saturating_sub(asked.total());
+                column.unasked += (unasked + plan.cells()).saturating_sub(asked.total());
                 self.cells.merge(&column.cells);
                 self.unasked += column.unasked;
             }

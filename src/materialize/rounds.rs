@@ -3,10 +3,11 @@
 //! the command begins anew.
 
 use super::survey::Survey;
-use super::{Report, Selection, Work};
+use super::{Report, Selection, Way, Work};
 use crate::cell::State;
 use crate::facts::rounds::{Kind, Open, Subject};
 use crate::facts::{FactsError, Journal, Reason, Wanted};
+use crate::plan::ColumnPlan;
 use crate::spec::Spec;
 
 /// A round of asking again for one column.
@@ -69,12 +70,17 @@ impl Round {
             Kind::Retry => Reason::Retried,
         };
         let asked = survey.plan.columns.get(self.column).and_then(|c| c.missing.get(&reason));
-        asked.copied().unwrap_or(0) + self.unasked(survey)
+        asked.copied().unwrap_or(0) + self.unasked(survey) + self.under_way(survey)
     }
 
     /// Cells that it leaves to a later run.
     fn unasked(&self, survey: &Survey<'_>) -> u64 {
         survey.unasked_again.get(self.column).copied().unwrap_or(0)
+    }
+
+    /// Cells of it that batches under way ask for.
+    fn under_way(&self, survey: &Survey<'_>) -> u64 {
+        survey.under_way_again.get(self.column).copied().unwrap_or(0)
     }
 }
 
@@ -115,11 +121,17 @@ impl Work<'_> {
         }
         let journal = self.facts.journal();
         for round in &self.rounds {
-            let unasked = surveys.get(round.expansion).map_or(0, |s| round.unasked(s));
-            let errors =
-                report.columns[round.expansion][round.column].usage.cells.get(State::Error);
-            if unasked == 0
-                && errors == 0
+            let Some(survey) = surveys.get(round.expansion) else { continue };
+            let asked = &report.columns[round.expansion][round.column].asked;
+            let under_way = round.under_way(survey) > 0 && journal.any_under_way()?;
+            // What a cancelled batch did not answer is left.
+            let wanted = survey.plan.columns.get(round.column).map_or(0, ColumnPlan::cells)
+                + survey.under_way.get(round.column).copied().unwrap_or(0);
+            let left = self.way == Way::Batch && asked.total() < wanted;
+            if round.unasked(survey) == 0
+                && !under_way
+                && !left
+                && asked.get(State::Error) == 0
                 && let Some(open) = journal.open_round(&round.subject)?
             {
                 journal.end_round(open.id)?;

@@ -26,7 +26,24 @@ pub(super) struct Survey<'db> {
     /// Those of them that `--limit` leaves to a later run to ask again, for each
     /// column.
     pub(super) unasked_again: Vec<u64>,
+    /// Those of them that a batch under way asks for, and nobody else therefore,
+    /// for each column.
+    pub(super) under_way: Vec<u64>,
+    /// And those of these that are asked again.
+    pub(super) under_way_again: Vec<u64>,
     pub(super) digest: Digest,
+}
+
+impl Survey<'_> {
+    /// Cells that are to be asked for.
+    pub(super) fn missing(&self) -> u64 {
+        self.plan.columns.iter().map(ColumnPlan::cells).sum()
+    }
+
+    /// Cells that a batch under way asks for.
+    pub(super) fn under_way(&self) -> u64 {
+        self.under_way.iter().sum()
+    }
 }
 
 impl<'w> Work<'w> {
@@ -66,15 +83,17 @@ impl<'w> Work<'w> {
         let columns = expansion.columns.len();
         let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
         let mut unasked_again = vec![0; columns];
+        let (mut under_way, mut under_way_again) = (vec![0; columns], vec![0; columns]);
         let (mut known, mut asked_keys) = (0, 0);
+        self.look_for_parcels()?;
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
             if !key.first {
                 return Ok(());
             }
             plan.keys += 1;
-            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys);
-            asked_keys += u64::from(!open.ask.is_empty());
+            let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
+            asked_keys += u64::from(open.counts());
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
                 match looked {
@@ -97,7 +116,12 @@ impl<'w> Work<'w> {
                     Looked::Fact(Found::Missing(reason, _)) => {
                         unasked[column] += 1;
                         let again = matches!(reason, Reason::Refreshed | Reason::Retried);
-                        unasked_again[column] += u64::from(again && key.wanted);
+                        if open.under_way.contains(&column) {
+                            under_way[column] += 1;
+                            under_way_again[column] += u64::from(again);
+                        } else {
+                            unasked_again[column] += u64::from(again && key.wanted);
+                        }
                     }
                 }
             }
@@ -116,7 +140,17 @@ impl<'w> Work<'w> {
             batcher.finish().iter().for_each(|cut| meter.count(cut));
             meter.finish(&mut plan);
         }
-        Ok(Survey { keys, plan, cells, known, unasked, unasked_again, digest })
+        Ok(Survey {
+            keys,
+            plan,
+            cells,
+            known,
+            unasked,
+            unasked_again,
+            under_way,
+            under_way_again,
+            digest,
+        })
     }
 
     /// The facts about a key's entity, summed up in the digest with all else
@@ -142,7 +176,7 @@ impl<'w> Work<'w> {
         columns: &[bool],
         record: Option<&'r Record>,
         asked_keys: u64,
-    ) -> Open<'r> {
+    ) -> Result<Open<'r>, FactsError> {
         let wanted = &self.wanted[n];
         let look = |c: usize| match self.overrides.get(n, &key.entity, c) {
             Some(word) => Looked::Overridden(word),
@@ -155,15 +189,27 @@ impl<'w> Work<'w> {
             .map(|(c, _)| (c, look(c)))
             .collect();
         let within = key.wanted && self.selection.limit.is_none_or(|limit| asked_keys < limit);
-        let ask = looked
+        let mut ask: Vec<usize> = looked
             .iter()
             .filter(|(c, f)| {
                 within && self.columns[n][*c] && matches!(f, Looked::Fact(Found::Missing(..)))
             })
             .map(|(c, _)| *c)
             .collect();
+        let mut under_way = Vec::new();
+        if self.parcels.get() && !ask.is_empty() {
+            let asked = self.facts.journal().under_way(&key.entity, wanted.model)?;
+            let of_batch = |c: &usize| wanted.meaning(*c).is_some_and(|m| asked.contains(&m));
+            (under_way, ask) = ask.into_iter().partition(of_batch);
+        }
         let whole = looked.iter().map(|(c, _)| *c).collect();
-        Open { looked, ask, whole }
+        Ok(Open { looked, ask, whole, under_way })
+    }
+
+    /// Notes whether any cell may be asked for by a batch that is under way.
+    pub(super) fn look_for_parcels(&self) -> Result<(), FactsError> {
+        self.parcels.set(self.facts.journal().any_under_way()?);
+        Ok(())
     }
 
     /// The columns that a prompt will name.
@@ -177,6 +223,16 @@ pub(super) struct Open<'r> {
     pub(super) looked: Vec<(usize, Looked<'r>)>,
     pub(super) ask: Vec<usize>,
     pub(super) whole: Vec<usize>,
+    /// What would be asked for, were it not asked for by a batch.
+    pub(super) under_way: Vec<usize>,
+}
+
+impl Open<'_> {
+    /// Whether its key counts towards `--limit`: what a batch asks for counts,
+    /// so that the same command again waits and asks for nothing more.
+    pub(super) fn counts(&self) -> bool {
+        !self.ask.is_empty() || !self.under_way.is_empty()
+    }
 }
 
 /// What is known of a cell: a person's word, or what the facts say.

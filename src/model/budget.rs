@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tracing::debug;
 
+use crate::facts::{FactsError, Journal};
+use crate::spec::Limits;
 use crate::usage::{Doubt, Spent};
 
 /// What may be spent; `None` is no cap.
@@ -17,6 +19,33 @@ pub struct Caps {
     pub usd: Option<f64>,
     /// Tokens, input and output.
     pub tokens: Option<u64>,
+}
+
+/// What a run may spend (`None` is one that has yet to begin), and what of it is
+/// gone: spent, maybe spent without an answer, or held back for the worst case
+/// of requests under way in batches. What is gone today counts against the
+/// budget of the day.
+///
+/// # Errors
+/// [`FactsError`] when the journal cannot be read.
+pub fn allowance(
+    journal: &Journal,
+    limits: &Limits,
+    run: Option<i64>,
+) -> Result<(Caps, Spent), FactsError> {
+    let mut gone = Spent::default();
+    if let Some(run) = run {
+        let (spent, held) = (journal.spent(run)?, journal.reserved(run)?);
+        gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
+    }
+    let mut usd = limits.budget_usd;
+    if let Some(of_day) = limits.budget_usd_per_day {
+        let today = journal.spent_today()? + journal.reserved_today()?.usd;
+        // What this run may still spend today, on top of what it has spent.
+        let left = (of_day - today).max(0.0) + gone.usd;
+        usd = Some(usd.map_or(left, |usd| usd.min(left)));
+    }
+    Ok((Caps { usd, tokens: limits.budget_tokens }, gone))
 }
 
 /// The budget is used up.
@@ -86,6 +115,15 @@ impl Budget {
             state: Mutex::new(State { spent, ..State::default() }),
             settled: Notify::new(),
         }
+    }
+
+    /// The budget of a run that begins, or is gone on with.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the journal cannot be read.
+    pub fn of_run(journal: &Journal, limits: &Limits, run: i64) -> Result<Self, FactsError> {
+        let (caps, gone) = allowance(journal, limits, Some(run))?;
+        Ok(Self::new(caps, gone))
     }
 
     /// Whether anything is capped.

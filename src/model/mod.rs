@@ -1,6 +1,7 @@
 //! Who is asked: the trait [`Model`], an OpenAI-compatible endpoint, and
 //! recordings that answer offline. All answers take the same way from here.
 
+pub mod batch;
 pub mod budget;
 pub mod limits;
 pub mod openai;
@@ -147,6 +148,11 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Where it takes batches, when it does.
+    fn batches(&self) -> Option<&openai::Endpoint> {
+        None
+    }
+
     /// Whether its answers are paid for when they are asked: not those of
     /// recordings.
     fn bills(&self) -> bool {
@@ -172,6 +178,15 @@ pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
         }
         Provider::Replay => recordings(spec),
     }
+}
+
+/// The endpoint that the settings name, to write requests for and not to send
+/// any: its key is not needed.
+///
+/// # Errors
+/// [`SetupError::Client`].
+pub fn for_files(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
+    Ok(Arc::new(openai::Endpoint::without_a_key(&spec.model)?))
 }
 
 fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
@@ -208,6 +223,54 @@ impl Model for Planned {
 
     fn ask<'a>(&'a self, _: &'a Prompt) -> Asking<'a> {
         Box::pin(std::future::ready(Err(ModelError::NoAnswer("a plan asks nothing".to_owned()))))
+    }
+}
+
+/// Tries again what failed in a way that may pass, with exponential pauses and
+/// full jitter, or as long as the endpoint says.
+async fn persistently<T, E: Trouble, F>(attempt: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let pauses = ExponentialBuilder::default()
+        .with_min_delay(FIRST_PAUSE)
+        .with_max_delay(LONGEST_PAUSE)
+        .with_max_times(TRIES - 1)
+        .with_total_delay(Some(PATIENCE));
+    attempt
+        .retry(pauses)
+        .when(|e| matches!(e.model_error(), Some(ModelError::Passing { .. })))
+        .adjust(|error, pause| {
+            let chance = fastrand::f64();
+            match error.model_error() {
+                Some(ModelError::Passing { wait: Some(wait), .. }) => {
+                    pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
+                }
+                _ => pause.map(|p| p.mul_f64(chance)),
+            }
+        })
+        .notify(|error, pause| debug!(%error, ?pause, "will be tried again"))
+        .await
+}
+
+/// What may have gone wrong with the endpoint, or else.
+trait Trouble: std::fmt::Display {
+    /// What the endpoint did, when it was that.
+    fn model_error(&self) -> Option<&ModelError>;
+}
+
+impl Trouble for ModelError {
+    fn model_error(&self) -> Option<&ModelError> {
+        Some(self)
+    }
+}
+
+impl Trouble for Undone {
+    fn model_error(&self) -> Option<&ModelError> {
+        match self {
+            Self::Model(error) => Some(error),
+            Self::Facts(_) => None,
+        }
     }
 }
 
@@ -267,25 +330,7 @@ impl Errand<'_> {
     /// # Errors
     /// The last trouble there was.
     pub async fn run(&self) -> Result<(Reply, Option<i64>), Undone> {
-        let pauses = ExponentialBuilder::default()
-            .with_min_delay(FIRST_PAUSE)
-            .with_max_delay(LONGEST_PAUSE)
-            .with_max_times(TRIES - 1)
-            .with_total_delay(Some(PATIENCE));
-        (|| self.once())
-            .retry(pauses)
-            .when(|e| matches!(e, Undone::Model(ModelError::Passing { .. })))
-            .adjust(|error, pause| {
-                let chance = fastrand::f64();
-                match error {
-                    Undone::Model(ModelError::Passing { wait: Some(wait), .. }) => {
-                        pause.map(|_| (*wait).min(LONGEST_WAIT) + FIRST_PAUSE.mul_f64(chance))
-                    }
-                    _ => pause.map(|p| p.mul_f64(chance)),
-                }
-            })
-            .notify(|error, pause| debug!(%error, ?pause, "will be tried again"))
-            .await
+        persistently(|| self.once()).await
     }
 
     async fn once(&self) -> Result<(Reply, Option<i64>), Undone> {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use async_openai::config::OpenAIConfig;
+use async_openai::config::{Config, OpenAIConfig};
 use async_openai::error::OpenAIError;
 use async_openai::middleware::HttpRequestFactory;
 use secrecy::{ExposeSecret, SecretString};
@@ -40,6 +40,9 @@ const SHOWN: usize = 400;
 /// An OpenAI-compatible endpoint and the model asked there.
 pub struct Endpoint {
     client: async_openai::Client<OpenAIConfig>,
+    /// For what is no chat: files and batches.
+    pub(super) http: reqwest::Client,
+    pub(super) base: String,
     limiter: Arc<Limiter>,
     model: String,
     temperature: Option<f64>,
@@ -73,7 +76,25 @@ impl Endpoint {
                 _ => return Err(SetupError::NoKey(name.to_owned())),
             },
         };
+        Self::with_key(settings, key, limiter)
+    }
+
+    /// The same endpoint for requests that somebody else sends.
+    ///
+    /// # Errors
+    /// [`SetupError::Client`].
+    pub fn without_a_key(settings: &ModelSettings) -> Result<Self, SetupError> {
+        Self::with_key(settings, SecretString::from(NO_KEY), Limiter::new(None, None))
+    }
+
+    fn with_key(
+        settings: &ModelSettings,
+        key: SecretString,
+        limiter: Limiter,
+    ) -> Result<Self, SetupError> {
         let limiter = Arc::new(limiter);
+        // The first endpoint of the process says it; who says it again is told no.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
@@ -84,9 +105,11 @@ impl Endpoint {
         let base = settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
         let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
         let client = async_openai::Client::with_config(config)
-            .with_http_service(Wire { http, limiter: Arc::clone(&limiter) });
+            .with_http_service(Wire { http: http.clone(), limiter: Arc::clone(&limiter) });
         Ok(Self {
             client,
+            http,
+            base: base.to_owned(),
             limiter,
             model: settings.name.clone(),
             temperature: settings.temperature,
@@ -99,7 +122,7 @@ impl Endpoint {
 
     /// An endpoint that does not take `response_format` is asked without: the
     /// prompt says the form, too, and answers are checked all the same.
-    fn without_schema(&self, prompt: &Prompt, error: ModelError) -> ModelError {
+    pub(super) fn without_schema(&self, prompt: &Prompt, error: ModelError) -> ModelError {
         let ModelError::Refused { status: 400 | 422, message } = &error else { return error };
         let about = ["response_format", "json_schema", "response format"]
             .iter()
@@ -113,7 +136,7 @@ impl Endpoint {
     }
 
     /// Endpoints say keys back in their errors; messages are shown and kept.
-    fn without_key(&self, mut error: ModelError) -> ModelError {
+    pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
         let key = self.key.expose_secret();
         if let ModelError::Refused { message, .. }
         | ModelError::Passing { message, .. }
@@ -126,7 +149,13 @@ impl Endpoint {
         error
     }
 
-    fn body(&self, prompt: &Prompt) -> Json {
+    /// The headers that every request carries.
+    pub(super) fn headers(&self) -> reqwest::header::HeaderMap {
+        self.client.config().headers()
+    }
+
+    /// What a chat request says.
+    pub(super) fn body(&self, prompt: &Prompt) -> Json {
         let mut body = json!({
             "model": self.model,
             "messages": [
@@ -153,6 +182,10 @@ impl Endpoint {
 impl Model for Endpoint {
     fn name(&self) -> &str {
         &self.model
+    }
+
+    fn batches(&self) -> Option<&Endpoint> {
+        Some(self)
     }
 
     fn bills(&self) -> bool {
@@ -222,7 +255,7 @@ pub fn read(json: &Json) -> Result<Reply, ModelError> {
 /// What the endpoint answered instead of a completion.
 #[derive(Debug, thiserror::Error)]
 #[error("{status}: {message}")]
-struct Failure {
+pub(super) struct Failure {
     status: u16,
     message: String,
     code: String,
@@ -262,22 +295,58 @@ impl tower::Service<HttpRequestFactory> for Wire {
             if response.status().is_success() {
                 return Ok(response);
             }
-            let status = response.status().as_u16();
-            let wait = retry_after(response.headers());
-            let body = response.text().await.unwrap_or_default();
-            let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
-            let text =
-                |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
-            let message =
-                text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-            let message = message.unwrap_or_else(|| shown(&body));
-            let code = text("/error/code").or_else(|| text("/error/type")).unwrap_or_default();
-            Err(OpenAIError::Boxed(Box::new(Failure { status, message, code, wait })))
+            Err(OpenAIError::Boxed(Box::new(Failure::read(response).await)))
         })
     }
 }
 
-fn error(error: OpenAIError) -> ModelError {
+impl Failure {
+    /// Reads a response that is no success.
+    pub(super) async fn read(response: reqwest::Response) -> Self {
+        let status = response.status().as_u16();
+        let wait = retry_after(response.headers());
+        let body = response.text().await.unwrap_or_default();
+        let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
+        Self { wait, ..Self::of(status, &json, &body) }
+    }
+
+    /// Reads the body of a response that is no success.
+    fn of(status: u16, json: &Json, body: &str) -> Self {
+        let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
+        let message =
+            text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
+        let message = message.unwrap_or_else(|| shown(body));
+        let code = text("/error/code").or_else(|| text("/error/type")).unwrap_or_default();
+        Self { status, message, code, wait: None }
+    }
+}
+
+/// Reads an output line of a batch: its `custom_id`, and the reply or why there
+/// is none. `None` when it is no such line.
+#[must_use]
+pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
+    let id = json.get("custom_id")?.as_str()?.to_owned();
+    let error = json.get("error").filter(|e| !e.is_null());
+    let body = json.pointer("/response/body").unwrap_or(&Json::Null);
+    let status = json.pointer("/response/status_code").and_then(Json::as_u64);
+    let reply = match (status, error) {
+        (Some(200), None) => read(body),
+        (Some(status), _) if !(200..300).contains(&status) => {
+            let status = u16::try_from(status).unwrap_or_default();
+            Err(failed(Failure::of(status, body, &body.to_string())))
+        }
+        (_, Some(error)) => {
+            let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
+            let message = format!("{}: {}", text("code"), text("message"));
+            // Never begun, so never billed.
+            Err(ModelError::Passing { message, wait: None, in_doubt: false })
+        }
+        _ => return None,
+    };
+    Some((id, reply))
+}
+
+pub(super) fn error(error: OpenAIError) -> ModelError {
     // Sent and not answered: it may have been billed.
     let passing = |message: String| ModelError::Passing { message, wait: None, in_doubt: true };
     match error {
@@ -302,7 +371,7 @@ fn error(error: OpenAIError) -> ModelError {
     }
 }
 
-fn failed(failure: Failure) -> ModelError {
+pub(super) fn failed(failure: Failure) -> ModelError {
     let Failure { status, message, code, wait } = failure;
     let too_long = code == "context_length_exceeded" || message.contains("maximum context length");
     match status {
@@ -329,7 +398,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(SHOWN).collect()
 }

@@ -56,6 +56,7 @@ mod question;
 use std::fmt::Write as _;
 use std::sync::{Arc, OnceLock};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 pub use completion::RowOutcome;
@@ -93,7 +94,7 @@ fn cell_output(column: &Column) -> u64 {
 }
 
 /// A row to be asked about: its key and its context, as the source spells them.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Values of the key columns, in the spec's order.
     pub key: Vec<Value>,

@@ -13,7 +13,7 @@ use crate::facts::journal::Outcome;
 use crate::facts::{Index, Writer};
 use crate::generate::{self, Context, Packing};
 use crate::model::Model;
-use crate::model::budget::{Budget, Caps};
+use crate::model::budget::Budget;
 use crate::plan::{Batcher, Cut};
 use crate::usage::{ColumnUsage, Usage};
 
@@ -42,18 +42,11 @@ impl<'r> Asker<'r> {
             .build()
             .map_err(QueryError::Runtime)?;
         let journal = request.facts.journal();
-        journal.take_stock()?;
         // The same query, killed and run again, goes on with its budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
-        let (run, spent) = journal.begin_or_go_on(request.command, &name)?;
-        let limits = &request.spec.limits;
-        let mut usd = limits.budget_usd;
-        if let Some(of_day) = limits.budget_usd_per_day {
-            let left = (of_day - journal.spent_today()?).max(0.0) + spent.usd;
-            usd = Some(usd.map_or(left, |usd| usd.min(left)));
-        }
+        let (run, _) = journal.begin_or_go_on(request.command, &name)?;
+        let budget = Arc::new(Budget::of_run(&journal, &request.spec.limits, run)?);
         drop(journal);
-        let budget = Arc::new(Budget::new(Caps { usd, tokens: limits.budget_tokens }, spent));
         let writer = Some(Arc::new(request.facts.writer()));
         let (usage, reached) = (Arc::default(), Arc::default());
         Ok(Self { request, model, runtime, run, budget, writer, usage, reached })

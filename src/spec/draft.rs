@@ -2,18 +2,25 @@
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use super::check::{Catalog, Check};
 use super::file::{self, Provider, SpecFile};
 use super::problem::{Problem, Problems, Severity};
+use super::secret::{is_key, without_keys};
 use super::shape::{self, Step, Tree};
-use super::{Limits, ModelSettings, Spec};
+use super::{BatchLimits, Limits, ModelSettings, Spec};
 
 /// The most tokens of an answer when the spec does not say: what every model
 /// in use allows.
 pub const MAX_OUTPUT_TOKENS: u32 = 4096;
 /// Requests in flight when neither the spec nor a flag says.
 pub const CONCURRENCY: u32 = 16;
+
+/// The most requests and bytes that `OpenAI` takes in one batch.
+const BATCH: (u32, u64) = (50_000, 200_000_000);
+/// The longest pause between two looks at a batch when the spec does not say.
+const BATCH_POLL: Duration = Duration::from_secs(60);
 
 /// Why a spec could not even be read.
 #[derive(Debug, thiserror::Error)]
@@ -280,6 +287,7 @@ impl Draft {
                 ("input", price.input),
                 ("output", price.output),
                 ("cached_input", price.cached_input.unwrap_or(0.0)),
+                ("batch", price.batch.unwrap_or(0.0)),
             ];
             for (field, usd) in all {
                 if !(usd >= 0.0 && usd.is_finite()) {
@@ -384,48 +392,44 @@ impl Draft {
             budget_usd: limits.budget_usd,
             budget_usd_per_day: limits.budget_usd_per_day,
             budget_tokens: limits.budget_tokens,
+            batches: self.batches(check),
         }
     }
-}
 
-/// How keys of the usual endpoints begin.
-const KEY_BEGINNINGS: [&str; 9] =
-    ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
-/// Fields that people write keys into, though no spec has them.
-const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
-
-/// Whether a word looks like a key.
-fn is_key(word: &str) -> bool {
-    KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
-}
-
-/// A text with every key in it starred out, each place where it was: a key
-/// that strayed into a spec is not shown by the message about it.
-fn without_keys(text: &str) -> String {
-    let of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let field = line.trim_start().split(|c: char| !of_word(c)).next().unwrap_or_default();
-        let (head, rest) = match line.find('=') {
-            Some(at) if KEY_FIELDS.contains(&field) => line.split_at(at + 1),
-            _ => ("", line),
-        };
-        out.push_str(head);
-        let mut word = String::new();
-        for c in rest.chars().chain(['\0']) {
-            if of_word(c) {
-                word.push(c);
-                continue;
-            }
-            let hide = is_key(&word) || (!head.is_empty() && word.len() > 3);
-            out.push_str(&if hide { "*".repeat(word.len()) } else { std::mem::take(&mut word) });
-            word.clear();
-            if c != '\0' {
-                out.push(c);
+    fn batches(&self, check: &mut Check<'_>) -> BatchLimits {
+        let limits = &self.file.limits;
+        let at = |field: &str| [Step::from("limits"), field.into()];
+        let (requests, bytes) = BATCH;
+        let most = [
+            ("batch_requests", limits.batch_requests.map(u64::from), u64::from(requests)),
+            ("batch_bytes", limits.batch_bytes, bytes),
+        ];
+        for (field, value, most) in most {
+            if value.is_some_and(|v| v == 0 || v > most) {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` is out of range"),
+                    &format!("expected 1 to {most}"),
+                    "",
+                );
             }
         }
+        let poll = limits.batch_poll_seconds;
+        let poll = poll.map(|s| Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()));
+        if poll == Some(None) {
+            check.error(
+                &at("batch_poll_seconds"),
+                "`batch_poll_seconds` is no pause",
+                "expected seconds, more than 0",
+                "",
+            );
+        }
+        BatchLimits {
+            requests: limits.batch_requests.unwrap_or(requests).clamp(1, requests),
+            bytes: limits.batch_bytes.unwrap_or(bytes).clamp(1, bytes),
+            poll: poll.flatten().unwrap_or(BATCH_POLL),
+        }
     }
-    out
 }
 
 /// No database: what can be checked without one is.

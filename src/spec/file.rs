@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// An hqdl spec: one database, its expansions, model and limits.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -94,7 +94,7 @@ pub enum Provider {
 }
 
 /// Whose facts may be reused.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reuse {
     /// Only facts that this model gave.
@@ -105,7 +105,7 @@ pub enum Reuse {
 }
 
 /// Price in USD per million tokens.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub struct PriceTable {
     /// Input tokens.
@@ -114,7 +114,27 @@ pub struct PriceTable {
     pub cached_input: Option<f64>,
     /// Output tokens.
     pub output: f64,
+    /// The part of these prices that a request of a batch is billed; 0.5 when
+    /// left out, as `OpenAI` does.
+    pub batch: Option<f64>,
 }
+
+impl PriceTable {
+    /// The prices of a request that goes through the Batch API.
+    #[must_use]
+    pub fn batched(&self) -> Self {
+        let part = self.batch.unwrap_or(BATCH_PART);
+        Self {
+            input: self.input * part,
+            cached_input: self.cached_input.map(|c| c * part),
+            output: self.output * part,
+            batch: Some(1.0),
+        }
+    }
+}
+
+/// See [`PriceTable::batch`].
+const BATCH_PART: f64 = 0.5;
 
 /// `[limits]`
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -132,6 +152,12 @@ pub struct LimitsTable {
     pub budget_usd_per_day: Option<f64>,
     /// Tokens a run may use, input and output; for models without a price.
     pub budget_tokens: Option<u64>,
+    /// Requests of one batch (`--batch`); 50000 when left out, which is the most.
+    pub batch_requests: Option<u32>,
+    /// Bytes of one batch's file; 200000000 when left out, which is the most.
+    pub batch_bytes: Option<u64>,
+    /// The longest pause between two looks at a batch, in seconds; 60 when left out.
+    pub batch_poll_seconds: Option<f64>,
 }
 
 /// `[routing]`
@@ -171,7 +197,7 @@ pub struct ExpansionTable {
 }
 
 /// The form of the answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// One line a row; the fewest tokens.
@@ -296,7 +322,7 @@ pub struct ColumnTable {
 }
 
 /// The type of a column's values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Type {
     /// Any text.

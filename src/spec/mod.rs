@@ -11,9 +11,13 @@ pub mod coerce;
 pub mod draft;
 pub mod file;
 pub mod problem;
+mod secret;
 pub mod shape;
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 pub use check::Catalog;
 pub use draft::{Draft, ReadError};
@@ -100,20 +104,37 @@ pub struct Limits {
     pub budget_usd_per_day: Option<f64>,
     /// Tokens a run may use, input and output.
     pub budget_tokens: Option<u64>,
+    /// What one batch of the Batch API may hold, and how it is waited for.
+    pub batches: BatchLimits,
 }
 
-/// A table added to the schema: columns over a semantic key.
-#[derive(Debug, Clone)]
+/// What one batch of the Batch API may hold, and how it is waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchLimits {
+    /// Requests.
+    pub requests: u32,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// The longest pause between two looks at it.
+    pub poll: Duration,
+}
+
+/// A table added to the schema: columns over a semantic key. What is written
+/// down of it is what its prompts and answers hang on: not where its keys come
+/// from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Expansion {
     /// The name of its materialized view.
     pub name: String,
     /// What its rows are.
     pub about: String,
     /// Where its keys come from.
+    #[serde(skip)]
     pub sources: Vec<Source>,
     /// The columns that identify an entity.
     pub key: KeyColumns,
     /// Declared types of the key columns, where the source has one.
+    #[serde(skip)]
     pub key_types: Vec<Option<String>>,
     /// Columns shown to the model that are not part of the key.
     pub context: Vec<String>,
@@ -161,7 +182,7 @@ pub enum SourceRows {
 }
 
 /// A column asked for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Column {
     /// Its name.
     pub name: String,
@@ -182,7 +203,7 @@ pub struct Column {
 }
 
 /// The table of a one-to-many column.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
     /// The table's name.
     pub table: String,
@@ -191,7 +212,7 @@ pub struct Many {
 }
 
 /// The values a column allows.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ValueList {
     /// The values, without NULLs and repeats, in the order given.
     pub values: Vec<String>,
@@ -202,7 +223,7 @@ pub struct ValueList {
 }
 
 /// A natural-language question bound to a column.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// The question, with slots.
     pub ask: String,
@@ -214,7 +235,7 @@ pub struct Binding {
 pub const SLOTS: [&str; 3] = ["{value}", "{number}", "{date}"];
 
 /// An example row: its key, its context, and a cell a column.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shot {
     /// Values of the key columns.
     pub key: Vec<Value>,

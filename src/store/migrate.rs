@@ -5,8 +5,9 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 const DATABASE: [&str; 1] = [include_str!("../../migrations/database/0001_bookkeeping.sql")];
-const JOURNAL: [&str; 2] = [
+const JOURNAL: [&str; 3] = [
     include_str!("../../migrations/journal/0001_facts.sql"),
+    include_str!("../../migrations/journal/0002_batches.sql"),
     include_str!("../../migrations/journal/0003_restarts.sql"),
 ];
 

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use hqdl::prompt::Question;
 use hqdl::prompt::{AskedColumn, AskedRow};
 use hqdl::spec::Format;
 use hqdl::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
+
+use crate::batch_endpoint::{self, Batches};
 
 /// What a cell holds: column and row to value; null for unknown.
 type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
@@ -173,7 +175,8 @@ impl Request {
     }
 }
 
-struct Shared {
+pub(crate) struct Shared {
+    pub(crate) batches: Mutex<Batches>,
     truth: Box<Truth>,
     requests: Mutex<Vec<Request>>,
     faults: Mutex<Vec<Policy>>,
@@ -185,11 +188,11 @@ struct Shared {
 /// The endpoint; it ends when this is dropped.
 pub struct Endpoint {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -205,6 +208,7 @@ impl Endpoint {
         truth: impl Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync + 'static,
     ) -> Self {
         let shared = Arc::new(Shared {
+            batches: Mutex::default(),
             truth: Box::new(truth),
             requests: Mutex::default(),
             faults: Mutex::default(),
@@ -325,6 +329,7 @@ impl Drop for InFlight {
 
 async fn answer(
     State(shared): State<Arc<Shared>>,
+    method: Method,
     uri: Uri,
     headers: HeaderMap,
     bytes: Bytes,
@@ -334,6 +339,9 @@ async fn answer(
         let body = json!({ "error": { "message": message, "type": "invalid_request_error" } });
         (status, axum::Json(body)).into_response()
     };
+    if let Some(path) = uri.path().strip_prefix("/v1/").filter(|p| !p.starts_with("chat/")) {
+        return batch_endpoint::answer(&shared, &method, path, uri.query(), &bytes).await;
+    }
     if uri.path() != "/v1/chat/completions" {
         return error(StatusCode::NOT_FOUND, "no such path");
     }
@@ -409,6 +417,32 @@ async fn answer(
     };
     lock(&shared.requests)[at].answered = !matches!(fault, Some(Fault::DroppedMidBody));
     ([("content-type", "application/json")], body).into_response()
+}
+
+/// Answers a line of a batch: a status and a body.
+pub(crate) fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
+    let message = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
+    let question = Question::read(message(0), message(1)).expect("a prompt of ours");
+    let (_, fault) = strike(shared, &question);
+    let (status, reply) = match &fault {
+        Some(Fault::Status(status, _, body)) => (*status, serde_json::from_str(body).unwrap()),
+        Some(Fault::ContextLength(_)) => (
+            400,
+            json!({ "error": {
+                "message": "This model's maximum context length is 100 tokens.",
+                "type": "invalid_request_error", "code": "context_length_exceeded",
+            } }),
+        ),
+        fault => (200, completion(shared, &question, fault.as_ref(), body)),
+    };
+    lock(&shared.requests).push(Request {
+        at: Instant::now(),
+        headers: Vec::new(),
+        body: body.clone(),
+        question,
+        answered: status == 200,
+    });
+    (status, reply)
 }
 
 fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {

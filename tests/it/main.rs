@@ -12,6 +12,8 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod answers;
+mod batch_endpoint;
+mod batches;
 mod blendsql;
 mod blendsql_cases;
 mod budgets;

@@ -81,6 +81,11 @@ impl Project {
             .unwrap();
     }
 
+    /// The spec as it is.
+    pub fn spec_text(&self) -> String {
+        std::fs::read_to_string(self.path("specs/x.toml")).unwrap()
+    }
+
     /// A connection of a stranger to the database.
     pub fn connect(&self) -> Connection {
         Connection::open(self.path("data.sqlite")).unwrap()

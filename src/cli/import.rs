@@ -1,0 +1,98 @@
+//! `hqdl import`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::failure::Failure;
+use super::materialize::{exit_of, failure, show};
+use super::progress::{Progress, thousands};
+use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
+use crate::materialize::{Imported, Selection, Way, Work};
+use crate::model;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The spec.
+    spec: PathBuf,
+    /// Output and error files of batches: JSON lines, plain or .gz.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The database to expand.
+    #[arg(long, value_name = "PATH")]
+    db: Option<PathBuf>,
+    /// Write the expanded tables to a copy here.
+    #[arg(long, value_name = "PATH")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let (progress, listener) = Progress::new(talk);
+    let flags = ModelFlags {
+        db: options.db.clone(),
+        output: options.output.clone(),
+        cache: options.cache.clone(),
+        ..ModelFlags::default()
+    };
+    for file in &options.files {
+        if !file.is_file() {
+            return Err(Failure::input(
+                format!("{}: no such file", file.display()),
+                "name the output files of batches",
+            ));
+        }
+    }
+    let session = session::open(&options.spec, &flags, None)?;
+    session::warn(&session.warnings, talk);
+    let command = format!("import {}", options.spec.display());
+    let facts = session::facts(&options.cache, &command)?;
+    let model = model::for_planning(&session.spec)?;
+    let selection = Selection::default();
+    let work =
+        Work::new(&session.spec, &session.database, &facts, model, &selection)?.by(Way::Kept)?;
+    let imported = work.import(&options.files, &command, &listener)?;
+    tell(&imported, talk);
+    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
+    let mut report = work.materialize(&command, &listener, &interrupt)?;
+    report.usage = imported.usage;
+    report.asked = imported.asked;
+    report.used(&imported.columns);
+    report.reused = report.reused.saturating_sub(imported.asked.total());
+    progress.finish();
+    let seconds = progress.seconds();
+    let exit = match failure(&mut report) {
+        Some(failure) => failure.print(talk.json),
+        None => ExitCode::from(exit_of(&report)),
+    };
+    show(&report, &session.spec, seconds, talk);
+    Ok(exit)
+}
+
+fn tell(imported: &Imported, talk: Talk) {
+    let lines = &imported.lines;
+    if talk.json {
+        let line = serde_json::json!({
+            "event": "imported", "answered": lines.answered, "failed": lines.failed,
+            "known": lines.known, "unknown": lines.unknown, "unreadable": lines.unreadable,
+        });
+        anstream::println!("{line}");
+        return;
+    }
+    if talk.quiet {
+        return;
+    }
+    anstream::println!("imported   {} answers", thousands(lines.answered));
+    let notes = [
+        (lines.known, "were known already"),
+        (lines.failed, "are failures: their cells stay missing, and the next run asks for them"),
+        (
+            lines.unknown,
+            "answer requests that `--batch-file` or `--batch` never wrote with this cache",
+        ),
+        (lines.unreadable, "are no output lines of a batch"),
+    ];
+    for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
+        anstream::eprintln!("note: {} lines {what}", thousands(n));
+    }
+}

@@ -1,0 +1,240 @@
+//! A batch that has ended: what it brought is kept, what failed is sent again
+//! as often as the rules say, and then the parcel is closed. Killed on the way,
+//! the same is done again, and what was kept is known.
+
+use tracing::info;
+
+use super::Dispatch;
+use super::form::{self, Readers, cut};
+use super::read::{Lines, Sink};
+use super::send::stopped;
+use crate::facts::{Completion, Parcel, Request};
+use crate::generate::{Event, Stopped, halves};
+use crate::model::ModelError;
+use crate::model::batch::Batch;
+use crate::model::openai::Endpoint;
+use crate::plan::Cut;
+
+/// How often a request is sent when its batch expires or fails as a whole.
+const SENDS: u32 = 2;
+/// How often a request is sent when it fails by itself.
+const TRIES: u32 = 3;
+
+impl Dispatch<'_, '_> {
+    /// Keeps what a batch that has ended brought, and closes its parcel.
+    /// `others` says whether more batches are under way.
+    pub(super) async fn collect(
+        &mut self,
+        parcel: &Parcel,
+        batch: &Batch,
+        others: bool,
+    ) -> Result<(), Stopped> {
+        let journal = || self.facts().journal();
+        let mut rest = Rest {
+            readers: &self.readers,
+            endpoint: self.endpoint,
+            fate: Fate::of(batch, others),
+            status: &batch.status,
+            given_up: Vec::new(),
+            cancelled: 0,
+            refused: None,
+        };
+        let mut lines = Lines::default();
+        let files = [(&batch.output_file, "output"), (&batch.error_file, "errors")];
+        for (file, what) in files {
+            let Some(file) = file else { continue };
+            std::fs::create_dir_all(&self.dir).map_err(|error| crate::facts::FactsError::File {
+                path: self.dir.clone(),
+                error,
+            })?;
+            let path = self.dir.join(format!("{}.{what}.jsonl", parcel.token));
+            self.endpoint.download(file, &path).await.map_err(stopped)?;
+            let read = self.readers.read_file(&path, Some(parcel.id), &mut rest).await?;
+            lines.answered += read.answered;
+            lines.failed += read.failed;
+            lines.unreadable += read.unreadable;
+            let _ = std::fs::remove_file(&path);
+        }
+        // Whatever has no line at all.
+        let unanswered = journal().unanswered(parcel.id)?;
+        for id in unanswered {
+            let Some(request) = journal().request(id)? else { continue };
+            lines.failed += 1;
+            let message = match &batch.error {
+                Some((code, message)) => format!("the batch {}: {code}: {message}", batch.status),
+                None => format!("the batch is {} and has no answer to this request", batch.status),
+            };
+            let error = ModelError::Passing { message, wait: None, in_doubt: false };
+            rest.failed(request, error)?;
+        }
+        let Rest { given_up, cancelled, refused, fate, .. } = rest;
+        for (id, why) in given_up {
+            let Some(request) = journal().request(id)? else { continue };
+            self.give_up(&request, &why).await?;
+        }
+        journal().close(parcel.id, &batch.status)?;
+        info!(batch = batch.id, status = batch.status, ?lines, "a batch is collected");
+        (self.readers.listener)(&Event::Collected {
+            batch: batch.id.clone(),
+            status: batch.status.clone(),
+            answered: lines.answered,
+            failed: lines.failed,
+        });
+        if cancelled > 0 {
+            (self.readers.listener)(&Event::Warning(format!(
+                "{} was cancelled; {cancelled} of its requests have no answer and are left for the next run",
+                batch.id
+            )));
+        }
+        if lines.unreadable > 0 {
+            (self.readers.listener)(&Event::Warning(format!(
+                "{} lines of {} are no output of a batch",
+                lines.unreadable, batch.id
+            )));
+        }
+        // Whatever ended has made room, unless it never got in.
+        self.holding = fate == Fate::Queued;
+        refused.map_or(Ok(()), |error| Err(Stopped::Endpoint(error)))
+    }
+
+    /// A batch that the endpoint does not know any more: it may have been
+    /// billed, so each of its requests counts at its worst. Its cells are
+    /// missing, and may be asked for again.
+    pub(super) async fn lost(&self, parcel: &Parcel, batch: &str) -> Result<(), Stopped> {
+        let why = format!("the endpoint does not know {batch} any more");
+        let unanswered = self.facts().journal().unanswered(parcel.id)?;
+        for id in unanswered {
+            let request = self.facts().journal().request(id)?;
+            let Some(request) = request else { continue };
+            let record = Completion {
+                error: Some(why.clone()),
+                cost_usd: request.worst.usd,
+                input_tokens: request.worst.tokens,
+                ..self.record(&request)?
+            };
+            let answers = Some(request.id);
+            let batch = crate::facts::Batch { completion: record, answers, ..Default::default() };
+            self.readers.writer.keep(batch).await?;
+        }
+        (self.readers.listener)(&Event::Warning(format!(
+            "{why}: what it may have cost counts against the budget"
+        )));
+        self.facts().journal().close(parcel.id, "lost")?;
+        Ok(())
+    }
+
+    /// A request has failed for good: its cells say why.
+    async fn give_up(&self, request: &Request, why: &str) -> Result<(), Stopped> {
+        let context = self.readers.get(request.form, request.run)?;
+        let record = self.record(request)?;
+        (self.readers.listener)(&Event::Failed(why.to_owned()));
+        context.keep_failure(&cut(request), record, why, Some(request.id)).await
+    }
+
+    /// The record of a request that was sent.
+    fn record(&self, request: &Request) -> Result<Completion, Stopped> {
+        let context = self.readers.get(request.form, request.run)?;
+        let cut = cut(request);
+        let (_, prompt) = context.prompt(&cut);
+        let asked_at = request.sent_at.clone();
+        Ok(Completion { asked_at, ..context.record(&cut, prompt.hash()) })
+    }
+}
+
+/// What becomes of the requests of a batch that have no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// They are sent again, so often in all; then they have failed.
+    Again(u32),
+    /// They are sent again, once; then the run must stop.
+    Mended,
+    /// They are sent again when there is room at the endpoint.
+    Queued,
+    /// They are left to the next run.
+    Left,
+}
+
+impl Fate {
+    fn of(batch: &Batch, others: bool) -> Self {
+        let code = batch.error.as_ref().map(|(code, _)| code.as_str());
+        match batch.status.as_str() {
+            // Somebody wanted them not to be answered.
+            "cancelled" => Self::Left,
+            // More tokens are queued at the endpoint than it allows.
+            "failed" if code == Some("token_limit_exceeded") && others => Self::Queued,
+            "failed" => Self::Mended,
+            "expired" => Self::Again(SENDS),
+            _ => Self::Again(TRIES),
+        }
+    }
+}
+
+/// What is done with the requests of a batch that have no answer.
+struct Rest<'r, 'f> {
+    readers: &'r Readers<'f>,
+    endpoint: &'r Endpoint,
+    fate: Fate,
+    status: &'r str,
+    given_up: Vec<(i64, String)>,
+    cancelled: u64,
+    refused: Option<ModelError>,
+}
+
+impl Sink for Rest<'_, '_> {
+    fn again(&mut self, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+        again(self.readers, form, cuts)
+    }
+
+    fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped> {
+        let journal = || self.readers.facts.journal();
+        let context = self.readers.get(request.form, request.run)?;
+        let cut = cut(&request);
+        // Billed by nobody and asked without `response_format` from here on.
+        let error = match error {
+            ModelError::Refused { .. } => self.endpoint.understood(&context.prompt(&cut).1, error),
+            error => error,
+        };
+        match (error, self.fate) {
+            (ModelError::TooLong(_), _) if cut.gaps.len() > 1 => {
+                again(self.readers, request.form, halves(&cut, request.attempt))?;
+                journal().drop_request(request.id)?;
+            }
+            (ModelError::Passing { .. }, Fate::Left) => {
+                self.cancelled += 1;
+                journal().drop_request(request.id)?;
+            }
+            (ModelError::Passing { .. }, Fate::Queued) => {
+                journal().send_again(request.id, false)?;
+            }
+            (ModelError::Passing { message, .. }, Fate::Again(most)) if request.sent >= most => {
+                self.given_up.push((request.id, message));
+            }
+            (ModelError::Passing { message, .. }, Fate::Mended) if request.sent >= SENDS => {
+                let message = format!("{message} (sent {} times)", request.sent);
+                self.refused.get_or_insert(ModelError::Refused { status: 400, message });
+                journal().drop_request(request.id)?;
+            }
+            (ModelError::Passing { .. }, _) => journal().send_again(request.id, true)?,
+            // As live: it refuses all requests like this one.
+            (error @ (ModelError::Refused { .. } | ModelError::Budget(_)), _) => {
+                self.refused.get_or_insert(error);
+                journal().drop_request(request.id)?;
+            }
+            (error @ (ModelError::TooLong(_) | ModelError::NoAnswer(_)), _) => {
+                self.given_up.push((request.id, format!("{error} (batch {})", self.status)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts rows that are to be asked about again in the queue.
+fn again(readers: &Readers<'_>, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+    let context = readers.get(form, readers.run.unwrap_or_default())?;
+    let requests: Vec<Request> = cuts
+        .into_iter()
+        .map(|(cut, attempt)| form::request(form, &context.wanted, cut, attempt))
+        .collect();
+    readers.facts.journal().enqueue(&requests)?;
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! What a request's prompt and answer hang on, written down with it, so that
+//! an answer that comes a day later is read as it was asked for, whatever has
+//! become of the spec by then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::facts::{Facts, FactsError, Request, Wanted, Writer};
+use crate::generate::{Context, Listener, Packing};
+use crate::model::Model;
+use crate::model::budget::Budget;
+use crate::plan::{Cut, Gap};
+use crate::spec::{Expansion, Format, PriceTable, Reuse};
+use crate::usage::{ColumnUsage, Usage};
+
+/// What prompts and answers of an expansion hang on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Form {
+    /// The expansion, without its sources.
+    pub expansion: Expansion,
+    /// The form of the answers.
+    pub format: Format,
+    /// The model, as facts know it.
+    pub model: String,
+    /// Whose facts may be reused.
+    pub reuse: Reuse,
+    /// What a request of a batch costs, in USD per million tokens.
+    pub price: Option<PriceTable>,
+    /// The most tokens an answer may have.
+    pub max_output: u64,
+}
+
+/// What one column used: its expansion, its name, and how much.
+pub type ColumnUsed = (String, String, ColumnUsage);
+
+/// Who reads the answers: a context for each form, made when it is needed.
+pub struct Readers<'f> {
+    /// Where answers are kept.
+    pub facts: &'f Facts,
+    /// Who keeps them.
+    pub writer: Arc<Writer>,
+    /// Who is, or was, asked.
+    pub model: Arc<dyn Model>,
+    /// Who is told.
+    pub listener: Listener,
+    /// Used so far.
+    pub usage: Arc<Mutex<Usage>>,
+    /// The run that answers are kept under; `None` is the one that asked.
+    pub run: Option<i64>,
+    made: Mutex<HashMap<(i64, i64), Arc<Context>>>,
+}
+
+impl<'f> Readers<'f> {
+    /// Readers that keep answers in some facts.
+    #[must_use]
+    pub fn new(
+        facts: &'f Facts,
+        writer: Arc<Writer>,
+        model: Arc<dyn Model>,
+        listener: Listener,
+        usage: Arc<Mutex<Usage>>,
+    ) -> Self {
+        Self { facts, writer, model, listener, usage, run: None, made: Mutex::default() }
+    }
+
+    /// The context of a form, for answers of some run.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the journal does not know the form.
+    pub fn get(&self, form: i64, run: i64) -> Result<Arc<Context>, FactsError> {
+        let run = self.run.unwrap_or(run);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = made.get(&(form, run)) {
+            return Ok(Arc::clone(context));
+        }
+        let journal = self.facts.journal();
+        let text = journal.form_text(form)?;
+        let form_of: Form = serde_json::from_str(&text).map_err(|e| FactsError::Journal {
+            path: self.facts.dir().join("journal.sqlite"),
+            message: format!("form {form} is damaged: {e}"),
+        })?;
+        let wanted = Wanted::new(&journal, &form_of.expansion, &form_of.model, form_of.reuse)?;
+        drop(journal);
+        let columns = vec![ColumnUsage::default(); form_of.expansion.columns.len()];
+        let context = Arc::new(Context {
+            packing: Packing::new(form_of.expansion.rows_per_request),
+            expansion: Arc::new(form_of.expansion),
+            wanted: Arc::new(wanted),
+            model: Arc::clone(&self.model),
+            writer: Arc::clone(&self.writer),
+            format: form_of.format,
+            run,
+            price: form_of.price,
+            max_output: form_of.max_output,
+            // Another run may have a budget that this one has not.
+            counts: true,
+            // Whether a parcel fits a budget is decided when it is packed.
+            budget: Arc::new(Budget::default()),
+            concurrency: 1,
+            listener: Arc::clone(&self.listener),
+            usage: Arc::clone(&self.usage),
+            columns: Mutex::new(columns),
+            interrupt: watch::channel(false).1,
+            frames: Mutex::default(),
+            failures: 0.into(),
+            reached: Arc::default(),
+            tokenizer_of: form_of.model,
+            tokenizer: OnceLock::new(),
+        });
+        made.insert((form, run), Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// What the columns used of which answers were read.
+    #[must_use]
+    pub fn used(&self) -> Vec<ColumnUsed> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        for context in made.values() {
+            let used = context.columns.lock().unwrap_or_else(PoisonError::into_inner);
+            let columns = context.expansion.columns.iter().zip(used.iter());
+            let name = &context.expansion.name;
+            all.extend(columns.map(|(c, used)| (name.clone(), c.name.clone(), *used)));
+        }
+        all
+    }
+}
+
+/// The rows and columns that a request asks for.
+#[must_use]
+pub fn cut(request: &Request) -> Cut {
+    let gap = |(entity, row): &(_, _)| Gap { row: Clone::clone(row), entity: Clone::clone(entity) };
+    Cut {
+        columns: request.columns.clone(),
+        whole: request.whole.clone(),
+        gaps: request.rows.iter().map(gap).collect(),
+    }
+}
+
+/// A request that asks for rows and columns of a form; `attempt` counts how
+/// often its rows were asked about, this time included.
+#[must_use]
+pub fn request(form: i64, wanted: &Wanted, cut: Cut, attempt: u32) -> Request {
+    Request {
+        id: 0,
+        form,
+        model: wanted.model,
+        meanings: cut.columns.iter().filter_map(|c| wanted.meaning(*c)).collect(),
+        columns: cut.columns,
+        whole: cut.whole,
+        rows: cut.gaps.into_iter().map(|g| (g.entity, g.row)).collect(),
+        attempt,
+        sent: 0,
+        run: 0,
+        sent_at: String::new(),
+        worst: crate::usage::Spent::default(),
+    }
+}

@@ -1,0 +1,343 @@
+//! The journal's side of batches: which requests wait, which are in which
+//! *parcel* (a batch of the Batch API, or a file that somebody else sends), and
+//! how far each parcel has come. Every step is written down before the next
+//! one, so a process killed anywhere is gone on with.
+
+use rusqlite::{Connection, Row as SqlRow, params};
+
+use super::FactsError;
+use super::journal::Journal;
+use crate::store::now;
+use crate::usage::Spent;
+
+/// A request that goes into a parcel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Packed {
+    /// Its id in the journal.
+    pub id: i64,
+    /// What its answer will be found by.
+    pub custom_id: String,
+    /// The most it may cost.
+    pub worst: Spent,
+}
+
+/// How far a parcel has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Its file is written.
+    Written,
+    /// The endpoint has its file.
+    Uploaded,
+    /// The batch was asked for; whether there is one must be looked up.
+    Creating,
+    /// The endpoint works on it.
+    Open,
+    /// Everything it brought is kept.
+    Closed,
+    /// Somebody else sends it.
+    Exported,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Uploaded => "uploaded",
+            Self::Creating => "creating",
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Exported => "exported",
+        }
+    }
+
+    fn from_name(name: &str) -> Self {
+        let all = [Self::Written, Self::Uploaded, Self::Creating, Self::Open, Self::Exported];
+        all.into_iter().find(|s| s.name() == name).unwrap_or(Self::Closed)
+    }
+}
+
+/// Requests that are sent together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parcel {
+    /// Its id in the journal; 0 until it is there.
+    pub id: i64,
+    /// What it is found by at the endpoint.
+    pub token: String,
+    /// The run that sent it.
+    pub run: i64,
+    /// The spec it belongs to.
+    pub spec: String,
+    /// The base URL of the endpoint.
+    pub endpoint: String,
+    /// How far it has come.
+    pub stage: Stage,
+    /// How many requests it holds.
+    pub requests: u64,
+    /// Its file, as the endpoint calls it.
+    pub input_file: Option<String>,
+    /// The batch, as the endpoint calls it.
+    pub batch: Option<String>,
+}
+
+const PARCEL: &str =
+    "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch FROM parcel";
+/// Parcels whose requests may be billed any moment.
+pub(super) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
+
+impl Journal {
+    /// The id of a form.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn form(&self, text: &str) -> Result<i64, FactsError> {
+        let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
+        self.change(|c| {
+            c.execute("INSERT OR IGNORE INTO form (hash, form) VALUES (?1, ?2)", [&hash, text])?;
+            c.query_row("SELECT id FROM form WHERE hash = ?1", [&hash], |r| r.get(0))
+        })
+    }
+
+    /// The text of a form.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn form_text(&self, id: i64) -> Result<String, FactsError> {
+        self.change(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
+    }
+
+    /// Packs requests into a parcel; returns its id.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
+        self.change(|c| {
+            c.execute(
+                "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    parcel.token,
+                    parcel.run,
+                    parcel.spec,
+                    parcel.endpoint,
+                    parcel.stage.name(),
+                    parcel.requests,
+                    now()
+                ],
+            )?;
+            let id = c.last_insert_rowid();
+            let mut set = c.prepare_cached(
+                "UPDATE request SET state = 'packed', parcel = ?2, custom_id = ?3, worst_usd = ?4,
+                   worst_tokens = ?5, sent = sent + 1 WHERE id = ?1",
+            )?;
+            for p in packed {
+                set.execute(params![p.id, id, p.custom_id, p.worst.usd, p.worst.tokens])?;
+            }
+            Ok(id)
+        })
+    }
+
+    /// How many parcels a run has sent so far.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn parcels_of(&self, run: i64) -> Result<u64, FactsError> {
+        let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
+        self.change(|c| c.query_row(sql, [run], |r| r.get(0)))
+    }
+
+    /// The endpoint has the file of a parcel.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+        let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
+    }
+
+    /// The batch of a parcel is about to be asked for.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn creating(&self, parcel: i64) -> Result<(), FactsError> {
+        let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![parcel, now()]).map(drop))
+    }
+
+    /// The endpoint works on a parcel.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+        let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![parcel, batch]).map(drop))
+    }
+
+    /// Everything that a parcel brought is kept. What is left in it is dropped:
+    /// its cells are missing, and may be asked for again.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
+        self.change(|c| {
+            drop_packed(c, parcel)?;
+            c.execute(
+                "UPDATE parcel SET state = 'closed', closed_at = ?2, outcome = ?3 WHERE id = ?1",
+                params![parcel, now(), outcome],
+            )
+            .map(drop)
+        })
+    }
+
+    /// The parcels of a spec that the endpoint has, or may have.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+        let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
+        self.change(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
+    }
+
+    /// Whether a run of batches of a spec was ended before its end.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting')
+                     OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))";
+        self.change(|c| c.query_row(sql, [spec], |r| r.get(0)))
+    }
+
+    /// Forgets what was never sent: requests that wait, and parcels of a spec
+    /// whose batch was never asked for. Their cells are missing, as before.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn forget_unsent(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+        self.change(|c| {
+            let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
+            let parcels: Vec<Parcel> =
+                c.prepare(&sql)?.query_map([spec], parcel)?.collect::<Result<_, _>>()?;
+            for parcel in &parcels {
+                forget(c, parcel.id)?;
+            }
+            c.execute_batch(
+                "DELETE FROM request_row WHERE request IN (SELECT id FROM request WHERE state = 'waiting');
+                 DELETE FROM request WHERE state = 'waiting';",
+            )?;
+            Ok(parcels)
+        })
+    }
+
+    /// Forgets a parcel that turned out never to have been sent.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
+        self.change(|c| forget(c, parcel))
+    }
+
+    /// What a run's requests under way may cost.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn reserved(&self, run: i64) -> Result<Spent, FactsError> {
+        self.change(|c| reserved(c, "p.run = ?1", &run))
+    }
+
+    /// What all requests that were sent today (UTC) and are under way may cost.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn reserved_today(&self) -> Result<Spent, FactsError> {
+        let today = now().get(..10).unwrap_or_default().to_owned();
+        self.change(|c| reserved(c, "p.sent_at >= ?1", &today))
+    }
+
+    /// Whether a run has parcels under way.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn has_under_way(&self, run: i64) -> Result<bool, FactsError> {
+        let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
+        self.change(|c| c.prepare(&sql)?.exists([run]))
+    }
+
+    /// Whether any request at all is under way in a parcel.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn any_under_way(&self) -> Result<bool, FactsError> {
+        let sql = format!("SELECT 1 FROM parcel AS p WHERE {UNDER_WAY} LIMIT 1");
+        self.change(|c| c.prepare(&sql)?.exists([]))
+    }
+
+    /// How many cells each expansion has in requests of a parcel that have no
+    /// answer yet, by form.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+        let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
+                   JOIN request_row AS e ON e.request = r.id
+                   WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
+        self.change(|c| {
+            c.prepare(sql)?.query_map([parcel], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
+        })
+    }
+
+    /// Work in one transaction.
+    pub(super) fn change<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        let all = || {
+            let transaction = self.connection().unchecked_transaction()?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        };
+        all().map_err(|e| self.error(&e))
+    }
+}
+
+fn drop_packed(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
+    c.execute(
+        "DELETE FROM request_row WHERE request IN
+           (SELECT id FROM request WHERE parcel = ?1 AND state = 'packed')",
+        [parcel],
+    )?;
+    c.execute(
+        "UPDATE request SET state = 'dropped' WHERE parcel = ?1 AND state = 'packed'",
+        [parcel],
+    )
+    .map(drop)
+}
+
+fn forget(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
+    drop_packed(c, parcel)?;
+    c.execute("DELETE FROM request WHERE parcel = ?1", [parcel])?;
+    c.execute("DELETE FROM parcel WHERE id = ?1", [parcel]).map(drop)
+}
+
+fn reserved(c: &Connection, which: &str, value: &dyn rusqlite::ToSql) -> rusqlite::Result<Spent> {
+    let sql = format!(
+        "SELECT coalesce(sum(r.worst_usd), 0.0), coalesce(sum(r.worst_tokens), 0)
+         FROM request AS r JOIN parcel AS p ON p.id = r.parcel
+         WHERE r.state = 'packed' AND {UNDER_WAY} AND {which}"
+    );
+    c.query_row(&sql, [value], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+}
+
+fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<Parcel> {
+    Ok(Parcel {
+        id: r.get(0)?,
+        token: r.get(1)?,
+        run: r.get(2)?,
+        spec: r.get(3)?,
+        endpoint: r.get(4)?,
+        stage: Stage::from_name(&r.get::<_, String>(5)?),
+        requests: r.get(6)?,
+        input_file: r.get(7)?,
+        batch: r.get(8)?,
+    })
+}

@@ -1,0 +1,253 @@
+//! Asking through the Batch API: everything that is missing goes into the
+//! journal's queue first, and from there out in parcels ([`crate::dispatch`]).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::run::Run;
+use super::survey::Survey;
+use super::{Halt, MaterializeError, Report, Way, Work};
+use crate::cell::Tally;
+use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
+use crate::dispatch::read::{Lines, Sink};
+use crate::dispatch::{Dispatch, Errands};
+use crate::facts::{Outcome, Request};
+use crate::generate::{Event, Listener, Stopped};
+use crate::model::ModelError;
+use crate::plan::Cut;
+use crate::usage::{Spent, Usage};
+
+/// Requests that go into the queue at once: they share a commit.
+const TOGETHER: usize = 500;
+
+/// What an import brought.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Imported {
+    /// What the lines of the files were.
+    pub lines: Lines,
+    /// What the answers took.
+    pub usage: Usage,
+    /// Cells that came, by how they ended.
+    pub asked: Tally,
+    /// What the columns used.
+    pub columns: Vec<ColumnUsed>,
+}
+
+/// What failed elsewhere stays as it was: missing, and asked for by the next run.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn again(&mut self, _: i64, _: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn failed(&mut self, _: Request, _: ModelError) -> Result<(), Stopped> {
+        Ok(())
+    }
+}
+
+/// A file of requests for somebody else to send.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Requests in it.
+    pub requests: u64,
+    /// The most they may cost at the price of a batch, and take in tokens.
+    pub most: Spent,
+}
+
+impl Work<'_> {
+    /// Collects what batches of earlier runs have brought, and forgets what was
+    /// never sent. Gives the run when there was anything to do.
+    pub(super) fn recover(
+        &self,
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<Option<Run>, MaterializeError> {
+        let unsettled = self.facts.journal().is_unsettled(&self.spec.full_path())?;
+        if self.way == Way::Kept || !unsettled {
+            return Ok(None);
+        }
+        let mut run = self.start(command, listener)?;
+        let recovered = self.dispatch(&run, interrupt).map(|mut dispatch| {
+            let unsent = run.runtime.block_on(dispatch.recover());
+            report.used(&dispatch.used());
+            unsent
+        });
+        match recovered {
+            Some(Ok(unsent)) => run.unsent = unsent,
+            Some(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
+            None => {}
+        }
+        Ok(Some(run))
+    }
+
+    /// Sends all that is missing through the Batch API and waits for it.
+    pub(super) fn send(
+        &self,
+        run: &Run,
+        surveys: &[Survey<'_>],
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) {
+        let Some(mut dispatch) = self.dispatch(run, interrupt) else { return };
+        if let Err(failed) = self.enqueue(surveys, &run.listener, interrupt) {
+            report.failed = Some(failed);
+            return;
+        }
+        if let Err(stopped) = run.runtime.block_on(dispatch.run()) {
+            report.stopped = Some(Arc::new(stopped));
+        }
+        report.asked(&dispatch.used());
+    }
+
+    /// Writes all that is missing into files that somebody else sends. Nothing
+    /// is sent, and no budget is touched: [`Work::plan`] tells the price.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when keys cannot be read or files not written.
+    pub fn export(
+        &self,
+        dir: &Path,
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Vec<Written>, MaterializeError> {
+        if self.model.batches().is_none() {
+            return Err(MaterializeError::NoBatches);
+        }
+        let mut surveys = Vec::new();
+        for n in 0..self.spec.expansions.len() {
+            surveys.push(self.survey(n, None)?);
+        }
+        // A run of its own: nothing of a budget is spent in it.
+        let id = self.facts.journal().begin(command, "")?;
+        self.facts.journal().forget_unsent(&self.spec.full_path())?;
+        let run = self.open(id, listener)?;
+        let dispatch = self.dispatch(&run, interrupt).ok_or(MaterializeError::NoBatches)?;
+        self.enqueue(&surveys, &run.listener, interrupt)?;
+        if *interrupt.borrow() {
+            return Err(MaterializeError::Stopped(Stopped::Interrupted));
+        }
+        let files = dispatch.export(dir).map_err(MaterializeError::Stopped)?;
+        self.facts.journal().end(id, Outcome::Complete)?;
+        let written = |(path, requests, most)| Written { path, requests, most };
+        Ok(files.into_iter().map(written).collect())
+    }
+
+    /// Takes in output files of batches: the answers to requests that were
+    /// written with these facts, each once.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when a file cannot be read or an answer not kept;
+    /// what was taken in before is kept.
+    pub fn import(
+        &self,
+        files: &[PathBuf],
+        command: &str,
+        listener: &Listener,
+    ) -> Result<Imported, MaterializeError> {
+        let id = self.facts.journal().begin(command, "")?;
+        let run = self.open(id, listener)?;
+        let mut readers = self.readers(&run);
+        readers.run = Some(id);
+        let mut lines = Lines::default();
+        let read = run.runtime.block_on(async {
+            for file in files {
+                let more = readers.read_file(file, None, &mut Nobody).await?;
+                lines.answered += more.answered;
+                lines.failed += more.failed;
+                lines.known += more.known;
+                lines.unknown += more.unknown;
+                lines.unreadable += more.unreadable;
+            }
+            Ok(())
+        });
+        let columns = readers.used();
+        drop(readers);
+        let stopped = read.err().map(Arc::new);
+        let mut report = Report { stopped, ..Report::default() };
+        self.end(Some(run), &mut report);
+        match (report.failed.take(), report.stopped.take().and_then(Arc::into_inner)) {
+            (Some(failed), _) => Err(failed),
+            (None, Some(stopped)) => Err(MaterializeError::Stopped(stopped)),
+            (None, None) => {
+                Ok(Imported { lines, usage: report.usage, asked: report.asked, columns })
+            }
+        }
+    }
+
+    /// Puts all that is missing in the queue.
+    fn enqueue(
+        &self,
+        surveys: &[Survey<'_>],
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<(), MaterializeError> {
+        for (n, survey) in surveys.iter().enumerate() {
+            let cells = survey.missing();
+            if cells == 0 {
+                continue;
+            }
+            let expansion = &self.spec.expansions[n];
+            listener(&Event::Begin { expansion: expansion.name.clone(), cells });
+            let form = Form {
+                expansion: expansion.clone(),
+                format: self.format(expansion),
+                model: self.model.name().to_owned(),
+                reuse: self.spec.model.reuse,
+                price: self.spec.model.price.map(|p| p.batched()),
+                max_output: u64::from(self.spec.model.max_output_tokens),
+            };
+            let text = serde_json::to_string(&form).unwrap_or_default();
+            let form = self.facts.journal().form(&text)?;
+            let mut waiting: Vec<Request> = Vec::new();
+            self.walk(n, &survey.keys, &mut |cut: Cut| {
+                if *interrupt.borrow() {
+                    return Err(Halt::Closed);
+                }
+                waiting.push(request(form, &self.wanted[n], cut, 1));
+                if waiting.len() >= TOGETHER {
+                    self.facts.journal().enqueue(&waiting)?;
+                    waiting.clear();
+                }
+                Ok(())
+            })?;
+            self.facts.journal().enqueue(&waiting)?;
+        }
+        Ok(())
+    }
+
+    fn dispatch<'d>(
+        &'d self,
+        run: &Run,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Option<Dispatch<'d, 'd>> {
+        let endpoint = self.model.batches()?;
+        let errands = Errands {
+            endpoint,
+            limits: self.spec.limits,
+            run: run.id,
+            spec: self.spec.full_path(),
+            dir: self.facts.dir().join("batches"),
+            interrupt: interrupt.clone(),
+            unsent: run.unsent.clone(),
+        };
+        Some(Dispatch::new(self.readers(run), errands))
+    }
+
+    fn readers<'d>(&'d self, run: &Run) -> Readers<'d> {
+        Readers::new(
+            self.facts,
+            Arc::clone(&run.writer),
+            Arc::clone(&self.model),
+            Arc::clone(&run.listener),
+            Arc::clone(&run.usage),
+        )
+    }
+}

@@ -1,0 +1,58 @@
+//! What the budget has left for what is to be asked, and what that costs.
+
+use super::survey::Survey;
+use super::{MaterializeError, Way, Work};
+use crate::facts::FactsError;
+use crate::generate::{Event, Listener};
+use crate::model::budget::allowance;
+use crate::plan::{Plan, Room};
+use crate::spec::Provider;
+use crate::tokens::Tokenizer;
+
+impl<'w> Work<'w> {
+    /// Puts a price and a time on a plan, and the budget beside it.
+    pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
+        let instant = self.spec.model.provider == Provider::Replay;
+        let price = self.spec.model.price.as_ref();
+        match self.way {
+            Way::Batch => plan.batch(price, &self.spec.limits),
+            _ => plan.price(price, &self.spec.limits, instant),
+        }
+        plan.room = self.room()?;
+        Ok(())
+    }
+
+    /// Says so when a budget will not do, before anything is asked.
+    pub(super) fn warn_of_budget(
+        &self,
+        surveys: Vec<Survey<'w>>,
+        listener: &Listener,
+    ) -> Result<Vec<Survey<'w>>, MaterializeError> {
+        if self.room()? == Room::default() {
+            return Ok(surveys);
+        }
+        let tokenizer = Tokenizer::of(&self.spec.model.name);
+        let metered =
+            |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, Some(tokenizer));
+        let surveys: Vec<Survey<'w>> =
+            surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
+        let expansions = surveys.iter().map(|s| s.plan.clone()).collect();
+        let mut plan = Plan { expansions, counted: tokenizer.is_exact(), ..Plan::default() };
+        self.price(&mut plan)?;
+        if let Some(warning) = plan.warning() {
+            listener(&Event::Warning(warning));
+        }
+        Ok(surveys)
+    }
+
+    /// What the next run may spend, or the one that is gone on with.
+    fn room(&self) -> Result<Room, FactsError> {
+        let journal = self.facts.journal();
+        let unfinished = journal.unfinished(&self.spec.full_path())?;
+        let (caps, gone) = allowance(&journal, &self.spec.limits, unfinished)?;
+        Ok(Room {
+            usd: caps.usd.map(|usd| (usd - gone.usd).max(0.0)),
+            tokens: caps.tokens.map(|tokens| tokens.saturating_sub(gone.tokens)),
+        })
+    }
+}

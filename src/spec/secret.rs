@@ -1,0 +1,41 @@
+//! Keys that strayed into a spec: told from names, and never shown.
+
+/// How keys of the usual endpoints begin.
+const KEY_BEGINNINGS: [&str; 9] =
+    ["sk-", "sk_", "gsk_", "pk-", "xai-", "AIza", "hf_", "r8_", "Bearer"];
+/// Fields that people write keys into, though no spec has them.
+const KEY_FIELDS: [&str; 5] = ["api_key", "api_token", "token", "secret", "password"];
+
+/// Whether a word looks like a key.
+pub(super) fn is_key(word: &str) -> bool {
+    KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
+}
+
+/// A text with every key in it starred out, each place where it was: a key
+/// that strayed into a spec is not shown by the message about it.
+pub(super) fn without_keys(text: &str) -> String {
+    let of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let field = line.trim_start().split(|c: char| !of_word(c)).next().unwrap_or_default();
+        let (head, rest) = match line.find('=') {
+            Some(at) if KEY_FIELDS.contains(&field) => line.split_at(at + 1),
+            _ => ("", line),
+        };
+        out.push_str(head);
+        let mut word = String::new();
+        for c in rest.chars().chain(['\0']) {
+            if of_word(c) {
+                word.push(c);
+                continue;
+            }
+            let hide = is_key(&word) || (!head.is_empty() && word.len() > 3);
+            out.push_str(&if hide { "*".repeat(word.len()) } else { std::mem::take(&mut word) });
+            word.clear();
+            if c != '\0' {
+                out.push(c);
+            }
+        }
+    }
+    out
+}

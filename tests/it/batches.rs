@@ -1,0 +1,703 @@
+//! `materialize --batch` and `import`: nothing is asked twice, nothing that was
+//! paid for is lost, wherever a run ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value as Json;
+
+use crate::batch_endpoint::{Fate, Silence};
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{
+    ASKED, EXPANSION, Ended, HEROES, MODEL, Project, check, check_complete, honest,
+};
+
+/// Heroes whose batches are looked at often; with more `[limits]`.
+fn heroes(endpoint: &Endpoint, limits: &str) -> Project {
+    let limits = format!("concurrency = 4\nbatch_poll_seconds = 0.03\n{limits}");
+    let model = MODEL.replace("concurrency = 4", &limits);
+    Project::new(endpoint, HEROES, &[&model, EXPANSION, ASKED].concat())
+}
+
+fn batch(project: &Project, flags: &[&str]) -> Ended {
+    project.materialize(&[&["--batch"], flags].concat())
+}
+
+/// No cell was answered twice.
+fn nothing_twice(endpoint: &Endpoint) {
+    let mut seen = BTreeSet::new();
+    for request in endpoint.requests().into_iter().filter(|r| r.answered) {
+        for (key, column) in request.cells() {
+            assert!(seen.insert((Json::from(key).to_string(), column)), "asked twice");
+        }
+    }
+}
+
+/// The price of a batch: half of 1 and 2 USD a million.
+fn price(input: u64, output: u64) -> f64 {
+    (input as f64 * 0.5 + output as f64) / 1e6
+}
+
+fn events<'e>(ended: &'e Ended, name: &str) -> Vec<&'e Json> {
+    ended.lines.iter().filter(|l| l["event"] == name).collect()
+}
+
+#[test]
+fn a_batch_is_written_sent_looked_at_and_collected() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    let ended = batch(&project, &[]).exits(0);
+    check_complete(&project);
+    let created = endpoint.created();
+    assert_eq!(created.len(), 1);
+    assert_eq!(created[0].len(), 3, "ten rows, four a request");
+    for line in &created[0] {
+        assert_eq!(line["method"], "POST");
+        assert_eq!(line["url"], "/v1/chat/completions");
+        assert!(line["custom_id"].as_str().unwrap().starts_with("p1:"));
+        assert_eq!(line["body"]["model"], "test-model");
+    }
+    let (input, output) = endpoint.billed();
+    let done = ended.done();
+    assert_eq!(done["requests"], 3);
+    assert_eq!(done["input_tokens"], input);
+    assert!((done["cost_usd"].as_f64().unwrap() - price(input, output)).abs() < 1e-9, "{done}");
+    assert_eq!(events(&ended, "submitted").len(), 1);
+    assert!(!events(&ended, "polled").is_empty());
+    assert_eq!(events(&ended, "collected")[0]["answered"], 3);
+    // Everything is in its place, and nothing is left behind.
+    let again = batch(&project, &[]).exits(0);
+    assert_eq!(again.done()["requests"], 0);
+    assert_eq!(endpoint.created().len(), 1);
+    assert_eq!(std::fs::read_dir(project.path("cache/batches")).unwrap().count(), 0);
+    let key = project.rows("SELECT DISTINCT prompt_hash FROM hqdl_cell");
+    assert_eq!(key.len(), 3, "provenance knows the prompts");
+}
+
+#[test]
+fn a_batch_is_split_at_its_limits() {
+    for limit in ["batch_requests = 2", "batch_bytes = 3000"] {
+        let endpoint = honest();
+        let project = heroes(&endpoint, limit);
+        batch(&project, &[]).exits(0);
+        check_complete(&project);
+        let sizes: Vec<usize> = endpoint.created().iter().map(Vec::len).collect();
+        assert_eq!(sizes.iter().sum::<usize>(), 3, "{sizes:?}");
+        assert!(sizes.len() >= 2, "{limit}: {sizes:?}");
+        nothing_twice(&endpoint);
+    }
+}
+
+#[test]
+fn requests_that_fail_are_sent_again_and_only_those() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Once);
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    let sizes: Vec<usize> = endpoint.created().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [3, 1]);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn a_request_that_always_fails_is_given_up_and_told() {
+    let endpoint = honest();
+    endpoint.fault_where(Fault::status(429, "slow down", "rate_limit"), Times::Always, |q| {
+        q.rows.iter().any(|r| r.key[0] == "Zed")
+    });
+    let project = heroes(&endpoint, "");
+    let ended = batch(&project, &[]).exits(1);
+    assert_eq!(endpoint.created().len(), 3, "three times in all");
+    assert!(ended.stdout.contains("slow down"), "{}", ended.stdout);
+    assert_eq!(ended.done()["cells"]["error"], 8);
+    assert_eq!(check(&project)["error"], 8);
+    endpoint.mend();
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+}
+
+#[test]
+fn rows_that_failed_are_asked_again_in_smaller_requests() {
+    let endpoint = honest();
+    endpoint.fault(Fault::MissingRows, Times::First(3));
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.created().len(), 2);
+    let rows: Vec<usize> = endpoint.requests().iter().map(|r| r.question.rows.len()).collect();
+    assert_eq!(rows[..3].iter().sum::<usize>(), 10);
+    assert_eq!(rows[3..].iter().sum::<usize>(), 5, "{rows:?}");
+    assert!(rows[3..].iter().all(|n| *n <= 2));
+}
+
+#[test]
+fn asking_again_has_an_end() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Empty, Times::Always);
+    let project = heroes(&endpoint, "");
+    let ended = batch(&project, &[]).exits(1);
+    assert_eq!(ended.done()["cells"]["invalid"], 40);
+    assert_eq!(endpoint.created().len(), 3);
+}
+
+#[test]
+fn a_request_too_long_is_split() {
+    let endpoint = honest();
+    endpoint.fault(Fault::ContextLength(2), Times::Always);
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn what_an_expired_batch_answered_is_kept_and_the_rest_sent_again_once() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Expires(1));
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    let sizes: Vec<usize> = endpoint.created().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [3, 2]);
+    nothing_twice(&endpoint);
+
+    let endpoint = honest();
+    endpoint.fate(Fate::Expires(1)).fate(Fate::Expires(1));
+    let project = heroes(&endpoint, "");
+    let ended = batch(&project, &[]).exits(1);
+    assert_eq!(endpoint.created().len(), 2, "once again, and no more");
+    assert!(ended.stdout.contains("batch_expired"), "{}", ended.stdout);
+    nothing_twice(&endpoint);
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn a_batch_that_fails_as_a_whole_is_sent_again_once() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Fails("invalid_request", "line 1 is odd"));
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.created().len(), 2);
+
+    let endpoint = honest();
+    let fails = || Fate::Fails("invalid_request", "line 1 is odd");
+    endpoint.fate(fails()).fate(fails());
+    let project = heroes(&endpoint, "");
+    let ended = batch(&project, &[]).exits(4);
+    assert!(ended.stderr.contains("line 1 is odd"), "{}", ended.stderr);
+    assert_eq!(endpoint.created().len(), 2);
+    assert_eq!(endpoint.billed(), (0, 0));
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+}
+
+#[test]
+fn a_full_queue_is_waited_for() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Completes(3));
+    let full = || Fate::Fails("token_limit_exceeded", "Enqueued token limit reached");
+    endpoint.fate(full()).fate(full());
+    let project = heroes(&endpoint, "batch_requests = 1");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn the_rest_of_a_cancelled_batch_is_left() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Cancelled(2));
+    let project = heroes(&endpoint, "");
+    let ended = batch(&project, &[]).exits(1);
+    assert_eq!(endpoint.created().len(), 1, "somebody wanted it so");
+    assert!(ended.stdout.contains("was cancelled"), "{}", ended.stdout);
+    assert!(ended.done()["cells_unasked"].as_u64().unwrap() >= 8);
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+}
+
+/// Runs until the endpoint falls silent at some step, and is killed there.
+fn killed_at(endpoint: &Endpoint, project: &Project, at: Silence) {
+    endpoint.silence(at);
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_silence();
+    running.signal("KILL");
+    running.wait();
+}
+
+#[test]
+fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
+    let steps = [
+        (Silence::BeforeUpload, 1, 1),
+        (Silence::AfterUpload, 1, 1),
+        (Silence::BeforeCreate, 1, 1),
+        (Silence::AfterCreate, 1, 1),
+        (Silence::Poll, 1, 1),
+        (Silence::Download, 1, 1),
+    ];
+    for (at, uploads, batches) in steps {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "");
+        killed_at(&endpoint, &project, at);
+        batch(&project, &[]).exits(0);
+        check_complete(&project);
+        assert_eq!(endpoint.created().len(), batches, "{at:?}");
+        assert_eq!(endpoint.uploads(), uploads, "{at:?}");
+        nothing_twice(&endpoint);
+        // What was billed is what the journal says was spent, once.
+        let journal = rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
+        let sql = "SELECT sum(input_tokens), sum(output_tokens) FROM completion";
+        let spent: (u64, u64) = journal.query_row(sql, [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
+        assert_eq!(spent, endpoint.billed(), "{at:?}");
+    }
+}
+
+#[test]
+fn killed_while_collecting_no_answer_is_taken_twice() {
+    for kills in 0..6 {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "");
+        project.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
+             INSERT INTO hero (name, full_name) SELECT 'Hero ' || i, 'Nobody ' || i FROM n",
+        );
+        let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+        // From the first answer on the disk, a little later each time.
+        let journal = project.path("cache/journal.sqlite");
+        let answers = || {
+            let count = |c: &rusqlite::Connection| {
+                c.query_row("SELECT count(*) FROM completion", [], |r| r.get::<_, u64>(0))
+            };
+            rusqlite::Connection::open(&journal).and_then(|c| count(&c)).unwrap_or(0)
+        };
+        let began = std::time::Instant::now();
+        while answers() == 0 {
+            assert!(began.elapsed().as_secs() < 30);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(kills * 2));
+        running.signal("KILL");
+        running.wait();
+        batch(&project, &[]).exits(0);
+        assert_eq!(check(&project), BTreeMap::from([("ok".to_owned(), 410 * 4)]));
+        assert_eq!(endpoint.created().len(), 1);
+        assert_eq!(answers(), 103);
+        nothing_twice(&endpoint);
+    }
+}
+
+#[test]
+fn a_batch_is_found_among_many() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    endpoint.page(2);
+    killed_at(&endpoint, &project, Silence::AfterCreate);
+    (0..5).for_each(|_| endpoint.foreign_batch());
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.calls("POST batches"), 1);
+}
+
+#[test]
+fn a_creation_in_doubt_is_looked_up_before_it_is_asked_for_again() {
+    let endpoint = honest();
+    endpoint.lie_about_creation(500);
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.calls("POST batches"), 1);
+}
+
+#[test]
+fn an_interrupted_wait_leaves_the_batch_to_the_next_run() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(2);
+    running.signal("INT");
+    let ended = running.wait().exits(130);
+    assert!(ended.stderr.contains("batch_1"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--batch"), "{}", ended.stderr);
+    assert_eq!(ended.lines.last().unwrap()["event"], "done");
+    endpoint.relent();
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.created().len(), 1);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn a_plain_run_leaves_out_what_a_batch_asks_for() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(1);
+    running.signal("INT");
+    running.wait().exits(130);
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["cells"], 24, "six of ten heroes");
+    // The same command again waits, and asks for no other four.
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(4);
+    running.signal("INT");
+    running.wait().exits(130);
+    assert_eq!(endpoint.created().len(), 1);
+    let ended = project.materialize(&[]).exits(1);
+    assert!(ended.stdout.contains("16 cells are asked for by batches"), "{}", ended.stdout);
+    assert_eq!(check(&project)["ok"], 24);
+    assert_eq!(ended.done()["cells_unasked"], 16);
+    nothing_twice(&endpoint);
+    // Once it has ended, a plain run collects it.
+    endpoint.relent();
+    let before = endpoint.count();
+    let ended = project.materialize(&[]).exits(0);
+    assert_eq!(ended.done()["requests"], 1);
+    assert_eq!(endpoint.count(), before + 1, "answered in the batch alone");
+    check_complete(&project);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn answers_that_come_after_the_spec_has_changed_are_kept_as_they_were_asked() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    running.signal("KILL");
+    running.wait();
+    let before = std::fs::read_to_string(project.path("specs/x.toml")).unwrap();
+    project.spec(&before.replace("what the hero says", "the hero's last words"));
+    endpoint.relent();
+    // Only the column that means something else now is asked for anew.
+    let before_run = endpoint.count();
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    let asked = endpoint.cells_since(before_run + 3);
+    assert!(asked.iter().all(|(_, c)| c == "motto"), "{asked:?}");
+    assert_eq!(asked.len(), 10);
+    // And back: what was asked then is known.
+    project.spec(&before);
+    let ended = project.materialize(&[]).exits(0);
+    assert_eq!(ended.done()["requests"], 0);
+}
+
+#[test]
+fn a_budget_is_never_overshot_and_what_fits_is_sent() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "batch_requests = 1");
+    // Of one request after the other: the worst case is far above what it takes.
+    let plan = project.plan(&["--batch"]);
+    let likely = plan["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    let live = project.plan(&[])["totals"]["cost_usd"]["likely"].as_f64().unwrap();
+    assert!((likely * 2.0 - live).abs() < 1e-9);
+    let ended = batch(&project, &["--budget", "0.0001"]).exits(3);
+    assert_eq!(endpoint.created().len(), 0, "{}", ended.stderr);
+    // Enough for the worst case of one request at a time.
+    let ended = batch(&project, &["--budget", "0.009"]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.created().len(), 3);
+    assert!(ended.done()["cost_usd"].as_f64().unwrap() < 0.009);
+}
+
+#[test]
+fn what_is_under_way_counts_against_the_budget_after_a_kill() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "budget_tokens = 20000");
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(1);
+    running.signal("KILL");
+    running.wait();
+    // The worst case of the request under way is most of this budget.
+    let capped = project.spec_text().replace("budget_tokens = 20000", "budget_tokens = 6000");
+    project.spec(&capped);
+    let ended = project.materialize(&[]).exits(3);
+    assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
+    assert_eq!(endpoint.count(), 0);
+    // Once it has settled, there is room again.
+    endpoint.relent();
+    project.materialize(&["--rows-per-request", "1"]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn an_endpoint_that_refuses_ends_the_run() {
+    for (call, status) in [("POST files", 401), ("POST batches", 404), ("GET batches/", 401)] {
+        let endpoint = honest();
+        endpoint.refuse(call, status);
+        let project = heroes(&endpoint, "");
+        batch(&project, &[]).exits(4);
+        endpoint.relent();
+        batch(&project, &[]).exits(0);
+        check_complete(&project);
+        assert_eq!(endpoint.created().len(), 1, "{call}");
+        nothing_twice(&endpoint);
+    }
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    endpoint.fault(Fault::status(401, "no such key sk-recognisable", "auth"), Times::Always);
+    batch(&project, &[]).exits(4);
+    assert_eq!(endpoint.created().len(), 1);
+}
+
+#[test]
+fn a_batch_that_the_endpoint_has_lost_is_told_and_asked_again() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    running.signal("KILL");
+    running.wait();
+    endpoint.forget_batches();
+    let ended = batch(&project, &[]).exits(0);
+    assert!(ended.stdout.contains("does not know batch_1 any more"), "{}", ended.stdout);
+    check_complete(&project);
+}
+
+#[test]
+fn an_endpoint_that_is_away_for_a_while_is_waited_for() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    endpoint.refuse("GET batches/", 503);
+    // One look is tried six times, so one at least has failed.
+    endpoint.wait_for_polls(endpoint.calls("GET batches/") + 8);
+    endpoint.relent();
+    let ended = running.wait().exits(0);
+    assert_eq!(ended.stdout.matches("is tried again").count(), 1, "{}", ended.stdout);
+    check_complete(&project);
+}
+
+#[test]
+fn all_expansions_go_together_and_the_budget_of_the_day_holds_them() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let second = EXPANSION.replace("name = \"llm\"", "name = \"more\"")
+        + "\n[[expansion.column]]\nname = \"lair\"\nabout = \"where the hero lives\"\n";
+    project.spec(&(project.spec_text() + &second));
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    running.signal("INT");
+    running.wait().exits(130);
+    assert_eq!(endpoint.created()[0].len(), 6, "three for each expansion");
+    // Its worst case is all that the day had.
+    let capped = project.spec_text();
+    project.spec(&capped.replace("concurrency", "budget_usd_per_day = 0.005\nconcurrency"));
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let ended = project.materialize(&[]).exits(3);
+    assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
+    assert_eq!(endpoint.count(), 0);
+    project.spec(&capped);
+    endpoint.relent();
+    batch(&project, &[]).exits(0);
+    assert_eq!(check(&project)["ok"], 44);
+    assert_eq!(project.rows("SELECT count(lair) FROM more")[0][0], 11);
+    nothing_twice(&endpoint);
+}
+
+#[test]
+fn recordings_take_no_batches() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    std::fs::write(project.path("r.jsonl"), "").unwrap();
+    let ended = project.materialize(&["--batch", "--recordings", "r.jsonl"]).exits(2);
+    assert!(ended.stderr.contains("recordings take no batches"), "{}", ended.stderr);
+}
+
+#[test]
+fn files_that_somebody_else_sends_are_written_and_their_answers_taken_in() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "batch_requests = 2");
+    let ended = project.materialize(&["--batch-file", "out"]).exits(0);
+    let written = events(&ended, "written");
+    assert_eq!(written.len(), 2);
+    assert_eq!(endpoint.calls(""), 0, "nothing is sent");
+    assert!(!project.has_table("llm"));
+    let mut files = Vec::new();
+    for (n, file) in written.iter().enumerate() {
+        let text = std::fs::read_to_string(project.path(file["file"].as_str().unwrap())).unwrap();
+        let (output, _) = endpoint.run_file(&text);
+        let foreign = "{\"custom_id\":\"theirs\",\"response\":{\"status_code\":200,\"body\":{}}}\n";
+        std::fs::write(project.path(format!("{n}.jsonl")), output + foreign).unwrap();
+        files.push(format!("{n}.jsonl"));
+    }
+    let import =
+        |files: &[&str]| project.hqdl(&[&["import", "specs/x.toml", "--json"], files].concat());
+    let ended = import(&[&files[0]]).exits(1);
+    let imported = events(&ended, "imported")[0].clone();
+    assert_eq!(imported["answered"], 2);
+    assert_eq!(imported["unknown"], 1);
+    assert_eq!(check(&project)["ok"], 32);
+    let ended = import(&[&files[0], &files[1]]).exits(0);
+    let imported = events(&ended, "imported")[0].clone();
+    assert_eq!((&imported["answered"], &imported["known"]), (&1.into(), &2.into()));
+    check_complete(&project);
+    let dump = project.rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4");
+    let ended = import(&[&files[0], &files[1]]).exits(0);
+    assert_eq!(ended.done()["published"], false);
+    assert_eq!(dump, project.rows("SELECT * FROM hqdl_cell ORDER BY 1, 3, 4"));
+    // Nothing is left to ask.
+    let ended = project.materialize(&[]).exits(0);
+    assert_eq!(ended.done()["requests"], 0);
+    let (input, output) = endpoint.billed();
+    let cost = project.rows("SELECT sum(cost_usd) FROM hqdl_cell")[0][0].as_f64().unwrap();
+    assert!((cost - price(input, output)).abs() < 1e-9, "{cost}");
+}
+
+#[test]
+fn failures_of_an_import_are_asked_for_by_the_next_run() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    let ended = project.materialize(&["--batch-file", "out"]).exits(0);
+    let path = events(&ended, "written")[0]["file"].as_str().unwrap().to_owned();
+    endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Once);
+    endpoint.fault(Fault::MissingRows, Times::Once);
+    let text = std::fs::read_to_string(project.path(path)).unwrap();
+    let (output, errors) = endpoint.run_file(&text);
+    endpoint.mend();
+    std::fs::write(project.path("o.jsonl"), output).unwrap();
+    std::fs::write(project.path("e.jsonl"), errors).unwrap();
+    let ended = project.hqdl(&["import", "specs/x.toml", "--json", "o.jsonl", "e.jsonl"]).exits(1);
+    assert_eq!(events(&ended, "imported")[0]["failed"], 1);
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+}
+
+/// What a plan says the budget has left.
+fn left_usd(project: &Project, flags: &[&str]) -> f64 {
+    project.plan(flags)["budget"]["left_usd"].as_f64().unwrap()
+}
+
+#[test]
+fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "budget_usd_per_day = 1");
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(1);
+    running.signal("KILL");
+    running.wait();
+    let journal = || rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
+    let under_way: f64 =
+        journal().query_row("SELECT sum(worst_usd) FROM request", [], |r| r.get(0)).unwrap();
+    assert!(under_way > 0.0);
+    let near = |left: f64, gone: f64| assert!((1.0 - left - gone).abs() < 1e-9, "{left} {gone}");
+    near(left_usd(&project, &[]), under_way);
+    near(left_usd(&project, &["--batch", "--budget", "1"]), under_way);
+    // A live request of the same run, killed on its way.
+    journal()
+        .execute(
+            "INSERT INTO reservation (run, cost_usd, tokens, reserved_at)
+             SELECT max(id), 0.25, 10, strftime('%Y-%m-%dT%H:%M:%SZ') FROM run",
+            [],
+        )
+        .unwrap();
+    near(left_usd(&project, &[]), 0.25 + under_way);
+    // Of the run and of the day alike, and at a live run's beginning.
+    near(left_usd(&project, &["--budget", "1"]), 0.25 + under_way);
+    let budget = format!("{}", 0.25 + under_way + 1e-6);
+    let ended = project.materialize(&["--budget", &budget]).exits(3);
+    assert!(ended.stdout.contains("1 requests were in flight"), "{}", ended.stdout);
+    assert_eq!(endpoint.count(), 0);
+    // What has settled is no longer held back, what is in doubt is.
+    endpoint.relent();
+    let ended = batch(&project, &[]).exits(0);
+    check_complete(&project);
+    nothing_twice(&endpoint);
+    let (input, output) = endpoint.billed();
+    assert!((ended.done()["cost_usd"].as_f64().unwrap() - price(input, output)).abs() < 1e-9);
+    near(left_usd(&project, &[]), 0.25 + price(input, output));
+    let notes: (u64, u64) = journal()
+        .query_row("SELECT count(*), sum(in_doubt) FROM reservation", [], |r| {
+            Ok((r.get(0)?, r.get(1)?))
+        })
+        .unwrap();
+    assert_eq!(notes, (1, 1));
+}
+
+#[test]
+fn a_run_with_batches_under_way_leaves_no_note_of_what_was_not_sent() {
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running =
+        project.start(&["materialize", "specs/x.toml", "--json", "--batch", "--limit", "4"]);
+    endpoint.wait_for_polls(1);
+    running.signal("INT");
+    running.wait().exits(130);
+    project.materialize(&[]).exits(1);
+    endpoint.relent();
+    let ended = batch(&project, &[]).exits(0);
+    assert!(!ended.stdout.contains("in flight"), "{}", ended.stdout);
+    assert_eq!(ended.done()["in_doubt"]["requests"], 0);
+    check_complete(&project);
+}
+
+#[test]
+fn a_batch_tells_what_each_column_used() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    let done = batch(&project, &[]).exits(0).done().clone();
+    let columns = done["columns"].as_array().unwrap();
+    assert_eq!(columns.len(), 4);
+    for column in columns {
+        assert_eq!((&column["cells_asked"], &column["requests"]), (&10.into(), &3.into()));
+        let quarter = done["cost_usd"].as_f64().unwrap() / 4.0;
+        assert!((column["cost_usd"].as_f64().unwrap() - quarter).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_refresh_through_batches_goes_on_after_a_kill_and_then_begins_anew() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    let refresh = ["materialize", "specs/x.toml", "--json", "--batch", "--refresh", "born"];
+    for batches in [2, 3] {
+        // Killed while its batch is under way, the same command waits for that.
+        endpoint.fate(Fate::Stays);
+        let looks = endpoint.calls("GET batches/");
+        let running = project.start(&refresh);
+        endpoint.wait_for_polls(looks + 1);
+        running.signal("KILL");
+        running.wait();
+        // A plain refresh leaves the cells to the batch, and the round open.
+        project.materialize(&["--refresh", "born"]).exits(1);
+        assert_eq!(endpoint.created().len(), batches);
+        endpoint.relent();
+        batch(&project, &["--refresh", "born"]).exits(0);
+        assert_eq!(endpoint.created().len(), batches, "nothing was asked twice in a round");
+        check_complete(&project);
+    }
+}
+
+#[test]
+fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    batch(&project, &[]).exits(0);
+    endpoint.fate(Fate::Cancelled(2));
+    batch(&project, &["--refresh", "born"]);
+    let asked = endpoint.cells_since(0).len();
+    let ended = batch(&project, &["--refresh", "born"]).exits(0);
+    assert!(ended.stdout.contains("goes on"), "{}", ended.stdout);
+    let rest = endpoint.cells_since(0).len() - asked;
+    assert!((1..10).contains(&rest), "{rest}");
+    check_complete(&project);
+}
