@@ -6,6 +6,7 @@
 //! of a call are parsed by themselves, into the same tree.
 
 use syntaqlite_syntax::nodes as sq;
+use syntaqlite_syntax::source::{StmtLen, StmtOffset};
 use syntaqlite_syntax::typed::GrammarNodeType;
 use syntaqlite_syntax::{ParseOutcome, Parser, ParserConfig};
 
@@ -84,8 +85,8 @@ impl Builder<'_> {
                 Walk { tree: &tree, base, text: masked, holes, builder: self }.query(&select)?
             }
             ParseOutcome::Err(error) => {
-                let at = base + error.offset().map_or(0, |o| o.as_usize());
-                let length = error.length().map_or(1, |l| l.as_usize());
+                let at = base + error.offset().map_or(0, StmtOffset::as_usize);
+                let length = error.length().map_or(1, StmtLen::as_usize);
                 return Err(SqlError {
                     message: error.message().to_owned(),
                     span: at.min(self.sql.len())..(at + length).min(self.sql.len()),
@@ -161,18 +162,19 @@ impl Builder<'_> {
         match query.body {
             Body::Core(mut core) if core.columns.len() == 1 && core.from.is_empty() => {
                 let expr = core.columns.pop().and_then(|c| c.expr);
-                expr.ok_or_else(|| self.no_value(span))
+                expr.ok_or_else(|| no_value(span))
             }
-            _ => Err(self.no_value(span)),
+            _ => Err(no_value(span)),
         }
     }
+}
 
-    fn no_value(&self, span: &Span) -> SqlError {
-        SqlError {
-            message: "this is no value".to_owned(),
-            span: span.clone(),
-            label: "an expression is expected".to_owned(),
-            help: Some("such as a column, `t.c`".to_owned()),
-        }
+/// What is said where a value should be.
+fn no_value(span: &Span) -> SqlError {
+    SqlError {
+        message: "this is no value".to_owned(),
+        span: span.clone(),
+        label: "an expression is expected".to_owned(),
+        help: Some("such as a column, `t.c`".to_owned()),
     }
 }

@@ -210,7 +210,7 @@ impl Resolver<'_> {
         match &query.body {
             Body::Core(core) => {
                 let inner = self.core(core, &scope);
-                self.columns(core, &inner)
+                Self::columns(core, &inner)
             }
             Body::Compound(left, _) => {
                 // A row may come from either side, so no column repeats one of the database.
@@ -224,7 +224,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn columns(&self, core: &Core, scope: &Scope<'_>) -> Option<Vec<Field>> {
+    fn columns(core: &Core, scope: &Scope<'_>) -> Option<Vec<Field>> {
         let mut fields = Vec::new();
         for column in &core.columns {
             let Some(expr) = &column.expr else {

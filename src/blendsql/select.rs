@@ -18,7 +18,7 @@ impl Rewriter<'_> {
     ) {
         let scope = self.resolver().core(core, around);
         for item in &core.from {
-            self.from_item(item, around, &scope, parts);
+            self.read_from(item, around, &scope, parts);
         }
         // Conditions of WHERE, and of inner joins, which mean the same there.
         let movable = core.from.iter().all(|i| i.join != Join::Outer);
@@ -99,10 +99,11 @@ impl Rewriter<'_> {
             let text = rest(self, &where_plain, combined.take());
             parts.push((filter.span.clone(), text));
         }
-        if core.filter.is_none() && joined.is_empty() {
-            if let Some(text) = combined.take() {
-                parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
-            }
+        if core.filter.is_none()
+            && joined.is_empty()
+            && let Some(text) = combined.take()
+        {
+            parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
         }
         for (item, plain, _) in &joined {
             if let Some(on) = &item.on {
@@ -166,7 +167,7 @@ impl Rewriter<'_> {
         self.aliases = outer_aliases;
     }
 
-    fn from_item(
+    fn read_from(
         &mut self,
         item: &FromItem,
         around: &Scope<'_>,
@@ -186,7 +187,7 @@ impl Rewriter<'_> {
             }
             Source::Join(items) => {
                 for inner in items {
-                    self.from_item(inner, around, scope, parts);
+                    self.read_from(inner, around, scope, parts);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
                         let text = truth::all(self, &[on], scope);
                         parts.push((on.span.clone(), format!("(SELECT {text}) = 1")));
@@ -221,8 +222,9 @@ impl Rewriter<'_> {
                     None => matches!(column.to_ascii_lowercase().as_str(), "true" | "false"),
                 };
             }
-            ExprKind::Exists(_) | ExprKind::Scalar(_) => all = false,
-            ExprKind::In { query: Some(_), .. } => all = false,
+            ExprKind::Exists(_) | ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
+                all = false;
+            }
             _ => {}
         });
         all

@@ -67,11 +67,11 @@ impl<'t> Walk<'t, '_> {
         let span = self.query_span(select.node_id());
         match select {
             sq::Select::WithClause(with) => {
-                let inner = with.select().ok_or_else(|| self.broken(&span))?;
+                let inner = with.select().ok_or_else(|| broken(&span))?;
                 let mut query = self.query(&inner)?;
                 let mut ctes = Vec::new();
                 for cte in with.ctes().iter().flat_map(sq::CteList::iter) {
-                    let select = cte.select().ok_or_else(|| self.broken(&span))?;
+                    let select = cte.select().ok_or_else(|| broken(&span))?;
                     ctes.push(Cte {
                         name: unquoted(cte.cte_name()),
                         columns: cte
@@ -94,7 +94,7 @@ impl<'t> Walk<'t, '_> {
             }
             sq::Select::CompoundSelect(compound) => {
                 let (Some(left), Some(right)) = (compound.left(), compound.right()) else {
-                    return Err(self.broken(&span));
+                    return Err(broken(&span));
                 };
                 let body =
                     Body::Compound(Box::new(self.query(&left)?), Box::new(self.query(&right)?));
@@ -126,7 +126,7 @@ impl<'t> Walk<'t, '_> {
                     Some(e) if !star => Some(self.expr(&e)?),
                     _ => None,
                 },
-                alias: column.alias().map(|a| self.name(a)),
+                alias: column.alias().map(name_of),
                 span: self.span(column.node_id()),
             });
         }
@@ -217,7 +217,7 @@ impl<'t> Walk<'t, '_> {
         match source {
             sq::TableSource::TableRef(table) => {
                 let name = unquoted(table.table_name());
-                let alias = table.alias().map(|a| self.name(a));
+                let alias = table.alias().map(name_of);
                 let source = if table.has_parens() {
                     Source::Function { name: name.clone(), args: self.list(table.args())? }
                 } else {
@@ -228,9 +228,9 @@ impl<'t> Walk<'t, '_> {
             }
             sq::TableSource::SubqueryTableSource(sub) => {
                 let span = self.span(sub.node_id());
-                let select = sub.select().ok_or_else(|| self.broken(&span))?;
+                let select = sub.select().ok_or_else(|| broken(&span))?;
                 let query = self.query(&select)?;
-                let alias = sub.alias().map(|a| self.name(a));
+                let alias = sub.alias().map(name_of);
                 into.push(item(Source::Query(Box::new(query)), alias));
             }
             sq::TableSource::ParenTableSource(paren) => {
@@ -238,7 +238,7 @@ impl<'t> Walk<'t, '_> {
                 if let Some(source) = paren.source() {
                     self.from(&source, &mut inner)?;
                 }
-                let alias = paren.alias().map(|a| self.name(a));
+                let alias = paren.alias().map(name_of);
                 into.push(item(Source::Join(inner), alias));
             }
             sq::TableSource::JoinPrefix(prefix) => {
@@ -282,22 +282,6 @@ impl<'t> Walk<'t, '_> {
         }
         Ok(())
     }
-
-    pub(super) fn name(&self, name: sq::Name<'t>) -> String {
-        match name {
-            sq::Name::IdentName(ident) => unquoted(ident.source()),
-            sq::Name::Error(_) => String::new(),
-        }
-    }
-
-    pub(super) fn broken(&self, span: &Span) -> SqlError {
-        SqlError {
-            message: "this cannot be read".to_owned(),
-            span: span.clone(),
-            label: "here".to_owned(),
-            help: None,
-        }
-    }
 }
 
 /// How a kind of join joins, and whether by equal names.
@@ -316,4 +300,22 @@ fn how(kind: sq::JoinType) -> (Join, bool) {
 pub(super) fn unquoted(name: &str) -> String {
     let name = name.trim();
     if name.contains("\"\"") { name.replace("\"\"", "\"") } else { name.to_owned() }
+}
+
+/// A name as the query gives it.
+fn name_of(name: sq::Name<'_>) -> String {
+    match name {
+        sq::Name::IdentName(ident) => unquoted(ident.source()),
+        sq::Name::Error(_) => String::new(),
+    }
+}
+
+/// What is said where the parser's tree lacks a part.
+pub(super) fn broken(span: &Span) -> SqlError {
+    SqlError {
+        message: "this cannot be read".to_owned(),
+        span: span.clone(),
+        label: "here".to_owned(),
+        help: None,
+    }
 }

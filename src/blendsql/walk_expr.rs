@@ -6,7 +6,7 @@ use syntaqlite_syntax::typed::GrammarNodeType;
 
 use super::SqlError;
 use super::tree::{Expr, ExprKind, Span};
-use super::walk::{Walk, unquoted};
+use super::walk::{Walk, broken, unquoted};
 
 /// Expressions.
 impl<'t> Walk<'t, '_> {
@@ -14,7 +14,7 @@ impl<'t> Walk<'t, '_> {
         let span = self.span(expr.node_id());
         let some = |e: Option<sq::Expr<'t>>| match e {
             Some(e) => self.expr(&e).map(Box::new),
-            None => Err(self.broken(&span)),
+            None => Err(broken(&span)),
         };
         let kind = match expr {
             sq::Expr::BinaryExpr(binary) => {
@@ -73,11 +73,11 @@ impl<'t> Walk<'t, '_> {
             },
             sq::Expr::ExistsExpr(exists) => match exists.select() {
                 Some(select) => ExprKind::Exists(Box::new(self.query(&select)?)),
-                None => return Err(self.broken(&span)),
+                None => return Err(broken(&span)),
             },
             sq::Expr::SubqueryExpr(sub) => match sub.select() {
                 Some(select) => ExprKind::Scalar(Box::new(self.query(&select)?)),
-                None => return Err(self.broken(&span)),
+                None => return Err(broken(&span)),
             },
             sq::Expr::InExpr(within) => {
                 let operand = some(within.operand())?;

@@ -17,7 +17,7 @@ impl Calls {
         &mut self,
         n: usize,
         call: &Call,
-        bound: Bound<'_>,
+        bound: &Bound<'_>,
         spec: &Spec,
         text: String,
     ) -> Result<(), QueryError> {
@@ -53,7 +53,7 @@ impl Calls {
                          FROM (SELECT value, value AS {0} FROM json_each(hq_list))) END FROM (SELECT ",
                         crate::sql::name(&many.column)
                     );
-                    site.after = " AS hq_list))".to_owned();
+                    " AS hq_list))".clone_into(&mut site.after);
                 }
                 None => {
                     // Other columns that the binding names are asked for, too.

@@ -106,7 +106,7 @@ impl Calls {
                     }
                     match bound(spec, call, usage, choosing) {
                         Ok(Some(bound)) => {
-                            calls.bind(n, call, bound, spec, text)?;
+                            calls.bind(n, call, &bound, spec, text)?;
                             continue;
                         }
                         Ok(None) => {}
@@ -156,7 +156,7 @@ impl Calls {
         ctes: &str,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
-        let values = self.options(sql, call, usage, ctes, choosing, false)?;
+        let values = options(sql, call, usage, ctes, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
         // A question about a value is the same question wherever the value stands.
         let names: Vec<String> = (1..=usage.keys.len())
@@ -184,7 +184,7 @@ impl Calls {
         ctes: &str,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
-        let values = self.options(sql, call, usage, ctes, choosing, true)?;
+        let values = options(sql, call, usage, ctes, choosing, true)?;
         let kind = kind(call, usage, values.as_deref());
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
@@ -241,67 +241,19 @@ impl Calls {
             if is_list(call) {
                 site.row = Some(call.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1))));
             } else {
-                site.before = "(".to_owned();
-                site.after = ")".to_owned();
+                "(".clone_into(&mut site.before);
+                ")".clone_into(&mut site.after);
             }
             return;
         }
         if usage.set {
             if is_list(call) {
-                site.before = "(SELECT value FROM json_each(".to_owned();
-                site.after = "))".to_owned();
+                "(SELECT value FROM json_each(".clone_into(&mut site.before);
+                "))".clone_into(&mut site.after);
             } else {
-                site.before = "(".to_owned();
-                site.after = ")".to_owned();
+                "(".clone_into(&mut site.before);
+                ")".clone_into(&mut site.after);
             }
-        }
-    }
-
-    /// The values a call chooses from.
-    fn options(
-        &self,
-        sql: &str,
-        call: &Call,
-        usage: &Usage,
-        ctes: &str,
-        choosing: &mut dyn Choosing,
-        infer: bool,
-    ) -> Result<Option<Vec<Value>>, QueryError> {
-        use crate::blendsql::usage::Options;
-        use crate::sql::name;
-        let column = |table: &str, column: &str| {
-            format!("{ctes}SELECT DISTINCT {} FROM {}", name(column), name(table))
-        };
-        match (&call.options, &usage.options) {
-            (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
-            (Some(Choices::Query(span)), _) => {
-                let text = format!("{ctes}SELECT * FROM ({})", &sql[span.clone()]);
-                choosing.values(&text, usize::MAX).map(Some)
-            }
-            (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
-                let text = column(&origin.table, &origin.column);
-                choosing.values(&text, usize::MAX).map(Some)
-            }
-            (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-                choosing.values(&column(table, of), usize::MAX).map(Some)
-            }
-            (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
-                format!("the options `{column}` are no column that can be told"),
-                Some(span.clone()),
-                "a column is expected",
-                "write options=table.column, options=('a', 'b') or options=(SELECT …)",
-            )),
-            (None, _) if infer && call.return_type.is_none() => {
-                let origin = usage.compared.iter().find_map(|c| match c {
-                    Compared::Column(_, origin) => origin.as_ref(),
-                    _ => None,
-                });
-                let Some(origin) = origin else { return Ok(None) };
-                let text = column(&origin.table, &origin.column);
-                let values = choosing.values(&text, INFERRED + 1)?;
-                Ok(Some(values).filter(|v| v.len() <= INFERRED && !v.is_empty()))
-            }
-            (None, _) => Ok(None),
         }
     }
 
@@ -379,6 +331,53 @@ impl Calls {
             ));
         }
         Ok(targets)
+    }
+}
+
+/// The values a call chooses from.
+fn options(
+    sql: &str,
+    call: &Call,
+    usage: &Usage,
+    ctes: &str,
+    choosing: &mut dyn Choosing,
+    infer: bool,
+) -> Result<Option<Vec<Value>>, QueryError> {
+    use crate::blendsql::usage::Options;
+    use crate::sql::name;
+    let column = |table: &str, column: &str| {
+        format!("{ctes}SELECT DISTINCT {} FROM {}", name(column), name(table))
+    };
+    match (&call.options, &usage.options) {
+        (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
+        (Some(Choices::Query(span)), _) => {
+            let text = format!("{ctes}SELECT * FROM ({})", &sql[span.clone()]);
+            choosing.values(&text, usize::MAX).map(Some)
+        }
+        (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
+            let text = column(&origin.table, &origin.column);
+            choosing.values(&text, usize::MAX).map(Some)
+        }
+        (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
+            choosing.values(&column(table, of), usize::MAX).map(Some)
+        }
+        (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
+            format!("the options `{column}` are no column that can be told"),
+            Some(span.clone()),
+            "a column is expected",
+            "write options=table.column, options=('a', 'b') or options=(SELECT …)",
+        )),
+        (None, _) if infer && call.return_type.is_none() => {
+            let origin = usage.compared.iter().find_map(|c| match c {
+                Compared::Column(_, origin) => origin.as_ref(),
+                _ => None,
+            });
+            let Some(origin) = origin else { return Ok(None) };
+            let text = column(&origin.table, &origin.column);
+            let values = choosing.values(&text, INFERRED + 1)?;
+            Ok(Some(values).filter(|v| v.len() <= INFERRED && !v.is_empty()))
+        }
+        (None, _) => Ok(None),
     }
 }
 

@@ -193,7 +193,7 @@ impl<'r> Engine<'r> {
                 PassEnd::Final => {
                     self.passes.push(Pass { demanded: 0, seconds });
                     self.sql.clone_from(&rewritten.sql);
-                    return self.give(&rewritten, kept, sink);
+                    return self.give(&rewritten, &kept, sink);
                 }
                 PassEnd::Stuck => {
                     self.passes.push(Pass { demanded: 0, seconds });
@@ -262,7 +262,7 @@ impl<'r> Engine<'r> {
     fn give(
         &mut self,
         rewritten: &Rewritten,
-        kept: Kept,
+        kept: &Kept,
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
         if kept.over {

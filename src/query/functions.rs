@@ -25,7 +25,7 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
             run(&mut lock(&live), &values).map(|v| output(&v))
         })
     };
-    make("hq_call", |live, values| live.call(values))?;
+    make("hq_call", Live::call)?;
     make("hq_gate", |live, values| live.gate(values).map(Sql::Integer))?;
     make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
     make("hq_done", |live, values| {

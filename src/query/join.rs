@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::ask::Asker;
 use super::calls::Join;
-use super::live::{Pairs, Shared, lock};
+use super::live::{Pairs, Shared, Wish, lock};
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::Wanted;
@@ -23,9 +23,6 @@ use crate::value::Value;
 const CANDIDATES: usize = 200;
 /// As many are kept of more, the most alike ones.
 const ALIKE: usize = 50;
-
-/// A left value and what it may be a partner of.
-type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
 
 /// Asks about all pairs that a pass demanded of a join.
 ///

@@ -77,13 +77,16 @@ fn text(value: &Sql) -> String {
     }
 }
 
+/// A left value of a join, its spelling, and what it may be a partner of.
+pub type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
+
 /// Both sides of a join, as far as they were seen.
 #[derive(Debug, Default)]
 pub struct Pairs {
     /// Answered: left value, and its partners among those asked about.
     pub known: HashMap<Vec<u8>, HashMap<Vec<u8>, bool>>,
     /// Demanded in this pass: left values and what they may be partners of.
-    pub wanted: Vec<(Value, Vec<u8>, Vec<(Value, Vec<u8>)>)>,
+    pub wanted: Vec<Wish>,
     wanted_at: HashMap<Vec<u8>, usize>,
 }
 
@@ -401,7 +404,7 @@ impl Live {
 
 impl Pairs {
     /// Takes what is demanded, leaving nothing.
-    pub fn take(&mut self) -> Vec<(Value, Vec<u8>, Vec<(Value, Vec<u8>)>)> {
+    pub fn take(&mut self) -> Vec<Wish> {
         self.wanted_at.clear();
         std::mem::take(&mut self.wanted)
     }
