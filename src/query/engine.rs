@@ -3,6 +3,7 @@
 //! `SQLite`'s own, over values that are all there.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -51,52 +52,24 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
     Ok(engine.meta(usage, began))
 }
 
-/// Tells how a query would be run, and at most how many values the first pass
-/// would ask for; asks nothing.
-///
-/// # Errors
-/// [`QueryError`] when it could not be run.
-pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    let began = Instant::now();
-    let mut engine = Engine::prepare(request)?;
-    let rewritten = engine.rewrite();
-    let pass = Instant::now();
-    {
-        let mut live = lock(&engine.live);
-        live.open = true;
-        live.takes(&rewritten);
-        live.begin();
-    }
-    engine.run_once(&rewritten, &mut Kept::default())?;
-    let demanded = {
-        let mut live = lock(&engine.live);
-        live.end();
-        let pairs: usize = live.joins.iter().map(|j| j.wanted.len()).sum();
-        (live.demands.len() + pairs) as u64
-    };
-    engine.sql.clone_from(&rewritten.sql);
-    engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
-    Ok(engine.meta(Usage::default(), began))
-}
-
 /// A query on its way.
-struct Engine<'r> {
-    request: &'r Request<'r>,
+pub(super) struct Engine<'r> {
+    pub(super) request: &'r Request<'r>,
     text: String,
     parsed: Parsed,
     guard: Guard,
     schema: KnownSchema,
     calls: Calls,
     model: String,
-    live: Shared,
+    pub(super) live: Shared,
     costs: Costs,
     plain_order: bool,
-    passes: Vec<Pass>,
-    sql: String,
+    pub(super) passes: Vec<Pass>,
+    pub(super) sql: String,
 }
 
 impl<'r> Engine<'r> {
-    fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
+    pub(super) fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
         let spelled = Spelled::of(request.sql)?;
         Self::prepared(request, &spelled).map_err(|error| match error {
             // Places are told in the text as the user wrote it.
@@ -149,7 +122,7 @@ impl<'r> Engine<'r> {
         })
     }
 
-    fn rewrite(&self) -> Rewritten {
+    pub(super) fn rewrite(&self) -> Rewritten {
         let mut rewriter = Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
         rewriter.run(&self.parsed)
@@ -226,7 +199,11 @@ impl<'r> Engine<'r> {
     }
 
     /// Runs the query once.
-    fn run_once(&self, rewritten: &Rewritten, sink: &mut dyn Sink) -> Result<(), QueryError> {
+    pub(super) fn run_once(
+        &self,
+        rewritten: &Rewritten,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
         let failed = |e: &rusqlite::Error| {
             if let Some(failure) = lock(&self.live).failure.take() {
                 return QueryError::sql(failure, None, "", "narrow its query, or pass --truncate");
@@ -234,7 +211,7 @@ impl<'r> Engine<'r> {
             // Places in the SQL that is run are not the user's.
             match self.guard.error(e, &rewritten.sql) {
                 QueryError::Sql(mut problem) => {
-                    problem.span = None;
+                    problem.span = self.named(&problem.message);
                     QueryError::Sql(problem)
                 }
                 other => other,
@@ -258,6 +235,13 @@ impl<'r> Engine<'r> {
         }
     }
 
+    /// Where the user wrote the name that a message is about.
+    fn named(&self, message: &str) -> Option<Range<usize>> {
+        let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
+        let at = self.request.sql.find(name)?;
+        Some(at..at + name.len())
+    }
+
     /// Gives the rows of the last pass to the sink.
     fn give(
         &mut self,
@@ -277,7 +261,7 @@ impl<'r> Engine<'r> {
         sink.finish().map_err(QueryError::Output)
     }
 
-    fn meta(&self, usage: Usage, began: Instant) -> Meta {
+    pub(super) fn meta(&self, usage: Usage, began: Instant) -> Meta {
         let live = lock(&self.live);
         Meta {
             requests: usage.requests,
@@ -367,7 +351,7 @@ impl Choosing for Nested<'_> {
 
 /// Rows kept in memory, as long as they are few.
 #[derive(Default)]
-struct Kept {
+pub(super) struct Kept {
     columns: Vec<String>,
     rows: Vec<Vec<Sql>>,
     values: usize,

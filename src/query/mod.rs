@@ -9,6 +9,7 @@ mod binding;
 mod calls;
 mod engine;
 pub mod error;
+mod explain;
 mod functions;
 mod gates;
 pub mod guard;
@@ -114,5 +115,5 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    engine::explain(request)
+    explain::explain(request)
 }
