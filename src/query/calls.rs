@@ -163,7 +163,12 @@ impl Calls {
             .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
             .collect();
         let question = filled(&call.question, &names);
-        let column = column(&question, kind, values, is_list(call), &names);
+        let mut column = column(&question, kind, values, is_list(call), &names);
+        // What the answer is compared with shows what it should look like.
+        column.example = usage.compared.iter().find_map(|c| match c {
+            Compared::Text(text) if column.values.is_none() => Some(text.clone()),
+            _ => None,
+        });
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;

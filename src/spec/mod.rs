@@ -194,6 +194,9 @@ pub struct Column {
     pub values: Option<ValueList>,
     /// The table of its values, when it is one-to-many.
     pub many: Option<Many>,
+    /// A value of the kind that is expected, shown to the model; no part of what
+    /// it means.
+    pub example: Option<String>,
     /// The questions it answers.
     pub bindings: Vec<Binding>,
     /// What it means.

@@ -34,6 +34,7 @@ mod log;
 mod oracle;
 mod packing;
 mod project;
+mod queries;
 mod queries_cli;
 mod query_cases;
 mod query_generator;
