@@ -14,6 +14,12 @@
 //! What stands between prompt and answers is [`generate`], request by request,
 //! or [`dispatch`], through the Batch API.
 //!
+//! and [`query`] for the other one, which ends in the same generation:
+//!
+//! ```text
+//! scan → parse → routes → rewrite → (run → demand → ask)* → rows
+//! ```
+//!
 //! # Invariants
 //!
 //! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
@@ -63,6 +69,17 @@
 //!   and no budget.
 //! * What a cancelled batch did not answer is left to the next run; what a batch
 //!   that the endpoint no longer knows may have cost counts at its worst.
+//! * A live question about a value is one question wherever the value stands,
+//!   whatever its column is called: who asks it of `c.name` and of `l.name` asks
+//!   it once. NULLs, and blobs, which no model can be shown, are never asked about.
+//! * The type of a live answer is what the query says, else what the answer is
+//!   compared with; calls that ask the same are read as the same type. A number
+//!   nobody said the type of is whole when it can be.
+//! * Partners of a join are asked with the whole list they are chosen from, so
+//!   its pairs wait for all rows; longer lists are narrowed to the most alike.
+//! * Which rows wait is decided from pass to pass: waves of 20 for LIMIT, one
+//!   witness, then two, then four for EXISTS and DISTINCT, and 4, 8, 16 … rows
+//!   where the order of several conditions has to be learnt.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.

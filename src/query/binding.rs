@@ -185,7 +185,6 @@ fn keys(
         }
         // A part of the key is enough where it determines the rest.
         let q = crate::sql::name;
-        let at = |key: &String| usage_column(usage, key, table);
         let given: Vec<&String> = expansion
             .key
             .names()
@@ -202,7 +201,6 @@ fn keys(
             q(table),
             list(&given)
         );
-        let _ = at;
         match choosing.values(&count, 1) {
             Ok(twice) if twice.is_empty() => {
                 let found: Vec<String> = expansion
@@ -246,14 +244,6 @@ fn keys(
         }
     }
     Err(reason)
-}
-
-fn usage_column(usage: &Usage, key: &str, table: &str) -> Option<String> {
-    usage.keys.iter().find_map(|k| {
-        let origin = k.origin.as_ref()?;
-        (origin.table.eq_ignore_ascii_case(table) && origin.column.eq_ignore_ascii_case(key))
-            .then(|| k.text.clone())
-    })
 }
 
 /// Whether an expression of the query is the one that a SELECT names `key`.

@@ -217,24 +217,17 @@ impl Calls {
         let whole = call.return_type.is_none() && kind == Type::Real;
         let form = Form { whole, regex: regex(call)? };
         self.asks[n] = Asks::Rows { target, most: CONTEXT_TOKENS, form };
-        let mut keys = Vec::new();
-        let mut all_named = true;
-        for (value, key) in call.values.iter().zip(&usage.keys) {
-            let _ = value;
-            match foreign(key, usage) {
-                Some((table, column)) => keys.push(format!(
-                    "(SELECT {} FROM {})",
-                    crate::sql::name(&column),
-                    crate::sql::name(&table)
-                )),
-                None => {
-                    all_named = false;
-                }
-            }
-        }
-        if all_named && !keys.is_empty() {
-            self.sites[n].keys = Some(keys);
-        }
+        // `t.c` of a table that the query does not read stands for its values.
+        let named: Option<Vec<String>> = usage
+            .keys
+            .iter()
+            .map(|key| {
+                let (table, column) = foreign(key, usage)?;
+                let (table, column) = (crate::sql::name(&table), crate::sql::name(&column));
+                Some(format!("(SELECT {column} FROM {table})"))
+            })
+            .collect();
+        self.sites[n].keys = named.filter(|keys| !keys.is_empty());
         self.place(n, call, usage);
         Ok(())
     }
