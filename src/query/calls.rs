@@ -20,8 +20,6 @@ use crate::key::KeyColumns;
 use crate::spec::{Column, Expansion, Spec, Type};
 use crate::value::Value;
 
-/// The most tokens of a context, unless cutting it is accepted.
-pub const CONTEXT_TOKENS: usize = 100_000;
 /// The most values that are taken for options from a compared column.
 const INFERRED: usize = 300;
 
@@ -211,7 +209,7 @@ impl Calls {
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
         let form = Form { whole, regex: regex(call)? };
-        self.asks[n] = Asks::Rows { target, most: CONTEXT_TOKENS, form };
+        self.asks[n] = Asks::Rows { target, form };
         let mut keys = Vec::new();
         let mut all_named = true;
         for (value, key) in call.values.iter().zip(&usage.keys) {

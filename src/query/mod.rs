@@ -7,6 +7,7 @@
 mod ask;
 mod binding;
 mod calls;
+mod context;
 mod engine;
 pub mod error;
 mod functions;
@@ -18,6 +19,7 @@ pub mod math;
 pub mod params;
 pub mod plain;
 mod reading;
+mod schema;
 pub mod smoothie;
 pub mod statement;
 mod targets;
