@@ -15,7 +15,7 @@ use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Choices, Kind};
-use crate::facts::Wanted;
+use crate::facts::{Origin, Wanted};
 use crate::key::KeyColumns;
 use crate::spec::{Column, Expansion, Spec, Type};
 use crate::value::Value;
@@ -34,8 +34,22 @@ pub struct Calls {
     pub expansions: Vec<AdHoc>,
     /// The joins, by number: what makes two values partners.
     pub joins: Vec<Join>,
+    /// The questions that are asked live of values: expansion, column, and where
+    /// the values come from.
+    pub births: Vec<Birth>,
     /// Which way each call took.
     pub routes: Vec<Route>,
+}
+
+/// A question that is asked live of values.
+#[derive(Debug, Clone)]
+pub struct Birth {
+    /// Its expansion.
+    pub target: usize,
+    /// Its column.
+    pub column: usize,
+    /// Where the values come from.
+    pub origin: Origin,
 }
 
 /// An expansion in the making.
@@ -164,6 +178,12 @@ impl Calls {
         let column = column(&question, kind, values, is_list(call), &names);
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
+        let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
+        let origin = origin.map_or_else(
+            || Origin { table: String::new(), column: String::new() },
+            |o| Origin { table: o.table.clone(), column: o.column.clone() },
+        );
+        self.births.push(Birth { target, column: at, origin });
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
         let regex = regex(call)?;
         self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };

@@ -2,6 +2,7 @@
 //! until a pass has nothing pending. Its rows are the answer: the last pass is
 //! `SQLite`'s own, over values that are all there.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -15,6 +16,7 @@ use super::guard::Guard;
 use super::live::{Live, PassEnd, Shared, lock};
 use super::schema::KnownSchema;
 use super::smoothie::{Meta, Pass, Sink, owned};
+use super::targets::Demand;
 use super::{QueryError, Request, join, params, statement};
 use crate::blendsql::parse::{Parsed, parse};
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
@@ -213,6 +215,7 @@ impl<'r> Engine<'r> {
                         *asker = Some(Asker::begin(self.request)?);
                     }
                     let Some(asker) = asker else { return Err(QueryError::NoModel) };
+                    self.note(&demands)?;
                     if !demands.is_empty() {
                         let mut live = lock(&self.live);
                         let Live { targets, index, counts, .. } = &mut *live;
@@ -255,6 +258,29 @@ impl<'r> Engine<'r> {
             }
             other => other.map(|_| ()),
         }
+    }
+
+    /// Notes the questions that are asked now, and where their values come from.
+    fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
+        let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
+        let live = lock(&self.live);
+        let journal = self.request.facts.journal();
+        let mut later = Vec::new();
+        for birth in self.calls.births.drain(..) {
+            if !asked.contains(&(birth.target, birth.column)) {
+                later.push(birth);
+                continue;
+            }
+            let target = &live.targets[birth.target];
+            let list = target.expansion.columns[birth.column].values.as_ref();
+            if let Some(meaning) = target.wanted.meaning(birth.column) {
+                journal.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
+            }
+        }
+        drop(journal);
+        drop(live);
+        self.calls.births = later;
+        Ok(())
     }
 
     /// What stopped the query, when that was a context.

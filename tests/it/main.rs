@@ -43,6 +43,7 @@ mod regressions;
 mod rounds;
 mod shots;
 mod spec;
+mod suggestions;
 mod swan2;
 mod swan;
 mod swan_queries;
