@@ -107,6 +107,7 @@ pub mod generate;
 pub mod dispatch;
 pub mod materialize;
 pub mod query;
+pub mod suggest;
 pub mod init;
 // ── doors ──
 pub mod cli;

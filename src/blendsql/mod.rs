@@ -23,6 +23,7 @@ mod choices;
 mod error;
 mod lexer;
 mod gating;
+pub mod operator;
 pub mod parse;
 mod result;
 pub mod rewrite;

@@ -15,13 +15,11 @@ use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Choices, Kind};
-use crate::facts::Wanted;
+use crate::facts::{Origin, Wanted};
 use crate::key::KeyColumns;
 use crate::spec::{Column, Expansion, Spec, Type};
 use crate::value::Value;
 
-/// The most tokens of a context, unless cutting it is accepted.
-pub const CONTEXT_TOKENS: usize = 100_000;
 /// The most values that are taken for options from a compared column.
 const INFERRED: usize = 300;
 
@@ -36,8 +34,22 @@ pub struct Calls {
     pub expansions: Vec<AdHoc>,
     /// The joins, by number: what makes two values partners.
     pub joins: Vec<Join>,
+    /// The questions that are asked live of values: expansion, column, and where
+    /// the values come from.
+    pub births: Vec<Birth>,
     /// Which way each call took.
     pub routes: Vec<Route>,
+}
+
+/// A question that is asked live of values.
+#[derive(Debug, Clone)]
+pub struct Birth {
+    /// Its expansion.
+    pub target: usize,
+    /// Its column.
+    pub column: usize,
+    /// Where the values come from.
+    pub origin: Origin,
 }
 
 /// An expansion in the making.
@@ -171,6 +183,12 @@ impl Calls {
         });
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
+        let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
+        let origin = origin.map_or_else(
+            || Origin { table: String::new(), column: String::new() },
+            |o| Origin { table: o.table.clone(), column: o.column.clone() },
+        );
+        self.births.push(Birth { target, column: at, origin });
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
         let regex = regex(call)?;
         self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };
@@ -216,7 +234,7 @@ impl Calls {
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
         let form = Form { whole, regex: regex(call)? };
-        self.asks[n] = Asks::Rows { target, most: CONTEXT_TOKENS, form };
+        self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
             .keys

@@ -2,7 +2,7 @@
 //! until a pass has nothing pending. Its rows are the answer: the last pass is
 //! `SQLite`'s own, over values that are all there.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -11,14 +11,16 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::ask::Asker;
 use super::calls::{Calls, Choosing};
+use super::context::Contexts;
 use super::functions::register;
 use super::guard::Guard;
 use super::live::{Live, PassEnd, Shared, lock};
+use super::schema::KnownSchema;
 use super::smoothie::{Meta, Pass, Sink, owned};
+use super::targets::Demand;
 use super::{QueryError, Request, join, params, statement};
 use crate::blendsql::parse::{Parsed, parse};
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
-use crate::blendsql::scope::Schema;
 use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
@@ -55,7 +57,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// A query on its way.
 pub(super) struct Engine<'r> {
     pub(super) request: &'r Request<'r>,
-    text: String,
+    spelled: Spelled,
     parsed: Parsed,
     guard: Guard,
     schema: KnownSchema,
@@ -71,7 +73,8 @@ pub(super) struct Engine<'r> {
 impl<'r> Engine<'r> {
     pub(super) fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
         let spelled = Spelled::of(request.sql)?;
-        Self::prepared(request, &spelled).map_err(|error| match error {
+        let prepared = Self::prepared(request, &spelled);
+        prepared.map_err(|error| match error {
             // Places are told in the text as the user wrote it.
             QueryError::Sql(mut problem) => {
                 problem.span = problem.span.map(|s| spelled.place(&s));
@@ -98,7 +101,8 @@ impl<'r> Engine<'r> {
         let model = model.to_owned();
         let targets = calls.targets(request, &model)?;
         let index = request.facts.index().clone();
-        let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len());
+        let contexts = Contexts::new(request);
+        let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len(), contexts);
         if !request.spec.expansions.is_empty() {
             live.overrides = Some(Overrides::read(request.spec)?);
         }
@@ -108,7 +112,7 @@ impl<'r> Engine<'r> {
         let plain_order = !text.to_lowercase().contains("collate") && !schema.collates;
         Ok(Self {
             request,
-            text,
+            spelled: spelled.clone(),
             parsed,
             guard,
             schema,
@@ -123,7 +127,8 @@ impl<'r> Engine<'r> {
     }
 
     pub(super) fn rewrite(&self) -> Rewritten {
-        let mut rewriter = Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
+        let mut rewriter =
+            Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
         rewriter.run(&self.parsed)
     }
@@ -183,6 +188,7 @@ impl<'r> Engine<'r> {
                         *asker = Some(Asker::begin(self.request)?);
                     }
                     let Some(asker) = asker else { return Err(QueryError::NoModel) };
+                    self.note(&demands)?;
                     if !demands.is_empty() {
                         let mut live = lock(&self.live);
                         let Live { targets, index, counts, .. } = &mut *live;
@@ -205,8 +211,8 @@ impl<'r> Engine<'r> {
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
         let failed = |e: &rusqlite::Error| {
-            if let Some(failure) = lock(&self.live).failure.take() {
-                return QueryError::sql(failure, None, "", "narrow its query, or pass --truncate");
+            if let Some(error) = self.too_long() {
+                return error;
             }
             // Places in the SQL that is run are not the user's.
             match self.guard.error(e, &rewritten.sql) {
@@ -225,11 +231,7 @@ impl<'r> Engine<'r> {
         match self.guard.stream(&mut statement, &rewritten.sql, &mut names) {
             Err(QueryError::Sql(mut problem)) => {
                 problem.span = None;
-                if let Some(failure) = lock(&self.live).failure.take() {
-                    problem.message = failure;
-                    problem.help = Some("narrow its query, or pass --truncate".to_owned());
-                }
-                Err(QueryError::Sql(problem))
+                Err(self.too_long().unwrap_or(QueryError::Sql(problem)))
             }
             other => other.map(|_| ()),
         }
@@ -240,6 +242,35 @@ impl<'r> Engine<'r> {
         let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
         let at = self.request.sql.find(name)?;
         Some(at..at + name.len())
+    }
+
+    /// Notes the questions that are asked now, and where their values come from.
+    fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
+        let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
+        let live = lock(&self.live);
+        let journal = self.request.facts.journal();
+        let mut later = Vec::new();
+        for birth in self.calls.births.drain(..) {
+            if !asked.contains(&(birth.target, birth.column)) {
+                later.push(birth);
+                continue;
+            }
+            let target = &live.targets[birth.target];
+            let list = target.expansion.columns[birth.column].values.as_ref();
+            if let Some(meaning) = target.wanted.meaning(birth.column) {
+                journal.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
+            }
+        }
+        drop(journal);
+        drop(live);
+        self.calls.births = later;
+        Ok(())
+    }
+
+    /// What stopped the query, when that was a context.
+    fn too_long(&self) -> Option<QueryError> {
+        let too_long = lock(&self.live).failure.take()?;
+        Some(too_long.error(&self.parsed.calls, &self.spelled.text, &self.spelled))
     }
 
     /// Gives the rows of the last pass to the sink.
@@ -263,6 +294,15 @@ impl<'r> Engine<'r> {
 
     pub(super) fn meta(&self, usage: Usage, began: Instant) -> Meta {
         let live = lock(&self.live);
+        let mut routes = self.calls.routes.clone();
+        let mut notes = Vec::new();
+        for (call, cut) in live.contexts.cuts() {
+            // A route a call, in their order.
+            if let Some(route) = routes.get_mut(call) {
+                route.why = format!("{}; {cut}", route.why);
+                notes.push(format!("{}: {cut}", route.call));
+            }
+        }
         Meta {
             requests: usage.requests,
             values_asked: live.counts.asked,
@@ -273,7 +313,8 @@ impl<'r> Engine<'r> {
             output_tokens: usage.output_tokens,
             cost_usd: usage.cost_usd,
             seconds: began.elapsed().as_secs_f64(),
-            routes: self.calls.routes.clone(),
+            routes,
+            notes,
             sql: self.sql.clone(),
         }
     }
@@ -400,55 +441,5 @@ impl Sink for Names<'_> {
 
     fn finish(&mut self) -> std::io::Result<()> {
         self.sink.finish()
-    }
-}
-
-/// The tables of a database, read once.
-struct KnownSchema {
-    tables: HashMap<String, Vec<String>>,
-    collates: bool,
-    functions: HashMap<String, Vec<String>>,
-}
-
-impl KnownSchema {
-    fn read(guard: &Guard) -> Result<Self, QueryError> {
-        let failed = |e: rusqlite::Error| guard.error(&e, "");
-        let connection = guard.connection();
-        let mut tables: HashMap<String, Vec<String>> = HashMap::new();
-        let mut columns = connection
-            .prepare(
-                "SELECT lower(t.name), c.name FROM pragma_table_list t, \
-                 pragma_table_xinfo(t.name, t.schema) c WHERE c.hidden <> 1 ORDER BY t.name, c.cid",
-            )
-            .map_err(failed)?;
-        let mut rows = columns.query([]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let (table, column): (String, String) =
-                (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
-            tables.entry(table).or_default().push(column);
-        }
-        let collates = connection
-            .query_row(
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%')",
-                [],
-                |row| row.get(0),
-            )
-            .map_err(failed)?;
-        let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
-        let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
-        let functions = [
-            ("json_each", each.clone()),
-            ("json_tree", each),
-            ("generate_series", vec!["value".to_owned()]),
-        ];
-        let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        Ok(Self { tables, collates, functions })
-    }
-}
-
-impl Schema for KnownSchema {
-    fn columns(&self, table: &str) -> Option<Vec<String>> {
-        let name = table.to_lowercase();
-        self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
     }
 }

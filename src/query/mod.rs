@@ -18,6 +18,7 @@
 mod ask;
 mod binding;
 mod calls;
+mod context;
 mod engine;
 pub mod error;
 mod explain;
@@ -30,6 +31,7 @@ pub mod math;
 pub mod params;
 pub mod plain;
 mod reading;
+mod schema;
 pub mod smoothie;
 pub mod statement;
 mod targets;

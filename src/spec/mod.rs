@@ -104,6 +104,8 @@ pub struct Limits {
     pub budget_usd_per_day: Option<f64>,
     /// Tokens a run may use, input and output.
     pub budget_tokens: Option<u64>,
+    /// Tokens of the rows that one question of a query is asked about.
+    pub context_tokens: u64,
     /// What one batch of the Batch API may hold, and how it is waited for.
     pub batches: BatchLimits,
 }

@@ -5,10 +5,11 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 const DATABASE: [&str; 1] = [include_str!("../../migrations/database/0001_bookkeeping.sql")];
-const JOURNAL: [&str; 3] = [
+const JOURNAL: [&str; 4] = [
     include_str!("../../migrations/journal/0001_facts.sql"),
     include_str!("../../migrations/journal/0002_batches.sql"),
     include_str!("../../migrations/journal/0003_restarts.sql"),
+    include_str!("../../migrations/journal/0004_questions.sql"),
 ];
 
 /// Brings the bookkeeping of an expanded database up to date.
