@@ -5,7 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::binding::bound;
+use super::binder::Binder;
+use super::binding::{bound, learned};
 use super::live::{Asks, Form};
 use super::reading::{column, filled, is_list, kind, regex, together};
 use super::smoothie::{Route, RouteKind};
@@ -89,6 +90,7 @@ impl Calls {
         usages: &HashMap<usize, Usage>,
         spec: &Spec,
         choosing: &mut dyn Choosing,
+        binder: &mut Binder<'_, '_>,
     ) -> Result<Self, QueryError> {
         let mut calls = Self {
             asks: vec![Asks::Pair { join: usize::MAX }; parsed.calls.len()],
@@ -123,6 +125,15 @@ impl Calls {
                         }
                         Ok(None) => {}
                         Err(reason) => why = reason,
+                    }
+                    if spec.routing_by_model {
+                        match learned(spec, call, usage, choosing, binder)? {
+                            Ok(bound) => {
+                                calls.bind(n, call, &bound, spec, text)?;
+                                continue;
+                            }
+                            Err(reason) => why = reason.unwrap_or(why),
+                        }
                     }
                     calls.map(n, sql, call, usage, &ctes, choosing)?;
                     calls.live(n, call, text, why);
