@@ -203,13 +203,12 @@ fn fits(call: &Call, usage: &Usage, column: &Column, truth: bool) -> Result<(), 
     }
     let values = column.values.as_ref().filter(|v| !v.open);
     let within = match (&call.options, values) {
-        (None, _) => true,
         (Some(Choices::List(options)), Some(list)) => list
             .values
             .iter()
             .all(|v| options.iter().any(|o| o.text().is_some_and(|o| o == v.as_str()))),
         // Options of the database are what value lists are made of.
-        (Some(Choices::Column { .. } | Choices::Query(_)), Some(_)) => true,
+        (None, _) | (Some(Choices::Column { .. } | Choices::Query(_)), Some(_)) => true,
         (Some(_), _) => false,
     };
     if within { Ok(()) } else { Err("the options are others than its values") }

@@ -179,7 +179,7 @@ fn a_request_that_fails_is_no_answer() {
     let endpoint = Endpoint::answering(answer);
     let project = project(&endpoint);
     project.materialize(&[]).exits(0);
-    endpoint.fault_where(Fault::Empty, Times::Always, |q| q.table == "routing");
+    endpoint.fault_where(Fault::ContextLength(0), Times::Always, |q| q.table == "routing");
     let ended = query(&project, &where_("Are the eyes blue?")).exits(0);
     assert_eq!(route(&ended)["route"], "ad-hoc");
     assert!(
