@@ -80,6 +80,14 @@
 //! * Which rows wait is decided from pass to pass: waves of 20 for LIMIT, one
 //!   witness, then two, then four for EXISTS and DISTINCT, and 4, 8, 16 … rows
 //!   where the order of several conditions has to be learnt.
+//! * A context is held to `context_tokens` as the model counts it; `--truncate`
+//!   cuts whole rows from its end, and what is left is what the answer is of.
+//! * What the model binds to a column (`[routing] model`) must hold exactly: a
+//!   literal is on the list, a value is not taken for a truth; else the question
+//!   is asked live, and the model is not asked again.
+//! * A question becomes a column (`suggest --write`) of the expansion whose keys
+//!   at least half of its values are; its facts are that column's only where key
+//!   and name are the same.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.

@@ -2,14 +2,15 @@
 //! columns of the query its key is found.
 
 use super::QueryError;
+use super::binder::{Binder, Word};
 use super::calls::{AdHoc, Calls, Choosing};
 use super::live::{Asks, Form};
-use super::reading::regex;
+use super::reading::{is_list, kind, regex};
 use super::smoothie::{Route, RouteKind};
-use crate::blendsql::Call;
 use crate::blendsql::route::{self, Slot};
 use crate::blendsql::usage::{Key, Usage};
-use crate::spec::{Binding, Expansion, SourceRows, Spec};
+use crate::blendsql::{Call, Choices};
+use crate::spec::{Binding, Column, Expansion, SourceRows, Spec, Type};
 
 impl Calls {
     /// A question that a column of the spec answers.
@@ -17,7 +18,7 @@ impl Calls {
         &mut self,
         n: usize,
         call: &Call,
-        bound: &Bound<'_>,
+        bound: &Bound,
         spec: &Spec,
         text: String,
     ) -> Result<(), QueryError> {
@@ -33,7 +34,8 @@ impl Calls {
         self.asks[n] = Asks::Cell { target, column: bound.column, form };
         let site = &mut self.sites[n];
         site.keys = Some(bound.keys.clone());
-        let route = if bound.binding.sql.is_some() { RouteKind::Bound } else { RouteKind::Column };
+        let is_bound = bound.binding.sql.is_some() || bound.by_model;
+        let route = if is_bound { RouteKind::Bound } else { RouteKind::Column };
         if let Some(binding) = &bound.binding.sql {
             let literal = bound.slot.literal();
             let slot = crate::spec::SLOTS.into_iter().find(|s| binding.contains(s));
@@ -44,7 +46,7 @@ impl Calls {
                     let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))
                         && !rest[6..].trim_start().starts_with('(');
                     let expression = if exists {
-                        format!("count(*) FILTER (WHERE value = {literal}) > 0")
+                        format!("count(*) FILTER (WHERE value = {}) > 0", &filled.trim()[6..])
                     } else {
                         filled
                     };
@@ -85,31 +87,33 @@ impl Calls {
             route,
             expansion: expansion.name.clone(),
             column: column.name.clone(),
-            why: format!("\"{}\"{}", bound.binding.ask, bound.why),
+            why: bound.why.clone(),
         });
         Ok(())
     }
 }
 
 /// A question that a column answers, and how.
-pub(super) struct Bound<'s> {
+pub(super) struct Bound {
     expansion: usize,
     column: usize,
-    binding: &'s Binding,
+    binding: Binding,
     slot: Slot,
     /// The key, as SQL where the call stands.
     keys: Vec<String>,
     why: String,
+    /// Not the spec says so.
+    by_model: bool,
 }
 
 /// The column of the spec that a call's question is bound to; `Err` says why
 /// the nearest is not taken.
-pub(super) fn bound<'s>(
-    spec: &'s Spec,
+pub(super) fn bound(
+    spec: &Spec,
     call: &Call,
     usage: &Usage,
     choosing: &mut dyn Choosing,
-) -> Result<Option<Bound<'s>>, String> {
+) -> Result<Option<Bound>, String> {
     let mut near = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
         for (c, column) in expansion.columns.iter().enumerate() {
@@ -122,8 +126,19 @@ pub(super) fn bound<'s>(
                 }
             };
             match keys(expansion, usage, choosing) {
-                Ok((keys, why)) => {
-                    return Ok(Some(Bound { expansion: e, column: c, binding, slot, keys, why }));
+                Ok((keys, by)) => {
+                    let why = format!("\"{}\"{by}", binding.ask);
+                    let binding = binding.clone();
+                    let (expansion, column, by_model) = (e, c, false);
+                    return Ok(Some(Bound {
+                        expansion,
+                        column,
+                        binding,
+                        slot,
+                        keys,
+                        why,
+                        by_model,
+                    }));
                 }
                 Err(reason) => {
                     near = Some(format!(
@@ -135,6 +150,68 @@ pub(super) fn bound<'s>(
         }
     }
     near.map_or(Ok(None), Err)
+}
+
+/// The column that the model says answers a call's question; else why none
+/// does, when it was put before the model.
+///
+/// # Errors
+/// [`QueryError`] when the model cannot be asked.
+pub(super) fn learned(
+    spec: &Spec,
+    call: &Call,
+    usage: &Usage,
+    choosing: &mut dyn Choosing,
+    binder: &mut Binder<'_, '_>,
+) -> Result<Result<Bound, Option<String>>, QueryError> {
+    let mut reason = None;
+    for (e, expansion) in spec.expansions.iter().enumerate() {
+        // What is no key of it is no concern of the model.
+        let Ok((keys, by)) = keys(expansion, usage, choosing) else { continue };
+        match binder.bind(expansion, &call.question)? {
+            Word::Bound { column, binding, truth, date } => {
+                let of = &expansion.columns[column];
+                let how = binding.sql.clone().unwrap_or_else(|| crate::sql::name(&of.name));
+                if let Err(why) = fits(call, usage, of, truth) {
+                    reason = Some(format!("by the model, {date}: {how}; but {why}"));
+                    continue;
+                }
+                let why = format!("by the model, {date}: {how}{by}");
+                let (expansion, slot, by_model) = (e, Slot::None, true);
+                return Ok(Ok(Bound { expansion, column, binding, slot, keys, why, by_model }));
+            }
+            Word::No(why) => reason = Some(why),
+        }
+    }
+    Ok(Err(reason))
+}
+
+/// Whether an answer is of the kind that a call is used as: one question may be
+/// asked for a value here and for its truth there.
+fn fits(call: &Call, usage: &Usage, column: &Column, truth: bool) -> Result<(), &'static str> {
+    let said = call.return_type.or(usage.said).is_some() || !usage.compared.is_empty();
+    let kind = kind(call, usage, None);
+    let many = column.many.is_some() && !truth;
+    if many != is_list(call) {
+        return Err(if many { "one value is asked for" } else { "a list is asked for" });
+    }
+    if kind == Type::Boolean && !truth {
+        return Err("true or false is asked for");
+    }
+    if truth && (call.options.is_some() || (said && kind != Type::Boolean)) {
+        return Err("a value is asked for");
+    }
+    let values = column.values.as_ref().filter(|v| !v.open);
+    let within = match (&call.options, values) {
+        (Some(Choices::List(options)), Some(list)) => list
+            .values
+            .iter()
+            .all(|v| options.iter().any(|o| o.text().is_some_and(|o| o == v.as_str()))),
+        // Options of the database are what value lists are made of.
+        (None, _) | (Some(Choices::Column { .. } | Choices::Query(_)), Some(_)) => true,
+        (Some(_), _) => false,
+    };
+    if within { Ok(()) } else { Err("the options are others than its values") }
 }
 
 /// The key of an expansion, as SQL where a call stands.
@@ -290,7 +367,7 @@ fn unqualified(text: &str) -> String {
 }
 
 /// Whether an SQL text names a column.
-fn mentions(sql: &str, column: &str) -> bool {
+pub(super) fn mentions(sql: &str, column: &str) -> bool {
     let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
     sql.match_indices(&column).any(|(at, _)| {
         let word = |c: char| c.is_alphanumeric() || c == '_';

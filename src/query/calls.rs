@@ -3,9 +3,11 @@
 //! gives it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::binding::bound;
+use super::binder::Binder;
+use super::binding::{bound, learned, mentions};
 use super::live::{Asks, Form};
 use super::reading::{column, filled, is_list, kind, regex, together};
 use super::smoothie::{Route, RouteKind};
@@ -89,6 +91,7 @@ impl Calls {
         usages: &HashMap<usize, Usage>,
         spec: &Spec,
         choosing: &mut dyn Choosing,
+        binder: &mut Binder<'_, '_>,
     ) -> Result<Self, QueryError> {
         let mut calls = Self {
             asks: vec![Asks::Pair { join: usize::MAX }; parsed.calls.len()],
@@ -104,7 +107,6 @@ impl Calls {
                 .collect(),
             ..Self::default()
         };
-        let ctes = cte_text(sql, parsed);
         let usages = &together(parsed, usages);
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = Usage::default();
@@ -124,11 +126,20 @@ impl Calls {
                         Ok(None) => {}
                         Err(reason) => why = reason,
                     }
-                    calls.map(n, sql, call, usage, &ctes, choosing)?;
+                    if spec.routing_by_model {
+                        match learned(spec, call, usage, choosing, binder)? {
+                            Ok(bound) => {
+                                calls.bind(n, call, &bound, spec, text)?;
+                                continue;
+                            }
+                            Err(reason) => why = reason.unwrap_or(why),
+                        }
+                    }
+                    calls.map(n, sql, parsed, usage, choosing)?;
                     calls.live(n, call, text, why);
                 }
                 Kind::Qa | Kind::Validate => {
-                    calls.qa(n, sql, call, usage, &ctes, choosing)?;
+                    calls.qa(n, sql, parsed, usage, choosing)?;
                     calls.live(n, call, text, "it is asked of rows, not of an entity".to_owned());
                 }
                 Kind::Join => {
@@ -163,12 +174,12 @@ impl Calls {
         &mut self,
         n: usize,
         sql: &str,
-        call: &Call,
+        parsed: &Parsed,
         usage: &Usage,
-        ctes: &str,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
-        let values = options(sql, call, usage, ctes, choosing, false)?;
+        let call = &parsed.calls[n];
+        let values = options(sql, parsed, call, usage, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
         // A question about a value is the same question wherever the value stands.
         let names: Vec<String> = (1..=usage.keys.len())
@@ -202,12 +213,12 @@ impl Calls {
         &mut self,
         n: usize,
         sql: &str,
-        call: &Call,
+        parsed: &Parsed,
         usage: &Usage,
-        ctes: &str,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
-        let values = options(sql, call, usage, ctes, choosing, true)?;
+        let call = &parsed.calls[n];
+        let values = options(sql, parsed, call, usage, choosing, true)?;
         let kind = kind(call, usage, values.as_deref());
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
@@ -353,29 +364,30 @@ impl Calls {
 /// The values a call chooses from.
 fn options(
     sql: &str,
+    parsed: &Parsed,
     call: &Call,
     usage: &Usage,
-    ctes: &str,
     choosing: &mut dyn Choosing,
     infer: bool,
 ) -> Result<Option<Vec<Value>>, QueryError> {
     use crate::blendsql::usage::Options;
     use crate::sql::name;
     let column = |table: &str, column: &str| {
-        format!("{ctes}SELECT DISTINCT {} FROM {}", name(column), name(table))
+        format!("SELECT DISTINCT {} FROM {}", name(column), name(table))
     };
+    let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
-            let text = format!("{ctes}SELECT * FROM ({})", &sql[span.clone()]);
-            choosing.values(&text, usize::MAX).map(Some)
+            let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
+            choosing.values(&with(&text), usize::MAX).map(Some)
         }
         (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
             choosing.values(&text, usize::MAX).map(Some)
         }
         (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-            choosing.values(&column(table, of), usize::MAX).map(Some)
+            choosing.values(&with(&column(table, of)), usize::MAX).map(Some)
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
             format!("the options `{column}` are no column that can be told"),
@@ -411,20 +423,28 @@ fn foreign(key: &crate::blendsql::usage::Key, usage: &Usage) -> Option<(String, 
     (!read && simple(table) && simple(column)).then(|| (table.to_owned(), column.to_owned()))
 }
 
-/// The WITH clause of the whole query, for SQL that runs beside it.
-fn cte_text(sql: &str, parsed: &Parsed) -> String {
-    let ctes: Vec<String> = parsed
-        .query
-        .with
-        .iter()
-        .map(|c| {
-            let columns = if c.columns.is_empty() {
-                String::new()
-            } else {
-                format!("({})", crate::sql::names("", &c.columns))
-            };
-            format!("{}{columns} AS ({})", crate::sql::name(&c.name), &sql[c.query.span.clone()])
-        })
-        .collect();
+/// The WITH clause for SQL that runs beside the query, for a call of it: the
+/// common table expressions that the SQL names, and those that they name. One
+/// that holds the call, or comes after it, is not there yet.
+fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
+    let all = &parsed.query.with;
+    let holds = |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;
+    let end = all.iter().position(|c| holds(&c.query.span)).unwrap_or(all.len());
+    let mut text = beside.to_owned();
+    let mut ctes: Vec<String> = Vec::new();
+    for cte in all[..end].iter().rev() {
+        if !mentions(&text, &cte.name) {
+            continue;
+        }
+        let columns = if cte.columns.is_empty() {
+            String::new()
+        } else {
+            format!("({})", crate::sql::names("", &cte.columns))
+        };
+        let query = &sql[cte.query.span.clone()];
+        ctes.push(format!("{}{columns} AS ({query})", crate::sql::name(&cte.name)));
+        text.push_str(query);
+    }
+    ctes.reverse();
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::ask::Asker;
+use super::binder::Binder;
 use super::calls::{Calls, Choosing};
 use super::context::Contexts;
 use super::functions::register;
@@ -43,15 +44,16 @@ impl From<SqlError> for QueryError {
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut engine = Engine::prepare(request)?;
     let mut asker = None;
-    let ended = engine.passes(&mut asker, sink);
+    let ended = Engine::prepare(request, Some(&mut asker)).and_then(|mut engine| {
+        engine.passes(&mut asker, sink)?;
+        Ok(engine)
+    });
     let usage = match asker {
         Some(asker) => asker.end(ended.is_ok())?,
         None => Usage::default(),
     };
-    ended?;
-    Ok(engine.meta(usage, began))
+    Ok(ended?.meta(usage, began))
 }
 
 /// A query on its way.
@@ -71,9 +73,13 @@ pub(super) struct Engine<'r> {
 }
 
 impl<'r> Engine<'r> {
-    pub(super) fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
+    /// Reads a query and decides its routes; without an asker, nothing is asked.
+    pub(super) fn prepare(
+        request: &'r Request<'r>,
+        asker: Option<&mut Option<Asker<'r>>>,
+    ) -> Result<Self, QueryError> {
         let spelled = Spelled::of(request.sql)?;
-        let prepared = Self::prepared(request, &spelled);
+        let prepared = Self::prepared(request, &spelled, asker);
         prepared.map_err(|error| match error {
             // Places are told in the text as the user wrote it.
             QueryError::Sql(mut problem) => {
@@ -84,7 +90,11 @@ impl<'r> Engine<'r> {
         })
     }
 
-    fn prepared(request: &'r Request<'r>, spelled: &Spelled) -> Result<Self, QueryError> {
+    fn prepared(
+        request: &'r Request<'r>,
+        spelled: &Spelled,
+        asker: Option<&mut Option<Asker<'r>>>,
+    ) -> Result<Self, QueryError> {
         let text = spelled.text.clone();
         let found = blendsql::scan(&text)?;
         let parsed = parse(&text, found)?;
@@ -96,9 +106,11 @@ impl<'r> Engine<'r> {
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
         let mut nested = Nested { request, guard: &guard };
-        let mut calls = Calls::decide(&text, &parsed, &usages, request.spec, &mut nested)?;
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         let model = model.to_owned();
+        let mut binder = Binder::new(request, &model, asker);
+        let mut calls =
+            Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
         let targets = calls.targets(request, &model)?;
         let index = request.facts.index().clone();
         let contexts = Contexts::new(request);

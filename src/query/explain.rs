@@ -19,7 +19,7 @@ use crate::usage::Usage;
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut engine = Engine::prepare(request)?;
+    let mut engine = Engine::prepare(request, None)?;
     let rewritten = engine.rewrite();
     let pass = Instant::now();
     {

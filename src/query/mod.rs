@@ -16,6 +16,7 @@
 //! in; [`plain`] runs a query without calls.
 
 mod ask;
+mod binder;
 mod binding;
 mod calls;
 mod context;

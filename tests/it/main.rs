@@ -42,6 +42,7 @@ mod query_generator;
 mod query_property;
 mod regressions;
 mod rounds;
+mod routing;
 mod shots;
 mod spec;
 mod suggestions;
