@@ -84,6 +84,10 @@ pub enum Need {
 /// What decides which rows of one SELECT are asked about.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gate {
+    /// Where its SELECT stands: passes may write gates in another order.
+    pub at: usize,
+    /// The SELECT runs once, not for each row of one around it.
+    pub once: bool,
     /// What is needed.
     pub need: Need,
     /// How many values of the rows around it tell its runs apart.
@@ -131,6 +135,8 @@ pub struct Rewriter<'q> {
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
     pub(super) questions: Vec<String>,
+    /// Where the outermost SELECT stands.
+    pub(super) root: usize,
     pub(super) out: Rewritten,
 }
 
@@ -160,6 +166,7 @@ impl<'q> Rewriter<'q> {
             plain_order: true,
             aliases: Vec::new(),
             questions: Vec::new(),
+            root: usize::MAX,
             out,
         }
     }
@@ -169,6 +176,9 @@ impl<'q> Rewriter<'q> {
     pub fn run(mut self, parsed: &Parsed) -> Rewritten {
         let query = &parsed.query;
         self.questions = parsed.calls.iter().map(|c| c.question.clone()).collect();
+        if let Body::Core(core) = &query.body {
+            self.root = core.span.start;
+        }
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows, true);
         self.out.sql = if parsed.lone {
@@ -248,17 +258,22 @@ impl<'q> Rewriter<'q> {
                     parts.push((side.span.clone(), text));
                 }
             }
-            Body::Values(exprs) => {
+            Body::Values(exprs, _) => {
                 for expr in exprs {
                     self.value_part(expr, &scope, None, &mut parts);
                 }
             }
         }
         if !matches!(query.body, Body::Core(_)) {
-            for expr in query.order.iter().map(|o| &o.expr).chain(&query.limit).chain(&query.offset)
-            {
-                self.value_part(expr, &scope, None, &mut parts);
+            for expr in query.order.iter().map(|o| &o.expr) {
+                // Two calls of one text are two functions; the result column they
+                // are is one.
+                match self.column_of(expr, query).filter(|_| expr.has_call()) {
+                    Some(n) => parts.push((expr.span.clone(), (n + 1).to_string())),
+                    None => self.value_part(expr, &scope, None, &mut parts),
+                }
             }
+            self.limits(query, &scope, &mut parts);
         }
         self.compose(&query.span, parts)
     }
@@ -273,6 +288,35 @@ impl<'q> Rewriter<'q> {
         if expr.has_call() {
             let text = self.value(expr, scope, gate);
             parts.push((expr.span.clone(), text));
+        }
+    }
+
+    /// The result column of a compound that has the text of an expression.
+    fn column_of(&self, expr: &Expr, query: &Query) -> Option<usize> {
+        match &query.body {
+            Body::Compound(left, right) => {
+                self.column_of(expr, left).or_else(|| self.column_of(expr, right))
+            }
+            Body::Core(core) => core.columns.iter().position(|c| {
+                let text =
+                    |e: &Expr| self.sql[e.span.clone()].split_whitespace().collect::<String>();
+                c.expr.as_ref().is_some_and(|e| text(bare(e)) == text(bare(expr)))
+            }),
+            Body::Values(..) => None,
+        }
+    }
+
+    /// LIMIT and OFFSET, which may not be NULL: no row is needed while a call in
+    /// them is pending.
+    pub(super) fn limits(
+        &mut self,
+        query: &Query,
+        scope: &Scope<'_>,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
+            let text = self.value(expr, scope, None);
+            parts.push((expr.span.clone(), format!("hq_limit(hq_mark(), {text})")));
         }
     }
 
@@ -316,6 +360,51 @@ impl<'q> Rewriter<'q> {
                     self.value_part(otherwise, scope, gate, &mut parts);
                 }
                 self.compose(&expr.span, parts)
+            }
+            ExprKind::Case { operand: Some(operand), whens, otherwise: Some(otherwise) }
+                if otherwise.has_call()
+                    && matches!(bare(operand).kind, ExprKind::Call(..))
+                    && !whens.iter().any(|(when, _)| when.has_call()) =>
+            {
+                let mut parts = Vec::new();
+                let text = self.value(operand, scope, gate);
+                parts.push((operand.span.clone(), format!("hq_after(hq_mark(), {text})")));
+                whens.iter().for_each(|(_, then)| self.value_part(then, scope, gate, &mut parts));
+                let text = self.value(otherwise, scope, gate);
+                let text = format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END");
+                parts.push((otherwise.span.clone(), text));
+                self.compose(&expr.span, parts)
+            }
+            ExprKind::Function { name, args, filter: None, window: false }
+                if matches!(name.as_str(), "iif" | "if")
+                    && args.len() == 3
+                    && args[0].has_call() =>
+            {
+                let truth = truth::all(self, &[&args[0]], scope);
+                let (then, otherwise) =
+                    (self.value(&args[1], scope, gate), self.value(&args[2], scope, gate));
+                format!(
+                    "CASE WHEN hq_note({truth}) = 1 THEN {then} WHEN hq_noted() = 2 THEN NULL ELSE {otherwise} END"
+                )
+            }
+            ExprKind::Function { name, args, filter: None, window: false }
+                if matches!(name.as_str(), "coalesce" | "ifnull")
+                    && args.len() > 1
+                    && args[0].has_call()
+                    && args[1..].iter().any(Expr::has_call) =>
+            {
+                // The next is looked at when those before are NULL, not pending.
+                let mut texts = Vec::new();
+                for arg in args {
+                    let text = self.value(arg, scope, gate);
+                    let text = format!("hq_after(hq_mark(), {text})");
+                    texts.push(if texts.is_empty() {
+                        text
+                    } else {
+                        format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END")
+                    });
+                }
+                format!("{name}({})", texts.join(", "))
             }
             ExprKind::Function { filter: Some(filter), args, .. } => {
                 let mut parts = Vec::new();

@@ -7,6 +7,11 @@ use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, Query, Source};
 pub trait Schema {
     /// The columns of a table, view or table-valued function, as `*` lists them.
     fn columns(&self, table: &str) -> Option<Vec<String>>;
+
+    /// Whether it is a view that may have an EXISTS in it.
+    fn hides_exists(&self, _table: &str) -> bool {
+        false
+    }
 }
 
 /// A column of a table and where its values come from.
@@ -97,6 +102,28 @@ impl<'p> Scope<'p> {
             }
             // A table whose columns cannot be told may have it.
             if named.any(|t| t.fields.is_none()) {
+                return None;
+            }
+            scope = here.parent;
+        }
+        None
+    }
+
+    /// The depth of the scope whose rows a name must be of, though no table lists
+    /// it: it is said of a table, or is the rowid of the only one.
+    #[must_use]
+    pub fn place(&self, table: Option<&str>, column: &str) -> Option<usize> {
+        let mut scope = Some(self);
+        while let Some(here) = scope {
+            let named = here.tables.iter().any(|t| {
+                table.is_some_and(|n| t.name.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(n)))
+            });
+            let rowid = ["rowid", "oid", "_rowid_"].iter().any(|n| column.eq_ignore_ascii_case(n));
+            let only = table.is_none() && rowid && here.tables.len() == 1;
+            if named || only {
+                return Some(here.depth);
+            }
+            if here.tables.iter().any(|t| t.fields.is_none()) {
                 return None;
             }
             scope = here.parent;
@@ -217,9 +244,9 @@ impl Resolver<'_> {
                 let fields = self.outputs(left, &scope)?;
                 Some(fields.into_iter().map(|f| Field { origin: None, ..f }).collect())
             }
-            Body::Values(exprs) => {
+            Body::Values(_, width) => {
                 let field = |n| Field { name: format!("column{n}"), origin: None, live: false };
-                Some((1..=exprs.len()).map(field).collect())
+                Some((1..=*width).map(field).collect())
             }
         }
     }
@@ -290,6 +317,7 @@ impl Resolver<'_> {
                     .iter()
                     .filter_map(|c| c.expr.as_ref())
                     .chain(&core.group)
+                    .chain(&core.windows)
                     .chain(query.order.iter().map(|o| &o.expr))
                     .chain(&query.limit)
                     .chain(&query.offset);
@@ -301,7 +329,9 @@ impl Resolver<'_> {
                 self.each(left, &scope, see);
                 self.each(right, &scope, see);
             }
-            Body::Values(exprs) => exprs.iter().for_each(|e| self.each_in(e, &scope, false, see)),
+            Body::Values(exprs, _) => {
+                exprs.iter().for_each(|e| self.each_in(e, &scope, false, see))
+            }
         }
     }
 

@@ -29,15 +29,14 @@ impl Rewriter<'_> {
             .filter_map(|c| c.alias.as_deref())
             .filter(|a| scope.tables.iter().all(|t| !has_field(t, a)))
             .collect();
-        let (mut plain, mut calls): (Vec<&Expr>, Vec<&Expr>) = (Vec::new(), Vec::new());
+        let mut calls: Vec<&Expr> = Vec::new();
         let outer_aliases =
             std::mem::replace(&mut self.aliases, aliases.iter().map(|a| (*a).to_owned()).collect());
         let me: &Self = self;
         let split = |expr: &'_ Expr| -> (Vec<Expr>, Vec<Expr>) {
             conjuncts(expr).into_iter().cloned().partition(|e| !me.bears(e, &scope))
         };
-        let (where_plain, where_calls) = core.filter.as_ref().map(split).unwrap_or_default();
-        plain.extend(&where_plain);
+        let (mut where_plain, where_calls) = core.filter.as_ref().map(split).unwrap_or_default();
         calls.extend(&where_calls);
         let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
         for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
@@ -49,8 +48,16 @@ impl Rewriter<'_> {
         for (_, _, c) in &joined {
             calls.extend(c);
         }
+        // Conditions of joins come after those of WHERE where nothing else tells
+        // their order.
+        let after_left = core.from.iter().any(|i| i.join == Join::Left);
+        let on_plain: Vec<Expr> = (core.from.iter().filter(|i| i.join == Join::Inner))
+            .filter_map(|i| i.on.as_ref())
+            .flat_map(|on| split(on).0)
+            .filter(|e| after_left || self.hangs_on_rows(e, &scope))
+            .collect();
         let gate = self.gate(query, core, &scope, around, role, whole, &calls);
-        let fence: Vec<String> = scope.tables.iter().filter_map(Table::any_column).collect();
+        let fence = fence(&scope).0;
         let gate_text = gate.as_ref().map(|(n, values)| {
             let all: Vec<&str> = values.iter().chain(&fence).map(String::as_str).collect();
             let comma = if all.is_empty() { "" } else { ", " };
@@ -65,27 +72,36 @@ impl Rewriter<'_> {
         };
         let mut combined = None;
         let mut registered = None;
-        if calls.is_empty()
-            && let (Some((n, _)), Some(gate_text)) = (&gate, &gate_text)
+        let mut guards: Vec<Expr> = Vec::new();
+        if let (true, false, Some((n, _)), Some(gate_text)) =
+            (calls.is_empty(), core.group.is_empty(), &gate, &gate_text)
         {
-            // The rows themselves are counted; where there are groups, these.
-            let text = format!("hq_done({n}, {gate_text})");
-            if core.group.is_empty() { combined = Some(text) } else { registered = Some(text) }
-        }
-        if !calls.is_empty() {
-            let text = truth::all(self, &calls, &scope);
-            let text = match &gate_text {
-                Some(gate_text) => {
-                    let n = gate.as_ref().map_or(0, |(n, _)| *n);
-                    format!("(SELECT hq_done({n}, CASE WHEN {gate_text} THEN {text} ELSE 0 END))")
+            // Where there are groups, these are counted.
+            registered = Some(format!("hq_done({n}, {gate_text})"));
+        } else if !calls.is_empty() || gate.is_some() {
+            let mut text = match (&gate_text, calls.is_empty()) {
+                (Some(gate_text), true) => gate_text.clone(),
+                (Some(gate_text), false) => {
+                    let text = truth::all(self, &calls, &scope);
+                    format!("CASE WHEN {gate_text} THEN {text} ELSE 0 END")
                 }
-                None if fence.len() > 1 => {
-                    let fence = fence.join(", ");
-                    format!("(SELECT CASE WHEN hq_row({fence}) THEN {text} ELSE 0 END) = 1")
+                (None, _) if fence.len() > 1 => {
+                    let text = truth::all(self, &calls, &scope);
+                    format!("CASE WHEN hq_row({}) THEN {text} ELSE 0 END", fence.join(", "))
                 }
-                None => format!("(SELECT {text}) = 1"),
+                (None, _) => truth::all(self, &calls, &scope),
             };
-            combined = Some(text);
+            // What SQLite would evaluate later, or make a join of, goes before.
+            (guards, where_plain) =
+                where_plain.into_iter().partition(|e| self.hangs_on_rows(e, &scope));
+            for guard in guards.iter().chain(if movable { &on_plain } else { &[][..] }).rev() {
+                let guard = &self.sql[guard.span.clone()];
+                text = format!("CASE WHEN ({guard}) THEN {text} ELSE 0 END");
+            }
+            combined = Some(match &gate {
+                Some((n, _)) => format!("(SELECT hq_done({n}, {text}))"),
+                None => format!("(SELECT {text}) = 1"),
+            });
         }
         let rest = |me: &Self, plain: &[Expr], more: Option<String>| {
             let mut all: Vec<String> =
@@ -94,7 +110,7 @@ impl Rewriter<'_> {
             if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
         };
         if let Some(filter) = &core.filter
-            && (!where_calls.is_empty() || combined.is_some())
+            && (!where_calls.is_empty() || combined.is_some() || !guards.is_empty())
         {
             let text = rest(self, &where_plain, combined.take());
             parts.push((filter.span.clone(), text));
@@ -128,12 +144,18 @@ impl Rewriter<'_> {
             let mut all = conjuncts(having);
             all.extend(&late);
             let text = truth::all(self, &all, &scope);
-            let more = registered.take().map(|r| format!(" AND {r}")).unwrap_or_default();
-            parts.push((having.span.clone(), format!("{text} = 1{more}")));
+            let text = match registered.take() {
+                Some(registered) => format!("CASE {text} WHEN 1 THEN {registered} ELSE 0 END"),
+                None => format!("{text} = 1"),
+            };
+            parts.push((having.span.clone(), text));
         }
         if let Some(text) = registered {
             parts.push(match &core.having {
-                Some(having) => (having.span.end..having.span.end, format!(" AND {text}")),
+                Some(having) => {
+                    let plain = &self.sql[having.span.clone()];
+                    (having.span.clone(), format!("CASE WHEN ({plain}) THEN {text} ELSE 0 END"))
+                }
                 None => (core.group_end..core.group_end, format!(" HAVING {text}")),
             });
         }
@@ -147,12 +169,12 @@ impl Rewriter<'_> {
             .iter()
             .filter_map(|c| c.expr.as_ref())
             .chain(&core.group)
-            .chain(query.order.iter().map(|o| &o.expr))
-            .chain(&query.limit)
-            .chain(&query.offset);
+            .chain(&core.windows)
+            .chain(query.order.iter().map(|o| &o.expr));
         for expr in values {
             self.value_part(expr, &scope, for_values.as_deref(), parts);
         }
+        self.limits(query, &scope, parts);
         for expr in
             core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
         {
@@ -197,9 +219,24 @@ impl Rewriter<'_> {
         }
     }
 
+    /// Whether a condition has a subquery that runs for each row.
+    fn hangs_on_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
+            ExprKind::Exists(_) => found = true,
+            ExprKind::Column { table, column } if at.depth > scope.depth => {
+                found |=
+                    at.find(table.as_deref(), column).is_none_or(|hit| hit.depth <= scope.depth);
+            }
+            _ => {}
+        });
+        found
+    }
+
     /// Whether a condition depends on nothing but grouping columns.
     fn is_of_group(&self, expr: &Expr, core: &Core, scope: &Scope<'_>) -> bool {
-        if core.group.is_empty() {
+        // Equal by a collation is not equal to the model.
+        if core.group.is_empty() || !self.plain_order {
             return false;
         }
         let place = |table: Option<&str>, column: &str, scope: &Scope<'_>| {
@@ -225,8 +262,39 @@ impl Rewriter<'_> {
             ExprKind::Exists(_) | ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
                 all = false;
             }
+            // 1 and 1.0 are one group, and two texts.
+            ExprKind::Function { .. } | ExprKind::Other(_) => {
+                all &=
+                    e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
+            }
+            ExprKind::Call(_, args) => {
+                all &= args
+                    .iter()
+                    .all(|a| matches!(a.kind, ExprKind::Column { .. } | ExprKind::Literal));
+            }
             _ => {}
         });
         all
     }
+}
+
+/// A column of each table that a scope reads, and whether there is one of every
+/// table: only then does a condition that names them wait for all of them.
+pub(super) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
+    let of = |table: &Table| {
+        if table.name.is_some() {
+            return table.any_column();
+        }
+        // A name that no other table has means this one's.
+        let fields = table.fields.as_ref()?;
+        let alone = |name: &str| {
+            let having = |t: &&Table| has_field(t, name);
+            scope.tables.iter().filter(having).count() == 1
+        };
+        let own = fields.iter().find(|f| !f.name.is_empty() && alone(&f.name))?;
+        Some(crate::sql::name(&own.name))
+    };
+    let columns: Vec<Option<String>> = scope.tables.iter().map(of).collect();
+    let whole = columns.len() < 2 || columns.iter().all(Option::is_some);
+    (columns.into_iter().flatten().collect(), whole)
 }

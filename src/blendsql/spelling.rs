@@ -2,6 +2,7 @@
 //! parameters with numbers, a join with its ON. Places in it lead back to the
 //! text as it was written.
 
+use super::lexer::{Brackets, Lexeme, next};
 use super::{Argument, Call, Kind, SqlError, scan, tree::Span};
 
 /// A text and what was put into it.
@@ -20,7 +21,9 @@ impl Spelled {
     /// [`SqlError`] when its calls cannot be read.
     pub fn of(sql: &str) -> Result<Self, SqlError> {
         let mut insertions: Vec<(usize, String)> = Vec::new();
-        let sql = without_end(sql);
+        // A comment has no place in text that is put together from pieces.
+        let uncommented = uncommented(sql);
+        let sql = without_end(&uncommented);
         let calls = scan(sql)?;
         let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
         for call in &calls {
@@ -65,6 +68,29 @@ impl Spelled {
         }
         at.saturating_sub(back)
     }
+}
+
+/// The text with blanks in the place of its comments. What cannot be read stays
+/// as it is: whoever reads it next says why.
+fn uncommented(sql: &str) -> String {
+    let mut text = String::with_capacity(sql.len());
+    let mut brackets = Brackets::Name;
+    let mut at = 0;
+    while let Ok(token) = next(sql, at, brackets) {
+        let gap = &sql[at..token.map_or(sql.len(), |t| t.start)];
+        // As many bytes, for places must stay; line ends, for whoever reads it.
+        text.extend(gap.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
+        let Some(token) = token else { return text };
+        text.push_str(token.text(sql));
+        at = token.end;
+        match token.lexeme {
+            Lexeme::Open => brackets = Brackets::List,
+            Lexeme::Close => brackets = Brackets::Name,
+            _ => {}
+        }
+    }
+    text.push_str(&sql[at..]);
+    text
 }
 
 /// A statement without the semicolons at its end.

@@ -44,8 +44,8 @@ pub enum Body {
     Core(Box<Core>),
     /// Two queries and UNION, INTERSECT or EXCEPT between.
     Compound(Box<Query>, Box<Query>),
-    /// Rows of expressions.
-    Values(Vec<Expr>),
+    /// Rows of expressions, one after another, and how many make a row.
+    Values(Vec<Expr>, usize),
 }
 
 /// One SELECT.
@@ -65,6 +65,8 @@ pub struct Core {
     pub group: Vec<Expr>,
     /// HAVING
     pub having: Option<Expr>,
+    /// What stands in a WINDOW clause.
+    pub windows: Vec<Expr>,
     /// Where the FROM clause ends: a WHERE may stand here.
     pub from_end: usize,
     /// Where the GROUP BY clause ends: a HAVING may stand here.
@@ -243,6 +245,7 @@ impl Core {
             filter: None,
             group: Vec::new(),
             having: None,
+            windows: Vec::new(),
             from_end: 0,
             group_end: 0,
         }
@@ -319,12 +322,13 @@ impl Query {
                 core.filter.iter().for_each(|e| e.each(see));
                 core.group.iter().for_each(|e| e.each(see));
                 core.having.iter().for_each(|e| e.each(see));
+                core.windows.iter().for_each(|e| e.each(see));
             }
             Body::Compound(left, right) => {
                 left.each(see);
                 right.each(see);
             }
-            Body::Values(exprs) => exprs.iter().for_each(|e| e.each(see)),
+            Body::Values(exprs, _) => exprs.iter().for_each(|e| e.each(see)),
         }
         self.order.iter().for_each(|o| o.expr.each(see));
         self.limit.iter().chain(&self.offset).for_each(|e| e.each(see));
@@ -332,7 +336,8 @@ impl Query {
 }
 
 impl FromItem {
-    fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
+    /// Shows every expression in it to `see`.
+    pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         match &self.source {
             Source::Table { .. } => {}
             Source::Function { args, .. } => args.iter().for_each(|e| e.each(see)),

@@ -111,9 +111,23 @@ impl Rewriter<'_> {
                 }
             }
             Node::All(parts) | Node::Any(parts) => {
-                let texts: Vec<String> = parts.iter().map(|p| self.known(p, scope)).collect();
-                let name = if matches!(node, Node::All(_)) { "hq_all" } else { "hq_any" };
-                format!("{name}({})", texts.join(", "))
+                let (name, settles) = match node {
+                    Node::All(_) => ("hq_all", 0),
+                    _ => ("hq_any", 1),
+                };
+                // What is plain may keep the rest from an error.
+                let (plain, open): (Vec<&Node<'_>>, Vec<&Node<'_>>) =
+                    parts.iter().partition(|p| self.odds(p, scope).cost == 0.0);
+                let texts: Vec<String> = open.iter().map(|p| self.known(p, scope)).collect();
+                let rest = format!("{name}({})", texts.join(", "));
+                if plain.is_empty() {
+                    return rest;
+                }
+                let whens: Vec<String> = plain
+                    .iter()
+                    .map(|p| format!("WHEN {} = {settles} THEN {settles}", self.known(p, scope)))
+                    .collect();
+                format!("CASE {} ELSE {rest} END", whens.join(" "))
             }
         }
     }

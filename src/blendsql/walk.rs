@@ -39,7 +39,8 @@ impl<'t> Walk<'t, '_> {
                 .map_or(trimmed, |at| &trimmed[..at]);
             if word.len() < trimmed.len()
                 && BEFORE.iter().any(|b| b.eq_ignore_ascii_case(word))
-                && !trimmed[word.len()..].starts_with(['_', '.'])
+                && !trimmed[word.len()..]
+                    .starts_with(|c: char| c.is_alphanumeric() || "_$.".contains(c))
             {
                 start += word.len();
             } else {
@@ -55,7 +56,8 @@ impl<'t> Walk<'t, '_> {
         let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
         loop {
             let rest = self.text.get(start..end).unwrap_or_default();
-            let word: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+            let word: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || "_$".contains(*c)).collect();
             let first = ["select", "with", "values"].iter().any(|w| w.eq_ignore_ascii_case(&word));
             let Some(next) = rest.chars().next().filter(|_| !first) else { break };
             start += word.len().max(next.len_utf8());
@@ -98,12 +100,18 @@ impl<'t> Walk<'t, '_> {
                 };
                 let body =
                     Body::Compound(Box::new(self.query(&left)?), Box::new(self.query(&right)?));
+                // The node may end with its second side.
+                let order = compound.orderby().map(|o| self.span(o.node_id()).end);
+                let limit = compound.limit_clause().map(|l| self.span(l.node_id()).end);
+                let span = span.start..order.into_iter().chain(limit).fold(span.end, usize::max);
                 let (limit, offset) = self.limit(compound.limit_clause())?;
                 let order = self.order(compound.orderby())?;
                 Ok(Query { span, with: Vec::new(), body, order, limit, offset })
             }
             sq::Select::ValuesClause(values) => {
-                let body = Body::Values(self.inside(values.node_id().into())?);
+                let width = values.rows().iter().flat_map(sq::ValuesRowList::iter).next();
+                let width = width.map_or(0, |row| row.iter().count());
+                let body = Body::Values(self.inside(values.node_id().into())?, width);
                 let (limit, order) = (None, Vec::new());
                 Ok(Query { span, with: Vec::new(), body, order, limit, offset: None })
             }
@@ -143,6 +151,10 @@ impl<'t> Walk<'t, '_> {
             filter: optional(select.where_clause())?,
             group: self.list(select.groupby())?,
             having: optional(select.having())?,
+            windows: match select.window_clause() {
+                Some(windows) => self.inside(windows.node_id().into())?,
+                None => Vec::new(),
+            },
             from_end: select.from_clause().map_or(0, |f| self.span(f.node_id()).end),
             group_end: select.groupby().map_or(0, |g| self.span(g.node_id()).end),
         };

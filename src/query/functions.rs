@@ -8,6 +8,7 @@ use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
 use super::live::{Live, Shared, int, lock};
+use super::smoothie::owned;
 use super::targets::output;
 use crate::value::Value;
 
@@ -31,7 +32,13 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     make("hq_done", |live, values| {
         let (n, outcome) = (usize::try_from(int(values, 0)).unwrap_or_default(), int(values, 1));
         if let Some(gate) = live.gates.get_mut(n) {
-            gate.done(outcome);
+            if gate.is_hushed() && outcome != 1 {
+                // Nobody waits for what is pending of a row that is not needed.
+                live.pended = gate.pended;
+                gate.done(0);
+            } else {
+                gate.done(outcome);
+            }
         }
         Ok(Sql::Integer(i64::from(outcome == 1)))
     })?;
@@ -44,6 +51,15 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     make("hq_settled", |live, values| {
         live.quiet = false;
         Ok(Sql::Integer(int(values, 1)))
+    })?;
+    make("hq_limit", |live, values| {
+        let pending = int(values, 0) != live.pended + 1;
+        Ok(if pending { Sql::Integer(0) } else { values.get(1).map_or(Sql::Null, |v| owned(*v)) })
+    })?;
+    // A value, noting whether a call in it is pending.
+    make("hq_after", |live, values| {
+        live.noted = if int(values, 0) == live.pended + 1 { 0 } else { 2 };
+        Ok(values.get(1).map_or(Sql::Null, |v| owned(*v)))
     })?;
     make("hq_all", |_, values| Ok(Sql::Integer(kleene(values, 0))))?;
     make("hq_any", |_, values| Ok(Sql::Integer(kleene(values, 1))))?;

@@ -39,6 +39,10 @@ pub struct Passing {
     row: Ranked,
     rows: HashMap<Vec<u8>, Vec<Ranked>>,
     demanded: bool,
+    /// The row at hand is not needed: nothing is asked for it.
+    hushed: bool,
+    /// Calls that were pending before it.
+    pub pended: i64,
 }
 
 /// A row of a SELECT with an order.
@@ -77,7 +81,21 @@ impl Passing {
             row: Ranked::default(),
             rows: HashMap::new(),
             demanded: false,
+            hushed: false,
+            pended: 0,
         }
+    }
+
+    /// Whether it is the gate of a SELECT, in whatever pass.
+    #[must_use]
+    pub fn is_of(&self, gate: &Gate) -> bool {
+        self.gate == *gate
+    }
+
+    /// Whether the row at hand is looked at only with what is known.
+    #[must_use]
+    pub fn is_hushed(&self) -> bool {
+        self.hushed
     }
 
     /// Whether there is anything to learn about its conditions.
@@ -98,8 +116,19 @@ impl Passing {
         spell(outer, &mut self.run);
         let (distinct, rest) = rest.split_at(self.gate.distinct.unwrap_or(0).min(rest.len()));
         self.distinct.clone_from(&self.run);
-        spell(distinct, &mut self.distinct);
-        self.demanded = false;
+        if self.ranks() {
+            // Counted, so what is equal must look equal.
+            let equal = distinct.iter().map(|v| match *v {
+                ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => {
+                    ValueRef::Integer(r as i64)
+                }
+                other => other,
+            });
+            spell(&equal.collect::<Vec<_>>(), &mut self.distinct);
+        } else {
+            spell(distinct, &mut self.distinct);
+        }
+        (self.demanded, self.hushed) = (false, false);
         if let Need::Ranked(_, _, terms) = &self.gate.need {
             self.row = Ranked {
                 keys: rest.iter().take(terms.len()).map(|v| owned(*v)).collect(),
@@ -119,7 +148,13 @@ impl Passing {
         }
         let one_by_value = self.gate.distinct.is_some() && !self.ranks();
         if one_by_value && self.passed.contains(&self.distinct) {
-            return Word::Needless;
+            if self.gate.once {
+                return Word::Needless;
+            }
+            // The row that passed may have been one of an earlier run for the same
+            // values, so it is let through as far as it is known.
+            self.hushed = true;
+            return Word::Pass;
         }
         let wave = |run: &Vec<u8>, most: u64| {
             let asked = self.asked.get(run).copied().unwrap_or(0);
@@ -166,6 +201,7 @@ impl Passing {
     /// The conditions of the row at hand ended: 1 it passes, 2 it waits, else
     /// it does not pass.
     pub fn done(&mut self, outcome: i64) {
+        self.hushed = false;
         match outcome {
             1 => {
                 if self.gate.distinct.is_some() {
@@ -184,7 +220,7 @@ impl Passing {
             let rows = self.rows.entry(self.run.clone()).or_default();
             // What follows may still be demanded for the row, so it stays last.
             if rows.len() > 4096 {
-                prune(&self.gate.need, rows);
+                prune(&self.gate, rows);
             }
             rows.push(self.row.clone());
         }
@@ -194,11 +230,12 @@ impl Passing {
     pub fn end(&mut self) -> Vec<Demand> {
         let mut demands = Vec::new();
         for rows in self.rows.values_mut() {
-            prune(&self.gate.need, rows);
+            prune(&self.gate, rows);
             skip(&self.gate.need, rows);
             demands.extend(rows.drain(..).flat_map(|r| r.demands));
         }
         self.rows.clear();
+        self.hushed = false;
         for (run, n) in self.waiting.drain() {
             *self.asked.entry(run).or_insert(0) += n;
         }
@@ -213,10 +250,13 @@ impl Passing {
 
 /// Keeps the rows that can be among those needed, in order: to the last one that
 /// is needed, with its equals, or to the end of a wave that waits.
-fn prune(need: &Need, rows: &mut Vec<Ranked>) {
-    let Need::Ranked(k, _, terms) = need else { return };
+fn prune(gate: &Gate, rows: &mut Vec<Ranked>) {
+    let Need::Ranked(k, _, terms) = &gate.need else { return };
     rows.sort_by(|a, b| compare(a, b, terms));
     let (mut passed, mut waiting) = (0, 0);
+    // Of a SELECT that runs again for the same values each row may be there twice,
+    // so equals count as one.
+    let mut counted = false;
     let mut seen = HashSet::new();
     let mut end = rows.len();
     for n in 0..rows.len() {
@@ -225,10 +265,15 @@ fn prune(need: &Need, rows: &mut Vec<Ranked>) {
             end = n;
             break;
         }
+        counted &= equal;
         if !rows[n].passed {
             waiting += 1;
-        } else if seen.insert(rows[n].distinct.clone()) || rows[n].distinct.is_empty() {
+            continue;
+        }
+        let new = rows[n].distinct.is_empty() || seen.insert(rows[n].distinct.clone());
+        if new && (gate.once || !counted) {
             passed += 1;
+            counted = true;
         }
     }
     rows.truncate(end);
@@ -283,11 +328,25 @@ fn order(x: &Sql, y: &Sql) -> Ordering {
     };
     match (x, y) {
         (Sql::Integer(a), Sql::Integer(b)) => a.cmp(b),
-        (Sql::Integer(a), Sql::Real(b)) => (*a as f64).total_cmp(b),
-        (Sql::Real(a), Sql::Integer(b)) => a.total_cmp(&(*b as f64)),
-        (Sql::Real(a), Sql::Real(b)) => a.total_cmp(b),
+        (Sql::Integer(a), Sql::Real(b)) => whole_and_real(*a, *b),
+        (Sql::Real(a), Sql::Integer(b)) => whole_and_real(*b, *a).reverse(),
+        (Sql::Real(a), Sql::Real(b)) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
         (Sql::Text(a), Sql::Text(b)) => a.as_bytes().cmp(b.as_bytes()),
         (Sql::Blob(a), Sql::Blob(b)) => a.cmp(b),
         _ => class(x).cmp(&class(y)),
+    }
+}
+
+/// A whole number and another, without rounding the first.
+fn whole_and_real(whole: i64, real: f64) -> Ordering {
+    // From 2^63 on no whole number is as great.
+    if real >= 9_223_372_036_854_775_808.0 {
+        Ordering::Less
+    } else if real < -9_223_372_036_854_775_808.0 {
+        Ordering::Greater
+    } else {
+        let floor = real.floor();
+        let below = if real > floor { Ordering::Less } else { Ordering::Equal };
+        whole.cmp(&(floor as i64)).then(below)
     }
 }

@@ -121,7 +121,7 @@ pub struct Live {
     pub(super) gates: Vec<Passing>,
     gate_of: HashMap<usize, usize>,
     leaves: HashMap<usize, Vec<usize>>,
-    /// Pending calls so far; never goes back.
+    /// Pending calls so far.
     pub(super) pended: i64,
     pending_of: Vec<u64>,
     unanswered: u64,
@@ -184,8 +184,10 @@ impl Live {
 
     /// Takes the gates and conditions of a rewriting.
     pub fn takes(&mut self, rewritten: &Rewritten) {
-        if self.gates.len() != rewritten.gates.len() {
-            self.gates = rewritten.gates.iter().cloned().map(Passing::new).collect();
+        let mut known = std::mem::take(&mut self.gates);
+        for gate in &rewritten.gates {
+            let known = known.iter().position(|k| k.is_of(gate)).map(|n| known.swap_remove(n));
+            self.gates.push(known.unwrap_or_else(|| Passing::new(gate.clone())));
         }
         self.gate_of.clone_from(&rewritten.gate_of);
         self.leaves =
@@ -229,11 +231,12 @@ impl Live {
 
     fn pend(&mut self, call: usize) {
         self.pended += 1;
-        if self.quiet {
+        let gate = self.gate_of.get(&call).map(|g| &self.gates[*g]);
+        if self.quiet || gate.is_some_and(Passing::is_hushed) {
             return;
         }
         self.pending_of[call] += 1;
-        let ranked = self.gate_of.get(&call).is_some_and(|g| self.gates[*g].ranks());
+        let ranked = gate.is_some_and(Passing::ranks);
         // What ranks decides at the end whether this one is needed.
         self.unanswered += u64::from(!ranked);
     }
@@ -289,7 +292,8 @@ impl Live {
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
-                if self.quiet {
+                let hushed = |g: &usize| self.gates[*g].is_hushed();
+                if self.quiet || self.gate_of.get(&call).is_some_and(hushed) {
                     return Ok(Sql::Null);
                 }
                 match self.gate_of.get(&call).copied() {
@@ -371,6 +375,7 @@ impl Live {
     pub(super) fn gate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<i64> {
         let n = usize::try_from(int(values, 0)).unwrap_or(usize::MAX);
         let Some(gate) = self.gates.get_mut(n) else { return Err(broken("no such gate")) };
+        gate.pended = self.pended;
         Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {
             Word::Pass => 1,
             Word::Needless => 0,

@@ -9,8 +9,10 @@ use crate::blendsql::scope::Schema;
 /// The tables of a database, read once.
 pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
-    /// Whether some column has a collation of its own.
+    /// Whether texts may be ordered otherwise than by their bytes.
     pub collates: bool,
+    /// Views, when there is an EXISTS in one of them.
+    views: Vec<String>,
     functions: HashMap<String, Vec<String>>,
 }
 
@@ -37,11 +39,21 @@ impl KnownSchema {
         }
         let collates = connection
             .query_row(
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%')",
+                // Texts in UTF-16 are ordered by other bytes than ours.
+                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%') \
+                 OR (SELECT encoding <> 'UTF-8' FROM pragma_encoding)",
                 [],
                 |row| row.get(0),
             )
             .map_err(failed)?;
+        let mut views = connection
+            .prepare(
+                "SELECT lower(name) FROM sqlite_schema WHERE type = 'view' AND EXISTS \
+                 (SELECT 1 FROM sqlite_schema WHERE type = 'view' AND sql LIKE '%exists%')",
+            )
+            .map_err(failed)?;
+        let views = views.query_map([], |row| row.get(0)).map_err(failed)?;
+        let views = views.collect::<Result<Vec<String>, _>>().map_err(failed)?;
         let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
         let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
         let functions = [
@@ -50,7 +62,7 @@ impl KnownSchema {
             ("generate_series", vec!["value".to_owned()]),
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        Ok(Self { tables, collates, functions })
+        Ok(Self { tables, collates, views, functions })
     }
 }
 
@@ -58,5 +70,9 @@ impl Schema for KnownSchema {
     fn columns(&self, table: &str) -> Option<Vec<String>> {
         let name = table.to_lowercase();
         self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
+    }
+
+    fn hides_exists(&self, table: &str) -> bool {
+        self.views.contains(&table.to_lowercase())
     }
 }
