@@ -112,11 +112,16 @@ fn joined(sql: &str, call: &Call) -> Option<String> {
     if !before.get(cut..)?.eq_ignore_ascii_case("join") {
         return None;
     }
-    let tables: Vec<&String> = call
+    let tables: Vec<String> = call
         .values
         .iter()
         .filter_map(|v| match v {
-            Argument::Column { table: Some(table), .. } => Some(table),
+            Argument::Column { table: Some(table), .. } => Some(table.clone()),
+            Argument::Sql(span) => {
+                let (table, column) = sql[span.clone()].split_once('.')?;
+                let simple = |s: &str| s.chars().all(|c| c.is_alphanumeric() || c == '_');
+                (simple(table) && simple(column)).then(|| table.to_owned())
+            }
             _ => None,
         })
         .collect();
@@ -125,7 +130,7 @@ fn joined(sql: &str, call: &Call) -> Option<String> {
         let from = from.rsplit("from").next().unwrap_or_default();
         from.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|w| w == table.to_lowercase())
     };
-    tables.iter().rev().find(|t| !reads(t)).map(|t| (*t).clone())
+    tables.into_iter().rev().find(|t| !reads(t))
 }
 
 /// `?` gets its number: a condition may be run in another place than where it

@@ -117,6 +117,14 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
                 }
             }
         }
+        // What is added up is a number.
+        ExprKind::Function { name, args, .. }
+            if matches!(name.as_str(), "sum" | "avg" | "total" | "abs" | "round") =>
+        {
+            if let Some(ExprKind::Call(n, _)) = args.first().map(|a| &bare(a).kind) {
+                found.entry(*n).or_default().compared.push(Compared::Real);
+            }
+        }
         ExprKind::In { operand, list, .. } => {
             if let ExprKind::Call(n, _) = &bare(operand).kind {
                 let all = list.iter().filter_map(|e| compared(e, "=", sql, scope));

@@ -34,13 +34,13 @@ pub fn explained(meta: &Meta, spec: &Spec) -> String {
             &mut out,
             "values",
             &format!(
-                "{} to ask, {} known",
+                "at most {} to ask, {} known",
                 thousands(meta.values_asked),
                 thousands(meta.values_reused)
             ),
         );
         line(&mut out, "demand", &demand(meta));
-        used(&mut out, meta, spec, "about ");
+        used(&mut out, meta, spec, "at most about ");
     }
     sql(&mut out, meta);
     out

@@ -373,7 +373,8 @@ fn options(
     use crate::blendsql::usage::Options;
     use crate::sql::name;
     let column = |table: &str, column: &str| {
-        format!("SELECT DISTINCT {} FROM {}", name(column), name(table))
+        // With its table, or a name that is none would be a text.
+        format!("SELECT DISTINCT hq_of.{} FROM {} AS hq_of", name(column), name(table))
     };
     let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
     match (&call.options, &usage.options) {

@@ -319,7 +319,9 @@ impl<'r> Engine<'r> {
             requests: usage.requests,
             values_asked: live.counts.asked,
             values_reused: live.counts.reused,
-            values_missing: live.counts.without_value + live.unreadable,
+            values_missing: live.counts.without_value
+                + live.unreadable
+                + live.mismatched.len() as u64,
             passes: self.passes.clone(),
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,

@@ -113,6 +113,8 @@ pub struct Live {
     pub contexts: Contexts,
     /// The contexts that stop the query.
     pub failure: Option<TooLong>,
+    /// Answers that are no values for a call: its regular expression says so.
+    pub mismatched: HashSet<Demand>,
     /// Values that no model can be shown.
     pub unreadable: u64,
     /// Gates stand open: everything is asked.
@@ -167,6 +169,7 @@ impl Live {
             touched,
             contexts,
             failure: None,
+            mismatched: HashSet::new(),
             unreadable: 0,
             open: false,
             demanded: HashSet::new(),
@@ -287,7 +290,13 @@ impl Live {
             .cell(entity, column, &self.index, self.overrides.as_ref(), counts)
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
-            Cell::Known(value) => Ok(form.of(value)),
+            Cell::Known(value) => {
+                let formed = form.of(value);
+                if formed == Sql::Null && *value != Sql::Null {
+                    self.mismatched.insert(Demand { target, entity, column });
+                }
+                Ok(formed)
+            }
             Cell::Failed => Ok(Sql::Null),
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
