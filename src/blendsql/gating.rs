@@ -3,9 +3,7 @@
 use super::rewrite::{Gate, Need, Rewriter, Role, name_text, own_calls};
 use super::scope::{Scope, bare};
 use super::select::fence;
-use super::tree::{
-    Core, Expr, ExprKind, FromItem, Join, OrderTerm, Query, ResultColumn, Source,
-};
+use super::tree::{Core, Expr, ExprKind, FromItem, Join, OrderTerm, Query, ResultColumn, Source};
 use super::truth;
 
 /// Functions that make a SELECT one of groups.
@@ -61,9 +59,7 @@ impl Rewriter<'_> {
         let rows = match (number(query.limit.as_ref(), self.sql), role) {
             (Some(limit), _) => Some(match &query.offset {
                 None => limit,
-                Some(offset) => {
-                    limit.saturating_add(number(Some(offset), self.sql).unwrap_or(0))
-                }
+                Some(offset) => limit.saturating_add(number(Some(offset), self.sql).unwrap_or(0)),
             }),
             (None, Role::Exists | Role::Scalar) if query.limit.is_none() => Some(1),
             _ => None,
@@ -92,7 +88,10 @@ impl Rewriter<'_> {
                     && (!grouped || calls.is_empty())
                     && (!core.distinct
                         || plain_results
-                            && query.order.iter().all(|o| self.is_result(&o.expr, core, scope))) =>
+                            && query
+                                .order
+                                .iter()
+                                .all(|o| self.is_result(&o.expr, core, scope))) =>
             {
                 let how = |o: &OrderTerm| (o.descending, o.nulls_first.unwrap_or(!o.descending));
                 Need::Ranked(k, skipped, query.order.iter().map(how).collect())
@@ -100,10 +99,11 @@ impl Rewriter<'_> {
             _ => Need::All,
         };
         let as_set = core.distinct || role == Role::Set;
-        let distinct: Option<Vec<String>> = (as_set && stops && steady && plain_results && !calls.is_empty()
-            || core.distinct && matches!(need, Need::Ranked(..)))
-        .then(|| self.result_values(core, scope))
-        .flatten();
+        let distinct: Option<Vec<String>> =
+            (as_set && stops && steady && plain_results && !calls.is_empty()
+                || core.distinct && matches!(need, Need::Ranked(..)))
+            .then(|| self.result_values(core, scope))
+            .flatten();
         if need == Need::All && distinct.is_none() && conditions < 2 {
             return None;
         }
@@ -160,12 +160,7 @@ impl Rewriter<'_> {
 
     /// The names in a query that mean something of the rows around it; `None`
     /// when one cannot be told.
-    fn outer_names(
-        &self,
-        query: &Query,
-        core: &Core,
-        around: &Scope<'_>,
-    ) -> Option<Vec<String>> {
+    fn outer_names(&self, query: &Query, core: &Core, around: &Scope<'_>) -> Option<Vec<String>> {
         let mut outer: Vec<String> = Vec::new();
         let mut sure = true;
         self.resolver().each(query, around, &mut |e, at, _| {
@@ -257,7 +252,8 @@ impl Rewriter<'_> {
                 self.sql[bare(result).span.clone()] == self.sql[bare(expr).span.clone()]
             }
             (None, Some((depth, table, _))) => {
-                let named = |of: &String| table.as_ref().is_some_and(|t| t.eq_ignore_ascii_case(of));
+                let named =
+                    |of: &String| table.as_ref().is_some_and(|t| t.eq_ignore_ascii_case(of));
                 *depth == scope.depth && c.star_of.as_ref().is_none_or(named)
             }
             (None, None) => false,

@@ -264,10 +264,13 @@ impl Rewriter<'_> {
             }
             // 1 and 1.0 are one group, and two texts.
             ExprKind::Function { .. } | ExprKind::Other(_) => {
-                all &= e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
+                all &=
+                    e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
             }
             ExprKind::Call(_, args) => {
-                all &= args.iter().all(|a| matches!(a.kind, ExprKind::Column { .. } | ExprKind::Literal));
+                all &= args
+                    .iter()
+                    .all(|a| matches!(a.kind, ExprKind::Column { .. } | ExprKind::Literal));
             }
             _ => {}
         });
