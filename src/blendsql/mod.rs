@@ -37,6 +37,7 @@ mod truth;
 pub mod usage;
 mod walk;
 mod walk_expr;
+mod written;
 
 use std::ops::Range;
 

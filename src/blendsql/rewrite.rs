@@ -21,7 +21,6 @@ use std::collections::HashMap;
 use super::parse::Parsed;
 use super::scope::{Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
-use super::truth;
 
 /// How a call is written in the SQL that is run.
 #[derive(Debug, Clone, Default)]
@@ -213,6 +212,17 @@ impl<'q> Rewriter<'q> {
         found
     }
 
+    /// Whether a name in an expression stands for calls that are written elsewhere.
+    pub(super) fn hides_calls(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        self.resolver().each_in(expr, scope, true, &mut |e, at, _| {
+            if matches!(e.kind, ExprKind::Column { .. }) {
+                found |= self.bears(e, at);
+            }
+        });
+        found
+    }
+
     pub(super) fn resolver(&self) -> Resolver<'q> {
         Resolver { schema: self.schema }
     }
@@ -291,147 +301,24 @@ impl<'q> Rewriter<'q> {
         }
     }
 
-    /// The result column of a compound that has the text of an expression.
-    fn column_of(&self, expr: &Expr, query: &Query) -> Option<usize> {
-        match &query.body {
-            Body::Compound(left, right) => {
-                self.column_of(expr, left).or_else(|| self.column_of(expr, right))
-            }
-            Body::Core(core) => core.columns.iter().position(|c| {
-                let text =
-                    |e: &Expr| self.sql[e.span.clone()].split_whitespace().collect::<String>();
-                c.expr.as_ref().is_some_and(|e| text(bare(e)) == text(bare(expr)))
-            }),
-            Body::Values(..) => None,
-        }
-    }
-
-    /// LIMIT and OFFSET, which may not be NULL: no row is needed while a call in
-    /// them is pending.
-    pub(super) fn limits(
+    pub(super) fn subquery(
         &mut self,
+        expr: &Expr,
         query: &Query,
         scope: &Scope<'_>,
-        parts: &mut Vec<(Span, String)>,
-    ) {
-        for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
-            let text = self.value(expr, scope, None);
-            parts.push((expr.span.clone(), format!("hq_limit(hq_mark(), {text})")));
-        }
-    }
-
-    /// An expression whose value counts.
-    pub(super) fn value(&mut self, expr: &Expr, scope: &Scope<'_>, gate: Option<&str>) -> String {
-        if !expr.has_call() {
-            return self.sql[expr.span.clone()].to_owned();
-        }
-        match &expr.kind {
-            ExprKind::Call(n, args) => self.call(*n, args, scope, gate),
-            ExprKind::And(_) | ExprKind::Or(_) => truth::value(self, expr, scope),
-            ExprKind::Exists(query) => self.subquery(expr, query, scope, Role::Exists),
-            ExprKind::Scalar(query) => self.subquery(expr, query, scope, Role::Scalar),
-            ExprKind::In { operand, list, query } => {
-                let mut parts = Vec::new();
-                for part in std::iter::once(operand.as_ref()).chain(list) {
-                    self.value_part(part, scope, gate, &mut parts);
-                }
-                if let Some(query) = query {
-                    let text = self.query(query, scope, Role::Set, true);
-                    parts.push((query.span.clone(), text));
-                }
-                self.compose(&expr.span, parts)
-            }
-            ExprKind::Case { operand: None, whens, otherwise } => {
-                let mut parts = Vec::new();
-                for (when, then) in whens {
-                    if when.has_call() {
-                        let text = truth::all(self, &[when], scope);
-                        parts.push((when.span.clone(), format!("hq_note({text}) = 1")));
-                        let then_text = self.value(then, scope, gate);
-                        parts.push((
-                            then.span.clone(),
-                            format!("{then_text} WHEN hq_noted() = 2 THEN NULL"),
-                        ));
-                    } else {
-                        self.value_part(then, scope, gate, &mut parts);
-                    }
-                }
-                if let Some(otherwise) = otherwise {
-                    self.value_part(otherwise, scope, gate, &mut parts);
-                }
-                self.compose(&expr.span, parts)
-            }
-            ExprKind::Case { operand: Some(operand), whens, otherwise: Some(otherwise) }
-                if otherwise.has_call()
-                    && matches!(bare(operand).kind, ExprKind::Call(..))
-                    && !whens.iter().any(|(when, _)| when.has_call()) =>
-            {
-                let mut parts = Vec::new();
-                let text = self.value(operand, scope, gate);
-                parts.push((operand.span.clone(), format!("hq_after(hq_mark(), {text})")));
-                whens.iter().for_each(|(_, then)| self.value_part(then, scope, gate, &mut parts));
-                let text = self.value(otherwise, scope, gate);
-                let text = format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END");
-                parts.push((otherwise.span.clone(), text));
-                self.compose(&expr.span, parts)
-            }
-            ExprKind::Function { name, args, filter: None, window: false }
-                if matches!(name.as_str(), "iif" | "if")
-                    && args.len() == 3
-                    && args[0].has_call() =>
-            {
-                let truth = truth::all(self, &[&args[0]], scope);
-                let (then, otherwise) =
-                    (self.value(&args[1], scope, gate), self.value(&args[2], scope, gate));
-                format!(
-                    "CASE WHEN hq_note({truth}) = 1 THEN {then} WHEN hq_noted() = 2 THEN NULL ELSE {otherwise} END"
-                )
-            }
-            ExprKind::Function { name, args, filter: None, window: false }
-                if matches!(name.as_str(), "coalesce" | "ifnull")
-                    && args.len() > 1
-                    && args[0].has_call()
-                    && args[1..].iter().any(Expr::has_call) =>
-            {
-                // The next is looked at when those before are NULL, not pending.
-                let mut texts = Vec::new();
-                for arg in args {
-                    let text = self.value(arg, scope, gate);
-                    let text = format!("hq_after(hq_mark(), {text})");
-                    texts.push(if texts.is_empty() {
-                        text
-                    } else {
-                        format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END")
-                    });
-                }
-                format!("{name}({})", texts.join(", "))
-            }
-            ExprKind::Function { filter: Some(filter), args, .. } => {
-                let mut parts = Vec::new();
-                args.iter().for_each(|a| self.value_part(a, scope, gate, &mut parts));
-                if filter.has_call() {
-                    let text = truth::all(self, &[filter], scope);
-                    parts.push((filter.span.clone(), format!("{text} = 1")));
-                }
-                self.compose(&expr.span, parts)
-            }
-            _ => {
-                let (exprs, _) = expr.inside();
-                let mut parts = Vec::new();
-                for inner in exprs {
-                    self.value_part(inner, scope, gate, &mut parts);
-                }
-                self.compose(&expr.span, parts)
-            }
-        }
-    }
-
-    fn subquery(&mut self, expr: &Expr, query: &Query, scope: &Scope<'_>, role: Role) -> String {
+        role: Role,
+    ) -> String {
         let text = self.query(query, scope, role, true);
         self.compose(&expr.span, vec![(query.span.clone(), text)])
     }
 
-    fn call(&mut self, n: usize, args: &[Expr], scope: &Scope<'_>, gate: Option<&str>) -> String {
+    pub(super) fn call(
+        &mut self,
+        n: usize,
+        args: &[Expr],
+        scope: &Scope<'_>,
+        gate: Option<&str>,
+    ) -> String {
         let site = &self.sites[n];
         let nested = args.iter().any(Expr::has_call);
         let keys: Vec<String> = match &site.keys {

@@ -330,8 +330,12 @@ impl Resolver<'_> {
                 self.each(right, &scope, see);
             }
             Body::Values(exprs, _) => {
-                exprs.iter().for_each(|e| self.each_in(e, &scope, false, see))
+                exprs.iter().for_each(|e| self.each_in(e, &scope, false, see));
             }
+        }
+        if !matches!(query.body, Body::Core(_)) {
+            let tail = query.order.iter().map(|o| &o.expr).chain(&query.limit).chain(&query.offset);
+            tail.for_each(|e| self.each_in(e, &scope, false, see));
         }
     }
 

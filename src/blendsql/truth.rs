@@ -104,7 +104,8 @@ impl Rewriter<'_> {
             Node::Leaf(expr, wanted) => {
                 let mut inner = Vec::new();
                 calls_of_subqueries(expr, false, &mut inner);
-                if inner.is_empty() {
+                // What runs once for many rows must not run first while nothing is asked.
+                if inner.is_empty() && !self.hides_calls(expr, scope) {
                     self.leaf(expr, *wanted, scope, &mut Vec::new())
                 } else {
                     "2".to_owned()

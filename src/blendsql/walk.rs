@@ -98,14 +98,15 @@ impl<'t> Walk<'t, '_> {
                 let (Some(left), Some(right)) = (compound.left(), compound.right()) else {
                     return Err(broken(&span));
                 };
-                let body =
-                    Body::Compound(Box::new(self.query(&left)?), Box::new(self.query(&right)?));
-                // The node may end with its second side.
-                let order = compound.orderby().map(|o| self.span(o.node_id()).end);
-                let limit = compound.limit_clause().map(|l| self.span(l.node_id()).end);
-                let span = span.start..order.into_iter().chain(limit).fold(span.end, usize::max);
                 let (limit, offset) = self.limit(compound.limit_clause())?;
                 let order = self.order(compound.orderby())?;
+                let (left, mut right) = (self.query(&left)?, self.query(&right)?);
+                // The parser has the second side end where the whole does.
+                let tail = order.iter().map(|o| &o.expr).chain(&limit).chain(&offset);
+                if let Some(at) = tail.map(|e| e.span.start).min() {
+                    right.span.end = self.before_clause(right.span.start, at);
+                }
+                let body = Body::Compound(Box::new(left), Box::new(right));
                 Ok(Query { span, with: Vec::new(), body, order, limit, offset })
             }
             sq::Select::ValuesClause(values) => {
@@ -117,6 +118,19 @@ impl<'t> Walk<'t, '_> {
             }
             sq::Select::SelectStmt(select) => self.core(select, span),
         }
+    }
+
+    /// Where the text before `ORDER BY`, `LIMIT` ends, of which something stands
+    /// at `at`.
+    fn before_clause(&self, start: usize, at: usize) -> usize {
+        let mut text = self.local(&(start..at)).trim_end();
+        for word in ["by", "order", "limit"] {
+            let cut = text.len().saturating_sub(word.len());
+            if text.get(cut..).is_some_and(|end| end.eq_ignore_ascii_case(word)) {
+                text = text[..cut].trim_end();
+            }
+        }
+        start + text.len()
     }
 
     pub(super) fn core(&self, select: &sq::SelectStmt<'t>, span: Span) -> Result<Query, SqlError> {

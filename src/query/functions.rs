@@ -45,11 +45,14 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
     make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
     make("hq_quiet", |live, _| {
-        live.quiet = true;
+        live.quiet.push(live.pended);
         Ok(Sql::Null)
     })?;
     make("hq_settled", |live, values| {
-        live.quiet = false;
+        // What was only looked at does not wait: where it is needed it is asked.
+        if let Some(pended) = live.quiet.pop() {
+            live.pended = pended;
+        }
         Ok(Sql::Integer(int(values, 1)))
     })?;
     make("hq_limit", |live, values| {

@@ -129,8 +129,9 @@ pub struct Live {
     unanswered: u64,
     later: bool,
     pub(super) noted: i64,
-    /// Only what is known is looked at; nothing is demanded.
-    pub(super) quiet: bool,
+    /// While not empty, only what is known is looked at and nothing is demanded;
+    /// calls that were pending before, one within another.
+    pub(super) quiet: Vec<i64>,
     spelling: Vec<u8>,
 }
 
@@ -180,7 +181,7 @@ impl Live {
             unanswered: 0,
             later: false,
             noted: 0,
-            quiet: false,
+            quiet: Vec::new(),
             spelling: Vec::new(),
         }
     }
@@ -209,6 +210,7 @@ impl Live {
         self.pending_of.iter_mut().for_each(|p| *p = 0);
         self.unanswered = 0;
         self.later = false;
+        self.quiet.clear();
     }
 
     /// Ends a pass.
@@ -235,7 +237,7 @@ impl Live {
     fn pend(&mut self, call: usize) {
         self.pended += 1;
         let gate = self.gate_of.get(&call).map(|g| &self.gates[*g]);
-        if self.quiet || gate.is_some_and(Passing::is_hushed) {
+        if !self.quiet.is_empty() || gate.is_some_and(Passing::is_hushed) {
             return;
         }
         self.pending_of[call] += 1;
@@ -302,7 +304,7 @@ impl Live {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
                 let hushed = |g: &usize| self.gates[*g].is_hushed();
-                if self.quiet || self.gate_of.get(&call).is_some_and(hushed) {
+                if !self.quiet.is_empty() || self.gate_of.get(&call).is_some_and(hushed) {
                     return Ok(Sql::Null);
                 }
                 match self.gate_of.get(&call).copied() {
@@ -354,7 +356,7 @@ impl Live {
         let (mut l, mut r) = (Vec::new(), Vec::new());
         spell(&[*left], &mut l);
         spell(&[*right], &mut r);
-        let quiet = self.quiet;
+        let quiet = !self.quiet.is_empty();
         let pairs = &mut self.joins[join];
         if let Some(partners) = pairs.known.get(&l).and_then(|known| known.get(&r)) {
             return Ok(Sql::Integer(i64::from(*partners)));

@@ -167,7 +167,8 @@ impl Writer<'_> {
             body = format!("{body} {operator} {other}");
         }
         let positions: Vec<String> = (1..=columns.len()).map(|n| n.to_string()).collect();
-        let order = format!(" ORDER BY {}", positions.join(", "));
+        let order: Vec<String> = positions.iter().map(|n| format!("{n}{}", self.way())).collect();
+        let order = format!(" ORDER BY {}", order.join(", "));
         let k = [0, 1, 2, 3, 4, 6, 9][self.rng.usize(..7)];
         let offset = if self.chance(25) { " OFFSET 1" } else { "" };
         let (tail, ordered, any) = match self.rng.u8(0..10) {
@@ -178,6 +179,11 @@ impl Writer<'_> {
         };
         let every = any.then(|| format!("{with}{body}"));
         Text { sql: format!("{with}{body}{tail}"), every, ordered }
+    }
+
+    /// How a term of ORDER BY is ordered.
+    fn way(&mut self) -> &'static str {
+        self.pick(&["", "", "", " DESC", " DESC NULLS FIRST", " NULLS LAST", " ASC NULLS FIRST"])
     }
 
     /// A SELECT for a CTE, a subquery in FROM or the outermost query; its
@@ -204,7 +210,9 @@ impl Writer<'_> {
         let filter = self.filter(&scope, depth);
         let limit = if depth < 2 && kinds.is_none() && self.chance(15) {
             let positions: Vec<String> = (1..=columns.len()).map(|n| n.to_string()).collect();
-            format!(" ORDER BY {} LIMIT {}", positions.join(", "), self.rng.u8(1..6))
+            let offset = self.pick(&["", "", " OFFSET 1"]);
+            let way = self.way();
+            format!(" ORDER BY {}{way} LIMIT {}{offset}", positions.join(", "), self.rng.u8(1..6))
         } else {
             String::new()
         };
@@ -261,7 +269,16 @@ impl Writer<'_> {
                 _ => "1".to_owned(),
             };
             scope.extend(columns);
-            let join = self.pick(&["JOIN", "LEFT JOIN", "CROSS JOIN", ","]);
+            let join = self.pick(&[
+                "JOIN",
+                "JOIN",
+                "LEFT JOIN",
+                "LEFT JOIN",
+                "CROSS JOIN",
+                ",",
+                "RIGHT JOIN",
+                "FULL JOIN",
+            ]);
             from = match join {
                 "CROSS JOIN" => format!("{from} CROSS JOIN {source}"),
                 "," => format!("{from}, {source}"),
@@ -354,6 +371,20 @@ impl Writer<'_> {
                 let condition = self.predicate(scope, 0);
                 format!("CASE WHEN {condition} THEN {bare} ELSE {call} END")
             }
+            (_, Kind::Int) if depth > 1 && self.chance(30) => {
+                // Within the same rows, so the numbers are the same in any order.
+                format!("count({bare}) OVER (PARTITION BY {call})")
+            }
+            (_, Kind::Text) if depth > 0 && self.chance(50) => {
+                let (source, columns) = self.source(0);
+                let (own, other) = (self.bare(&columns, Kind::Int), self.bare(scope, Kind::Int));
+                let value = self.value(&columns, Kind::Text, 0);
+                let way = self.way();
+                let offset = self.pick(&["", " OFFSET 1"]);
+                format!(
+                    "(SELECT {value} AS y1 FROM {source} WHERE {own} = {other} ORDER BY 1{way} LIMIT 1{offset})"
+                )
+            }
             (_, Kind::Int) if depth > 0 => {
                 let (from, filter) = self.correlated(scope);
                 format!("(SELECT count(*) FROM {from} WHERE {filter})")
@@ -435,6 +466,25 @@ impl Writer<'_> {
                 if self.chance(50) {
                     let (from, filter) = self.correlated(scope);
                     format!("{not}EXISTS (SELECT 1 FROM {from} WHERE {filter})")
+                } else if self.chance(50) {
+                    let (from, filter) = self.correlated(scope);
+                    let own = self.bare(scope, Kind::Int);
+                    let alias = from.rsplit(' ').next().unwrap_or_default().to_owned();
+                    let column = match from.split(' ').next() {
+                        Some("p") => "n",
+                        Some("q") => "m",
+                        Some("r") => "v",
+                        _ => return format!("{not}EXISTS (SELECT 1 FROM {from} WHERE {filter})"),
+                    };
+                    let distinct = self.pick(&["", "DISTINCT "]);
+                    let limit = self.pick(&[
+                        "",
+                        " ORDER BY 1 LIMIT 2",
+                        " ORDER BY 1 DESC LIMIT 1 OFFSET 1",
+                    ]);
+                    format!(
+                        "{own} {not}IN (SELECT {distinct}{alias}.{column} FROM {from} WHERE {filter}{limit})"
+                    )
                 } else {
                     let (source, columns) = self.source(0);
                     let filter = self.predicate(&columns, 0);

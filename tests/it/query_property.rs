@@ -78,11 +78,12 @@ fn check(seed: u64, endpoint: &Endpoint, asked: &AtomicU64) -> Result<(), String
         let pairs = oracle::pairs(&endpoint.requests_to(&model)[before..]);
         // What is unknown (`fn:null_if`) is said by the exit code.
         outcome.exits(&[0, 1])?;
-        match &every {
-            Some(every) => any_of(&outcome.rows, expected.len(), every)?,
-            None if generated.ordered => same(&outcome.rows, &expected, Order::Given)?,
-            None => same(&outcome.rows, &expected, Order::Any)?,
-        }
+        let rows = match &every {
+            Some(every) => any_of(&outcome.rows, expected.len(), every),
+            None if generated.ordered => same(&outcome.rows, &expected, Order::Given),
+            None => same(&outcome.rows, &expected, Order::Any),
+        };
+        rows.map_err(|why| format!("{why}\n-- run\n{}", outcome.meta["sql"]))?;
         let count = outcome.count("values_asked")?;
         if let Some((pair, n)) = pairs.iter().find(|(_, n)| **n > 1) {
             return Err(format!("{pair:?} was asked {n} times"));
