@@ -466,7 +466,7 @@ impl Writer<'_> {
                 if self.chance(50) {
                     let (from, filter) = self.correlated(scope);
                     format!("{not}EXISTS (SELECT 1 FROM {from} WHERE {filter})")
-                } else if self.chance(50) {
+                } else if self.rng.bool() {
                     let (from, filter) = self.correlated(scope);
                     let own = self.bare(scope, Kind::Int);
                     let alias = from.rsplit(' ').next().unwrap_or_default().to_owned();
