@@ -246,7 +246,14 @@ fn keys(
                 })
             });
             if let Some(given) = given {
-                return Some(given.text.clone());
+                // With its table: beside the source's own rows a bare name is theirs.
+                let own = given.table.as_ref().and_then(|(alias, _)| alias.as_ref());
+                return Some(match (own, &given.name) {
+                    (Some(alias), Some(name)) => {
+                        format!("{}.{}", crate::sql::name(alias), crate::sql::name(name))
+                    }
+                    _ => given.text.clone(),
+                });
             }
             let field = fields.iter().find(|f| {
                 f.origin.as_ref().is_some_and(|o| {

@@ -170,6 +170,14 @@ fn a_part_of_the_key_is_enough_where_it_determines_the_rest() {
 }
 
 #[test]
+fn a_bare_part_of_the_key_is_the_rows_own() {
+    let (_endpoint, project) = project();
+    let sql = "WITH t AS (SELECT name FROM hero WHERE id IN (3, 4)) SELECT name, {{LLMMap('Who is the publisher?', name)}} AS p FROM t ORDER BY name";
+    let ended = query(&project, sql, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([["Hero 3", "DC"], ["Hero 4", "Marvel"]]));
+}
+
+#[test]
 fn a_value_that_is_not_in_the_list_is_no_route() {
     let (_endpoint, project) = project();
     let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Image?', hero.name)}}";
