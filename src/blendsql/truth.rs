@@ -102,13 +102,11 @@ impl Rewriter<'_> {
     fn known(&mut self, node: &Node<'_>, scope: &Scope<'_>) -> String {
         match node {
             Node::Leaf(expr, wanted) => {
-                let mut inner = Vec::new();
-                calls_of_subqueries(expr, false, &mut inner);
                 // What runs once for many rows must not run first while nothing is asked.
-                if inner.is_empty() && !self.hides_calls(expr, scope) {
-                    self.leaf(expr, *wanted, scope, &mut Vec::new())
-                } else {
+                if self.hides(node, scope) {
                     "2".to_owned()
+                } else {
+                    self.leaf(expr, *wanted, scope, &mut Vec::new())
                 }
             }
             Node::All(parts) | Node::Any(parts) => {
@@ -141,7 +139,14 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
         leaves: &mut Vec<String>,
     ) -> Vec<String> {
-        let odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
+        let mut odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
+        if parts.iter().any(|p| self.hides(p, scope)) {
+            // What cannot be looked at beforehand must come in the same order in
+            // every run, or a later run would ask what an earlier one did not.
+            for o in odds.iter_mut().filter(|o| o.cost > 0.0) {
+                *o = Odds { cost: 1.0, holds: 0.5 };
+            }
+        }
         let mut order: Vec<usize> = (0..parts.len()).collect();
         // The chance to settle it, for each value asked.
         let worth = |n: usize| {
@@ -156,6 +161,18 @@ impl Rewriter<'_> {
     fn cost(&self, call: usize) -> f64 {
         let one = if self.sites[call].pairs { 5.0 } else { 1.0 };
         one * self.costs.spread.get(&call).copied().unwrap_or(1.0).max(0.001)
+    }
+
+    /// Whether a condition cannot be looked at without asking.
+    fn hides(&self, node: &Node<'_>, scope: &Scope<'_>) -> bool {
+        match node {
+            Node::Leaf(expr, _) => {
+                let mut inner = Vec::new();
+                calls_of_subqueries(expr, false, &mut inner);
+                !inner.is_empty() || self.hides_calls(expr, scope)
+            }
+            Node::All(parts) | Node::Any(parts) => parts.iter().any(|p| self.hides(p, scope)),
+        }
     }
 
     fn odds(&self, node: &Node<'_>, scope: &Scope<'_>) -> Odds {
