@@ -185,7 +185,7 @@ fn number(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Bytes of names: what is not ASCII is a letter, as in `SQLite`.
-fn in_word(byte: u8) -> bool {
+pub(super) fn in_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 

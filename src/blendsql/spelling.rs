@@ -2,7 +2,7 @@
 //! parameters with numbers, a join with its ON. Places in it lead back to the
 //! text as it was written.
 
-use super::lexer::{Brackets, Lexeme, next};
+use super::lexer::{Brackets, Lexeme, in_word, next};
 use super::{Argument, Call, Kind, SqlError, scan, tree::Span};
 
 /// A text and what was put into it.
@@ -139,6 +139,7 @@ fn numbers(sql: &str) -> Vec<(usize, String)> {
     let bytes = sql.as_bytes();
     let mut found = Vec::new();
     let (mut at, mut last) = (0, 0u32);
+    let mut named: Vec<&str> = Vec::new();
     while at < bytes.len() {
         match bytes[at] {
             quote @ (b'\'' | b'"' | b'`') => {
@@ -153,6 +154,15 @@ fn numbers(sql: &str) -> Vec<(usize, String)> {
             }
             b'/' if bytes.get(at + 1) == Some(&b'*') => {
                 at += sql[at + 2..].find("*/").map_or(sql.len() - at - 1, |n| n + 3);
+            }
+            // A name takes a number too, where it is first used.
+            b':' | b'@' | b'$' if at == 0 || !(in_word(bytes[at - 1]) || bytes[at - 1] == b':') => {
+                let length = bytes[at + 1..].iter().take_while(|b| in_word(**b)).count();
+                let name = &sql[at..=at + length];
+                if length > 0 && !named.contains(&name) {
+                    named.push(name);
+                    last += 1;
+                }
             }
             b'?' => {
                 let digits: String =
