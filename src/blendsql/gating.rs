@@ -30,6 +30,7 @@ const AGGREGATES: [&str; 17] = [
 impl Rewriter<'_> {
     /// The gate of a SELECT, with the values it is given; `None` when every row
     /// is needed and there is nothing to learn.
+    // All that a SELECT stands in; a struct of it would be made for this one call.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn gate(
         &mut self,

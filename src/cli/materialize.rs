@@ -172,7 +172,8 @@ pub fn failure(report: &mut Report) -> Option<Failure> {
 pub fn exit_of(report: &Report) -> u8 {
     let complete = report.cells.without_value() == 0
         && report.unasked == 0
-        && report.asked.get(State::Error) == 0;
+        // What was asked again in vain shows its old value, and is not complete.
+        && report.asked.without_value() == 0;
     if complete { 0 } else { INCOMPLETE }
 }
 
@@ -273,6 +274,15 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
         anstream::println!(
             "failed     {} cells this time, and will be asked again: {why}",
             thousands(errors)
+        );
+    }
+    // Cells without a value that the tables do not show as such: they keep what
+    // an earlier answer said.
+    let kept = report.asked.without_value().saturating_sub(report.cells.without_value() + errors);
+    if kept > 0 {
+        anstream::println!(
+            "no better   {} cells asked again got no value, and keep the one they had",
+            thousands(kept)
         );
     }
     anstream::println!("reused     {}", thousands(report.reused));

@@ -157,3 +157,15 @@ fn a_limited_retry_advances_from_run_to_run() {
         assert_eq!(seen.len(), COUNT);
     }
 }
+
+#[test]
+fn a_refresh_that_brings_nothing_says_so_and_keeps_the_old_values() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    endpoint.fault(Fault::Empty, Times::Always);
+    let ended = project.hqdl(&["materialize", "specs/x.toml", "--refresh", "born"]).exits(1);
+    assert!(ended.stdout.contains("no better   "), "{}", ended.stdout);
+    endpoint.mend();
+    check_complete(&project);
+}
