@@ -6,8 +6,10 @@ use super::calls::{AdHoc, Calls, Choosing};
 use super::live::{Asks, Form};
 use super::reading::regex;
 use super::smoothie::{Route, RouteKind};
+use super::views::Stored;
 use crate::blendsql::Call;
 use crate::blendsql::route::{self, Slot};
+use crate::blendsql::scope::Origin;
 use crate::blendsql::usage::{Key, Usage};
 use crate::spec::{Binding, Expansion, SourceRows, Spec};
 
@@ -30,9 +32,20 @@ impl Calls {
         });
         let column = &expansion.columns[bound.column];
         let form = Form { whole: false, regex: regex(call)? };
+        let mut stored = match (&bound.keys.stored, &form.regex, &column.many) {
+            (Some((source, keys, of)), None, None) => Some(Stored {
+                expansion: bound.expansion,
+                value: crate::sql::name(&column.name),
+                reads: vec![bound.column],
+                source: source.clone(),
+                keys: keys.clone(),
+                of: of.clone(),
+            }),
+            _ => None,
+        };
         self.asks[n] = Asks::Cell { target, column: bound.column, form };
         let site = &mut self.sites[n];
-        site.keys = Some(bound.keys.clone());
+        site.keys = Some(bound.keys.texts.clone());
         let route = if bound.binding.sql.is_some() { RouteKind::Bound } else { RouteKind::Column };
         if let Some(binding) = &bound.binding.sql {
             let literal = bound.slot.literal();
@@ -63,29 +76,38 @@ impl Calls {
                             continue;
                         }
                         let number = self.asks.len();
+                        match &mut stored {
+                            Some(stored) if other.many.is_none() => stored.reads.push(at),
+                            _ => stored = None,
+                        }
                         self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
                         others.push_str(&format!(
                             ", hq_call({number}, 0, 1, {}) AS {}",
-                            bound.keys.join(", "),
+                            bound.keys.texts.join(", "),
                             crate::sql::name(&other.name)
                         ));
                     }
-                    for (name, key) in expansion.key.names().iter().zip(&bound.keys) {
+                    for (name, key) in expansion.key.names().iter().zip(&bound.keys.texts) {
                         if mentions(binding, name) {
+                            stored = None;
                             others.push_str(&format!(", {key} AS {}", crate::sql::name(name)));
                         }
+                    }
+                    if let Some(stored) = &mut stored {
+                        stored.value = format!("({filled})");
                     }
                     site.before = format!("(SELECT ({filled}) FROM (SELECT ");
                     site.after = format!(" AS {}{others}))", crate::sql::name(&column.name));
                 }
             }
         }
+        self.stored.extend(stored.map(|s| (n, s)));
         self.routes.push(Route {
             call: text,
             route,
             expansion: expansion.name.clone(),
             column: column.name.clone(),
-            why: format!("\"{}\"{}", bound.binding.ask, bound.why),
+            why: format!("\"{}\"{}", bound.binding.ask, bound.keys.why),
         });
         Ok(())
     }
@@ -97,9 +119,18 @@ pub(super) struct Bound<'s> {
     column: usize,
     binding: &'s Binding,
     slot: Slot,
-    /// The key, as SQL where the call stands.
-    keys: Vec<String>,
+    keys: Keys,
+}
+
+/// The key of a bound call.
+struct Keys {
+    /// As SQL where the call stands.
+    texts: Vec<String>,
+    /// What is to be said of it.
     why: String,
+    /// Its source, the same with every column's table, and the table of the
+    /// query that has them all.
+    stored: Option<(String, Vec<String>, Option<String>)>,
 }
 
 /// The column of the spec that a call's question is bound to; `Err` says why
@@ -122,8 +153,8 @@ pub(super) fn bound<'s>(
                 }
             };
             match keys(expansion, usage, choosing) {
-                Ok((keys, why)) => {
-                    return Ok(Some(Bound { expansion: e, column: c, binding, slot, keys, why }));
+                Ok(keys) => {
+                    return Ok(Some(Bound { expansion: e, column: c, binding, slot, keys }));
                 }
                 Err(reason) => {
                     near = Some(format!(
@@ -138,11 +169,7 @@ pub(super) fn bound<'s>(
 }
 
 /// The key of an expansion, as SQL where a call stands.
-fn keys(
-    expansion: &Expansion,
-    usage: &Usage,
-    choosing: &mut dyn Choosing,
-) -> Result<(Vec<String>, String), String> {
+fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Result<Keys, String> {
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
     let mut reason = "its value does not come from a source of the expansion".to_owned();
     for source in &expansion.sources {
@@ -152,7 +179,8 @@ fn keys(
                 && let [key] = expansion.key.names()
                 && is_key_of(select, key, first, usage)
             {
-                return Ok((vec![format!("({})", first.text)], String::new()));
+                let texts = vec![format!("({})", first.text)];
+                return Ok(Keys { texts, why: String::new(), stored: None });
             }
             continue;
         };
@@ -162,30 +190,52 @@ fn keys(
             continue;
         }
         let Some((alias, fields)) = &first.table else { continue };
-        let of = |key: &String| {
-            let given = usage.keys.iter().find(|k| {
-                k.origin.as_ref().is_some_and(|o| {
-                    o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
-                })
-            });
-            if let Some(given) = given {
-                return Some(given.text.clone());
-            }
-            let field = fields.iter().find(|f| {
-                f.origin.as_ref().is_some_and(|o| {
-                    o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
-                })
-            })?;
-            let name = crate::sql::name(&field.name);
-            Some(alias.as_ref().map_or(name.clone(), |a| format!("{}.{name}", crate::sql::name(a))))
+        let repeats = |o: Option<&Origin>, key: &str| {
+            o.is_some_and(|o| {
+                o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
+            })
         };
-        let keys: Vec<Option<String>> = expansion.key.names().iter().map(of).collect();
+        let in_table =
+            |alias: &Option<String>, name: &str| Some((alias.clone()?, crate::sql::name(name)));
+        // As it was written, and with its table.
+        let of = |key: &String| -> Option<(String, Option<(String, String)>)> {
+            let given = usage.keys.iter().find(|k| repeats(k.origin.as_ref(), key));
+            if let Some(given) = given {
+                let (alias, name) = (given.table.as_ref().map(|t| &t.0), given.name.as_ref());
+                let place = alias.zip(name).and_then(|(alias, name)| in_table(alias, name));
+                return Some((given.text.clone(), place));
+            }
+            let field = fields.iter().find(|f| repeats(f.origin.as_ref(), key))?;
+            let place = in_table(alias, &field.name);
+            Some((place.as_ref().map_or_else(|| crate::sql::name(&field.name), written), place))
+        };
+        let found: Vec<Option<(String, Option<(String, String)>)>> =
+            expansion.key.names().iter().map(of).collect();
+        let keys: Vec<Option<String>> =
+            found.iter().map(|k| k.as_ref().map(|(text, _)| text.clone())).collect();
+        // Where every part that is there has its table.
+        let places: Option<Vec<Option<(String, String)>>> = found
+            .iter()
+            .map(|k| k.as_ref().map_or(Some(None), |(_, at)| at.clone().map(Some)))
+            .collect();
         if keys.iter().all(Option::is_some) {
-            return Ok((keys.into_iter().flatten().collect(), String::new()));
+            let places: Option<Vec<(String, String)>> =
+                places.map(|all| all.into_iter().flatten().collect());
+            let stored = places.map(|all| {
+                let one = all.iter().all(|(alias, _)| alias.eq_ignore_ascii_case(&all[0].0));
+                let of = one.then(|| all[0].0.clone());
+                (table.clone(), all.iter().map(written).collect(), of)
+            });
+            let texts = keys.into_iter().flatten().collect();
+            return Ok(Keys { texts, why: String::new(), stored });
         }
         // A part of the key is enough where it determines the rest.
         let q = crate::sql::name;
-        let at = |key: &String| usage_column(usage, key, table);
+        // With their tables: beside the source's own rows, a bare name is its own.
+        let keys: Vec<Option<String>> = match places {
+            Some(places) => places.iter().map(|at| at.as_ref().map(written)).collect(),
+            None => keys,
+        };
         let given: Vec<&String> = expansion
             .key
             .names()
@@ -202,7 +252,6 @@ fn keys(
             q(table),
             list(&given)
         );
-        let _ = at;
         match choosing.values(&count, 1) {
             Ok(twice) if twice.is_empty() => {
                 let found: Vec<String> = expansion
@@ -230,10 +279,8 @@ fn keys(
                         })
                     })
                     .collect();
-                return Ok((
-                    found,
-                    format!(", by {} alone, which determines the key", list(&given)),
-                ));
+                let why = format!(", by {} alone, which determines the key", list(&given));
+                return Ok(Keys { texts: found, why, stored: None });
             }
             Ok(_) => {
                 reason = format!(
@@ -248,12 +295,9 @@ fn keys(
     Err(reason)
 }
 
-fn usage_column(usage: &Usage, key: &str, table: &str) -> Option<String> {
-    usage.keys.iter().find_map(|k| {
-        let origin = k.origin.as_ref()?;
-        (origin.table.eq_ignore_ascii_case(table) && origin.column.eq_ignore_ascii_case(key))
-            .then(|| k.text.clone())
-    })
+/// A column with its table, as SQL.
+fn written((alias, name): &(String, String)) -> String {
+    format!("{}.{name}", crate::sql::name(alias))
 }
 
 /// Whether an expression of the query is the one that a SELECT names `key`.

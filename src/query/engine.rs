@@ -2,7 +2,6 @@
 //! until a pass has nothing pending. Its rows are the answer: the last pass is
 //! `SQLite`'s own, over values that are all there.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -14,10 +13,12 @@ use super::functions::register;
 use super::guard::Guard;
 use super::live::{Live, PassEnd, Shared, lock};
 use super::smoothie::{Meta, Pass, Sink, owned};
+use super::tables::KnownSchema;
+use super::views::views;
 use super::{QueryError, Request, join, params, statement};
+use crate::blendsql::direct::direct;
 use crate::blendsql::parse::{Parsed, parse};
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
-use crate::blendsql::scope::Schema;
 use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
@@ -59,6 +60,9 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare(request)?;
+    if engine.over_tables()?.is_some() {
+        return Ok(engine.meta(Usage::default(), began));
+    }
     let rewritten = engine.rewrite();
     let pass = Instant::now();
     {
@@ -91,6 +95,8 @@ struct Engine<'r> {
     live: Shared,
     costs: Costs,
     plain_order: bool,
+    /// The query over published tables, while these may answer all of it.
+    direct: Option<Rewritten>,
     passes: Vec<Pass>,
     sql: String,
 }
@@ -124,11 +130,15 @@ impl<'r> Engine<'r> {
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         let model = model.to_owned();
         let targets = calls.targets(request, &model)?;
+        let overrides = match request.spec.expansions.is_empty() {
+            true => None,
+            false => Some(Overrides::read(request.spec)?),
+        };
+        let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
+        let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let index = request.facts.index().clone();
         let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len());
-        if !request.spec.expansions.is_empty() {
-            live.overrides = Some(Overrides::read(request.spec)?);
-        }
+        live.overrides = overrides;
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
         guard.lock()?;
@@ -144,6 +154,7 @@ impl<'r> Engine<'r> {
             live,
             costs: Costs::default(),
             plain_order,
+            direct,
             passes: Vec::new(),
             sql: String::new(),
         })
@@ -155,12 +166,43 @@ impl<'r> Engine<'r> {
         rewriter.run(&self.parsed)
     }
 
+    /// Runs the query over published tables; `None` when these lack a value that
+    /// it needs, or cannot be read this way.
+    fn over_tables(&mut self) -> Result<Option<(Rewritten, Kept)>, QueryError> {
+        let Some(direct) = self.direct.take() else { return Ok(None) };
+        let began = Instant::now();
+        {
+            let mut live = lock(&self.live);
+            live.takes(&direct);
+            live.begin();
+            live.stored = true;
+        }
+        let mut kept = Kept::default();
+        let ended = self.run_once(&direct, &mut kept);
+        match ended {
+            Ok(()) => {
+                self.sql.clone_from(&direct.sql);
+                self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
+                Ok(Some((direct, kept)))
+            }
+            // What is wrong with the query itself is told when it runs again.
+            Err(QueryError::Sql(_)) => {
+                lock(&self.live).stored = false;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Runs passes until one is final, and gives its rows to the sink.
     fn passes(
         &mut self,
         asker: &mut Option<Asker<'r>>,
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
+        if let Some((direct, kept)) = self.over_tables()? {
+            return self.give(&direct, &kept, sink);
+        }
         loop {
             let rewritten = self.rewrite();
             let began = Instant::now();
@@ -416,55 +458,5 @@ impl Sink for Names<'_> {
 
     fn finish(&mut self) -> std::io::Result<()> {
         self.sink.finish()
-    }
-}
-
-/// The tables of a database, read once.
-struct KnownSchema {
-    tables: HashMap<String, Vec<String>>,
-    collates: bool,
-    functions: HashMap<String, Vec<String>>,
-}
-
-impl KnownSchema {
-    fn read(guard: &Guard) -> Result<Self, QueryError> {
-        let failed = |e: rusqlite::Error| guard.error(&e, "");
-        let connection = guard.connection();
-        let mut tables: HashMap<String, Vec<String>> = HashMap::new();
-        let mut columns = connection
-            .prepare(
-                "SELECT lower(t.name), c.name FROM pragma_table_list t, \
-                 pragma_table_xinfo(t.name, t.schema) c WHERE c.hidden <> 1 ORDER BY t.name, c.cid",
-            )
-            .map_err(failed)?;
-        let mut rows = columns.query([]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let (table, column): (String, String) =
-                (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
-            tables.entry(table).or_default().push(column);
-        }
-        let collates = connection
-            .query_row(
-                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%')",
-                [],
-                |row| row.get(0),
-            )
-            .map_err(failed)?;
-        let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
-        let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
-        let functions = [
-            ("json_each", each.clone()),
-            ("json_tree", each),
-            ("generate_series", vec!["value".to_owned()]),
-        ];
-        let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        Ok(Self { tables, collates, functions })
-    }
-}
-
-impl Schema for KnownSchema {
-    fn columns(&self, table: &str) -> Option<Vec<String>> {
-        let name = table.to_lowercase();
-        self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
     }
 }

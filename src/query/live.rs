@@ -129,6 +129,8 @@ pub struct Live {
     /// Only what is known is looked at; nothing is demanded.
     pub(super) quiet: bool,
     spelling: Vec<u8>,
+    /// A value that is not there ends the pass: tables were to answer.
+    pub(super) stored: bool,
 }
 
 /// How a pass ended.
@@ -171,6 +173,7 @@ impl Live {
             noted: 0,
             quiet: false,
             spelling: Vec::new(),
+            stored: false,
         }
     }
 
@@ -280,6 +283,7 @@ impl Live {
         match cell {
             Cell::Known(value) => Ok(form.of(value)),
             Cell::Failed => Ok(Sql::Null),
+            Cell::Unseen | Cell::Missing if self.stored => Err(broken("a table lacks a value")),
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };

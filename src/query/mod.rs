@@ -20,7 +20,9 @@ pub mod plain;
 mod reading;
 pub mod smoothie;
 pub mod statement;
+mod tables;
 mod targets;
+mod views;
 
 use std::path::Path;
 use std::sync::Arc;
