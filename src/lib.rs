@@ -63,6 +63,10 @@
 //!   and no budget.
 //! * What a cancelled batch did not answer is left to the next run; what a batch
 //!   that the endpoint no longer knows may have cost counts at its worst.
+//! * A query whose calls are all bound reads the published tables, where these
+//!   were made from this spec, these facts and these overrides and no value of
+//!   the columns has changed since; for what a table lacks, and for all else, the
+//!   facts are looked up. `values_reused` counts what was looked up.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.

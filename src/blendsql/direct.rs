@@ -7,7 +7,7 @@
 //! join a person would write. Where a join would show (`SELECT *`) or would not
 //! be taken apart (DISTINCT), a scalar subquery does the same.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::parse::Parsed;
 use super::rewrite::{Rewritten, Site};
@@ -39,7 +39,7 @@ pub fn direct(
     sql: &str,
     parsed: &Parsed,
     sites: &[Site],
-    views: &HashMap<usize, View>,
+    views: &BTreeMap<usize, View>,
 ) -> Option<Rewritten> {
     if parsed.lone || parsed.calls.is_empty() {
         return None;
@@ -59,7 +59,7 @@ pub fn direct(
 
 struct Direct<'q> {
     sites: &'q [Site],
-    views: &'q HashMap<usize, View>,
+    views: &'q BTreeMap<usize, View>,
     parts: Vec<(Span, String)>,
     joins: usize,
     /// Result columns without an alias that have calls.

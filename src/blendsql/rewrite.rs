@@ -92,6 +92,8 @@ pub struct Gate {
     pub distinct: Option<usize>,
     /// Conditions with calls behind it.
     pub conditions: usize,
+    /// It is of the SELECT that yields the query's rows.
+    pub ends: bool,
 }
 
 /// A condition with calls.
@@ -131,6 +133,8 @@ pub struct Rewriter<'q> {
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
     pub(super) questions: Vec<String>,
+    /// The SELECT that yields the query's rows, when it is one.
+    pub(super) last: Option<Span>,
     pub(super) out: Rewritten,
 }
 
@@ -160,6 +164,7 @@ impl<'q> Rewriter<'q> {
             plain_order: true,
             aliases: Vec::new(),
             questions: Vec::new(),
+            last: None,
             out,
         }
     }
@@ -169,6 +174,10 @@ impl<'q> Rewriter<'q> {
     pub fn run(mut self, parsed: &Parsed) -> Rewritten {
         let query = &parsed.query;
         self.questions = parsed.calls.iter().map(|c| c.question.clone()).collect();
+        self.last = match &query.body {
+            Body::Core(core) if !parsed.lone => Some(core.span.clone()),
+            _ => None,
+        };
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows, true);
         self.out.sql = if parsed.lone {

@@ -122,6 +122,10 @@ pub(super) struct Bound<'s> {
     keys: Keys,
 }
 
+/// A column of a table of the query: the table's name there, and the column's,
+/// as SQL.
+type Place = (String, String);
+
 /// The key of a bound call.
 struct Keys {
     /// As SQL where the call stands.
@@ -198,7 +202,7 @@ fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Re
         let in_table =
             |alias: &Option<String>, name: &str| Some((alias.clone()?, crate::sql::name(name)));
         // As it was written, and with its table.
-        let of = |key: &String| -> Option<(String, Option<(String, String)>)> {
+        let of = |key: &String| -> Option<(String, Option<Place>)> {
             let given = usage.keys.iter().find(|k| repeats(k.origin.as_ref(), key));
             if let Some(given) = given {
                 let (alias, name) = (given.table.as_ref().map(|t| &t.0), given.name.as_ref());
@@ -209,18 +213,17 @@ fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Re
             let place = in_table(alias, &field.name);
             Some((place.as_ref().map_or_else(|| crate::sql::name(&field.name), written), place))
         };
-        let found: Vec<Option<(String, Option<(String, String)>)>> =
+        let found: Vec<Option<(String, Option<Place>)>> =
             expansion.key.names().iter().map(of).collect();
         let keys: Vec<Option<String>> =
             found.iter().map(|k| k.as_ref().map(|(text, _)| text.clone())).collect();
         // Where every part that is there has its table.
-        let places: Option<Vec<Option<(String, String)>>> = found
+        let places: Option<Vec<Option<Place>>> = found
             .iter()
             .map(|k| k.as_ref().map_or(Some(None), |(_, at)| at.clone().map(Some)))
             .collect();
         if keys.iter().all(Option::is_some) {
-            let places: Option<Vec<(String, String)>> =
-                places.map(|all| all.into_iter().flatten().collect());
+            let places: Option<Vec<Place>> = places.map(|all| all.into_iter().flatten().collect());
             let stored = places.map(|all| {
                 let one = all.iter().all(|(alias, _)| alias.eq_ignore_ascii_case(&all[0].0));
                 let of = one.then(|| all[0].0.clone());
@@ -296,7 +299,7 @@ fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Re
 }
 
 /// A column with its table, as SQL.
-fn written((alias, name): &(String, String)) -> String {
+fn written((alias, name): &Place) -> String {
     format!("{}.{name}", crate::sql::name(alias))
 }
 
@@ -344,7 +347,7 @@ fn unqualified(text: &str) -> String {
 }
 
 /// Whether an SQL text names a column.
-fn mentions(sql: &str, column: &str) -> bool {
+pub(super) fn mentions(sql: &str, column: &str) -> bool {
     let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
     sql.match_indices(&column).any(|(at, _)| {
         let word = |c: char| c.is_alphanumeric() || c == '_';

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::binding::bound;
+use super::binding::{bound, mentions};
 use super::live::{Asks, Form};
 use super::reading::{column, filled, is_list, kind, regex, together};
 use super::smoothie::{Route, RouteKind};
@@ -95,7 +95,7 @@ impl Calls {
                 .collect(),
             ..Self::default()
         };
-        let ctes = cte_text(sql, parsed);
+        let ctes = Ctes::of(sql, parsed);
         let usages = &together(parsed, usages);
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = Usage::default();
@@ -159,7 +159,7 @@ impl Calls {
         sql: &str,
         call: &Call,
         usage: &Usage,
-        ctes: &str,
+        ctes: &Ctes,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
         let values = options(sql, call, usage, ctes, choosing, false)?;
@@ -187,7 +187,7 @@ impl Calls {
         sql: &str,
         call: &Call,
         usage: &Usage,
-        ctes: &str,
+        ctes: &Ctes,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
         let values = options(sql, call, usage, ctes, choosing, true)?;
@@ -345,19 +345,23 @@ fn options(
     sql: &str,
     call: &Call,
     usage: &Usage,
-    ctes: &str,
+    ctes: &Ctes,
     choosing: &mut dyn Choosing,
     infer: bool,
 ) -> Result<Option<Vec<Value>>, QueryError> {
     use crate::blendsql::usage::Options;
     use crate::sql::name;
+    // Only for who reads them: calls stand in them, this one maybe.
+    let ctes = |text: &str| if ctes.read_by(text) { ctes.text.as_str() } else { "" };
     let column = |table: &str, column: &str| {
+        let ctes = ctes(table);
         format!("{ctes}SELECT DISTINCT {} FROM {}", name(column), name(table))
     };
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
-            let text = format!("{ctes}SELECT * FROM ({})", &sql[span.clone()]);
+            let query = &sql[span.clone()];
+            let text = format!("{}SELECT * FROM ({query})", ctes(query));
             choosing.values(&text, usize::MAX).map(Some)
         }
         (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
@@ -402,19 +406,31 @@ fn foreign(key: &crate::blendsql::usage::Key, usage: &Usage) -> Option<(String, 
 }
 
 /// The WITH clause of the whole query, for SQL that runs beside it.
-fn cte_text(sql: &str, parsed: &Parsed) -> String {
-    let ctes: Vec<String> = parsed
-        .query
-        .with
-        .iter()
-        .map(|c| {
-            let columns = if c.columns.is_empty() {
-                String::new()
-            } else {
-                format!("({})", crate::sql::names("", &c.columns))
+struct Ctes {
+    names: Vec<String>,
+    text: String,
+}
+
+impl Ctes {
+    fn of(sql: &str, parsed: &Parsed) -> Self {
+        let with = &parsed.query.with;
+        let one = |c: &crate::blendsql::tree::Cte| {
+            let columns = match c.columns.as_slice() {
+                [] => String::new(),
+                columns => format!("({})", crate::sql::names("", columns)),
             };
             format!("{}{columns} AS ({})", crate::sql::name(&c.name), &sql[c.query.span.clone()])
-        })
-        .collect();
-    if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
+        };
+        let all: Vec<String> = with.iter().map(one).collect();
+        let text = match all.as_slice() {
+            [] => String::new(),
+            all => format!("WITH RECURSIVE {} ", all.join(", ")),
+        };
+        Self { names: with.iter().map(|c| c.name.clone()).collect(), text }
+    }
+
+    /// Whether an SQL text names any of them.
+    fn read_by(&self, sql: &str) -> bool {
+        self.names.iter().any(|name| mentions(sql, name))
+    }
 }

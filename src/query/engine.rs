@@ -130,9 +130,9 @@ impl<'r> Engine<'r> {
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         let model = model.to_owned();
         let targets = calls.targets(request, &model)?;
-        let overrides = match request.spec.expansions.is_empty() {
-            true => None,
-            false => Some(Overrides::read(request.spec)?),
+        let overrides = match request.spec.expansions.as_slice() {
+            [] => None,
+            _ => Some(Overrides::read(request.spec)?),
         };
         let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
@@ -212,14 +212,18 @@ impl<'r> Engine<'r> {
                 live.begin();
             }
             let mut kept = Kept::default();
-            self.run_once(&rewritten, &mut kept)?;
+            match self.run_once(&rewritten, &mut kept) {
+                // What the rows before demand is asked for first.
+                Err(QueryError::Sql(_)) if lock(&self.live).full => {}
+                ended => ended?,
+            }
             let seconds = began.elapsed().as_secs_f64();
             let (end, demands) = {
                 let mut live = lock(&self.live);
                 let end = live.end();
-                for (call, (rows, values)) in live.touched.iter().enumerate() {
-                    if *rows > 0 {
-                        let spread = values.len() as f64 / *rows as f64;
+                for (call, touched) in live.touched.iter().enumerate() {
+                    if touched.rows > 0 {
+                        let spread = touched.values as f64 / touched.rows as f64;
                         self.costs.spread.insert(call, spread);
                     }
                 }

@@ -2,9 +2,9 @@
 //! query: a call whose value is not known yet yields NULL, is *pending*, and is
 //! demanded; a condition that waits for it is told apart from one that fails.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::gates::{Passing, Word};
@@ -109,7 +109,7 @@ pub struct Live {
     /// What conditions came to, in this pass.
     pub seen: HashMap<usize, Seen>,
     /// Rows that a call was reached for in this pass, and its different values.
-    pub touched: Vec<(u64, HashSet<usize>)>,
+    pub touched: Vec<Touched>,
     /// Why the query must stop.
     pub failure: Option<String>,
     /// Values that no model can be shown.
@@ -118,19 +118,42 @@ pub struct Live {
     pub open: bool,
     demanded: HashSet<Demand>,
     pub(super) gates: Vec<Passing>,
-    gate_of: HashMap<usize, usize>,
+    /// The gate of each call, by its number.
+    gate_of: Vec<Option<usize>>,
     leaves: HashMap<usize, Vec<usize>>,
     /// Pending calls so far; never goes back.
     pub(super) pended: i64,
     pending_of: Vec<u64>,
     unanswered: u64,
     later: bool,
+    /// The pass was broken off: no row has its turn any more.
+    pub(super) full: bool,
     pub(super) noted: i64,
     /// Only what is known is looked at; nothing is demanded.
     pub(super) quiet: bool,
     spelling: Vec<u8>,
     /// A value that is not there ends the pass: tables were to answer.
     pub(super) stored: bool,
+}
+
+/// How often a call was reached, and for how many different entities.
+#[derive(Debug, Clone, Default)]
+pub struct Touched {
+    /// Rows.
+    pub rows: u64,
+    /// Different entities.
+    pub values: u64,
+    seen: Vec<bool>,
+}
+
+impl Touched {
+    fn note(&mut self, entity: usize) {
+        self.rows += 1;
+        if self.seen.len() <= entity {
+            self.seen.resize((entity + 1).next_power_of_two(), false);
+        }
+        self.values += u64::from(!std::mem::replace(&mut self.seen[entity], true));
+    }
 }
 
 /// How a pass ended.
@@ -148,7 +171,7 @@ impl Live {
     /// The state before the first pass.
     #[must_use]
     pub fn new(index: Index, asks: Vec<Asks>, targets: Vec<Target>, joins: usize) -> Self {
-        let touched = vec![(0, HashSet::new()); asks.len()];
+        let touched = vec![Touched::default(); asks.len()];
         Self {
             index,
             overrides: None,
@@ -165,11 +188,12 @@ impl Live {
             open: false,
             demanded: HashSet::new(),
             gates: Vec::new(),
-            gate_of: HashMap::new(),
+            gate_of: Vec::new(),
             leaves: HashMap::new(),
             pended: 0,
             unanswered: 0,
             later: false,
+            full: false,
             noted: 0,
             quiet: false,
             spelling: Vec::new(),
@@ -182,7 +206,8 @@ impl Live {
         if self.gates.len() != rewritten.gates.len() {
             self.gates = rewritten.gates.iter().cloned().map(Passing::new).collect();
         }
-        self.gate_of.clone_from(&rewritten.gate_of);
+        self.gate_of =
+            (0..self.asks.len()).map(|call| rewritten.gate_of.get(&call).copied()).collect();
         self.leaves =
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
@@ -192,10 +217,8 @@ impl Live {
         self.demands.clear();
         self.demanded.clear();
         self.seen.clear();
-        self.touched.iter_mut().for_each(|(rows, values)| {
-            *rows = 0;
-            values.clear();
-        });
+        self.touched.iter_mut().for_each(|t| *t = Touched::default());
+        self.full = false;
         self.pending_of.iter_mut().for_each(|p| *p = 0);
         self.unanswered = 0;
         self.later = false;
@@ -216,6 +239,10 @@ impl Live {
         }
     }
 
+    fn gate_of_call(&self, call: usize) -> Option<usize> {
+        self.gate_of.get(call).copied().flatten()
+    }
+
     fn demand(&mut self, demand: Demand) {
         if self.demanded.insert(demand) {
             self.demands.push(demand);
@@ -228,7 +255,7 @@ impl Live {
             return;
         }
         self.pending_of[call] += 1;
-        let ranked = self.gate_of.get(&call).is_some_and(|g| self.gates[*g].ranks());
+        let ranked = self.gate_of_call(call).is_some_and(|g| self.gates[g].ranks());
         // What ranks decides at the end whether this one is needed.
         self.unanswered += u64::from(!ranked);
     }
@@ -246,8 +273,8 @@ impl Live {
             return Ok(Sql::Null);
         }
         let values = values.get(3..).unwrap_or_default();
-        let (target, column, entity, form) = match self.asks[call].clone() {
-            Asks::Cell { target, column, form } => {
+        let (target, column, entity) = match self.asks[call] {
+            Asks::Cell { target, column, .. } => {
                 if values.first().is_none_or(|v| *v == ValueRef::Null) {
                     return Ok(Sql::Null);
                 }
@@ -264,24 +291,23 @@ impl Live {
                     self.unreadable += 1;
                     return Ok(Sql::Null);
                 };
-                (target, column, entity, form)
+                (target, column, entity)
             }
-            Asks::Rows { target, most, form } => {
-                (target, 0, self.rows(target, most, values)?, form)
-            }
+            Asks::Rows { target, most, .. } => (target, 0, self.rows(target, most, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
-        if self.gate_of.contains_key(&call) {
-            let (rows, values) = &mut self.touched[call];
-            *rows += 1;
-            values.insert(entity);
+        if self.gate_of_call(call).is_some() {
+            self.touched[call].note(entity);
         }
         let counts = &mut self.counts;
         let cell = self.targets[target]
             .cell(entity, column, &self.index, self.overrides.as_ref(), counts)
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
-            Cell::Known(value) => Ok(form.of(value)),
+            Cell::Known(value) => Ok(match &self.asks[call] {
+                Asks::Cell { form, .. } | Asks::Rows { form, .. } => form.of(value),
+                Asks::Pair { .. } => value.clone(),
+            }),
             Cell::Failed => Ok(Sql::Null),
             Cell::Unseen | Cell::Missing if self.stored => Err(broken("a table lacks a value")),
             Cell::Unseen | Cell::Missing => {
@@ -290,7 +316,7 @@ impl Live {
                 if self.quiet {
                     return Ok(Sql::Null);
                 }
-                match self.gate_of.get(&call).copied() {
+                match self.gate_of_call(call) {
                     Some(gate) if self.gates[gate].ranks() && !self.open => {
                         self.gates[gate].demand(demand, true);
                     }
@@ -381,6 +407,11 @@ impl Live {
             Word::Needless => 0,
             Word::Later => {
                 self.later = true;
+                if gate.ends() {
+                    // No row after this one has its turn in this pass.
+                    self.full = true;
+                    return Err(broken("the pass is full"));
+                }
                 0
             }
         })

@@ -3,7 +3,7 @@
 //! shows no value that has changed since. Whatever cannot be told to be so is
 //! left to the function, which reads the facts themselves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::calls::Calls;
 use super::guard::Guard;
@@ -43,10 +43,10 @@ pub(super) fn views(
     request: &Request<'_>,
     model: &str,
     guard: &Guard,
-) -> Result<Option<HashMap<usize, View>>, QueryError> {
+) -> Result<Option<BTreeMap<usize, View>>, QueryError> {
     let Some(overrides) = overrides else { return Ok(None) };
     let mut known: HashMap<usize, Option<Standing>> = HashMap::new();
-    let mut views = HashMap::new();
+    let mut views = BTreeMap::new();
     for n in 0..calls.sites.len() {
         let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
         let expansion = &request.spec.expansions[stored.expansion];

@@ -42,6 +42,7 @@ mod regressions;
 mod rounds;
 mod shots;
 mod spec;
+mod stored_columns;
 mod swan2;
 mod swan;
 mod swan_queries;
