@@ -200,6 +200,13 @@ pub fn prompt_hash(parts: &[&str]) -> String {
     format!("p1:{}", tagged("hqdl prompt v1", parts))
 }
 
+/// Tagged hash of texts that mean something together.
+#[must_use]
+pub fn tagged_text(context: &str, parts: &[String]) -> String {
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    tagged(context, &parts)
+}
+
 /// 128 bits of blake3 under a context of its own; parts are length-prefixed so
 /// that moving a boundary changes the hash.
 fn tagged(context: &str, parts: &[&str]) -> String {

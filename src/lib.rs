@@ -14,6 +14,12 @@
 //! What stands between prompt and answers is [`generate`], request by request,
 //! or [`dispatch`], through the Batch API.
 //!
+//! and [`query`] for the other one, which ends in the same generation:
+//!
+//! ```text
+//! scan → parse → routes → rewrite → (run → demand → ask)* → rows
+//! ```
+//!
 //! # Invariants
 //!
 //! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
@@ -63,6 +69,25 @@
 //!   and no budget.
 //! * What a cancelled batch did not answer is left to the next run; what a batch
 //!   that the endpoint no longer knows may have cost counts at its worst.
+//! * A live question about a value is one question wherever the value stands,
+//!   whatever its column is called: who asks it of `c.name` and of `l.name` asks
+//!   it once. NULLs, and blobs, which no model can be shown, are never asked about.
+//! * The type of a live answer is what the query says, else what the answer is
+//!   compared with; calls that ask the same are read as the same type. A number
+//!   nobody said the type of is whole when it can be.
+//! * Partners of a join are asked with the whole list they are chosen from, so
+//!   its pairs wait for all rows; longer lists are narrowed to the most alike.
+//! * Which rows wait is decided from pass to pass: waves of 20 for LIMIT, one
+//!   witness, then two, then four for EXISTS and DISTINCT, and 4, 8, 16 … rows
+//!   where the order of several conditions has to be learnt.
+//! * A context is held to `context_tokens` as the model counts it; `--truncate`
+//!   cuts whole rows from its end, and what is left is what the answer is of.
+//! * What the model binds to a column (`[routing] model`) must hold exactly: a
+//!   literal is on the list, a value is not taken for a truth; else the question
+//!   is asked live, and the model is not asked again.
+//! * A question becomes a column (`suggest --write`) of the expansion whose keys
+//!   at least half of its values are; its facts are that column's only where key
+//!   and name are the same.
 //! * A query whose calls are all bound reads the published tables, where these
 //!   were made from this spec, these facts and these overrides and no value of
 //!   the columns has changed since; for what a table lacks, and for all else, the
@@ -94,6 +119,7 @@ pub mod generate;
 pub mod dispatch;
 pub mod materialize;
 pub mod query;
+pub mod suggest;
 pub mod init;
 // ── doors ──
 pub mod cli;

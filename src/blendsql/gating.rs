@@ -71,7 +71,7 @@ impl Rewriter<'_> {
         let plain_results = !core.columns.is_empty()
             && !core.columns.iter().filter_map(|c| c.expr.as_ref()).any(|e| self.bears(e, scope));
         let order: Option<Vec<String>> =
-            query.order.iter().map(|o| self.order_key(&o.expr, core, scope)).collect();
+            query.order.iter().map(|o| self.order_key(&o.expr, core)).collect();
         let need = match rows {
             Some(k) if stops && query.order.is_empty() => Need::First(k),
             Some(k)
@@ -149,7 +149,7 @@ impl Rewriter<'_> {
     }
 
     /// The text that an ORDER BY term means, where it stands in SELECT or WHERE.
-    fn order_key(&self, expr: &Expr, core: &Core, scope: &Scope<'_>) -> Option<String> {
+    fn order_key(&self, expr: &Expr, core: &Core) -> Option<String> {
         let of = |n: usize| {
             let column = core.columns.get(n)?;
             column.expr.as_ref().map(|e| format!("({})", &self.sql[e.span.clone()]))
@@ -166,7 +166,6 @@ impl Rewriter<'_> {
                 return of(n);
             }
         }
-        let _ = scope;
         Some(format!("({})", &self.sql[expr.span.clone()]))
     }
 

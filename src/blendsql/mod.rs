@@ -24,6 +24,7 @@ pub mod direct;
 mod error;
 mod lexer;
 mod gating;
+pub mod operator;
 pub mod parse;
 mod result;
 pub mod rewrite;

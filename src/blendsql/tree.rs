@@ -199,7 +199,7 @@ pub enum ExprKind {
     Exists(Box<Query>),
     /// A scalar subquery.
     Scalar(Box<Query>),
-    /// x [NOT] IN (…): the operand, a list or a query.
+    /// `x IN (…)`, maybe with NOT: the operand, a list or a query.
     In {
         /// What is looked for.
         operand: Box<Expr>,

@@ -18,6 +18,7 @@ mod progress;
 mod query;
 mod rows;
 mod session;
+mod suggest;
 mod table;
 mod why;
 
@@ -79,6 +80,9 @@ enum Command {
     Why(why::Options),
     /// Say what a cell is, whatever the model says.
     Override(overrides::Options),
+    /// List the questions that queries asked live, with their cost, and the TOML that would make
+    /// them columns.
+    Suggest(suggest::Options),
     /// List, count, move or rebuild the facts kept so far.
     Cache(cache::Options),
     /// Print a completion script for a shell.
@@ -154,6 +158,7 @@ pub fn main() -> ExitCode {
         Command::Explain(options) => explain::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
         Command::Override(options) => overrides::run(&options, cli.talk),
+        Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());

@@ -81,6 +81,9 @@ fn told(meta: &Meta, input: &Input<'_>, with_meta: bool, talk: Talk) -> ExitCode
     if with_meta {
         anstream::eprint!("{}", meta::ran(meta, &input.session.spec));
     }
+    for note in meta.notes.iter().filter(|_| !talk.quiet) {
+        anstream::eprintln!("note: {}", note.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
     if meta.values_missing == 0 {
         return ExitCode::SUCCESS;
     }

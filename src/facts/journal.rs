@@ -87,7 +87,7 @@ impl Journal {
         journal_error(&self.path, error)
     }
 
-    fn run<T>(
+    pub(super) fn run<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {

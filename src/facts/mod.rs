@@ -17,6 +17,7 @@ pub mod index;
 pub mod journal;
 pub mod lookup;
 pub mod parcels;
+pub mod questions;
 pub mod requests;
 mod reservations;
 pub mod rounds;
@@ -32,6 +33,7 @@ pub use index::{Fact, Index, Record};
 pub use journal::{Completion, Journal, Outcome};
 pub use lookup::{Found, Reason, Wanted};
 pub use parcels::{Packed, Parcel, Stage};
+pub use questions::{Learned, LiveQuestion, Origin};
 pub use requests::{Known, Request};
 pub use writer::{Batch, Writer};
 

@@ -33,7 +33,8 @@
 //! Examples are those that say something about the columns asked. Where one of
 //! them leaves some out, a line before them says what stands for that.
 //!
-//! `"open":true` on a column lets values outside its list pass. A NULL is
+//! `"example"` on a column is a value of the kind that is expected, maybe not a
+//! right one. `"open":true` on a column lets values outside its list pass. A NULL is
 //! `null`, distinct from `""`.
 //!
 //! # The answer
@@ -249,6 +250,11 @@ fn system(
              A list is an array. Write null for what you do not know.\n",
         ),
     }
+    if asked.iter().any(|c| c.example.is_some()) {
+        text.push_str(
+            "An example of a column shows the form of its values, not which one is right.\n",
+        );
+    }
     if asked.iter().any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean)) {
         text.push_str("Write dates as YYYY-MM-DD, booleans as true or false, URLs in full.\n");
     }
@@ -288,6 +294,9 @@ fn system(
         }
         if column.many.is_some() {
             line["many"] = true.into();
+        }
+        if let Some(example) = &column.example {
+            line["example"] = example.as_str().into();
         }
         if let Some(list) = &column.values {
             let at = lists.iter().position(|l| l.hash == list.hash).unwrap_or_default();

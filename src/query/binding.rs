@@ -2,16 +2,17 @@
 //! columns of the query its key is found.
 
 use super::QueryError;
+use super::binder::{Binder, Word};
 use super::calls::{AdHoc, Calls, Choosing};
 use super::live::{Asks, Form};
-use super::reading::regex;
+use super::reading::{is_list, kind, regex};
 use super::smoothie::{Route, RouteKind};
 use super::views::Stored;
-use crate::blendsql::Call;
 use crate::blendsql::route::{self, Slot};
 use crate::blendsql::scope::Origin;
 use crate::blendsql::usage::{Key, Usage};
-use crate::spec::{Binding, Expansion, SourceRows, Spec};
+use crate::blendsql::{Call, Choices};
+use crate::spec::{Binding, Column, Expansion, SourceRows, Spec, Type};
 
 impl Calls {
     /// A question that a column of the spec answers.
@@ -19,7 +20,8 @@ impl Calls {
         &mut self,
         n: usize,
         call: &Call,
-        bound: &Bound<'_>,
+        bound: &Bound,
+        usage: &Usage,
         spec: &Spec,
         text: String,
     ) -> Result<(), QueryError> {
@@ -46,7 +48,8 @@ impl Calls {
         self.asks[n] = Asks::Cell { target, column: bound.column, form };
         let site = &mut self.sites[n];
         site.keys = Some(bound.keys.texts.clone());
-        let route = if bound.binding.sql.is_some() { RouteKind::Bound } else { RouteKind::Column };
+        let is_bound = bound.binding.sql.is_some() || bound.by_model;
+        let route = if is_bound { RouteKind::Bound } else { RouteKind::Column };
         if let Some(binding) = &bound.binding.sql {
             let literal = bound.slot.literal();
             let slot = crate::spec::SLOTS.into_iter().find(|s| binding.contains(s));
@@ -57,7 +60,7 @@ impl Calls {
                     let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))
                         && !rest[6..].trim_start().starts_with('(');
                     let expression = if exists {
-                        format!("count(*) FILTER (WHERE value = {literal}) > 0")
+                        format!("count(*) FILTER (WHERE value = {}) > 0", &filled.trim()[6..])
                     } else {
                         filled
                     };
@@ -101,25 +104,29 @@ impl Calls {
                 }
             }
         }
+        let stored = stored.filter(|_| !usage.set && !call.row);
         self.stored.extend(stored.map(|s| (n, s)));
         self.routes.push(Route {
             call: text,
             route,
             expansion: expansion.name.clone(),
             column: column.name.clone(),
-            why: format!("\"{}\"{}", bound.binding.ask, bound.keys.why),
+            why: bound.why.clone(),
         });
         Ok(())
     }
 }
 
 /// A question that a column answers, and how.
-pub(super) struct Bound<'s> {
+pub(super) struct Bound {
     expansion: usize,
     column: usize,
-    binding: &'s Binding,
+    binding: Binding,
     slot: Slot,
     keys: Keys,
+    why: String,
+    /// Not the spec says so.
+    by_model: bool,
 }
 
 /// A column of a table of the query: the table's name there, and the column's,
@@ -139,12 +146,12 @@ struct Keys {
 
 /// The column of the spec that a call's question is bound to; `Err` says why
 /// the nearest is not taken.
-pub(super) fn bound<'s>(
-    spec: &'s Spec,
+pub(super) fn bound(
+    spec: &Spec,
     call: &Call,
     usage: &Usage,
     choosing: &mut dyn Choosing,
-) -> Result<Option<Bound<'s>>, String> {
+) -> Result<Option<Bound>, String> {
     let mut near = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
         for (c, column) in expansion.columns.iter().enumerate() {
@@ -158,7 +165,18 @@ pub(super) fn bound<'s>(
             };
             match keys(expansion, usage, choosing) {
                 Ok(keys) => {
-                    return Ok(Some(Bound { expansion: e, column: c, binding, slot, keys }));
+                    let why = format!("\"{}\"{}", binding.ask, keys.why);
+                    let binding = binding.clone();
+                    let (expansion, column, by_model) = (e, c, false);
+                    return Ok(Some(Bound {
+                        expansion,
+                        column,
+                        binding,
+                        slot,
+                        keys,
+                        why,
+                        by_model,
+                    }));
                 }
                 Err(reason) => {
                     near = Some(format!(
@@ -170,6 +188,68 @@ pub(super) fn bound<'s>(
         }
     }
     near.map_or(Ok(None), Err)
+}
+
+/// The column that the model says answers a call's question; else why none
+/// does, when it was put before the model.
+///
+/// # Errors
+/// [`QueryError`] when the model cannot be asked.
+pub(super) fn learned(
+    spec: &Spec,
+    call: &Call,
+    usage: &Usage,
+    choosing: &mut dyn Choosing,
+    binder: &mut Binder<'_, '_>,
+) -> Result<Result<Bound, Option<String>>, QueryError> {
+    let mut reason = None;
+    for (e, expansion) in spec.expansions.iter().enumerate() {
+        // What is no key of it is no concern of the model.
+        let Ok(keys) = keys(expansion, usage, choosing) else { continue };
+        match binder.bind(expansion, &call.question)? {
+            Word::Bound { column, binding, truth, date } => {
+                let of = &expansion.columns[column];
+                let how = binding.sql.clone().unwrap_or_else(|| crate::sql::name(&of.name));
+                if let Err(why) = fits(call, usage, of, truth) {
+                    reason = Some(format!("by the model, {date}: {how}; but {why}"));
+                    continue;
+                }
+                let why = format!("by the model, {date}: {how}{}", keys.why);
+                let (expansion, slot, by_model) = (e, Slot::None, true);
+                return Ok(Ok(Bound { expansion, column, binding, slot, keys, why, by_model }));
+            }
+            Word::No(why) => reason = Some(why),
+        }
+    }
+    Ok(Err(reason))
+}
+
+/// Whether an answer is of the kind that a call is used as: one question may be
+/// asked for a value here and for its truth there.
+fn fits(call: &Call, usage: &Usage, column: &Column, truth: bool) -> Result<(), &'static str> {
+    let said = call.return_type.or(usage.said).is_some() || !usage.compared.is_empty();
+    let kind = kind(call, usage, None);
+    let many = column.many.is_some() && !truth;
+    if many != is_list(call) {
+        return Err(if many { "one value is asked for" } else { "a list is asked for" });
+    }
+    if kind == Type::Boolean && !truth {
+        return Err("true or false is asked for");
+    }
+    if truth && (call.options.is_some() || (said && kind != Type::Boolean)) {
+        return Err("a value is asked for");
+    }
+    let values = column.values.as_ref().filter(|v| !v.open);
+    let within = match (&call.options, values) {
+        (Some(Choices::List(options)), Some(list)) => list
+            .values
+            .iter()
+            .all(|v| options.iter().any(|o| o.text().is_some_and(|o| o == v.as_str()))),
+        // Options of the database are what value lists are made of.
+        (None, _) | (Some(Choices::Column { .. } | Choices::Query(_)), Some(_)) => true,
+        (Some(_), _) => false,
+    };
+    if within { Ok(()) } else { Err("the options are others than its values") }
 }
 
 /// The key of an expansion, as SQL where a call stands.

@@ -3,9 +3,11 @@
 //! gives it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::binding::{bound, mentions};
+use super::binder::Binder;
+use super::binding::{bound, learned, mentions};
 use super::live::{Asks, Form};
 use super::reading::{column, filled, is_list, kind, regex, together};
 use super::smoothie::{Route, RouteKind};
@@ -16,13 +18,11 @@ use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Choices, Kind};
-use crate::facts::Wanted;
+use crate::facts::{Origin, Wanted};
 use crate::key::KeyColumns;
 use crate::spec::{Column, Expansion, Spec, Type};
 use crate::value::Value;
 
-/// The most tokens of a context, unless cutting it is accepted.
-pub const CONTEXT_TOKENS: usize = 100_000;
 /// The most values that are taken for options from a compared column.
 const INFERRED: usize = 300;
 
@@ -39,8 +39,22 @@ pub struct Calls {
     pub expansions: Vec<AdHoc>,
     /// The joins, by number: what makes two values partners.
     pub joins: Vec<Join>,
+    /// The questions that are asked live of values: expansion, column, and where
+    /// the values come from.
+    pub births: Vec<Birth>,
     /// Which way each call took.
     pub routes: Vec<Route>,
+}
+
+/// A question that is asked live of values.
+#[derive(Debug, Clone)]
+pub struct Birth {
+    /// Its expansion.
+    pub target: usize,
+    /// Its column.
+    pub column: usize,
+    /// Where the values come from.
+    pub origin: Origin,
 }
 
 /// An expansion in the making.
@@ -80,6 +94,7 @@ impl Calls {
         usages: &HashMap<usize, Usage>,
         spec: &Spec,
         choosing: &mut dyn Choosing,
+        binder: &mut Binder<'_, '_>,
     ) -> Result<Self, QueryError> {
         let mut calls = Self {
             asks: vec![Asks::Pair { join: usize::MAX }; parsed.calls.len()],
@@ -95,7 +110,6 @@ impl Calls {
                 .collect(),
             ..Self::default()
         };
-        let ctes = Ctes::of(sql, parsed);
         let usages = &together(parsed, usages);
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = Usage::default();
@@ -109,20 +123,26 @@ impl Calls {
                     }
                     match bound(spec, call, usage, choosing) {
                         Ok(Some(bound)) => {
-                            calls.bind(n, call, &bound, spec, text)?;
-                            if usage.set || call.row {
-                                calls.stored.remove(&n);
-                            }
+                            calls.bind(n, call, &bound, usage, spec, text)?;
                             continue;
                         }
                         Ok(None) => {}
                         Err(reason) => why = reason,
                     }
-                    calls.map(n, sql, call, usage, &ctes, choosing)?;
+                    if spec.routing_by_model {
+                        match learned(spec, call, usage, choosing, binder)? {
+                            Ok(bound) => {
+                                calls.bind(n, call, &bound, usage, spec, text)?;
+                                continue;
+                            }
+                            Err(reason) => why = reason.unwrap_or(why),
+                        }
+                    }
+                    calls.map(n, sql, parsed, usage, choosing)?;
                     calls.live(n, call, text, why);
                 }
                 Kind::Qa | Kind::Validate => {
-                    calls.qa(n, sql, call, usage, &ctes, choosing)?;
+                    calls.qa(n, sql, parsed, usage, choosing)?;
                     calls.live(n, call, text, "it is asked of rows, not of an entity".to_owned());
                 }
                 Kind::Join => {
@@ -157,21 +177,32 @@ impl Calls {
         &mut self,
         n: usize,
         sql: &str,
-        call: &Call,
+        parsed: &Parsed,
         usage: &Usage,
-        ctes: &Ctes,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
-        let values = options(sql, call, usage, ctes, choosing, false)?;
+        let call = &parsed.calls[n];
+        let values = options(sql, parsed, call, usage, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
         // A question about a value is the same question wherever the value stands.
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
             .collect();
         let question = filled(&call.question, &names);
-        let column = column(&question, kind, values, is_list(call), &names);
+        let mut column = column(&question, kind, values, is_list(call), &names);
+        // What the answer is compared with shows what it should look like.
+        column.example = usage.compared.iter().find_map(|c| match c {
+            Compared::Text(text) if column.values.is_none() => Some(text.clone()),
+            _ => None,
+        });
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
+        let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
+        let origin = origin.map_or_else(
+            || Origin { table: String::new(), column: String::new() },
+            |o| Origin { table: o.table.clone(), column: o.column.clone() },
+        );
+        self.births.push(Birth { target, column: at, origin });
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
         let regex = regex(call)?;
         self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };
@@ -185,12 +216,12 @@ impl Calls {
         &mut self,
         n: usize,
         sql: &str,
-        call: &Call,
+        parsed: &Parsed,
         usage: &Usage,
-        ctes: &Ctes,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
-        let values = options(sql, call, usage, ctes, choosing, true)?;
+        let call = &parsed.calls[n];
+        let values = options(sql, parsed, call, usage, choosing, true)?;
         let kind = kind(call, usage, values.as_deref());
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
@@ -217,25 +248,18 @@ impl Calls {
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
         let form = Form { whole, regex: regex(call)? };
-        self.asks[n] = Asks::Rows { target, most: CONTEXT_TOKENS, form };
-        let mut keys = Vec::new();
-        let mut all_named = true;
-        for (value, key) in call.values.iter().zip(&usage.keys) {
-            let _ = value;
-            match foreign(key, usage) {
-                Some((table, column)) => keys.push(format!(
-                    "(SELECT {} FROM {})",
-                    crate::sql::name(&column),
-                    crate::sql::name(&table)
-                )),
-                None => {
-                    all_named = false;
-                }
-            }
-        }
-        if all_named && !keys.is_empty() {
-            self.sites[n].keys = Some(keys);
-        }
+        self.asks[n] = Asks::Rows { target, form };
+        // `t.c` of a table that the query does not read stands for its values.
+        let named: Option<Vec<String>> = usage
+            .keys
+            .iter()
+            .map(|key| {
+                let (table, column) = foreign(key, usage)?;
+                let (table, column) = (crate::sql::name(&table), crate::sql::name(&column));
+                Some(format!("(SELECT {column} FROM {table})"))
+            })
+            .collect();
+        self.sites[n].keys = named.filter(|keys| !keys.is_empty());
         self.place(n, call, usage);
         Ok(())
     }
@@ -343,33 +367,30 @@ impl Calls {
 /// The values a call chooses from.
 fn options(
     sql: &str,
+    parsed: &Parsed,
     call: &Call,
     usage: &Usage,
-    ctes: &Ctes,
     choosing: &mut dyn Choosing,
     infer: bool,
 ) -> Result<Option<Vec<Value>>, QueryError> {
     use crate::blendsql::usage::Options;
     use crate::sql::name;
-    // Only for who reads them: calls stand in them, this one maybe.
-    let ctes = |text: &str| if ctes.read_by(text) { ctes.text.as_str() } else { "" };
     let column = |table: &str, column: &str| {
-        let ctes = ctes(table);
-        format!("{ctes}SELECT DISTINCT {} FROM {}", name(column), name(table))
+        format!("SELECT DISTINCT {} FROM {}", name(column), name(table))
     };
+    let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
-            let query = &sql[span.clone()];
-            let text = format!("{}SELECT * FROM ({query})", ctes(query));
-            choosing.values(&text, usize::MAX).map(Some)
+            let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
+            choosing.values(&with(&text), usize::MAX).map(Some)
         }
         (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
             choosing.values(&text, usize::MAX).map(Some)
         }
         (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-            choosing.values(&column(table, of), usize::MAX).map(Some)
+            choosing.values(&with(&column(table, of)), usize::MAX).map(Some)
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
             format!("the options `{column}` are no column that can be told"),
@@ -405,32 +426,28 @@ fn foreign(key: &crate::blendsql::usage::Key, usage: &Usage) -> Option<(String, 
     (!read && simple(table) && simple(column)).then(|| (table.to_owned(), column.to_owned()))
 }
 
-/// The WITH clause of the whole query, for SQL that runs beside it.
-struct Ctes {
-    names: Vec<String>,
-    text: String,
-}
-
-impl Ctes {
-    fn of(sql: &str, parsed: &Parsed) -> Self {
-        let with = &parsed.query.with;
-        let one = |c: &crate::blendsql::tree::Cte| {
-            let columns = match c.columns.as_slice() {
-                [] => String::new(),
-                columns => format!("({})", crate::sql::names("", columns)),
-            };
-            format!("{}{columns} AS ({})", crate::sql::name(&c.name), &sql[c.query.span.clone()])
+/// The WITH clause for SQL that runs beside the query, for a call of it: the
+/// common table expressions that the SQL names, and those that they name. One
+/// that holds the call, or comes after it, is not there yet.
+fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
+    let all = &parsed.query.with;
+    let holds = |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;
+    let end = all.iter().position(|c| holds(&c.query.span)).unwrap_or(all.len());
+    let mut text = beside.to_owned();
+    let mut ctes: Vec<String> = Vec::new();
+    for cte in all[..end].iter().rev() {
+        if !mentions(&text, &cte.name) {
+            continue;
+        }
+        let columns = if cte.columns.is_empty() {
+            String::new()
+        } else {
+            format!("({})", crate::sql::names("", &cte.columns))
         };
-        let all: Vec<String> = with.iter().map(one).collect();
-        let text = match all.as_slice() {
-            [] => String::new(),
-            all => format!("WITH RECURSIVE {} ", all.join(", ")),
-        };
-        Self { names: with.iter().map(|c| c.name.clone()).collect(), text }
+        let query = &sql[cte.query.span.clone()];
+        ctes.push(format!("{}{columns} AS ({query})", crate::sql::name(&cte.name)));
+        text.push_str(query);
     }
-
-    /// Whether an SQL text names any of them.
-    fn read_by(&self, sql: &str) -> bool {
-        self.names.iter().any(|name| mentions(sql, name))
-    }
+    ctes.reverse();
+    if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }

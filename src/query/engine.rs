@@ -2,18 +2,23 @@
 //! until a pass has nothing pending. Its rows are the answer: the last pass is
 //! `SQLite`'s own, over values that are all there.
 
+use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::ask::Asker;
+use super::binder::Binder;
 use super::calls::{Calls, Choosing};
+use super::context::Contexts;
 use super::functions::register;
 use super::guard::Guard;
 use super::live::{Live, PassEnd, Shared, lock};
+use super::schema::KnownSchema;
 use super::smoothie::{Meta, Pass, Sink, owned};
-use super::tables::KnownSchema;
+use super::targets::Demand;
 use super::views::views;
 use super::{QueryError, Request, join, params, statement};
 use crate::blendsql::direct::direct;
@@ -41,70 +46,45 @@ impl From<SqlError> for QueryError {
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut engine = Engine::prepare(request)?;
     let mut asker = None;
-    let ended = engine.passes(&mut asker, sink);
+    let ended = Engine::prepare(request, Some(&mut asker)).and_then(|mut engine| {
+        engine.passes(&mut asker, sink)?;
+        Ok(engine)
+    });
     let usage = match asker {
         Some(asker) => asker.end(ended.is_ok())?,
         None => Usage::default(),
     };
-    ended?;
-    Ok(engine.meta(usage, began))
-}
-
-/// Tells how a query would be run, and at most how many values the first pass
-/// would ask for; asks nothing.
-///
-/// # Errors
-/// [`QueryError`] when it could not be run.
-pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    let began = Instant::now();
-    let mut engine = Engine::prepare(request)?;
-    if engine.over_tables()?.is_some() {
-        return Ok(engine.meta(Usage::default(), began));
-    }
-    let rewritten = engine.rewrite();
-    let pass = Instant::now();
-    {
-        let mut live = lock(&engine.live);
-        live.open = true;
-        live.takes(&rewritten);
-        live.begin();
-    }
-    engine.run_once(&rewritten, &mut Kept::default())?;
-    let demanded = {
-        let mut live = lock(&engine.live);
-        live.end();
-        let pairs: usize = live.joins.iter().map(|j| j.wanted.len()).sum();
-        (live.demands.len() + pairs) as u64
-    };
-    engine.sql.clone_from(&rewritten.sql);
-    engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
-    Ok(engine.meta(Usage::default(), began))
+    Ok(ended?.meta(usage, began))
 }
 
 /// A query on its way.
-struct Engine<'r> {
-    request: &'r Request<'r>,
-    text: String,
+pub(super) struct Engine<'r> {
+    pub(super) request: &'r Request<'r>,
+    spelled: Spelled,
     parsed: Parsed,
     guard: Guard,
     schema: KnownSchema,
     calls: Calls,
     model: String,
-    live: Shared,
+    pub(super) live: Shared,
     costs: Costs,
     plain_order: bool,
     /// The query over published tables, while these may answer all of it.
     direct: Option<Rewritten>,
-    passes: Vec<Pass>,
-    sql: String,
+    pub(super) passes: Vec<Pass>,
+    pub(super) sql: String,
 }
 
 impl<'r> Engine<'r> {
-    fn prepare(request: &'r Request<'r>) -> Result<Self, QueryError> {
+    /// Reads a query and decides its routes; without an asker, nothing is asked.
+    pub(super) fn prepare(
+        request: &'r Request<'r>,
+        asker: Option<&mut Option<Asker<'r>>>,
+    ) -> Result<Self, QueryError> {
         let spelled = Spelled::of(request.sql)?;
-        Self::prepared(request, &spelled).map_err(|error| match error {
+        let prepared = Self::prepared(request, &spelled, asker);
+        prepared.map_err(|error| match error {
             // Places are told in the text as the user wrote it.
             QueryError::Sql(mut problem) => {
                 problem.span = problem.span.map(|s| spelled.place(&s));
@@ -114,7 +94,11 @@ impl<'r> Engine<'r> {
         })
     }
 
-    fn prepared(request: &'r Request<'r>, spelled: &Spelled) -> Result<Self, QueryError> {
+    fn prepared(
+        request: &'r Request<'r>,
+        spelled: &Spelled,
+        asker: Option<&mut Option<Asker<'r>>>,
+    ) -> Result<Self, QueryError> {
         let text = spelled.text.clone();
         let found = blendsql::scan(&text)?;
         let parsed = parse(&text, found)?;
@@ -126,9 +110,11 @@ impl<'r> Engine<'r> {
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
         let mut nested = Nested { request, guard: &guard };
-        let mut calls = Calls::decide(&text, &parsed, &usages, request.spec, &mut nested)?;
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         let model = model.to_owned();
+        let mut binder = Binder::new(request, &model, asker);
+        let mut calls =
+            Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
         let targets = calls.targets(request, &model)?;
         let overrides = match request.spec.expansions.as_slice() {
             [] => None,
@@ -137,7 +123,8 @@ impl<'r> Engine<'r> {
         let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let index = request.facts.index().clone();
-        let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len());
+        let contexts = Contexts::new(request);
+        let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len(), contexts);
         live.overrides = overrides;
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
@@ -145,7 +132,7 @@ impl<'r> Engine<'r> {
         let plain_order = !text.to_lowercase().contains("collate") && !schema.collates;
         Ok(Self {
             request,
-            text,
+            spelled: spelled.clone(),
             parsed,
             guard,
             schema,
@@ -160,15 +147,16 @@ impl<'r> Engine<'r> {
         })
     }
 
-    fn rewrite(&self) -> Rewritten {
-        let mut rewriter = Rewriter::new(&self.text, &self.calls.sites, &self.schema, &self.costs);
+    pub(super) fn rewrite(&self) -> Rewritten {
+        let mut rewriter =
+            Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
         rewriter.run(&self.parsed)
     }
 
     /// Runs the query over published tables; `None` when these lack a value that
     /// it needs, or cannot be read this way.
-    fn over_tables(&mut self) -> Result<Option<(Rewritten, Kept)>, QueryError> {
+    pub(super) fn over_tables(&mut self) -> Result<Option<(Rewritten, Kept)>, QueryError> {
         let Some(direct) = self.direct.take() else { return Ok(None) };
         let began = Instant::now();
         {
@@ -178,8 +166,7 @@ impl<'r> Engine<'r> {
             live.stored = true;
         }
         let mut kept = Kept::default();
-        let ended = self.run_once(&direct, &mut kept);
-        match ended {
+        match self.run_once(&direct, &mut kept) {
             Ok(()) => {
                 self.sql.clone_from(&direct.sql);
                 self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
@@ -206,11 +193,8 @@ impl<'r> Engine<'r> {
         loop {
             let rewritten = self.rewrite();
             let began = Instant::now();
-            {
-                let mut live = lock(&self.live);
-                live.takes(&rewritten);
-                live.begin();
-            }
+            lock(&self.live).takes(&rewritten);
+            lock(&self.live).begin();
             let mut kept = Kept::default();
             match self.run_once(&rewritten, &mut kept) {
                 // What the rows before demand is asked for first.
@@ -256,6 +240,7 @@ impl<'r> Engine<'r> {
                         *asker = Some(Asker::begin(self.request)?);
                     }
                     let Some(asker) = asker else { return Err(QueryError::NoModel) };
+                    self.note(&demands)?;
                     if !demands.is_empty() {
                         let mut live = lock(&self.live);
                         let Live { targets, index, counts, .. } = &mut *live;
@@ -272,15 +257,19 @@ impl<'r> Engine<'r> {
     }
 
     /// Runs the query once.
-    fn run_once(&self, rewritten: &Rewritten, sink: &mut dyn Sink) -> Result<(), QueryError> {
+    pub(super) fn run_once(
+        &self,
+        rewritten: &Rewritten,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
         let failed = |e: &rusqlite::Error| {
-            if let Some(failure) = lock(&self.live).failure.take() {
-                return QueryError::sql(failure, None, "", "narrow its query, or pass --truncate");
+            if let Some(error) = self.too_long() {
+                return error;
             }
             // Places in the SQL that is run are not the user's.
             match self.guard.error(e, &rewritten.sql) {
                 QueryError::Sql(mut problem) => {
-                    problem.span = None;
+                    problem.span = self.named(&problem.message);
                     QueryError::Sql(problem)
                 }
                 other => other,
@@ -294,14 +283,46 @@ impl<'r> Engine<'r> {
         match self.guard.stream(&mut statement, &rewritten.sql, &mut names) {
             Err(QueryError::Sql(mut problem)) => {
                 problem.span = None;
-                if let Some(failure) = lock(&self.live).failure.take() {
-                    problem.message = failure;
-                    problem.help = Some("narrow its query, or pass --truncate".to_owned());
-                }
-                Err(QueryError::Sql(problem))
+                Err(self.too_long().unwrap_or(QueryError::Sql(problem)))
             }
             other => other.map(|_| ()),
         }
+    }
+
+    /// Where the user wrote the name that a message is about.
+    fn named(&self, message: &str) -> Option<Range<usize>> {
+        let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
+        let at = self.request.sql.find(name)?;
+        Some(at..at + name.len())
+    }
+
+    /// Notes the questions that are asked now, and where their values come from.
+    fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
+        let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
+        let live = lock(&self.live);
+        let journal = self.request.facts.journal();
+        let mut later = Vec::new();
+        for birth in self.calls.births.drain(..) {
+            if !asked.contains(&(birth.target, birth.column)) {
+                later.push(birth);
+                continue;
+            }
+            let target = &live.targets[birth.target];
+            let list = target.expansion.columns[birth.column].values.as_ref();
+            if let Some(meaning) = target.wanted.meaning(birth.column) {
+                journal.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
+            }
+        }
+        drop(journal);
+        drop(live);
+        self.calls.births = later;
+        Ok(())
+    }
+
+    /// What stopped the query, when that was a context.
+    fn too_long(&self) -> Option<QueryError> {
+        let too_long = lock(&self.live).failure.take()?;
+        Some(too_long.error(&self.parsed.calls, &self.spelled.text, &self.spelled))
     }
 
     /// Gives the rows of the last pass to the sink.
@@ -323,8 +344,17 @@ impl<'r> Engine<'r> {
         sink.finish().map_err(QueryError::Output)
     }
 
-    fn meta(&self, usage: Usage, began: Instant) -> Meta {
+    pub(super) fn meta(&self, usage: Usage, began: Instant) -> Meta {
         let live = lock(&self.live);
+        let mut routes = self.calls.routes.clone();
+        let mut notes = Vec::new();
+        for (call, cut) in live.contexts.cuts() {
+            // A route a call, in their order.
+            if let Some(route) = routes.get_mut(call) {
+                route.why = format!("{}; {cut}", route.why);
+                notes.push(format!("{}: {cut}", route.call));
+            }
+        }
         Meta {
             requests: usage.requests,
             values_asked: live.counts.asked,
@@ -335,7 +365,8 @@ impl<'r> Engine<'r> {
             output_tokens: usage.output_tokens,
             cost_usd: usage.cost_usd,
             seconds: began.elapsed().as_secs_f64(),
-            routes: self.calls.routes.clone(),
+            routes,
+            notes,
             sql: self.sql.clone(),
         }
     }
@@ -413,7 +444,7 @@ impl Choosing for Nested<'_> {
 
 /// Rows kept in memory, as long as they are few.
 #[derive(Default)]
-struct Kept {
+pub(super) struct Kept {
     columns: Vec<String>,
     rows: Vec<Vec<Sql>>,
     values: usize,

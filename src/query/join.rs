@@ -133,6 +133,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         about,
         values: Some(ValueList { values: list, open: false, hash }),
         many: Some(Many { table: String::new(), column: "value".to_owned() }),
+        example: None,
         bindings: Vec::new(),
         fingerprint: meaning.fingerprint(),
         meaning,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
+use super::context::{Contexts, TooLong};
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, spell};
 use crate::blendsql::rewrite::{Rewritten, Seen};
@@ -31,8 +32,6 @@ pub enum Asks {
     Rows {
         /// The expansion.
         target: usize,
-        /// The most tokens of a context.
-        most: usize,
         /// The form of its value.
         form: Form,
     },
@@ -110,8 +109,10 @@ pub struct Live {
     pub seen: HashMap<usize, Seen>,
     /// Rows that a call was reached for in this pass, and its different values.
     pub touched: Vec<Touched>,
-    /// Why the query must stop.
-    pub failure: Option<String>,
+    /// The contexts of questions about rows.
+    pub contexts: Contexts,
+    /// The contexts that stop the query.
+    pub failure: Option<TooLong>,
     /// Values that no model can be shown.
     pub unreadable: u64,
     /// Gates stand open: everything is asked.
@@ -170,7 +171,13 @@ pub enum PassEnd {
 impl Live {
     /// The state before the first pass.
     #[must_use]
-    pub fn new(index: Index, asks: Vec<Asks>, targets: Vec<Target>, joins: usize) -> Self {
+    pub fn new(
+        index: Index,
+        asks: Vec<Asks>,
+        targets: Vec<Target>,
+        joins: usize,
+        contexts: Contexts,
+    ) -> Self {
         let touched = vec![Touched::default(); asks.len()];
         Self {
             index,
@@ -183,6 +190,7 @@ impl Live {
             demands: Vec::new(),
             seen: HashMap::new(),
             touched,
+            contexts,
             failure: None,
             unreadable: 0,
             open: false,
@@ -293,7 +301,7 @@ impl Live {
                 };
                 (target, column, entity)
             }
-            Asks::Rows { target, most, .. } => (target, 0, self.rows(target, most, values)?),
+            Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
         if self.gate_of_call(call).is_some() {
@@ -332,36 +340,29 @@ impl Live {
         }
     }
 
-    /// The entity of some rows: their digest.
+    /// The entity of some rows: the digest of what the model is shown of them.
     fn rows(
         &mut self,
+        call: usize,
         target: usize,
-        most: usize,
         values: &[ValueRef<'_>],
     ) -> rusqlite::Result<usize> {
-        let mut texts = Vec::new();
-        for value in values {
-            let value = Value::read(*value).map_err(|e| broken(&e.to_string()))?;
-            if let Value::Text(text) = &value
-                && text.len() / 4 > most
-            {
-                let tokens = text.len() / 4;
-                self.failure =
-                    Some(format!("a context has about {tokens} tokens, and {most} is the limit"));
-                return Err(broken("a context is too long"));
-            }
-            texts.push(value);
+        let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::read(*v)).collect();
+        let mut contexts = read.map_err(|e| broken(&e.to_string()))?;
+        let given = (call, *digest(&contexts).as_bytes());
+        if let Some(entity) = self.contexts.entity(&given) {
+            return Ok(entity);
         }
-        let mut hasher = blake3::Hasher::new();
-        for text in &texts {
-            let json = text.to_json().to_string();
-            hasher.update(&(json.len() as u64).to_le_bytes());
-            hasher.update(json.as_bytes());
+        if let Err(too_long) = self.contexts.fit(call, &mut contexts) {
+            self.failure = Some(too_long);
+            return Err(broken("a context is too long"));
         }
-        let digest = hasher.finalize().to_hex().as_str()[..16].to_owned();
-        let key = vec![Value::Text(if texts.is_empty() { "-".to_owned() } else { digest })];
+        let shown = digest(&contexts).to_hex().as_str()[..16].to_owned();
+        let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
         let spelling = key[0].to_string().into_bytes();
-        Ok(self.targets[target].entity(&spelling, || Row { key, context: texts }))
+        let entity = self.targets[target].entity(&spelling, || Row { key, context: contexts });
+        self.contexts.is(given, entity);
+        Ok(entity)
     }
 
     fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
@@ -450,6 +451,16 @@ pub(super) fn int(values: &[ValueRef<'_>], n: usize) -> i64 {
         Some(ValueRef::Integer(i)) => *i,
         _ => 0,
     }
+}
+
+fn digest(contexts: &[Value]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for context in contexts {
+        let json = context.to_json().to_string();
+        hasher.update(&(json.len() as u64).to_le_bytes());
+        hasher.update(json.as_bytes());
+    }
+    hasher.finalize()
 }
 
 fn broken(message: &str) -> rusqlite::Error {

@@ -1,14 +1,28 @@
 //! PATH 2: a query, answered from stored columns where they hold the answer
 //! and by the model where they don't.
 //!
+//! ```text
+//! scan, parse (blendsql) → calls: what each asks for → engine: passes until one
+//! has nothing pending { rewrite → SQLite, with our functions → demands → ask }
+//! ```
+//!
+//! A call is a scalar function over its key. In a pass it looks its cell up
+//! (`targets`); one that is not known is *pending*: NULL for now, and demanded,
+//! unless a gate (`gates`) holds its row back. Between passes the demands of
+//! all calls are asked together (`ask`, `join`) by the same generation that
+//! materializes a spec. The last pass is `SQLite`'s own, over known values.
+//!
 //! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
 //! in; [`plain`] runs a query without calls.
 
 mod ask;
+mod binder;
 mod binding;
 mod calls;
+mod context;
 mod engine;
 pub mod error;
+mod explain;
 mod functions;
 mod gates;
 pub mod guard;
@@ -18,9 +32,9 @@ pub mod math;
 pub mod params;
 pub mod plain;
 mod reading;
+mod schema;
 pub mod smoothie;
 pub mod statement;
-mod tables;
 mod targets;
 mod views;
 
@@ -116,5 +130,5 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    engine::explain(request)
+    explain::explain(request)
 }

@@ -165,6 +165,7 @@ pub(super) fn column(
         about: question.to_owned(),
         values,
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
+        example: None,
         bindings: Vec::new(),
         fingerprint: meaning.fingerprint(),
         meaning,

@@ -86,6 +86,9 @@ pub struct Meta {
     pub seconds: f64,
     /// The calls' routes, in the order of the query.
     pub routes: Vec<Route>,
+    /// What a user should know of how they came about. Not in the JSON, whose
+    /// routes tell it, too.
+    pub notes: Vec<String>,
     /// The SQL that was run.
     pub sql: String,
 }

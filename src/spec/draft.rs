@@ -17,6 +17,9 @@ pub const MAX_OUTPUT_TOKENS: u32 = 4096;
 /// Requests in flight when neither the spec nor a flag says.
 pub const CONCURRENCY: u32 = 16;
 
+/// Tokens of the rows that a question is asked about, when the spec does not say.
+pub const CONTEXT_TOKENS: u64 = 100_000;
+
 /// The most requests and bytes that `OpenAI` takes in one batch.
 const BATCH: (u32, u64) = (50_000, 200_000_000);
 /// The longest pause between two looks at a batch when the spec does not say.
@@ -350,9 +353,10 @@ impl Draft {
         let limits = &self.file.limits;
         let at = |field: &str| [Step::from("limits"), field.into()];
         for (field, value) in [
-            ("requests_per_minute", limits.requests_per_minute),
-            ("tokens_per_minute", limits.tokens_per_minute),
-            ("concurrency", limits.concurrency),
+            ("requests_per_minute", limits.requests_per_minute.map(u64::from)),
+            ("tokens_per_minute", limits.tokens_per_minute.map(u64::from)),
+            ("concurrency", limits.concurrency.map(u64::from)),
+            ("context_tokens", limits.context_tokens),
         ] {
             if value == Some(0) {
                 check.error(
@@ -392,6 +396,7 @@ impl Draft {
             budget_usd: limits.budget_usd,
             budget_usd_per_day: limits.budget_usd_per_day,
             budget_tokens: limits.budget_tokens,
+            context_tokens: limits.context_tokens.unwrap_or(CONTEXT_TOKENS),
             batches: self.batches(check),
         }
     }

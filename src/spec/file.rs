@@ -152,6 +152,9 @@ pub struct LimitsTable {
     pub budget_usd_per_day: Option<f64>,
     /// Tokens a run may use, input and output; for models without a price.
     pub budget_tokens: Option<u64>,
+    /// Tokens of the rows that one question of a query is asked about; 100000
+    /// when left out. More is an error, or cut with `--truncate`.
+    pub context_tokens: Option<u64>,
     /// Requests of one batch (`--batch`); 50000 when left out, which is the most.
     pub batch_requests: Option<u32>,
     /// Bytes of one batch's file; 200000000 when left out, which is the most.

@@ -104,6 +104,8 @@ pub struct Limits {
     pub budget_usd_per_day: Option<f64>,
     /// Tokens a run may use, input and output.
     pub budget_tokens: Option<u64>,
+    /// Tokens of the rows that one question of a query is asked about.
+    pub context_tokens: u64,
     /// What one batch of the Batch API may hold, and how it is waited for.
     pub batches: BatchLimits,
 }
@@ -194,6 +196,9 @@ pub struct Column {
     pub values: Option<ValueList>,
     /// The table of its values, when it is one-to-many.
     pub many: Option<Many>,
+    /// A value of the kind that is expected, shown to the model; no part of what
+    /// it means.
+    pub example: Option<String>,
     /// The questions it answers.
     pub bindings: Vec<Binding>,
     /// What it means.

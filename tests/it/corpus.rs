@@ -3,6 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use hqdl::blendsql::parse::parse;
+use hqdl::blendsql::rewrite::{Costs, Rewriter, Site};
+use hqdl::blendsql::scope::Schema;
+use hqdl::blendsql::spelling::Spelled;
 use hqdl::blendsql::{mask, scan};
 use hqdl::spec::Draft;
 
@@ -36,6 +40,34 @@ fn the_scanners_seeds_are_read_or_refused() {
             Err(error) => assert!(!reads, "{}: {}", path.display(), error.render(&sql, false)),
         }
     }
+}
+
+/// Tables with the same columns, whatever their names.
+struct Tables;
+
+impl Schema for Tables {
+    fn columns(&self, _: &str) -> Option<Vec<String>> {
+        Some(vec!["id".to_owned(), "name".to_owned()])
+    }
+}
+
+#[test]
+fn the_scanners_seeds_are_rewritten_without_a_call_left() {
+    let mut count = 0;
+    for (path, sql, reads) in seeds("scanner") {
+        let Ok(spelled) = Spelled::of(&sql) else { continue };
+        assert!(reads);
+        let calls = scan(&spelled.text).unwrap();
+        let Ok(parsed) = parse(&spelled.text, calls) else { continue };
+        let site = Site { function: "hq_call", ..Site::default() };
+        let sites = vec![site; parsed.calls.len()];
+        let costs = Costs::default();
+        let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);
+        let left = scan(&rewritten.sql).unwrap();
+        assert!(left.is_empty(), "{}: {}", path.display(), rewritten.sql);
+        count += 1;
+    }
+    assert!(count > 15, "{count}");
 }
 
 #[test]

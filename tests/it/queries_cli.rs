@@ -749,6 +749,7 @@ fn meta_is_the_object_that_was_promised() {
             column: "q".to_owned(),
             why: "no column answers it".to_owned(),
         }],
+        notes: vec!["of no concern to programs".to_owned()],
         sql: "SELECT 1".to_owned(),
     };
     let expected = json!({

@@ -17,7 +17,7 @@ const NO_SQL: [&str; 1] = ["superhero-00"];
 
 /// At least so many of the thirty have a call that a column answers. The others
 /// ask what no column of the spec was declared to answer.
-const ROUTED: usize = 14;
+const ROUTED: usize = 27;
 
 /// Question's number and published query.
 fn queries(swan: &Path) -> Vec<(String, String)> {

@@ -72,6 +72,7 @@ impl Check<'_> {
                 .many
                 .as_ref()
                 .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
+            example: None,
             bindings,
             fingerprint: meaning.fingerprint(),
             meaning,

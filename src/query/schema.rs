@@ -1,4 +1,4 @@
-//! The tables of the database as the rewriter sees them.
+//! The tables and columns of the database that a query runs on.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,17 @@ use crate::blendsql::scope::Schema;
 /// The tables of a database, read once.
 pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
-    /// Whether any column has a collation of its own.
-    pub(super) collates: bool,
+    /// Whether some column has a collation of its own.
+    pub collates: bool,
     functions: HashMap<String, Vec<String>>,
 }
 
 impl KnownSchema {
-    pub(super) fn read(guard: &Guard) -> Result<Self, QueryError> {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the database fails.
+    pub fn read(guard: &Guard) -> Result<Self, QueryError> {
         let failed = |e: rusqlite::Error| guard.error(&e, "");
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();

@@ -1,0 +1,249 @@
+//! `hqdl suggest`
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value as Json, json};
+
+use super::failure::Failure;
+use super::progress::thousands;
+use super::{CacheFlags, ModelFlags, Talk, session};
+use crate::spec::Draft;
+use crate::store::Database;
+use crate::suggest::edit::{self, Added};
+use crate::suggest::{Bound, Place, SuggestError, Suggestion, Suggestions, suggest};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The spec that the questions would become columns of.
+    #[arg(long, value_name = "SPEC")]
+    spec: Option<PathBuf>,
+    /// Add them to the spec.
+    #[arg(long, requires = "spec")]
+    write: bool,
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+impl From<SuggestError> for Failure {
+    fn from(error: SuggestError) -> Self {
+        match error {
+            SuggestError::Facts(e) => e.into(),
+            SuggestError::Store(e) => e.into(),
+        }
+    }
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let facts = session::facts(&options.cache, "suggest")?;
+    let flags = ModelFlags { cache: options.cache.clone(), ..ModelFlags::default() };
+    let opened = options.spec.as_deref().map(|s| session::open(s, &flags, None)).transpose()?;
+    let all = suggest(&facts, opened.as_ref().map(|s| (&s.spec, &s.database)))?;
+    let added = match (&options.spec, &opened) {
+        (Some(path), Some(session)) if options.write => Some(write(path, &session.database, &all)?),
+        _ => None,
+    };
+    if talk.json {
+        anstream::println!("{}", to_json(&all, added.as_ref()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for question in &all.questions {
+        anstream::println!("{}", told(question));
+    }
+    for bound in &all.bound {
+        anstream::println!("{}", told_bound(bound));
+    }
+    if talk.quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if all.questions.is_empty() && all.bound.is_empty() {
+        anstream::eprintln!("no question was asked live so far");
+    }
+    match (&options.spec, added) {
+        (Some(path), Some(added)) => said(path, &added),
+        (Some(path), None) if !all.questions.is_empty() || !all.bound.is_empty() => {
+            anstream::eprintln!("hint: --write adds what can be to {}", path.display());
+        }
+        (None, _) if !all.questions.is_empty() => {
+            anstream::eprintln!("hint: --spec SPEC says which expansion each would join");
+        }
+        _ => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Adds to the spec; nothing is written that would not pass `hqdl check`.
+fn write(path: &Path, database: &Database, all: &Suggestions) -> Result<Added, Failure> {
+    let failed = |e: &std::io::Error| {
+        Failure::input(format!("cannot write {}: {e}", path.display()), "nothing was added")
+    };
+    let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
+    let by_hand = |e: edit::EditError| {
+        Failure::input(e.to_string(), "nothing was added; copy the TOML shown without --write")
+    };
+    let (written, added) = edit::write(&text, all).map_err(by_hand)?;
+    if added.is_empty() {
+        return Ok(added);
+    }
+    Draft::parse(path, written.clone())?.check(database)?;
+    // Through a link to the file itself, and whole or not at all.
+    let file = path.canonicalize().map_err(|e| failed(&e))?;
+    let part = file.with_extension("toml.part");
+    let mode = std::fs::metadata(&file).map_err(|e| failed(&e))?.permissions();
+    std::fs::write(&part, written)
+        .and_then(|()| std::fs::set_permissions(&part, mode))
+        .and_then(|()| std::fs::rename(&part, &file))
+        .map_err(|e| failed(&e))?;
+    Ok(added)
+}
+
+/// A question as a person reads of it.
+fn told(question: &Suggestion) -> String {
+    let asked = &question.asked;
+    let mut out = format!("{}\n", question.question);
+    let mut line = |name: &str, text: &str| out.push_str(&format!("  {name:<9} {text}\n"));
+    let origins: Vec<String> =
+        asked.origins.iter().map(|o| format!("{}.{}", o.table, o.column)).collect();
+    let of = if origins.is_empty() { String::new() } else { format!(" of {}", origins.join(", ")) };
+    line("values", &format!("{}{of}", thousands(asked.values)));
+    line(
+        "cost",
+        &format!(
+            "{} requests, {} tokens in, {} out, ${:.4}",
+            thousands(asked.requests),
+            thousands(asked.input_tokens.round() as u64),
+            thousands(asked.output_tokens.round() as u64),
+            asked.cost_usd
+        ),
+    );
+    line("asked", &format!("last {} of {}", asked.last_asked, asked.models.join(", ")));
+    match &question.place {
+        Place::NoSpec => {}
+        Place::Nowhere => line("joins", "no expansion: none of its values is a key"),
+        Place::Asked(expansion, column) => {
+            line("joins", &format!("nothing: `{expansion}.{column}` is asked it"));
+        }
+        Place::Joins(joins) => {
+            line(
+                "joins",
+                &format!(
+                    "{} by {}: {} of its {} values ({:.0} %) are keys there",
+                    joins.expansion,
+                    joins.key,
+                    thousands(joins.found),
+                    thousands(joins.of),
+                    joins.share() * 100.0
+                ),
+            );
+            line("materialize", &asks(joins.asks, &joins.expansion));
+        }
+    }
+    if asked.meaning.key.len() > 1 {
+        line("note", "it was asked of several values; a column sees the key and the context");
+    }
+    if !matches!(question.place, Place::NoSpec | Place::Asked(..))
+        && let Err(why) = question.writable()
+    {
+        line("note", &format!("--write leaves it out: {why}"));
+    }
+    if !matches!(question.place, Place::Asked(..)) {
+        out.push('\n');
+        out.push_str(&edit::toml(&question.column));
+    }
+    out
+}
+
+fn asks(keys: u64, expansion: &str) -> String {
+    if keys == 0 {
+        return "asks nothing: the answers kept are this column's".to_owned();
+    }
+    format!(
+        "asks about {} keys, those answered too: what `{expansion}` knows is kept by its own key",
+        thousands(keys)
+    )
+}
+
+fn told_bound(bound: &Bound) -> String {
+    let learned = &bound.learned;
+    let mut out = format!("{}\n", bound.binding.ask);
+    let done = if bound.in_spec { ", in the spec" } else { "" };
+    let at = format!("{}.{}{done}", bound.expansion, learned.column);
+    let date = learned.bound_at.get(..10).unwrap_or_default();
+    out.push_str(&format!("  {:<9} {at}\n  {:<9} {}, {date}\n", "bound", "by", learned.model));
+    if !bound.in_spec {
+        out.push_str(&format!("\nquestions = [{}]\n", edit::question(bound)));
+    }
+    out
+}
+
+fn said(path: &Path, added: &Added) {
+    let path = path.display();
+    if added.is_empty() {
+        anstream::eprintln!("nothing to add to {path}");
+        return;
+    }
+    for (expansion, column) in &added.columns {
+        anstream::eprintln!("added the column `{expansion}.{column}` to {path}");
+    }
+    for (expansion, column, ask) in &added.questions {
+        anstream::eprintln!("added the question \"{ask}\" to `{expansion}.{column}` in {path}");
+    }
+    if !added.columns.is_empty() {
+        anstream::eprintln!("hint: `hqdl plan {path}` tells what materializing them costs");
+    }
+}
+
+fn to_json(all: &Suggestions, added: Option<&Added>) -> Json {
+    let questions: Vec<Json> = all.questions.iter().map(question_json).collect();
+    let bound: Vec<Json> = all
+        .bound
+        .iter()
+        .map(|b| {
+            json!({
+                "question": b.binding.ask, "expansion": b.expansion, "column": b.learned.column,
+                "sql": b.binding.sql, "model": b.learned.model, "bound_at": b.learned.bound_at,
+                "in_spec": b.in_spec,
+            })
+        })
+        .collect();
+    let columns = |a: &Added| -> Vec<String> {
+        a.columns.iter().map(|(expansion, column)| format!("{expansion}.{column}")).collect()
+    };
+    let asks = |a: &Added| -> Vec<String> { a.questions.iter().map(|q| q.2.clone()).collect() };
+    json!({
+        "questions": questions,
+        "bound": bound,
+        "written": added.map(|a| json!({ "columns": columns(a), "questions": asks(a) })),
+    })
+}
+
+fn question_json(question: &Suggestion) -> Json {
+    let asked = &question.asked;
+    let place = match &question.place {
+        Place::NoSpec | Place::Nowhere => Json::Null,
+        Place::Asked(expansion, column) => json!({ "expansion": expansion, "column": column }),
+        Place::Joins(joins) => json!({
+            "expansion": joins.expansion, "key": joins.key, "found": joins.found,
+            "share": joins.share(), "asks": joins.asks,
+        }),
+    };
+    let origins: Vec<Json> =
+        asked.origins.iter().map(|o| json!({ "table": o.table, "column": o.column })).collect();
+    json!({
+        "question": question.question,
+        "type": asked.meaning.kind,
+        "many": asked.meaning.many,
+        "list": asked.list,
+        "values": asked.values,
+        "origins": origins,
+        "models": asked.models,
+        "requests": asked.requests,
+        "input_tokens": asked.input_tokens,
+        "output_tokens": asked.output_tokens,
+        "cost_usd": asked.cost_usd,
+        "last_asked": asked.last_asked,
+        "joins": place,
+        "left_out": question.writable().err(),
+        "toml": edit::toml(&question.column),
+    })
+}

@@ -1,0 +1,149 @@
+//! Questions about rows: how much of them a question may be shown.
+
+use hqdl::tokens::Tokenizer;
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::oracle;
+use crate::project::{Ended, Project};
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+
+[limits]
+context_tokens = 300
+
+[[expansion]]
+name = "llm"
+source = "note"
+key = ["id"]
+
+[[expansion.column]]
+name = "mood"
+"#;
+
+/// Notes `1` to `n`, of a few words each.
+fn notes(endpoint: &Endpoint, n: usize) -> Project {
+    let project = Project::new(endpoint, "CREATE TABLE note (id INTEGER, text TEXT)", SPEC);
+    project.execute(&format!(
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {n})
+         INSERT INTO note SELECT n, 'Wörter of note ' || n FROM c"
+    ));
+    project
+}
+
+fn query(project: &Project, flags: &[&str], sql: &str) -> Ended {
+    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &[sql]].concat())
+}
+
+/// The rows of the contexts of a request.
+fn shown(endpoint: &Endpoint, request: usize) -> Vec<Vec<Json>> {
+    let context = &endpoint.requests()[request].question.rows[0].context;
+    context
+        .iter()
+        .map(|c| {
+            let json: Json = serde_json::from_str(c.as_str().unwrap()).unwrap();
+            json["rows"].as_array().unwrap().clone()
+        })
+        .collect()
+}
+
+const SIZE: &str = "SELECT {{LLMQA('fn:table_size', (SELECT id, text FROM note ORDER BY id), return_type='int')}} AS n";
+
+#[test]
+fn a_context_that_is_too_long_is_an_error_with_the_numbers() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 100);
+    let rows: Vec<Json> = (1..=100).map(|n| json!([n, format!("Wörter of note {n}")])).collect();
+    let text = json!({ "columns": ["id", "text"], "rows": rows }).to_string();
+    let tokens = Tokenizer::of("gpt-4o-mini").count(&text);
+    let ended = query(&project, &[], SIZE).exits(2);
+    let said = format!(
+        "the context of LLMQA('fn:table_size') has {tokens} tokens in 100 rows, and 300 is the limit"
+    );
+    for said in [said.as_str(), "--truncate", "`context_tokens`", "this call", "<query>:1:8"] {
+        assert!(ended.stderr.contains(said), "{said:?} is not in:\n{}", ended.stderr);
+    }
+    assert_eq!(endpoint.count(), 0);
+    let ended = project.hqdl(&["explain", "--spec", "specs/x.toml", SIZE]).exits(2);
+    assert!(ended.stderr.contains("300 is the limit"), "{}", ended.stderr);
+    // A model of another tokenizer is estimated, and said to be.
+    project.spec(&SPEC.replace("gpt-4o-mini", "nobody-knows"));
+    let ended = query(&project, &[], SIZE).exits(2);
+    assert!(ended.stderr.contains("has about "), "{}", ended.stderr);
+    // What the spec allows is no error.
+    project.spec(&SPEC.replace("= 300", "= 100_000"));
+    let ended = query(&project, &[], SIZE).exits(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[100]]));
+}
+
+#[test]
+fn a_context_is_cut_to_whole_rows_and_the_meta_says_so() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 100);
+    let ended = query(&project, &["--truncate"], SIZE).exits(0);
+    let used = shown(&endpoint, 0)[0].len();
+    assert!((15..40).contains(&used), "{used} rows were used");
+    assert_eq!(shown(&endpoint, 0)[0][used - 1], json!([used, format!("Wörter of note {used}")]));
+    let text = json!({ "columns": ["id", "text"], "rows": shown(&endpoint, 0)[0] }).to_string();
+    let tokens = Tokenizer::of("gpt-4o-mini").count(&text);
+    assert!((270..=300).contains(&tokens), "{tokens} tokens were used");
+    assert_eq!(ended.lines[0]["rows"], json!([[used]]));
+    let cut = format!("{used} of the 100 rows of its context were used (--truncate)");
+    let why = ended.lines[0]["meta"]["routes"][0]["why"].as_str().unwrap().to_owned();
+    assert!(why.ends_with(&cut), "{why}");
+    assert!(ended.stderr.contains("note: {{LLMQA('fn:table_size'"), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&cut), "{}", ended.stderr);
+    // What was shown is what identifies the answer: rows that were cut off change nothing.
+    project.execute("DELETE FROM note WHERE id > 60");
+    let again = query(&project, &["--truncate"], SIZE).exits(0);
+    assert_eq!(again.lines[0]["rows"], json!([[used]]));
+    assert_eq!(endpoint.count(), 1);
+    project.execute("DELETE FROM note WHERE id = 1");
+    query(&project, &["--truncate"], SIZE).exits(0);
+    assert_eq!(endpoint.count(), 2);
+}
+
+#[test]
+fn a_short_context_keeps_its_rows_beside_a_long_one() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 100);
+    let sql = "SELECT {{LLMQA('fn:table_size', (SELECT text FROM note), \
+               (SELECT id FROM note LIMIT 3), return_type='int')}}";
+    query(&project, &["--truncate"], sql).exits(0);
+    let shown = shown(&endpoint, 0);
+    assert_eq!(shown[1].len(), 3);
+    assert!((15..60).contains(&shown[0].len()), "{} rows", shown[0].len());
+}
+
+#[test]
+fn a_call_beside_many_rows_counts_its_context_once() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 3000);
+    let sql = "SELECT count(*) AS n FROM note WHERE id <= \
+               {{LLMQA('fn:table_size', (SELECT text FROM note), return_type='int')}}";
+    let ended = query(&project, &["--truncate"], sql).exits(0);
+    let used = shown(&endpoint, 0)[0].len();
+    assert_eq!(ended.lines[0]["rows"], json!([[used]]));
+    let cut = format!("{used} of the 3000 rows of its context");
+    assert!(ended.stderr.contains(&cut), "{}", ended.stderr);
+}
+
+#[test]
+fn a_row_that_fits_nowhere_is_an_error_even_so() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 1);
+    let sql = "SELECT {{LLMQA('fn:table_size', (SELECT replace(hex(zeroblob(4000)), '0', \
+               'word ') FROM note), return_type='int')}}";
+    let ended = query(&project, &["--truncate"], sql).exits(2);
+    assert!(ended.stderr.contains("in 1 row, and 300 is the limit"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("not even one row of it fits"), "{}", ended.stderr);
+    project.spec(&SPEC.replace("= 300", "= 0"));
+    let ended = query(&project, &[], sql).exits(2);
+    assert!(ended.stderr.contains("`context_tokens` is 0"), "{}", ended.stderr);
+}

@@ -1,0 +1,254 @@
+//! Queries over a spec: what is routed to stored columns, what is asked live, and
+//! what survives a kill, an empty purse and a person's word.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{Ended, Project};
+
+const HEROES: &str = "
+    CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, real TEXT, height INTEGER);
+    INSERT INTO hero (name, real, height)
+      WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 40)
+      SELECT 'Hero ' || i, CASE WHEN i % 5 = 0 THEN NULL ELSE 'Real ' || i END, 150 + i FROM n;
+    CREATE TABLE nick (hero TEXT);
+    INSERT INTO nick VALUES ('Hero 1'), ('Hero 1'), ('Hero 2');
+";
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+name = "test"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 1.0 }
+
+[[expansion]]
+name = "llm"
+source = "hero"
+key = ["name", "real"]
+format = "json"
+rows_per_request = 4
+
+[[expansion.column]]
+name = "publisher"
+values = ["Marvel", "DC"]
+questions = ["Who is the publisher?", { ask = "Is the publisher {value}?", sql = "publisher = {value}" }]
+
+[[expansion.column]]
+name = "born"
+type = "integer"
+questions = [
+  "When was the hero born?",
+  { ask = "Was the hero born after {number}?", sql = "born > {number}" },
+  { ask = "Is it a {value} hero born late?", sql = "publisher = {value} AND born > 1950" },
+]
+
+[[expansion.column]]
+name = "powers"
+many = { table = "llm_power", column = "power" }
+values = ["Flight", "Speed"]
+questions = [{ ask = "Does the hero have {value}?", sql = "EXISTS {value}" }, { ask = "Has the hero more than {number} powers?", sql = "count(*) > {number}" }]
+"#;
+
+/// What is true of `Hero n`.
+fn truth(column: &str, key: &[Json]) -> Json {
+    let n: i64 =
+        key[0].as_str().unwrap_or_default().trim_start_matches("Hero ").parse().unwrap_or(0);
+    match column {
+        "publisher" => if n % 2 == 0 { "Marvel" } else { "DC" }.into(),
+        "born" => (1900 + n * 2).into(),
+        "powers" => match n % 3 {
+            0 => json!([]),
+            1 => json!(["Flight"]),
+            _ => json!(["Flight", "Speed"]),
+        },
+        _ => (n % 2 == 0).into(),
+    }
+}
+
+fn project() -> (Endpoint, Project) {
+    let endpoint = Endpoint::start(truth);
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    (endpoint, project)
+}
+
+fn query(project: &Project, sql: &str, flags: &[&str]) -> Ended {
+    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &[sql]].concat())
+}
+
+fn rows(ended: &Ended) -> Json {
+    ended.lines[0]["rows"].clone()
+}
+
+fn meta<'e>(ended: &'e Ended, name: &str) -> &'e Json {
+    &ended.lines[0]["meta"][name]
+}
+
+const COUNT: &str = "SELECT count(*) FROM hero h WHERE h.height > 170 AND {{LLMMap('Is the publisher Marvel?', h.name)}}";
+
+#[test]
+fn a_complete_table_answers_and_nothing_is_asked() {
+    let (endpoint, project) = project();
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    let ended = query(&project, COUNT, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([[10]]));
+    assert_eq!(meta(&ended, "routes")[0]["route"], "bound");
+    assert_eq!(meta(&ended, "routes")[0]["column"], "publisher");
+    assert_eq!(meta(&ended, "values_asked"), 0);
+    for (sql, expected) in [
+        (
+            "SELECT {{LLMMap('Who is the publisher?', hero.name)}} AS p FROM hero WHERE id = 2",
+            json!([["Marvel"]]),
+        ),
+        (
+            "SELECT count(*) FROM hero WHERE {{LLMMap('Was the hero born after 1960?', hero.name)}}",
+            json!([[10]]),
+        ),
+        (
+            "SELECT count(*) FROM hero WHERE {{LLMMap('Does the hero have Speed?', hero.name)}} = TRUE",
+            json!([[13]]),
+        ),
+        (
+            "SELECT count(*) FROM hero WHERE NOT {{LLMMap('Does the hero have Flight?', hero.name)}}",
+            json!([[13]]),
+        ),
+        (
+            "SELECT count(*) FROM hero WHERE {{LLMMap('Has the hero more than 1 powers?', hero.name)}}",
+            json!([[13]]),
+        ),
+        (
+            "SELECT count(*) FROM hero WHERE {{LLMMap('Is it a DC hero born late?', hero.name)}}",
+            json!([[7]]),
+        ),
+        (
+            "WITH tall AS (SELECT name, real FROM hero WHERE height > 170) SELECT count(*) FROM tall t WHERE {{LLMMap('Is the publisher DC?', 't::name')}}",
+            json!([[10]]),
+        ),
+    ] {
+        let ended = query(&project, sql, &[]).exits(0);
+        assert_eq!(rows(&ended), expected, "{sql}");
+        assert_ne!(meta(&ended, "routes")[0]["route"], "ad-hoc", "{sql}");
+    }
+    assert_eq!(endpoint.count(), before);
+}
+
+#[test]
+fn an_incomplete_expansion_is_filled_for_just_the_keys_that_are_needed() {
+    let (endpoint, project) = project();
+    let ended = query(&project, COUNT, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([[10]]));
+    assert_eq!(meta(&ended, "values_asked"), 20);
+    assert_eq!(endpoint.cells_since(0).len(), 20);
+    // What a query asked for is not asked again by a run, and the other way round.
+    let done = project.materialize(&[]).exits(0);
+    assert_eq!(done.done()["cells_reused"], 20);
+    project.execute("INSERT INTO hero (name, real, height) VALUES ('Hero 42', 'New', 190)");
+    let before = endpoint.count();
+    let ended = query(&project, COUNT, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([[11]]));
+    assert_eq!(endpoint.cells_since(before).len(), 1);
+}
+
+#[test]
+fn a_part_of_the_key_is_enough_where_it_determines_the_rest() {
+    let (_endpoint, project) = project();
+    let sql = "SELECT hero FROM (SELECT DISTINCT name AS hero FROM hero WHERE id < 4) AS d WHERE {{LLMMap('Is the publisher Marvel?', d.hero)}}";
+    let ended = query(&project, sql, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([["Hero 2"]]));
+    assert_eq!(meta(&ended, "routes")[0]["route"], "bound");
+    project.execute("INSERT INTO hero (name, real, height) VALUES ('Hero 2', 'Another', 190)");
+    let ended = query(&project, sql, &[]).exits(0);
+    let route = &meta(&ended, "routes")[0];
+    assert_eq!(route["route"], "ad-hoc", "{route}");
+    assert!(route["why"].as_str().unwrap().contains("does not determine"), "{route}");
+}
+
+#[test]
+fn a_value_that_is_not_in_the_list_is_no_route() {
+    let (_endpoint, project) = project();
+    let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Image?', hero.name)}}";
+    let ended = query(&project, sql, &[]).exits(0);
+    let route = &meta(&ended, "routes")[0];
+    assert_eq!(route["route"], "ad-hoc");
+    assert!(route["why"].as_str().unwrap().contains("none of its values"), "{route}");
+}
+
+#[test]
+fn a_persons_word_beats_the_model_in_queries_too() {
+    let (_endpoint, project) = project();
+    project.materialize(&[]).exits(0);
+    project
+        .hqdl(&[
+            "override",
+            "set",
+            "specs/x.toml",
+            "llm",
+            "Hero 39",
+            "Real 39",
+            "publisher",
+            "Marvel",
+        ])
+        .exits(0);
+    let ended = query(&project, COUNT, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([[11]]));
+}
+
+#[test]
+fn an_empty_purse_ends_a_query_with_3_and_everything_kept() {
+    let (endpoint, project) = project();
+    let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
+    let ended = query(&project, sql, &["--budget", "0.002", "--concurrency", "1"]).exits(3);
+    assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
+    let asked = endpoint.cells_since(0).len();
+    assert!(asked > 0 && asked < 40, "{asked}");
+    let ended = query(&project, sql, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([[20]]));
+    assert_eq!(endpoint.cells_since(0).len(), 40);
+}
+
+#[test]
+fn a_killed_query_asks_only_what_is_missing() {
+    let (endpoint, project) = project();
+    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
+    let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
+    let args = ["query", "--spec", "specs/x.toml", "--concurrency", "1", sql];
+    let mut child = project.command(&args).spawn().unwrap();
+    endpoint.wait_for(4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let ended = query(&project, sql, &[]).exits(0);
+    assert_eq!(rows(&ended), json!([[20]]));
+    // Only what was in flight at the kill may be asked twice: one request.
+    let asked = endpoint.cells_since(0).len();
+    assert!((40..=44).contains(&asked), "{asked}");
+}
+
+#[test]
+fn what_an_answer_is_compared_with_is_its_example() {
+    let (endpoint, project) = project();
+    let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Which state is it?', hero.name)}} = 'CA'";
+    query(&project, sql, &[]).exits(0);
+    let asked = endpoint.requests();
+    let system = asked[0].body["messages"][0]["content"].as_str().unwrap();
+    assert!(system.contains(r#""example":"CA""#), "{system}");
+    // It is no part of the question: another example asks nothing again.
+    query(&project, &sql.replace("'CA'", "'NY'"), &[]).exits(0);
+    assert_eq!(endpoint.count(), asked.len());
+}
+
+#[test]
+fn explain_asks_nothing_and_names_the_price() {
+    let (endpoint, project) = project();
+    let ended = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", COUNT]).exits(0);
+    assert_eq!(endpoint.count(), 0);
+    let meta = ended.lines[0].get("meta").unwrap_or(&ended.lines[0]);
+    assert_eq!(meta["values_asked"], 20, "{meta}");
+    assert_eq!(meta["requests"], 5);
+    assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
+}

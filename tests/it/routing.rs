@@ -1,0 +1,242 @@
+//! Questions that the model binds to columns: asked once, checked, kept.
+
+use hqdl::prompt::{AskedColumn, AskedRow};
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{ASKED, EXPANSION, Ended, HEROES, MODEL, Project, truth};
+
+/// What a model that knows its columns says: column, operator, literal.
+fn binding(question: &str) -> [Json; 3] {
+    let said = match question {
+        "Are the eyes blue?" => ["eye_color", "=", "blue"],
+        "Eyes of no cold colour?" => ["eye_color", "in", "[\"Brown\", \"Green\"]"],
+        "In which year was this one born?" => ["born", "is", ""],
+        "Older than fifty in 1960?" => ["BORN", "<", "1910"],
+        "Can it fly?" => ["powers", "has", "Flight"],
+        "Are the eyes red?" => ["eye_color", "=", "Red"],
+        "Is the motto after Z?" => ["motto", ">", "Z"],
+        "Who drew it?" => ["artist", "is", ""],
+        "Is it famous?" => ["born", "about", "1950"],
+        "Which colour, then?" => ["eye_color", "is", ""],
+        _ => ["none", "none", ""],
+    };
+    said.map(|s| if s.is_empty() { Json::Null } else { s.into() })
+}
+
+fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
+    let said = || binding(row.key[0].as_str().unwrap());
+    match column.name.as_str() {
+        "column" => said()[0].clone(),
+        "operator" => said()[1].clone(),
+        "literal" => said()[2].clone(),
+        // Asked live.
+        "answer" if column.kind == "boolean" => true.into(),
+        "answer" if column.kind == "integer" => 1.into(),
+        "answer" => "live".into(),
+        name => truth(name, &row.key),
+    }
+}
+
+fn project(endpoint: &Endpoint) -> Project {
+    let spec = [MODEL, "[routing]\nmodel = true\n", EXPANSION, ASKED].concat();
+    Project::new(endpoint, HEROES, &spec)
+}
+
+fn query(project: &Project, sql: &str) -> Ended {
+    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+}
+
+fn route(ended: &Ended) -> Json {
+    ended.lines[0]["meta"]["routes"][0].clone()
+}
+
+/// Requests that asked which column answers.
+fn routing(endpoint: &Endpoint) -> usize {
+    endpoint.requests().iter().filter(|r| r.question.table == "routing").count()
+}
+
+/// The names of heroes for whom something is true of a column.
+fn heroes(project: &Project, column: &str, holds: impl Fn(&Json) -> bool) -> Json {
+    let rows = project.rows("SELECT name, full_name FROM hero ORDER BY id");
+    rows.iter().filter(|r| holds(&truth(column, r))).map(|r| json!([r[0]])).collect()
+}
+
+fn where_(question: &str) -> String {
+    format!("SELECT name FROM hero WHERE {{{{LLMMap('{question}', hero.name)}}}} ORDER BY id")
+}
+
+#[test]
+fn a_question_is_bound_once_and_answered_by_the_column() {
+    let endpoint = Endpoint::answering(answer);
+    let project = project(&endpoint);
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    let sql = where_("Are the eyes blue?");
+    // Explaining asks nothing.
+    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", &sql]).exits(0);
+    assert!(
+        explained.stdout.contains("would ask the model whether a column of `llm`"),
+        "{}",
+        explained.stdout
+    );
+    assert_eq!(endpoint.count(), before);
+    let ended = query(&project, &sql).exits(0);
+    assert_eq!(ended.lines[0]["rows"], heroes(&project, "eye_color", |v| v == "Blue"));
+    let route = route(&ended);
+    let place = [&route["route"], &route["expansion"], &route["column"]];
+    assert_eq!(place, ["bound", "llm", "eye_color"]);
+    let why = route["why"].as_str().unwrap();
+    assert!(why.starts_with("by the model, 20") && why.contains("\"eye_color\" = 'Blue'"), "{why}");
+    let meta = &ended.lines[0]["meta"];
+    assert_eq!((&meta["requests"], &meta["values_asked"]), (&json!(1), &json!(0)), "{meta:#}");
+    assert_eq!((routing(&endpoint), endpoint.count()), (1, before + 1));
+    let shown = endpoint.requests()[before].question.rows[0].clone();
+    let columns: Json = serde_json::from_str(shown.context[0].as_str().unwrap()).unwrap();
+    assert_eq!(columns[0]["values"], json!(["Blue", "Brown", "Green"]));
+    assert_eq!(columns[2]["many"], true);
+    // Never again, however it is spelled; and explain knows it now.
+    let again = query(&project, &where_("are the EYES blue")).exits(0);
+    assert_eq!(again.lines[0]["rows"], ended.lines[0]["rows"]);
+    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", &sql]).exits(0);
+    assert!(explained.stdout.contains("bound llm.eye_color"), "{}", explained.stdout);
+    assert!(explained.stdout.contains("by the model, 20"), "{}", explained.stdout);
+    assert_eq!(endpoint.count(), before + 1);
+    // The spec's own words need no model.
+    query(&project, "SELECT {{LLMMap('What is the eye colour?', name)}} FROM hero").exits(0);
+    assert_eq!(endpoint.count(), before + 1);
+    // A new column may answer better.
+    project.spec(&(project.spec_text() + "\n[[expansion.column]]\nname = \"iris\"\n"));
+    query(&project, &sql).exits(0);
+    assert_eq!(routing(&endpoint), 2);
+}
+
+#[test]
+fn every_operator_is_sql_over_the_column() {
+    let endpoint = Endpoint::answering(answer);
+    let project = project(&endpoint);
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    let holds = |question: &str, expected: Json| {
+        let ended = query(&project, &where_(question)).exits(0);
+        assert_eq!(route(&ended)["route"], "bound", "{question}: {}", ended.stdout);
+        assert_eq!(ended.lines[0]["rows"], expected, "{question}: {}", ended.stdout);
+    };
+    holds("Eyes of no cold colour?", heroes(&project, "eye_color", |v| v != "Blue"));
+    holds("Older than fifty in 1960?", heroes(&project, "born", |v| v.as_i64() < Some(1910)));
+    holds(
+        "Can it fly?",
+        heroes(&project, "powers", |v| v.as_array().unwrap().contains(&json!("Flight"))),
+    );
+    let sql = "SELECT {{LLMMap('In which year was this one born?', name)}} FROM hero WHERE id = 1";
+    let ended = query(&project, sql).exits(0);
+    assert_eq!(route(&ended)["route"], "bound");
+    assert_eq!(
+        ended.lines[0]["rows"],
+        json!([[truth("born", &[json!("Blaze"), json!("Ann Fire")])]])
+    );
+    assert_eq!(routing(&endpoint), 4);
+    assert_eq!(endpoint.count(), before + 4);
+}
+
+#[test]
+fn what_does_not_hold_is_asked_live_and_remembered() {
+    let endpoint = Endpoint::answering(answer);
+    let project = project(&endpoint);
+    let wrong = [
+        "Are the eyes red?",
+        "Is the motto after Z?",
+        "Who drew it?",
+        "Is it famous?",
+        "What is the meaning of it?",
+        // A value, where true or false is asked for.
+        "Which colour, then?",
+    ];
+    for (n, question) in wrong.iter().enumerate() {
+        let ended = query(&project, &where_(question)).exits(0);
+        let route = route(&ended);
+        assert_eq!(route["route"], "ad-hoc", "{route:#}");
+        assert!(route["why"].as_str().unwrap().starts_with("by the model, 20"), "{route:#}");
+        assert_eq!(routing(&endpoint), n + 1);
+    }
+    let before = endpoint.count();
+    for question in wrong {
+        query(&project, &where_(question)).exits(0);
+    }
+    assert_eq!(endpoint.count(), before);
+    // Values that are no key of an expansion are no concern of it.
+    query(&project, "SELECT {{LLMMap('Are the eyes blue?', 'a')}}").exits(0);
+    query(&project, "SELECT {{LLMMap('Are the eyes blue?', power)}} FROM power").exits(0);
+    assert_eq!(routing(&endpoint), wrong.len());
+    // Nor is anything asked where the spec does not say so.
+    project.spec(&project.spec_text().replace("model = true", "model = false"));
+    query(&project, &where_("Are the eyes blue?")).exits(0);
+    assert_eq!(routing(&endpoint), wrong.len());
+}
+
+#[test]
+fn a_request_that_fails_is_no_answer() {
+    let endpoint = Endpoint::answering(answer);
+    let project = project(&endpoint);
+    project.materialize(&[]).exits(0);
+    endpoint.fault_where(Fault::ContextLength(0), Times::Always, |q| q.table == "routing");
+    let ended = query(&project, &where_("Are the eyes blue?")).exits(0);
+    assert_eq!(route(&ended)["route"], "ad-hoc");
+    assert!(
+        route(&ended)["why"].as_str().unwrap().contains("failed to say"),
+        "{:#}",
+        route(&ended)
+    );
+    endpoint.mend();
+    let ended = query(&project, &where_("Are the eyes blue?")).exits(0);
+    assert_eq!(route(&ended)["route"], "bound");
+    // The budget holds for these questions, too.
+    let mut spec = project.spec_text();
+    spec = spec.replace("concurrency = 4", "concurrency = 4\nbudget_usd = 0.000001");
+    project.spec(&spec);
+    let ended = query(&project, &where_("Can it fly?")).exits(3);
+    assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
+}
+
+#[test]
+fn suggest_moves_bindings_into_the_spec() {
+    let endpoint = Endpoint::answering(answer);
+    let project = project(&endpoint);
+    project.materialize(&[]).exits(0);
+    let questions =
+        ["Are the eyes blue?", "Can it fly?", "Eyes of no cold colour?", "Who drew it?"];
+    for question in questions {
+        query(&project, &where_(question)).exits(0);
+    }
+    query(&project, "SELECT {{LLMMap('In which year was this one born?', name)}} FROM hero")
+        .exits(0);
+    let before = endpoint.count();
+    let shown = project.hqdl(&["suggest", "--spec", "specs/x.toml"]).exits(0);
+    let sql = r#"questions = [{ ask = "Can it fly?", sql = "EXISTS 'Flight'" }]"#;
+    assert!(shown.stdout.contains(sql), "{}", shown.stdout);
+    let written =
+        project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write", "--json"]).exits(0);
+    let added = &written.lines[0]["written"];
+    assert_eq!(added["questions"].as_array().unwrap().len(), 4, "{added:#}");
+    assert_eq!(added["columns"], json!(["llm.who_drew_it"]));
+    project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    let text = project.spec_text();
+    assert!(
+        text.contains(r#"questions = ["What is the eye colour?", { ask = "Are the eyes blue?","#),
+        "{text}"
+    );
+    assert!(text.contains(r#"questions = ["In which year was this one born?"]"#), "{text}");
+    let again = project.hqdl(&["suggest", "--spec", "specs/x.toml", "--write"]).exits(0);
+    assert!(again.stderr.contains("nothing to add"), "{}", again.stderr);
+    assert_eq!(project.spec_text(), text);
+    // The spec's word is as good, and needs no model to have said it.
+    for question in &questions[..3] {
+        let ended = query(&project, &where_(question)).exits(0);
+        assert_eq!(route(&ended)["route"], "bound");
+        assert!(route(&ended)["why"].as_str().unwrap().starts_with('"'), "{:#}", route(&ended));
+    }
+    let ended = query(&project, &where_("Can it fly?")).exits(0);
+    let fly = heroes(&project, "powers", |v| v.as_array().unwrap().contains(&json!("Flight")));
+    assert_eq!(ended.lines[0]["rows"], fly);
+    assert_eq!(endpoint.count(), before);
+}
