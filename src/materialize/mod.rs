@@ -38,6 +38,7 @@ use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
+use crate::store::standing::Standing;
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 
@@ -354,6 +355,8 @@ impl<'w> Work<'w> {
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let publication = Publication::begin(db, &self.spec)?;
+        // Before the facts are read: what comes meanwhile is later than the tables.
+        let place = self.facts.journal().place()?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -395,10 +398,12 @@ impl<'w> Work<'w> {
                     error: c.error,
                 })
             };
+            let model = self.model.name();
+            let standing = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
             publication.close(
                 &self.spec,
                 &tables.finish(),
-                &digest.text(&self.spec, self.model.name(), expansion),
+                (&digest.text(&self.spec, self.model.name(), expansion), &standing),
                 &mut origins,
             )?;
         }

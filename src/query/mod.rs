@@ -36,6 +36,7 @@ mod schema;
 pub mod smoothie;
 pub mod statement;
 mod targets;
+mod views;
 
 use std::path::Path;
 use std::sync::Arc;
