@@ -336,7 +336,7 @@ fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Re
             list(&given)
         );
         match choosing.values(&count, 1) {
-            Ok(twice) if twice.is_empty() => {
+            Ok(twice) if twice.as_ref().is_none_or(Vec::is_empty) => {
                 let found: Vec<String> = expansion
                     .key
                     .names()

@@ -76,11 +76,12 @@ pub struct Join {
 
 /// Reads values that options come from.
 pub trait Choosing {
-    /// The values of a query's columns, in order, without NULLs and repeats.
+    /// The values of a query's columns, in order, without NULLs and repeats;
+    /// `None` while calls in it are not answered and nothing may be asked.
     ///
     /// # Errors
     /// [`QueryError`] when the query fails.
-    fn values(&mut self, sql: &str, most: usize) -> Result<Vec<Value>, QueryError>;
+    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
 }
 
 impl Calls {
@@ -162,7 +163,17 @@ impl Calls {
         Ok(calls)
     }
 
-    fn live(&mut self, n: usize, call: &Call, text: String, why: String) {
+    fn live(&mut self, n: usize, call: &Call, text: String, mut why: String) {
+        let column = match &self.asks[n] {
+            Asks::Cell { target, column, .. } => {
+                self.expansions[*target].expansion.columns.get(*column)
+            }
+            Asks::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
+            Asks::Pair { .. } => None,
+        };
+        if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
+            why.push_str("; its options are known once the calls that give them are answered");
+        }
         let (expansion, column) = match &self.asks[n] {
             Asks::Cell { target, .. } | Asks::Rows { target, .. } => {
                 (self.expansions[*target].expansion.name.clone(), call.question.clone())
@@ -384,14 +395,14 @@ fn options(
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
             let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
-            choosing.values(&with(&text), usize::MAX).map(Some)
+            choosing.values(&with(&text), usize::MAX)
         }
         (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
-            choosing.values(&text, usize::MAX).map(Some)
+            choosing.values(&text, usize::MAX)
         }
         (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-            choosing.values(&with(&column(table, of)), usize::MAX).map(Some)
+            choosing.values(&with(&column(table, of)), usize::MAX)
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
             format!("the options `{column}` are no column that can be told"),
@@ -407,7 +418,7 @@ fn options(
             let Some(origin) = origin else { return Ok(None) };
             let text = column(&origin.table, &origin.column);
             let values = choosing.values(&text, INFERRED + 1)?;
-            Ok(Some(values).filter(|v| v.len() <= INFERRED && !v.is_empty()))
+            Ok(values.filter(|v| v.len() <= INFERRED && !v.is_empty()))
         }
         (None, _) => Ok(None),
     }

@@ -42,11 +42,11 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
     let usage = engine.estimate();
     let mut meta = engine.meta(usage, began);
-    meta.values_asked = demanded;
+    meta.values_asked += demanded;
     Ok(meta)
 }
 
-impl Engine<'_> {
+impl Engine<'_, '_> {
     /// What asking for the demands of the first pass would use.
     fn estimate(&self) -> Usage {
         let live = lock(&self.live);

@@ -32,7 +32,7 @@ pub fn ask(
     number: usize,
     join: &Join,
     live: &Shared,
-    asker: &mut Asker<'_>,
+    asker: &Asker<'_>,
     request: &Request<'_>,
     model: &str,
 ) -> Result<u64, QueryError> {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
 use crate::endpoint::{Endpoint, Fault, Times};
@@ -259,4 +260,41 @@ fn explain_asks_nothing_and_names_the_price() {
     assert_eq!(meta["values_asked"], 20, "{meta}");
     assert_eq!(meta["requests"], 5);
     assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
+}
+
+/// Options that the model gives, too.
+const NESTED: &str = "SELECT {{LLMMap('Which kind is it?', hero.name, \
+    options=(SELECT {{LLMMap('What is its kind?', nick.hero)}} FROM nick))}} FROM hero WHERE id < 9";
+
+fn kinds(column: &AskedColumn, row: &AskedRow) -> Json {
+    let n = row.key[0].as_str().unwrap_or_default().len() % 2;
+    if column.about.starts_with("What") || n == 0 { "odd".into() } else { "even".into() }
+}
+
+#[test]
+fn explain_asked_what_options_come_from() {
+    let endpoint = Endpoint::answering(kinds);
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    let explain = ["explain", "--spec", "specs/x.toml", "--json", NESTED];
+    let ended = project.hqdl(&explain).exits(0);
+    assert_eq!(endpoint.count(), 0, "{}", ended.stdout);
+    // Eight heroes, and two of the names that options come from.
+    assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
+    assert!(ended.stdout.contains("once the calls that give them are answered"), "{}", ended.stdout);
+    // Once these are known, so are the options.
+    query(&project, NESTED, &[]).exits(0);
+    let before = endpoint.count();
+    let ended = project.hqdl(&explain).exits(0);
+    assert_eq!((ended.lines[0]["values_asked"].clone(), endpoint.count()), (0.into(), before));
+}
+
+#[test]
+fn a_query_within_a_query_was_a_run_of_its_own() {
+    let endpoint = Endpoint::answering(kinds);
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    let ended = query(&project, NESTED, &[]).exits(0);
+    assert_eq!(meta(&ended, "values_asked"), 10, "{}", ended.stdout);
+    assert_eq!(meta(&ended, "requests"), endpoint.count());
+    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert_eq!(stats.lines[0]["runs"], 1, "{}", stats.stdout);
 }
