@@ -364,7 +364,10 @@ impl Calls {
             if made.expansion.name == "question" {
                 made.expansion.rows_per_request = 1;
             }
-            let wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            let mut wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            if let Some(again) = request.again {
+                again.tell(&mut wanted, made.expansion.columns.len());
+            }
             targets.push(Target::new(
                 Arc::new(made.expansion.clone()),
                 Arc::new(wanted),

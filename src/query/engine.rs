@@ -138,6 +138,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             _ => Some(Overrides::read(request.spec)?),
         };
         let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
+        let views = views.filter(|_| request.again.is_none());
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let index = request.facts.index().clone();
         let contexts = Contexts::new(request);

@@ -49,7 +49,7 @@ pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Wanted};
 use crate::generate::Listener;
 use crate::model::Model;
 use crate::spec::Spec;
@@ -72,6 +72,8 @@ pub struct Request<'a> {
     pub params: Vec<(Param, Value)>,
     /// Whether a context that is too long is cut, instead of an error.
     pub truncate: bool,
+    /// What of that is asked again.
+    pub again: Option<Again>,
     /// Rows that share a request, where the user said so.
     pub rows_per_request: Option<u32>,
     /// How long `SQLite` may take over one pass; waiting for the model does not
@@ -85,6 +87,28 @@ pub struct Request<'a> {
     pub interrupt: watch::Receiver<bool>,
 }
 
+/// What is asked again although it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Again {
+    /// Facts of completions up to this one no longer count …
+    pub up_to: i64,
+    /// … or those alone of them that have no value.
+    pub failed: bool,
+}
+
+impl Again {
+    /// Lets what is to be asked again count as missing.
+    fn tell(self, wanted: &mut Wanted, columns: usize) {
+        for column in 0..columns {
+            if self.failed {
+                wanted.retry(column, self.up_to);
+            } else {
+                wanted.refresh(column, self.up_to);
+            }
+        }
+    }
+}
+
 impl<'a> Request<'a> {
     /// The same request, to be changed.
     fn again(&self) -> Request<'a> {
@@ -96,6 +120,7 @@ impl<'a> Request<'a> {
             sql: self.sql,
             params: self.params.clone(),
             truncate: self.truncate,
+            again: self.again,
             rows_per_request: self.rows_per_request,
             timeout: self.timeout,
             command: self.command,

@@ -298,3 +298,37 @@ fn a_query_within_a_query_was_a_run_of_its_own() {
     let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
     assert_eq!(stats.lines[0]["runs"], 1, "{}", stats.stdout);
 }
+
+#[test]
+fn what_was_asked_in_vain_is_asked_again_when_told_so() {
+    let (endpoint, project) = project();
+    let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
+    endpoint.fault(Fault::RefusalInWords, Times::First(3));
+    let first = query(&project, sql, &["--rows-per-request", "1"]).exits(1);
+    let missing = meta(&first, "values_missing").as_u64().unwrap();
+    assert!(missing > 0, "{}", first.stdout);
+    assert!(first.stderr.contains("--retry-failed"), "{}", first.stderr);
+    let asked = endpoint.count();
+    query(&project, sql, &[]).exits(1);
+    assert_eq!(endpoint.count(), asked, "a refusal is an answer until one asks again");
+    let again = query(&project, sql, &["--retry-failed"]).exits(0);
+    assert_eq!(rows(&again), json!([[20]]));
+    assert_eq!(meta(&again, "values_asked").as_u64().unwrap(), missing);
+    let asked = endpoint.count();
+    query(&project, sql, &["--retry-failed"]).exits(0);
+    assert_eq!(endpoint.count(), asked);
+    let all = query(&project, sql, &["--refresh"]).exits(0);
+    assert_eq!(meta(&all, "values_asked"), 40);
+    assert_eq!(rows(&all), json!([[20]]));
+}
+
+#[test]
+fn a_refresh_passes_by_published_tables() {
+    let (endpoint, project) = project();
+    project.materialize(&[]).exits(0);
+    let before = endpoint.cells_since(0).len();
+    let ended = query(&project, COUNT, &["--refresh"]).exits(0);
+    assert_eq!(rows(&ended), json!([[10]]));
+    assert_eq!(meta(&ended, "values_asked"), 20);
+    assert_eq!(endpoint.cells_since(0).len() - before, 20);
+}
