@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::binder::Binder;
 use super::binding::{bound, learned, mentions};
 use super::live::{Asks, Form};
-use super::reading::{column, filled, is_list, kind, regex, together};
+use super::reading::{column, filled, is_list, kind, quantity, regex, said_quantity, together};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
 use super::views::Stored;
@@ -199,7 +199,7 @@ impl Calls {
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
             .collect();
-        let question = filled(&call.question, &names);
+        let question = filled(&call.question, &names) + &said_quantity(call);
         let mut column = column(&question, kind, values, is_list(call), &names);
         // What the answer is compared with shows what it should look like.
         column.example = usage.compared.iter().find_map(|c| match c {
@@ -216,7 +216,11 @@ impl Calls {
         self.births.push(Birth { target, column: at, origin });
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
         let regex = regex(call)?;
-        self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };
+        self.asks[n] = Asks::Cell {
+            target,
+            column: at,
+            form: Form { whole, regex, quantity: quantity(call) },
+        };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
         Ok(())
@@ -237,7 +241,7 @@ impl Calls {
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
-        let question = filled(&call.question, &contexts);
+        let question = filled(&call.question, &contexts) + &said_quantity(call);
         let key = vec!["rows".to_owned()];
         let column = column(&question, kind, values, is_list(call), &key);
         // A question about rows is alone in its expansion: rows differ.
@@ -258,7 +262,7 @@ impl Calls {
             }
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)? };
+        let form = Form { whole, regex: regex(call)?, quantity: quantity(call) };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage

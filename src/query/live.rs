@@ -10,6 +10,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 use super::context::{Contexts, TooLong};
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, spell};
+use crate::blendsql::Quantifier;
 use crate::blendsql::rewrite::{Rewritten, Seen};
 use crate::facts::Index;
 use crate::overrides::Overrides;
@@ -49,6 +50,8 @@ pub struct Form {
     pub whole: bool,
     /// What it must match to be a value.
     pub regex: Option<Arc<regex::Regex>>,
+    /// How many values it must hold, when it is a list.
+    pub quantity: Option<Quantifier>,
 }
 
 impl Form {
@@ -58,10 +61,9 @@ impl Form {
                 Sql::Integer(*r as i64)
             }
             Sql::Null => Sql::Null,
-            other => match &self.regex {
-                Some(regex) if !regex.is_match(&text(other)) => Sql::Null,
-                _ => other.clone(),
-            },
+            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&text(other))) => Sql::Null,
+            Sql::Text(list) if self.quantity.is_some_and(|q| !q.holds(list)) => Sql::Null,
+            other => other.clone(),
         }
     }
 }

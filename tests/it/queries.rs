@@ -280,7 +280,11 @@ fn explain_asked_what_options_come_from() {
     assert_eq!(endpoint.count(), 0, "{}", ended.stdout);
     // Eight heroes, and two of the names that options come from.
     assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
-    assert!(ended.stdout.contains("once the calls that give them are answered"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("once the calls that give them are answered"),
+        "{}",
+        ended.stdout
+    );
     // Once these are known, so are the options.
     query(&project, NESTED, &[]).exits(0);
     let before = endpoint.count();
