@@ -7,18 +7,19 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rusqlite::types::{Value as Sql, ValueRef};
+use rusqlite::types::ValueRef;
 
 use super::ask::Asking;
 use super::binder::Binder;
-use super::calls::{Calls, Choosing};
+use super::calls::Calls;
 use super::context::Contexts;
-use super::explain::explain;
 use super::functions::register;
 use super::guard::Guard;
+use super::kept::Kept;
 use super::live::{Live, PassEnd, Shared, lock};
+use super::nested::Nested;
 use super::schema::KnownSchema;
-use super::smoothie::{Meta, Pass, Route, Sink, owned};
+use super::smoothie::{Meta, Pass, Route, Sink};
 use super::targets::Demand;
 use super::views::views;
 use super::{QueryError, Request, join, params, statement};
@@ -29,11 +30,6 @@ use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
 use crate::usage::Usage;
-use crate::value::Value;
-
-/// Values that are kept of a pass that may be the last one; a greater result is
-/// run once more, into its sink.
-const KEPT: usize = 1_000_000;
 
 impl From<SqlError> for QueryError {
     fn from(error: SqlError) -> Self {
@@ -59,7 +55,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 }
 
 /// Runs a query in the run of another; what the run used is not told.
-fn within(
+pub(super) fn within(
     request: &Request<'_>,
     asking: Option<&Asking<'_>>,
     sink: &mut dyn Sink,
@@ -431,79 +427,6 @@ fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
         .collect();
     outer.sort_by_key(|c| c.span.start);
     outer
-}
-
-/// Values of a query beside the one that runs, which may have calls itself.
-struct Nested<'n, 'a> {
-    request: &'n Request<'n>,
-    guard: &'n Guard,
-    asking: Option<&'n Asking<'a>>,
-    inner: Vec<Meta>,
-}
-
-impl Choosing for Nested<'_, '_> {
-    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError> {
-        let mut kept = Kept::default();
-        if blendsql::scan(sql)?.is_empty() {
-            let mut statement =
-                self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, sql))?;
-            params::bind(&mut statement, &self.request.params)?;
-            self.guard.stream(&mut statement, sql, &mut kept)?;
-        } else {
-            let request = Request { sql, ..self.request.again() };
-            match within(&request, self.asking, &mut kept, Instant::now()) {
-                Ok(meta) => self.inner.push(meta),
-                Err(QueryError::NoModel) if self.asking.is_none() => {
-                    self.inner.push(explain(&request)?);
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let mut values: Vec<Value> = Vec::new();
-        for cell in kept.rows.iter().flatten() {
-            let Ok(value) = Value::read(ValueRef::from(cell)) else { continue };
-            if value != Value::Null && !values.contains(&value) {
-                values.push(value);
-                if values.len() >= most {
-                    break;
-                }
-            }
-        }
-        Ok(Some(values))
-    }
-}
-
-/// Rows kept in memory, as long as they are few.
-#[derive(Default)]
-pub(super) struct Kept {
-    columns: Vec<String>,
-    rows: Vec<Vec<Sql>>,
-    values: usize,
-    over: bool,
-}
-
-impl Sink for Kept {
-    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
-        names.clone_into(&mut self.columns);
-        Ok(())
-    }
-
-    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
-        self.values += row.len();
-        if self.values > KEPT {
-            self.over = true;
-            self.rows.clear();
-        }
-        if !self.over {
-            self.rows.push(row.iter().map(|v| owned(*v)).collect());
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Gives result columns the names that the query gave them.

@@ -3,7 +3,8 @@
 
 use std::time::Instant;
 
-use super::engine::{Engine, Kept};
+use super::engine::Engine;
+use super::kept::Kept;
 use super::live::lock;
 use super::smoothie::{Meta, Pass};
 use super::{QueryError, Request};

@@ -27,8 +27,10 @@ mod functions;
 mod gates;
 pub mod guard;
 mod join;
+mod kept;
 mod live;
 pub mod math;
+mod nested;
 pub mod params;
 pub mod plain;
 mod reading;
@@ -54,6 +56,9 @@ use crate::generate::Listener;
 use crate::model::Model;
 use crate::spec::Spec;
 use crate::value::Value;
+
+/// Bytes of stack for a query; what is not used costs nothing.
+const STACK: usize = 64 << 20;
 
 /// A query, with everything it needs.
 pub struct Request<'a> {
@@ -147,7 +152,7 @@ impl<'a> Request<'a> {
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    engine::run(request, sink)
+    deep(|| engine::run(request, sink))?
 }
 
 /// Tells how a query would be run, and what it would ask; asks nothing.
@@ -155,5 +160,15 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    explain::explain(request)
+    deep(|| explain::explain(request))?
+}
+
+/// Does some work where there is room for expressions as deep as `SQLite` takes
+/// them, whatever thread the caller has.
+fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, QueryError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let ended = thread.spawn_scoped(scope, work).map_err(QueryError::Runtime)?.join();
+        ended.map_err(|panic| std::panic::resume_unwind(panic))
+    })
 }

@@ -117,7 +117,8 @@ impl Meta {
 
 /// Where rows go as they come: the columns once, then every row, then the end.
 /// What it cannot write, it says as the system's error, and the query ends.
-pub trait Sink {
+/// A query writes to it from a thread of its own.
+pub trait Sink: Send {
     /// The names of the columns; told before the first row, rows or not.
     fn columns(&mut self, names: &[String]) -> std::io::Result<()>;
     /// A row, a value a column.

@@ -336,3 +336,27 @@ fn a_refresh_passes_by_published_tables() {
     assert_eq!(meta(&ended, "values_asked"), 20);
     assert_eq!(endpoint.cells_since(0).len() - before, 20);
 }
+
+#[test]
+fn a_long_chain_of_conditions_overflowed_the_stack() {
+    let (_endpoint, project) = project();
+    let call = "{{LLMMap('Is the publisher Marvel?', h.name)}}";
+    let chain = |n: usize| {
+        let ids: Vec<String> = (1..=n).map(|id| format!("h.id = {id}")).collect();
+        format!("SELECT count(*) FROM hero h WHERE {call} AND ({})", ids.join(" OR "))
+    };
+    project.materialize(&[]).exits(0);
+    assert_eq!(rows(&query(&project, &chain(900), &[]).exits(0)), json!([[20]]));
+    for deep in [
+        chain(3000),
+        format!("SELECT {}{call}{} FROM hero h", "(".repeat(3000), ")".repeat(3000)),
+        format!(
+            "SELECT {call} FROM {}hero h{}",
+            "(SELECT name FROM ".repeat(3000),
+            ")".repeat(3000)
+        ),
+    ] {
+        let ended = query(&project, &deep, &[]).exits(2);
+        assert!(ended.stderr.contains("more than 1000 deep"), "{}", ended.stderr);
+    }
+}
