@@ -10,8 +10,14 @@ pub struct Series {
     pub name: String,
     /// Its points, in the order of the line.
     pub points: Vec<(f64, f64)>,
-    /// Whether the points are joined.
+    /// What is written beside each point; nothing when empty.
+    pub labels: Vec<String>,
+    /// How the points are joined.
     pub line: Line,
+    /// Which colour and mark they have; series that belong together share them.
+    pub style: usize,
+    /// Whether the marks are hollow.
+    pub hollow: bool,
 }
 
 /// How the points of a series are joined.
@@ -21,8 +27,10 @@ pub enum Line {
     None,
     /// By a line.
     Solid,
-    /// By dashes: figures of others.
+    /// By dashes.
     Dashed,
+    /// By dots.
+    Dotted,
     /// By steps, without marks.
     Steps,
 }
@@ -125,11 +133,14 @@ impl Chart {
 
 /// A series, and its row in the legend.
 fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
-    let colour = COLOURS[n % COLOURS.len()];
+    let colour = COLOURS[series.style % COLOURS.len()];
     let dash = match series.line {
         Line::Dashed => " stroke-dasharray=\"6 4\"",
+        Line::Dotted => " stroke-dasharray=\"2 3\"",
         // Steps have no marks to be told apart by.
-        Line::Steps if n % 2 == 1 => " stroke-dasharray=\"2 3\"",
+        Line::Steps => {
+            ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""][series.style % 3]
+        }
         _ => "",
     };
     let at: Vec<(f64, f64)> = series.points.iter().map(|p| (scale.x(p.0), scale.y(p.1))).collect();
@@ -145,16 +156,26 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     if series.line != Line::None && !path.is_empty() {
         let _ = writeln!(svg, "<path d=\"{path}\" {stroke}/>");
     }
-    let hollow = series.line == Line::Dashed;
+    // Colours come again after a while; then the marks are others.
+    let marked = (series.style + series.style / COLOURS.len(), series.hollow);
     if series.line != Line::Steps {
-        at.iter().for_each(|(x, y)| mark(n, *x, *y, colour, hollow, svg));
+        at.iter().for_each(|(x, y)| mark(marked, *x, *y, colour, svg));
+    }
+    for ((x, y), label) in at.iter().zip(&series.labels) {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"10\">{}</text>",
+            x + 7.0,
+            y - 5.0,
+            escaped(label)
+        );
     }
     let y = PLOT.1 + 8.0 + n as f64 * LEGEND_ROW;
     if series.line != Line::None {
         let _ = writeln!(svg, "<path d=\"M{LEGEND} {y}h24\" {stroke}/>");
     }
     if series.line != Line::Steps {
-        mark(n, LEGEND + 12.0, y, colour, hollow, svg);
+        mark(marked, LEGEND + 12.0, y, colour, svg);
     }
     let _ = writeln!(
         svg,
@@ -166,7 +187,7 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
 }
 
 /// The mark of a series' points.
-fn mark(n: usize, x: f64, y: f64, colour: &str, hollow: bool, svg: &mut String) {
+fn mark((n, hollow): (usize, bool), x: f64, y: f64, colour: &str, svg: &mut String) {
     let fill = if hollow { "#ffffff" } else { colour };
     let style = format!("fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"");
     let _ = match n % 4 {
@@ -178,7 +199,11 @@ fn mark(n: usize, x: f64, y: f64, colour: &str, hollow: bool, svg: &mut String) 
             y - 4.0
         ),
         2 => writeln!(svg, "<path d=\"M{x:.1} {:.1}l5 9h-10z\" {style}/>", y - 5.5),
-        _ => writeln!(svg, "<path d=\"M{x:.1} {:.1}l5.5 5.5l-5.5 5.5l-5.5 -5.5z\" {style}/>", y - 5.5),
+        _ => writeln!(
+            svg,
+            "<path d=\"M{x:.1} {:.1}l5.5 5.5l-5.5 5.5l-5.5 -5.5z\" {style}/>",
+            y - 5.5
+        ),
     };
 }
 

@@ -55,16 +55,16 @@ pub type Rows = Vec<Vec<Json>>;
 /// A value of a result, as a record keeps it.
 #[must_use]
 pub fn to_json(value: ValueRef<'_>) -> Json {
-    let blob = |bytes: &[u8]| {
-        json!({ "blob": bytes.iter().map(|b| format!("{b:02x}")).collect::<String>() })
-    };
+    let blob = |bytes: &[u8]| json!({ "blob": bytes.iter().map(|b| format!("{b:02x}")).collect::<String>() });
     match value {
         ValueRef::Null => Json::Null,
         ValueRef::Integer(i) => i.into(),
         ValueRef::Real(r) => {
             serde_json::Number::from_f64(r).map_or_else(|| r.to_string().into(), Json::Number)
         }
-        ValueRef::Text(bytes) => std::str::from_utf8(bytes).map_or_else(|_| blob(bytes), Json::from),
+        ValueRef::Text(bytes) => {
+            std::str::from_utf8(bytes).map_or_else(|_| blob(bytes), Json::from)
+        }
         ValueRef::Blob(bytes) => blob(bytes),
     }
 }

@@ -164,7 +164,9 @@ fn row(row: &[Json]) -> String {
         }
         Json::String(text) => text.clone(),
         Json::Number(n) => match n.as_f64() {
-            Some(r) if !n.is_i64() => format!("{:.4}", r).trim_end_matches('0').to_owned(),
+            Some(r) if !n.is_i64() => {
+                format!("{r:.4}").trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
             _ => n.to_string(),
         },
         other => other.to_string(),

@@ -15,6 +15,7 @@
 
 pub mod benchmark;
 pub mod chart;
+pub mod charts;
 pub mod compare;
 pub mod factuality;
 pub mod grade;

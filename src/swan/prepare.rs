@@ -195,17 +195,15 @@ fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>
         let source = Connection::open_with_flags(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         connection.execute_batch("BEGIN")?;
         for (table, without_rowid) in tables(&source)? {
-            let hidden =
-                benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(&table));
+            let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(&table));
             if hidden.is_some_and(|h| h.columns.is_empty()) {
                 left_out.push(table);
                 continue;
             }
             let all = columns(&source, &table)?;
             let shown = |c: &&Column| !hidden.is_some_and(|h| hides(h, &c.name));
-            left_out.extend(
-                all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)),
-            );
+            left_out
+                .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
             let kept: Vec<&Column> = all.iter().filter(shown).collect();
             let foreign = foreign_keys(&source, &table, &kept, benchmark)?;
             connection.execute_batch(&definition(&table, &kept, &foreign, without_rowid))?;
@@ -272,7 +270,8 @@ fn foreign_keys(
     kept: &[&Column],
     benchmark: &Benchmark,
 ) -> rusqlite::Result<Vec<String>> {
-    let sql = "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
+    let sql =
+        "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
     let mut statement = source.prepare(sql)?;
     let parts: Vec<(i64, String, String, Option<String>)> = statement
         .query_map([table], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?
@@ -320,11 +319,7 @@ fn definition(table: &str, kept: &[&Column], foreign: &[String], without_rowid: 
 }
 
 /// The indexes of a table over columns that are kept.
-fn indexes(
-    source: &Connection,
-    table: &str,
-    kept: &[&Column],
-) -> rusqlite::Result<Vec<String>> {
+fn indexes(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT s.name, s.sql FROM sqlite_schema AS s
                WHERE s.type = 'index' AND s.tbl_name = ?1 AND s.sql IS NOT NULL";
     let mut statement = source.prepare(sql)?;
@@ -408,6 +403,5 @@ fn examples(connection: &Connection, truth: &Truth) -> rusqlite::Result<Vec<Map<
 }
 
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
-    Connection::open_with_flags(path, flags)
-        .map_err(|e| StoreError::from_sqlite(path, &e).into())
+    Connection::open_with_flags(path, flags).map_err(|e| StoreError::from_sqlite(path, &e).into())
 }

@@ -105,13 +105,12 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
             })?,
         };
         let field = |at: usize| row.get(at).map(str::trim).filter(|t| !t.is_empty());
-        let gold = field(columns.gold).ok_or_else(|| {
-            SwanError::input(format!("{name}, line {line}: no gold SQL"), FORMS)
-        })?;
-        let qid = columns.qid.and_then(field).map_or_else(
-            || format!("{database}-{:02}", questions.len()),
-            str::to_owned,
-        );
+        let gold = field(columns.gold)
+            .ok_or_else(|| SwanError::input(format!("{name}, line {line}: no gold SQL"), FORMS))?;
+        let qid = columns
+            .qid
+            .and_then(field)
+            .map_or_else(|| format!("{database}-{:02}", questions.len()), str::to_owned);
         if !seen.insert(qid.clone()) {
             return Err(SwanError::input(
                 format!("{name}, line {line}: a second question is called {qid}"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::chart::{Axis, Chart, Line, Series};
+use super::charts;
 use super::published::{self, Published};
 use super::score::RunCost;
 use super::{Mode, Scored, SwanError};
@@ -41,9 +41,9 @@ pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
     let files = [
         ("report.md", markdown(scored)),
         ("report.json", json),
-        ("shots.svg", by_shots(scored).svg()),
-        ("cost.svg", by_cost(scored).svg()),
-        ("requests.svg", by_question(scored).svg()),
+        ("shots.svg", charts::by_shots(scored).svg()),
+        ("cost.svg", charts::by_cost(scored).svg()),
+        ("requests.svg", charts::by_question(scored).svg()),
     ];
     let mut written = Vec::new();
     for (name, text) in files {
@@ -63,7 +63,7 @@ impl Scored {
     }
 
     /// Its folder's name.
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
     }
 
@@ -123,8 +123,18 @@ fn usd(run: &Scored, cost: f64) -> String {
 /// The scores of each run.
 fn runs(scored: &[Scored], text: &mut String) {
     let numbers = [
-        "shots", "EX", "EX %", "strict", "graded", "median error", "cells true", "SWAN's count",
-        "requests", "tokens in", "tokens out", "price",
+        "shots",
+        "EX",
+        "EX %",
+        "strict",
+        "graded",
+        "median error",
+        "cells true",
+        "SWAN's count",
+        "requests",
+        "tokens in",
+        "tokens out",
+        "price",
     ];
     head(&["run", "database", "mode", "model"], &numbers, text);
     for run in scored {
@@ -176,21 +186,21 @@ fn beside_the_papers(scored: &[Scored], text: &mut String) {
         }
         let _ = write!(text, "\n## Beside the published figures: {database}, EX in percent\n\n");
         let mut shots: BTreeSet<usize> = figures.iter().flat_map(|f| f.ex).map(|e| e.0).collect();
-        let here: Vec<&Scored> = scored.iter().filter(|s| s.header.database == database).collect();
-        shots.extend(here.iter().map(|s| s.header.shots));
+        let here = || scored.iter().filter(|s| s.header.database == database);
+        shots.extend(here().map(|s| s.header.shots));
         let names: Vec<String> = shots.iter().map(|s| format!("{s} shots")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         head(&["system"], &names, text);
-        for (system, points) in lines(&here, |run| run.ex.percent()) {
+        for (name, runs) in lines(here()) {
             let ex = |shots: &usize| {
-                let found: Vec<String> = points
+                let found: Vec<String> = runs
                     .iter()
-                    .filter(|p| p.0 == *shots as f64)
-                    .map(|p| format!("{:.1}", p.1))
+                    .filter(|run| run.header.shots == *shots)
+                    .map(|run| format!("{:.1}", run.ex.percent()))
                     .collect();
                 if found.is_empty() { dash() } else { found.join(", ") }
             };
-            let ours = format!("hqdl, {system}");
+            let ours = format!("hqdl, {name}");
             row(std::iter::once(ours).chain(shots.iter().map(ex)), text);
         }
         for figure in figures {
@@ -203,18 +213,19 @@ fn beside_the_papers(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// Runs of one model and mode, as lines over the number of shots.
-fn lines(scored: &[&Scored], y: impl Fn(&Scored) -> f64) -> Vec<(String, Vec<(f64, f64)>)> {
-    let mut all: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+/// Runs of one model in one mode, by the number of shots.
+pub(super) fn lines<'s>(
+    scored: impl IntoIterator<Item = &'s Scored>,
+) -> Vec<(String, Vec<&'s Scored>)> {
+    let mut all: Vec<(String, Vec<&Scored>)> = Vec::new();
     for run in scored {
-        let name = format!("{}, {}", run.header.mode.name(), run.model());
-        let point = (run.header.shots as f64, y(run));
+        let name = format!("{} (mode {})", run.model(), run.header.mode.name());
         match all.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, points)) => points.push(point),
-            None => all.push((name, vec![point])),
+            Some((_, runs)) => runs.push(run),
+            None => all.push((name, vec![run])),
         }
     }
-    all.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    all.iter_mut().for_each(|(_, runs)| runs.sort_by_key(|run| run.header.shots));
     all
 }
 
@@ -267,8 +278,14 @@ fn facts(scored: &[Scored], text: &mut String) {
 fn costs(scored: &[Scored], text: &mut String) {
     text.push_str("\n## Cost of all questions together\n\n");
     let numbers = [
-        "requests", "for the tables", "for the questions", "values asked", "tokens in",
-        "tokens out", "price", "seconds",
+        "requests",
+        "for the tables",
+        "for the questions",
+        "values asked",
+        "tokens in",
+        "tokens out",
+        "price",
+        "seconds",
     ];
     head(&["run", "time"], &numbers, text);
     for run in scored {
@@ -382,11 +399,15 @@ fn reading(scored: &[Scored]) -> String {
              - superhero-10 depends on the order of rows: two heroes share the greatest height.\n\
              - Completions recorded in 2024 score otherwise here than then. HQDL's released code \
              kept the blank after a comma, so that powers matched nothing; took apostrophes in \
-             names for quotes; took fields by position, wherever they came to stand; and \
-             overwrote the key that the model echoed without a look. Here answers are bound to \
-             columns by name and place together, values to the list they are chosen from, and what \
-             is on no list is not shown: questions about powers gain, and a colour that only \
-             happened to match can be lost.\n",
+             names for quotes, which moved the fields behind them by one; counted whatever stood \
+             between commas as a power, on the list or not, once or twice; and wrote the key of \
+             the request over what the model echoed. Here a row shifted by a quote or a list is \
+             put right, a value is one of its list or none, and no power counts twice. By SWAN's \
+             rule five questions come out differently: superhero-19 (the most powers) is gained \
+             for GPT-3.5 Turbo with three and five shots, and superhero-15 for GPT-4 Turbo with \
+             none, where two publishers had moved; superhero-02 is lost for GPT-3.5 Turbo with one \
+             shot and superhero-22 for GPT-4 Turbo with none, where two mistakes had made up for \
+             each other.\n",
         );
     }
     if scored.iter().any(|s| s.header.mode == Mode::Blendsql) {
@@ -396,97 +417,4 @@ fn reading(scored: &[Scored]) -> String {
         );
     }
     text
-}
-
-/// Shots × score.
-fn by_shots(scored: &[Scored]) -> Chart {
-    let here: Vec<&Scored> = scored.iter().collect();
-    let series = |(name, points)| Series { name, points, line: Line::Solid };
-    let mut all: Vec<Series> = lines(&here, |run| run.ex.percent())
-        .into_iter()
-        .map(|(name, points)| series((format!("{name}: EX"), points)))
-        .collect();
-    all.extend(
-        lines(&here, |run| run.graded)
-            .into_iter()
-            .map(|(name, points)| series((format!("{name}: graded"), points))),
-    );
-    let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
-    // Of several databases there would be too many lines to read.
-    if let [database] = databases.into_iter().collect::<Vec<_>>()[..] {
-        all.extend(published::figures(database).iter().map(|figure| Series {
-            name: format!("{}: EX", figure.system),
-            points: figure.ex.iter().map(|(shots, ex)| (*shots as f64, *ex)).collect(),
-            line: Line::Dashed,
-        }));
-    }
-    let shots: BTreeSet<usize> =
-        [0, 1, 3, 5].into_iter().chain(scored.iter().map(|s| s.header.shots)).collect();
-    Chart {
-        title: "Score by number of shots".to_owned(),
-        x: Axis {
-            label: "shots".to_owned(),
-            ticks: Some(shots.into_iter().map(|s| s as f64).collect()),
-            least: 0.0,
-        },
-        y: Axis { label: "percent".to_owned(), ticks: None, least: 0.0 },
-        series: all,
-    }
-}
-
-/// Cost × score; tokens where there is no price.
-fn by_cost(scored: &[Scored]) -> Chart {
-    let priced = scored.iter().all(|s| s.header.priced);
-    let cost = |run: &Scored| {
-        let total = run.first().total;
-        if priced {
-            total.cost_usd
-        } else {
-            (total.input_tokens + total.output_tokens) as f64
-        }
-    };
-    let point = |run: &Scored, name: &str, y: f64| Series {
-        name: format!("{}: {name}", run.name()),
-        points: vec![(cost(run), y)],
-        line: Line::None,
-    };
-    let ex = scored.iter().map(|run| point(run, "EX", run.ex.percent()));
-    let graded = scored.iter().map(|run| point(run, "graded", run.graded));
-    Chart {
-        title: format!("Score by {}", if priced { "price" } else { "tokens" }),
-        x: Axis {
-            label: if priced { "USD, all questions" } else { "tokens, all questions" }.to_owned(),
-            ticks: None,
-            least: 0.0,
-        },
-        y: Axis { label: "percent".to_owned(), ticks: None, least: 0.0 },
-        series: ex.chain(graded).collect(),
-    }
-}
-
-/// Requests so far, question by question; 0 is materializing.
-fn by_question(scored: &[Scored]) -> Chart {
-    let mut series = Vec::new();
-    for run in scored {
-        for (n, cost) in run.runs.iter().enumerate() {
-            let mut so_far = cost.materialized.unwrap_or_default().requests;
-            let mut points = vec![(0.0, so_far as f64)];
-            for (at, (_, cost)) in cost.questions.iter().enumerate() {
-                so_far += cost.requests;
-                points.push(((at + 1) as f64, so_far as f64));
-            }
-            let name = format!("{}, run {}", run.name(), n + 1);
-            series.push(Series { name, points, line: Line::Steps });
-        }
-    }
-    Chart {
-        title: "Requests, question by question".to_owned(),
-        x: Axis {
-            label: "questions answered (0: the tables)".to_owned(),
-            ticks: None,
-            least: 1.0,
-        },
-        y: Axis { label: "requests so far".to_owned(), ticks: None, least: 1.0 },
-        series,
-    }
 }

@@ -148,9 +148,7 @@ pub fn run(
         tell(&Line::Answer(Box::new(answer)))?;
     }
     tell(&match &ended.stop {
-        None => {
-            Line::Finished { answered: ended.answered, failed: ended.failed, cost: ended.cost }
-        }
+        None => Line::Finished { answered: ended.answered, failed: ended.failed, cost: ended.cost },
         Some(stop) => Line::Stopped { message: stop.to_string(), cost: ended.cost },
     })?;
     Ok(ended)
@@ -205,11 +203,7 @@ impl Run<'_> {
     }
 
     /// PATH 2.
-    fn answer(
-        &self,
-        question: &Question,
-        spent: &Arc<Mutex<Usage>>,
-    ) -> (Smoothie, Option<Failed>) {
+    fn answer(&self, question: &Question, spent: &Arc<Mutex<Usage>>) -> (Smoothie, Option<Failed>) {
         let mut smoothie = Smoothie::default();
         let Some(sql) = question.query(self.mode) else {
             return (smoothie, Some(Failed::NoQuery(self.mode)));

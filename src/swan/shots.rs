@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use super::SwanError;
-use crate::spec::file::{Literal, ShotCell, ShotsField};
 use crate::spec::Draft;
+use crate::spec::file::{Literal, ShotCell, ShotsField};
 
 /// Example rows of each expansion: column to value, or to values.
 pub type Shots = BTreeMap<String, Vec<Map<String, Json>>>;

@@ -106,6 +106,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         } else if let Line::Answer(answer) = line {
             count += 1;
             let what = match (&answer.rows, &answer.error) {
+                (Some(rows), _) if rows.len() == 1 => "1 row".to_owned(),
                 (Some(rows), _) => format!("{} rows", rows.len()),
                 (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
             };
@@ -178,8 +179,11 @@ fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> Path
     let plain: String =
         model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let on_demand = if options.on_demand { "-on-demand" } else { "" };
-    Path::new("swan-runs")
-        .join(format!("{name}-{}{on_demand}-{}-{plain}", mode.name(), options.shots))
+    Path::new("swan-runs").join(format!(
+        "{name}-{}{on_demand}-{}-{plain}",
+        mode.name(),
+        options.shots
+    ))
 }
 
 /// The same file from every working directory.
@@ -195,8 +199,7 @@ fn say(line: &Line) {
 fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
     if !talk.json && !talk.quiet {
         let cost = &ended.cost;
-        let price =
-            if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
+        let price = if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
         anstream::eprintln!(
             "{} questions answered, {} failed; {} requests, {} tokens in, {} out{price}",
             ended.answered,
@@ -205,7 +208,10 @@ fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
             thousands(cost.input_tokens),
             thousands(cost.output_tokens)
         );
-        anstream::eprintln!("`hqdl swan score {} --gold DIR` compares them with the gold", out.display());
+        anstream::eprintln!(
+            "`hqdl swan score {} --gold DIR` compares them with the gold",
+            out.display()
+        );
     }
     let failure: Failure = match ended.stop {
         None if ended.failed > 0 || ended.missing > 0 => return ExitCode::from(INCOMPLETE),

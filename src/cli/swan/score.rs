@@ -38,8 +38,16 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 /// A line a run.
 fn summary(scored: &[Scored]) -> Table {
     let header = [
-        "run", "EX", "strict", "graded", "cells true", "SWAN's count", "requests", "tokens in",
-        "out", "price",
+        "run",
+        "EX",
+        "strict",
+        "graded",
+        "cells true",
+        "SWAN's count",
+        "requests",
+        "tokens in",
+        "out",
+        "price",
     ];
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
