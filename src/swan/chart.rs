@@ -59,10 +59,11 @@ pub struct Axis {
     pub least: f64,
 }
 
-const WIDTH: f64 = 860.0;
 const PLOT: (f64, f64, f64, f64) = (64.0, 44.0, 500.0, 300.0);
 const LEGEND: f64 = PLOT.0 + PLOT.2 + 20.0;
 const LEGEND_ROW: f64 = 20.0;
+/// How wide a letter of the legend may be.
+const LETTER: f64 = 7.0;
 /// Told apart by people who see colours differently, too.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#777777"];
@@ -73,8 +74,10 @@ impl Chart {
     pub fn svg(&self) -> String {
         let rows = self.series.len() as f64;
         let height = (PLOT.1 + PLOT.3 + 64.0).max(PLOT.1 + rows * LEGEND_ROW + 24.0);
+        let longest = self.series.iter().map(|s| s.name.chars().count()).max().unwrap_or(0);
+        let width = LEGEND + 32.0 + LETTER * longest as f64 + 16.0;
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" role=\"img\">\n\
              <title>{0}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
              <text x=\"{1}\" y=\"24\" font-size=\"15\" font-weight=\"bold\">{0}</text>\n",
