@@ -205,8 +205,9 @@ fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>
             left_out
                 .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
             let kept: Vec<&Column> = all.iter().filter(shown).collect();
-            let foreign = foreign_keys(&source, &table, &kept, benchmark)?;
-            connection.execute_batch(&definition(&table, &kept, &foreign, without_rowid))?;
+            let mut constraints = unique(&source, &table, &kept)?;
+            constraints.extend(foreign_keys(&source, &table, &kept, benchmark)?);
+            connection.execute_batch(&definition(&table, &kept, &constraints, without_rowid))?;
             let names = sql::names("", kept.iter().map(|c| &c.name));
             let name = sql::name(&table);
             let order = if without_rowid { "" } else { " ORDER BY rowid" };
@@ -294,8 +295,42 @@ fn foreign_keys(
     Ok(found)
 }
 
+/// The UNIQUE constraints whose columns are all still there.
+fn unique(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM pragma_index_list(?1) WHERE origin = 'u' ORDER BY seq DESC";
+    let mut statement = source.prepare(sql)?;
+    let names: Vec<String> =
+        statement.query_map([table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut found = Vec::new();
+    for name in names {
+        if let Some(columns) = index_columns(source, &name, kept)? {
+            found.push(format!("UNIQUE ({})", sql::names("", &columns)));
+        }
+    }
+    Ok(found)
+}
+
+/// The columns of an index, when they are all still there.
+fn index_columns(
+    source: &Connection,
+    index: &str,
+    kept: &[&Column],
+) -> rusqlite::Result<Option<Vec<String>>> {
+    let mut statement = source.prepare("SELECT name FROM pragma_index_info(?1) ORDER BY seqno")?;
+    // An expression has no name; what it reads is not known.
+    let names: Vec<Option<String>> =
+        statement.query_map([index], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let stands = |name: &String| kept.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+    Ok(names.into_iter().map(|name| name.filter(stands)).collect())
+}
+
 /// The table with the columns that are kept.
-fn definition(table: &str, kept: &[&Column], foreign: &[String], without_rowid: bool) -> String {
+fn definition(
+    table: &str,
+    kept: &[&Column],
+    constraints: &[String],
+    without_rowid: bool,
+) -> String {
     let column = |c: &&Column| {
         let mut text = format!("{} {}", sql::name(&c.name), c.kind);
         if c.not_null {
@@ -313,7 +348,7 @@ fn definition(table: &str, kept: &[&Column], foreign: &[String], without_rowid: 
         let names = sql::names("", primary.iter().map(|c| &c.name));
         parts.push(format!("PRIMARY KEY ({names})"));
     }
-    parts.extend(foreign.iter().cloned());
+    parts.extend(constraints.iter().cloned());
     let rowid = if without_rowid { " WITHOUT ROWID" } else { "" };
     format!("CREATE TABLE {} (\n  {}\n){rowid}", sql::name(table), parts.join(",\n  "))
 }
@@ -328,13 +363,7 @@ fn indexes(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Resu
         .collect::<rusqlite::Result<_>>()?;
     let mut found = Vec::new();
     for (name, definition) in all {
-        // An expression has no name; what it reads is not known.
-        let mut of = source.prepare("SELECT name FROM pragma_index_info(?1)")?;
-        let of: Vec<Option<String>> =
-            of.query_map([&name], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
-        let whole = of.iter().all(|column| {
-            column.as_ref().is_some_and(|c| kept.iter().any(|k| k.name.eq_ignore_ascii_case(c)))
-        });
+        let whole = index_columns(source, &name, kept)?.is_some();
         if whole && !definition.to_uppercase().contains("WHERE") {
             found.push(definition);
         }
@@ -402,6 +431,9 @@ fn examples(connection: &Connection, truth: &Truth) -> rusqlite::Result<Vec<Map<
     Ok(found)
 }
 
+/// Opens a database whose rows may point at rows that are not there, as BIRD's do.
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
-    Connection::open_with_flags(path, flags).map_err(|e| StoreError::from_sqlite(path, &e).into())
+    let opened = Connection::open_with_flags(path, flags);
+    let free = |c: Connection| c.pragma_update(None, "foreign_keys", false).map(|()| c);
+    opened.and_then(free).map_err(|e| StoreError::from_sqlite(path, &e).into())
 }

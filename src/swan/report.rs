@@ -357,7 +357,7 @@ fn differences(run: &Scored, text: &mut String) {
         text.push_str("Nothing: every answer has the gold's rows.\n");
         return;
     }
-    head(&["question", "EX", "what differed"], &["graded", "error"], text);
+    head(&["question", "EX", "what differed"], &["graded", "relative error"], text);
     for q in wrong {
         let grade = q.grade.clone().unwrap_or_default();
         let mut differs = q.difference().to_owned();

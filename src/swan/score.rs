@@ -146,11 +146,17 @@ pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Sco
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
-        notes.push(format!("the gold SQL of {failed} questions fails; they count for nothing"));
+        notes.push(format!(
+            "the gold SQL of {failed} of {} questions fails, so they count for nothing",
+            scored.len()
+        ));
     }
     let unanswered = questions.iter().filter(|q| !answers.contains_key(q.qid.as_str())).count();
     if unanswered > 0 {
-        notes.push(format!("{unanswered} questions were never run, and count as wrong"));
+        notes.push(format!(
+            "{unanswered} of {} questions were never run, so they count as wrong",
+            questions.len()
+        ));
     }
     let share = |right: fn(&Grade) -> bool| Share {
         right: grades.iter().filter(|g| right(g)).count() as f64,
