@@ -43,6 +43,7 @@ mod written;
 use std::ops::Range;
 
 pub use error::SqlError;
+pub use lexer::orders_outermost;
 pub use scan::scan;
 
 use crate::spec::Type;

@@ -19,6 +19,7 @@ mod query;
 mod rows;
 mod session;
 mod suggest;
+mod swan;
 mod table;
 mod why;
 
@@ -87,6 +88,10 @@ enum Command {
     Suggest(suggest::Options),
     /// List, count, move or rebuild the facts kept so far.
     Cache(cache::Options),
+    /// Evaluate on SWAN, the benchmark of hybrid queries: prepare its databases, run its
+    /// questions, score the answers.
+    #[command(subcommand)]
+    Swan(swan::Command),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -175,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
+        Command::Swan(command) => swan::run(&command, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -50,4 +50,5 @@ mod suggestions;
 mod swan2;
 mod swan;
 mod swan_queries;
+mod swan_runs;
 mod tidy;
