@@ -118,4 +118,5 @@ pub mod query;
 pub mod suggest;
 pub mod init;
 // ── doors ──
+pub mod failure;
 pub mod cli;
