@@ -25,7 +25,7 @@ pub const REFUSED: u8 = 4;
 pub const INTERRUPTED: u8 = 130;
 
 /// Why a command failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Failure {
     /// A message, and what to do.
     Message {
@@ -59,6 +59,26 @@ impl Failure {
         }
         let (message, hint, exit) = stopped(report.stopped.as_deref()?);
         Some(Self::Message { message, hint, exit })
+    }
+
+    /// What happened, in a line.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Message { message, .. } => message.clone(),
+            Self::Problems(problems) => match problems.problems.as_slice() {
+                [one] => format!("{}: {}", problems.path.display(), one.message),
+                _ => problems.to_string(),
+            },
+        }
+    }
+
+    /// What happened, where and what to do, without colours.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),
+            Self::Message { message, hint, .. } => format!("error: {message}\nhelp: {hint}"),
+            Self::Problems(problems) => problems.render(false),
+        }
     }
 
     /// The exit code.

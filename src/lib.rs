@@ -119,4 +119,5 @@ pub mod suggest;
 pub mod init;
 // ── doors ──
 pub mod failure;
+pub mod daemon;
 pub mod cli;

@@ -3,6 +3,7 @@
 
 mod cache;
 mod check;
+mod daemon;
 mod explain;
 mod failure;
 mod import;
@@ -18,6 +19,7 @@ mod progress;
 mod query;
 mod rows;
 mod session;
+mod status;
 mod suggest;
 mod table;
 mod why;
@@ -85,6 +87,10 @@ enum Command {
     Suggest(suggest::Options),
     /// List, count, move or rebuild the facts kept so far.
     Cache(cache::Options),
+    /// Watch specs and keep their tables filled; serve queries, facts and a page over HTTP.
+    Daemon(daemon::Options),
+    /// Print what the daemon of a cache says: specs, coverage, runs.
+    Status(status::Options),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -160,6 +166,8 @@ pub fn main() -> ExitCode {
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
+        Command::Daemon(options) => daemon::run(&options, cli.talk),
+        Command::Status(options) => status::run(&options, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
