@@ -14,6 +14,8 @@ use crate::materialize::Selection;
 pub(super) enum Event {
     /// Files changed; each change is told once it is quiet.
     Files(Vec<PathBuf>),
+    /// It is time to look at all files: the system does not tell of changes.
+    Look,
     /// The system cannot tell of changes, or not of all.
     Blind(String),
     /// A moment that was waited for has come.

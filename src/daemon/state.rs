@@ -64,7 +64,13 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     let listens = listener.local_addr().unwrap_or(settings.listen);
     signals::listen(events.clone())
         .map_err(|e| Failure::input(format!("cannot listen to signals: {e}"), ""))?;
-    let watch = Watch::new(settings.poll, events.clone());
+    let watch = match settings.poll {
+        None => Some(Watch::new(events.clone())),
+        Some(every) => {
+            tokio::spawn(poll(every, events.clone()));
+            None
+        }
+    };
     let frame = Status {
         url: format!("http://{listens}"),
         began: crate::store::now(),
@@ -94,8 +100,9 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         deadline: None,
     };
     match watch {
-        Ok(watch) => state.watch = Some(watch),
-        Err(why) => state.is_blind(why),
+        Some(Ok(watch)) => state.watch = Some(watch),
+        Some(Err(why)) => state.is_blind(why),
+        None => {}
     }
     let token = house.settings.token.is_some();
     let address = Address { url: url.clone(), pid: std::process::id(), token };
@@ -156,6 +163,7 @@ impl Loop {
     fn act(&mut self, event: Event) {
         match event {
             Event::Files(paths) => self.changed(&paths),
+            Event::Look => self.look(),
             Event::Blind(why) => self.is_blind(why),
             Event::Clock => self.clock(),
             Event::Start(wish) => self.wish(*wish),
@@ -226,15 +234,26 @@ impl Loop {
         if paths.iter().any(|p| p.starts_with(place) || place.starts_with(p)) {
             self.rescan(Cause::Spec);
         }
+        self.check_changed(|file| concerns(paths, file));
+        self.watch_all();
+    }
+
+    /// Looks at all files.
+    fn look(&mut self) {
+        self.rescan(Cause::Spec);
+        self.check_changed(|_| true);
+    }
+
+    /// Has the specs read of whose files some are not what they were.
+    fn check_changed(&mut self, concerned: impl Fn(&Path) -> bool) {
         let names: Vec<String> = self
             .specs
             .values()
-            .filter(|e| e.files.iter().any(|(file, _)| concerns(paths, file)))
+            .filter(|e| e.files.iter().any(|(file, _)| concerned(file)))
             .filter(|e| e.files.iter().any(|(file, stamp)| Stamp::of(file) != *stamp))
             .map(|e| e.name.clone())
             .collect();
         names.iter().for_each(|name| self.check(name, Cause::Files));
-        self.watch_all();
     }
 
     /// Looks which specs there are.
@@ -423,6 +442,16 @@ fn concerns(paths: &[PathBuf], file: &Path) -> bool {
 /// Why nothing begins any more.
 pub(super) fn ending() -> Failure {
     Failure::input("the daemon is ending", "ask again when it is back")
+}
+
+/// Has all files looked at every so often.
+async fn poll(every: Duration, events: mpsc::Sender<Event>) {
+    loop {
+        tokio::time::sleep(every).await;
+        if events.send(Event::Look).await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn tick(alive: Option<&mut tokio::time::Interval>) {

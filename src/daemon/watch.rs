@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use notify::event::EventKind;
-use notify::{Config, ErrorKind, PollWatcher, RecommendedWatcher, RecursiveMode};
+use notify::{Config, ErrorKind, RecommendedWatcher, RecursiveMode};
 use notify_debouncer_full::{DebounceEventResult, Debouncer, NoCache, new_debouncer_opt};
 use tokio::sync::mpsc;
 
@@ -21,22 +21,16 @@ const TICK: Duration = Duration::from_millis(25);
 
 /// Watches directories for the loop.
 pub(super) struct Watch {
-    watcher: Kind,
+    watcher: Debouncer<RecommendedWatcher, NoCache>,
     watched: BTreeSet<PathBuf>,
 }
 
-enum Kind {
-    Told(Debouncer<RecommendedWatcher, NoCache>),
-    Polling(Debouncer<PollWatcher, NoCache>),
-}
-
 impl Watch {
-    /// Begins to watch nothing; with `poll`, looks so often instead of being
-    /// told by the system.
+    /// Begins to watch nothing.
     ///
     /// # Errors
     /// Why it cannot, and what to do.
-    pub(super) fn new(poll: Option<Duration>, events: mpsc::Sender<Event>) -> Result<Self, String> {
+    pub(super) fn new(events: mpsc::Sender<Event>) -> Result<Self, String> {
         let tell = move |result: DebounceEventResult| {
             let event = match result {
                 Ok(all) => {
@@ -56,15 +50,9 @@ impl Watch {
             };
             let _ = events.blocking_send(event);
         };
-        let watcher = match poll {
-            None => new_debouncer_opt(QUIET, Some(TICK), tell, NoCache, Config::default())
-                .map(Kind::Told),
-            Some(every) => {
-                let config = Config::default().with_poll_interval(every);
-                new_debouncer_opt(QUIET, Some(TICK), tell, NoCache, config).map(Kind::Polling)
-            }
-        };
-        Ok(Self { watcher: watcher.map_err(|e| said(&e))?, watched: BTreeSet::new() })
+        let watcher = new_debouncer_opt(QUIET, Some(TICK), tell, NoCache, Config::default())
+            .map_err(|e| said(&e))?;
+        Ok(Self { watcher, watched: BTreeSet::new() })
     }
 
     /// Watches the directories of these files, and no others.
@@ -74,10 +62,7 @@ impl Watch {
     pub(super) fn only(&mut self, files: &BTreeSet<PathBuf>) -> Result<(), String> {
         let wanted: BTreeSet<PathBuf> = files.iter().filter_map(|f| nearest(f)).collect();
         for gone in self.watched.difference(&wanted) {
-            let _ = match &mut self.watcher {
-                Kind::Told(w) => w.unwatch(gone),
-                Kind::Polling(w) => w.unwatch(gone),
-            };
+            let _ = self.watcher.unwatch(gone);
         }
         let mut failed = Vec::new();
         let mut watched = BTreeSet::new();
@@ -86,11 +71,7 @@ impl Watch {
                 watched.insert(dir);
                 continue;
             }
-            let began = match &mut self.watcher {
-                Kind::Told(w) => w.watch(&dir, RecursiveMode::NonRecursive),
-                Kind::Polling(w) => w.watch(&dir, RecursiveMode::NonRecursive),
-            };
-            match began {
+            match self.watcher.watch(&dir, RecursiveMode::NonRecursive) {
                 Ok(()) => {
                     watched.insert(dir);
                 }
@@ -107,10 +88,7 @@ impl Watch {
         let lost: Vec<PathBuf> =
             self.watched.iter().filter(|dir| changed.contains(dir)).cloned().collect();
         for dir in lost {
-            let _ = match &mut self.watcher {
-                Kind::Told(w) => w.unwatch(&dir),
-                Kind::Polling(w) => w.unwatch(&dir),
-            };
+            let _ = self.watcher.unwatch(&dir);
             self.watched.remove(&dir);
         }
     }

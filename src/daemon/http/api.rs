@@ -18,6 +18,7 @@ use crate::daemon::event::{Event, Wish};
 use crate::daemon::loaded::Loaded;
 use crate::daemon::state::ending;
 use crate::daemon::status::{Cause, RunStatus};
+use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::materialize::{Selection, Work};
 use crate::model;
@@ -107,22 +108,24 @@ pub(super) async fn plan(State(shop): State<Shop>, headers: HeaderMap, body: Bod
     let (served, _) = shop.house.clients.begin();
     let place = shop.place().await?;
     let facts = Arc::clone(&shop.house.facts);
-    let planned = at_work(place, served, move || {
-        let mut spec = loaded.spec.clone();
-        spec.limits.budget_usd = wanted.budget.or(spec.limits.budget_usd);
-        let database = Database::open(&spec.database)?;
-        let model = match &loaded.model {
-            Ok(model) => Arc::clone(model),
-            Err(_) => model::for_planning(&spec)?,
-        };
-        let selection = wanted.selection();
-        let (plan, notes) = Work::new(&spec, &database, &facts, model, &selection)?.plan()?;
-        let mut json = plan.to_json();
-        json["spec"] = name.into();
-        json["notes"] = notes.into();
-        Ok(json)
-    });
+    let planned = at_work(place, served, move || Ok(planned(&name, &loaded, &wanted, &facts)?));
     Ok(axum::Json(planned.await?))
+}
+
+fn planned(name: &str, loaded: &Loaded, wanted: &Wanted, facts: &Facts) -> Result<Json, Failure> {
+    let mut spec = loaded.spec.clone();
+    spec.limits.budget_usd = wanted.budget.or(spec.limits.budget_usd);
+    let database = Database::open(&spec.database)?;
+    let model = match &loaded.model {
+        Ok(model) => Arc::clone(model),
+        Err(_) => model::for_planning(&spec)?,
+    };
+    let selection = wanted.selection();
+    let (plan, notes) = Work::new(&spec, &database, facts, model, &selection)?.plan()?;
+    let mut json = plan.to_json();
+    json["spec"] = name.into();
+    json["notes"] = notes.into();
+    Ok(json)
 }
 
 /// `GET /v1/runs`
@@ -245,7 +248,7 @@ pub(super) async fn origins(
     let (_, loaded) = shop.loaded(one("spec").as_deref())?;
     let (served, _) = shop.house.clients.begin();
     let place = shop.place().await?;
-    at_work(place, served, move || cell(&loaded, &table, &key, &column)).await
+    at_work(place, served, move || Ok(cell(&loaded, &table, &key, &column)?)).await
 }
 
 fn cell(
@@ -327,11 +330,11 @@ impl Shop {
         let path = loaded.spec.overrides_path();
         at_work(place, served, move || {
             let Word { table, key, column, value, note, .. } = word;
-            match set {
-                true => overrides::set(&loaded.spec, &table, &key, &column, &value, &note)?,
-                false => overrides::unset(&loaded.spec, &table, &key, &column)?,
-            }
-            Ok(())
+            let done = match set {
+                true => overrides::set(&loaded.spec, &table, &key, &column, &value, &note),
+                false => overrides::unset(&loaded.spec, &table, &key, &column),
+            };
+            Ok(done.map_err(Failure::from)?)
         })
         .await?;
         drop(one_at_a_time);

@@ -126,7 +126,7 @@ impl Cells {
         let (served, _) = shop.house.clients.begin();
         let place = shop.place().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&shop.house.facts));
-        at_work(place, served, move || cells.known(&facts)).await
+        at_work(place, served, move || Ok(cells.known(&facts)?)).await
     }
 
     fn known(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {

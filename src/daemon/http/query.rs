@@ -84,13 +84,14 @@ pub(super) async fn run(
     let house = shop.house.clone();
     tokio::task::spawn_blocking(move || {
         let mut lines = lines;
-        let ended = ready(&shop, asked).and_then(|ready| ready.run(&house, interrupt, &mut lines));
+        let ran = |ready: Ready| Ok(ready.run(&house, interrupt, &mut lines)?);
+        let ended = ready(&shop, asked).and_then(ran);
         match ended {
             Ok(meta) => {
                 house.metrics.reused(meta.values_reused);
                 lines.close(Ok(&meta));
             }
-            Err(failure) => lines.close(Err(failure)),
+            Err(refusal) => lines.close(Err(refusal)),
         }
         drop(place);
     });
@@ -100,7 +101,7 @@ pub(super) async fn run(
             let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
             Ok((kind, Body::new(body)).into_response())
         }
-        Some(Err(failure)) => Err(failure.into()),
+        Some(Err(refusal)) => Err(refusal),
         None => Err(bug().into()),
     }
 }
@@ -121,7 +122,7 @@ pub(super) async fn explained(shop: &Shop, asked: Asked) -> Result<Meta, Refusal
     let (served, interrupt) = shop.house.clients.begin();
     let shop = shop.clone();
     let place = shop.place().await?;
-    at_work(place, served, move || ready(&shop, asked)?.explain(&shop, interrupt)).await
+    at_work(place, served, move || Ok(ready(&shop, asked)?.explain(&shop, interrupt)?)).await
 }
 
 /// The rows of a query, kept: for the page.
@@ -145,7 +146,7 @@ pub(super) async fn kept<S: Sink + Send + 'static>(
 pub(super) async fn at_work<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     served: Served,
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let ended = tokio::task::spawn_blocking(move || {
         let done = work();
@@ -154,7 +155,7 @@ pub(super) async fn at_work<T: Send + 'static>(
     });
     let ended = ended.await;
     drop(served);
-    ended.map_err(|_| bug())?.map_err(Refusal::from)
+    ended.map_err(|_| Refusal::from(bug()))?
 }
 
 fn bug() -> Failure {
@@ -216,12 +217,11 @@ impl Drop for Waiting<'_> {
 }
 
 /// Reads and checks everything but the query itself.
-fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Failure> {
-    let in_force = |name: Option<&str>| shop.loaded(name).map_err(|r| r.failure);
+fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
     let (name, loaded, bare) = match (&asked.spec, &asked.db) {
-        (Some(name), _) => (name.clone(), in_force(Some(name))?.1, false),
+        (Some(name), _) => (name.clone(), shop.loaded(Some(name))?.1, false),
         (None, None) => {
-            let (name, loaded) = in_force(None)?;
+            let (name, loaded) = shop.loaded(None)?;
             (name, loaded, false)
         }
         (None, Some(db)) => {
@@ -241,7 +241,11 @@ fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Failure> {
     let target = match (&asked.db, &loaded.spec.output) {
         (Some(db), _) if bare => db.clone(),
         (_, None) => loaded.spec.database.clone(),
-        (_, Some(copy)) => output::readable(&Database::open(&loaded.spec.database)?, Some(copy))?.0,
+        (_, Some(copy)) => {
+            let readable = Database::open(&loaded.spec.database)
+                .and_then(|database| output::readable(&database, Some(copy)));
+            readable.map_err(Failure::from)?.0
+        }
     };
     let seconds = asked.timeout.unwrap_or(PATIENCE).min(LONGEST);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());

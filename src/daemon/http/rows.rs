@@ -13,9 +13,8 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::reply;
+use super::reply::{self, Refusal};
 use crate::daemon::clients::Served;
-use crate::failure::Failure;
 use crate::query::{Meta, Sink, json as values};
 
 /// Bytes that go together.
@@ -26,7 +25,7 @@ const AHEAD: usize = 4;
 const STALLED: Duration = Duration::from_secs(60);
 
 /// A chunk, or why there is none.
-pub(super) type Part = std::result::Result<Bytes, Failure>;
+pub(super) type Part = std::result::Result<Bytes, Refusal>;
 
 /// A sink that sends its rows; it is used on a thread that may wait.
 pub(super) struct Lines {
@@ -46,12 +45,14 @@ impl Lines {
     }
 
     /// Ends the lines. What failed before anything was sent is told as such.
-    pub(super) fn close(mut self, ended: std::result::Result<&Meta, Failure>) {
+    pub(super) fn close(mut self, ended: std::result::Result<&Meta, Refusal>) {
         match ended {
             Ok(meta) => self.line(&json!({ "meta": meta.to_json() })),
-            Err(failure) if self.sent => self.line(&json!({ "error": reply::error(&failure) })),
-            Err(failure) => {
-                let _ = self.parts.blocking_send(Err(failure));
+            Err(refusal) if self.sent => {
+                self.line(&json!({ "error": reply::error(&refusal.failure) }));
+            }
+            Err(refusal) => {
+                let _ = self.parts.blocking_send(Err(refusal));
                 return;
             }
         }
@@ -123,7 +124,7 @@ impl Body for Reading {
         }
         self.parts.poll_recv(context).map(|part| {
             let frame = |bytes| Ok(Frame::data(bytes));
-            part.map(|p| p.map_or_else(|f| Err(Error::other(f.message())), frame))
+            part.map(|p| p.map_or_else(|r| Err(Error::other(r.failure.message())), frame))
         })
     }
 }
