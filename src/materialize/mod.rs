@@ -27,7 +27,7 @@ pub use self::parcels::{Imported, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
 pub use self::run::Way;
-use self::survey::{Survey, orphans};
+use self::survey::{Known, Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
@@ -361,10 +361,8 @@ impl<'w> Work<'w> {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
             let mut digest = Digest::default();
-            survey
-                .keys
-                .each(&mut |key: &KeyRow| {
-                    let record = self.look_up(n, key, &mut digest)?;
+            self.each_known(&survey.keys, &mut |key: &KeyRow, found: Known| {
+                    let record = self.sum_up(n, key, found, &mut digest);
                     // The first spelling counts the entity's cells; each shows its own.
                     let columns = if key.first { &key.entity_columns } else { &key.columns };
                     let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
