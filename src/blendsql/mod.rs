@@ -20,6 +20,7 @@
 mod argument;
 mod call;
 mod choices;
+pub mod direct;
 mod error;
 mod lexer;
 mod gating;

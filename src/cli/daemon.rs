@@ -12,7 +12,10 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{CacheFlags, Talk, log, session};
 use crate::daemon::{self, Settings, TOKEN};
+use crate::facts::Facts;
 
+/// How long another process that uses the cache may take to end.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Characters of a token.
 const TOKEN_LENGTH: usize = 16;
 
@@ -55,7 +58,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         ));
     }
     let command = format!("daemon {}", options.specs.display());
-    let facts = Arc::new(session::facts(&options.cache, &command)?);
+    let facts = match options.cache.no_cache {
+        true => Facts::temporary()?,
+        false => {
+            Facts::own(&session::cache_dir(&options.cache)?, &format!("hqdl {command}"), PATIENCE)?
+        }
+    };
     let settings = Settings {
         specs: options.specs.clone(),
         listen: options.listen,
@@ -68,7 +76,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         reopen_log: Box::new(log::reopen),
         say: Box::new(move |line| say(line, talk)),
     };
-    daemon::run(facts, settings)?;
+    daemon::run(Arc::new(facts), settings)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -116,7 +116,7 @@ impl<'o> Input<'o> {
 
     /// The model. A missing one is an error only when something must be asked,
     /// so what to say then comes in its place.
-    pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
+    pub fn model(&self, facts: &Facts) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // A bare database's model is `replay` by name when no flag names one.
         if settings.provider == Provider::Openai && self.is_nameless() {
@@ -125,7 +125,7 @@ impl<'o> Input<'o> {
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
             )));
         }
-        match model::connect(&self.session.spec) {
+        match model::connect_with(&self.session.spec, facts) {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),

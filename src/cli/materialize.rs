@@ -80,7 +80,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let model = match (&options.batch_file, session.spec.model.provider) {
         // Whoever sends the files has the key.
         (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
-        _ => model::connect(&session.spec)?,
+        _ => model::connect_with(&session.spec, &facts)?,
     };
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?

@@ -1,9 +1,6 @@
 //! `hqdl status`
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value as Json;
@@ -11,10 +8,7 @@ use serde_json::Value as Json;
 use super::failure::Failure;
 use super::progress::{duration, thousands};
 use super::{CacheFlags, Talk, session};
-use crate::daemon::{Address, TOKEN};
-
-/// How long a daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::facts;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -24,61 +18,19 @@ pub struct Options {
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let cache = session::cache_dir(&options.cache)?;
-    let none = |why: &str| {
+    let told = facts::status(&cache)?.ok_or_else(|| {
         Failure::input(
-            format!("no daemon runs on the cache {}{why}", cache.display()),
+            format!("no daemon runs on the cache {}", cache.display()),
             "start one with `hqdl daemon`, or name another cache with --cache",
         )
-    };
-    let address = Address::read(&cache).ok_or_else(|| none(""))?;
-    let (status, body) = get(&address, "/v1/status").map_err(|e| {
-        none(&format!(
-            ": process {} left its address there, and {} says {e}",
-            address.pid, address.url
-        ))
     })?;
-    let json: Json = serde_json::from_str(&body).unwrap_or_default();
-    if status != 200 {
-        let told = |name: &str| json["error"][name].as_str().unwrap_or_default().to_owned();
-        let hint = match address.token {
-            true => format!("export {TOKEN}=… with the daemon's token"),
-            false => told("hint"),
-        };
-        return Err(Failure::input(
-            format!("{} says {status}: {}", address.url, told("message")),
-            hint,
-        ));
-    }
+    let json: Json = serde_json::from_str(&told).unwrap_or_default();
     if talk.json {
         anstream::println!("{json}");
     } else {
         print(&json);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks a daemon; gives the status and the body.
-fn get(address: &Address, path: &str) -> std::io::Result<(u16, String)> {
-    let host = address.url.trim_start_matches("http://");
-    let mut at: SocketAddr = host.parse().map_err(std::io::Error::other)?;
-    // One that listens everywhere is reached here, too.
-    if at.ip().is_unspecified() {
-        at.set_ip(if at.is_ipv4() {
-            [127, 0, 0, 1].into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        });
-    }
-    let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let token = std::env::var(TOKEN).ok().filter(|t| !t.is_empty());
-    let token = token.map(|t| format!("Authorization: Bearer {t}\r\n")).unwrap_or_default();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {at}\r\n{token}\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-    Ok((status, body.to_owned()))
 }
 
 fn print(status: &Json) {

@@ -13,6 +13,7 @@ use super::event::Event;
 use super::listing::Stamp;
 use super::loaded::{self, Loaded};
 use super::metrics::Metrics;
+use super::state::House;
 use super::status::Cause;
 use crate::cell::State;
 use crate::facts::Facts;
@@ -41,15 +42,17 @@ pub(super) fn check(
     path: PathBuf,
     cause: Cause,
     before: Option<Arc<Loaded>>,
-    metrics: Arc<Metrics>,
-    events: mpsc::Sender<Event>,
+    house: &House,
 ) {
+    let (facts, metrics) = (Arc::clone(&house.facts), Arc::clone(&house.metrics));
+    let events = house.events.clone();
     std::thread::spawn(move || {
-        let read = || loaded::read(&path, before.as_deref(), &metrics);
+        let read = || loaded::read(&path, before.as_deref(), &facts, &metrics);
         let (files, result) = match catch_unwind(AssertUnwindSafe(read)) {
             Ok(reading) => (reading.files, reading.spec.map(Arc::new).map_err(Arc::new)),
             Err(_) => (vec![(path.clone(), Stamp::of(&path))], Err(Arc::new(bug()))),
         };
+        drop(facts);
         let checked = Checked { name, cause, files, result };
         let _ = events.blocking_send(Event::Checked(Box::new(checked)));
     });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::listing::Stamp;
 use super::metrics::{Metered, Metrics};
+use crate::facts::Facts;
 use crate::failure::{Failure, open_database};
 use crate::model::{self, Model};
 use crate::spec::problem::Problems;
@@ -33,7 +34,12 @@ pub(super) struct Reading {
 }
 
 /// Reads and checks a spec.
-pub(super) fn read(path: &Path, before: Option<&Loaded>, metrics: &Arc<Metrics>) -> Reading {
+pub(super) fn read(
+    path: &Path,
+    before: Option<&Loaded>,
+    facts: &Facts,
+    metrics: &Arc<Metrics>,
+) -> Reading {
     let stamp = Stamp::of(path);
     let mut files = vec![(path.to_owned(), stamp.clone())];
     let mut see = |path: PathBuf| {
@@ -62,7 +68,7 @@ pub(super) fn read(path: &Path, before: Option<&Loaded>, metrics: &Arc<Metrics>)
     let made_from = format!("{:?} {:?} {recordings:?} {questions:?}", spec.model, spec.limits);
     let model = match before.filter(|b| b.made_from == made_from && b.model.is_ok()) {
         Some(before) => before.model.clone(),
-        None => model::connect(&spec)
+        None => model::connect_with(&spec, facts)
             .map(|model| Metered::of(model, metrics))
             .map_err(|e| Arc::new(e.into())),
     };

@@ -13,10 +13,9 @@
 //!
 //! It ends in this order: no more connections and no more runs; what is in
 //! flight is finished, or left when the grace is over (and counts as spent, as
-//! after a kill); the index is flushed; the address file goes; the lock is let
-//! go of.
+//! after a kill); the cache is lent to nobody any more; the index is flushed; the
+//! lock is let go of.
 
-mod address;
 mod clients;
 mod event;
 mod http;
@@ -37,7 +36,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use address::Address;
 pub use status::{RunState, Status};
 
 use crate::facts::Facts;

@@ -9,7 +9,6 @@ use tokio::sync::{broadcast, mpsc, watch as channel};
 use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
-use super::address::Address;
 use super::clients::Clients;
 use super::event::{Event, Wish};
 use super::job::{self, Checked};
@@ -21,10 +20,13 @@ use super::status::{Cause, Status};
 use super::watch::Watch;
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
+use crate::facts::lend::{self, Lending};
 use crate::failure::Failure;
 
 /// Events that may wait; who has one more waits.
 const QUEUE: usize = 256;
+/// How long those who borrow the cache may take when everything else has ended.
+const LAST: Duration = Duration::from_secs(2);
 /// Changes that a slow subscriber may be behind before it misses some.
 const BEHIND: usize = 256;
 
@@ -104,24 +106,27 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         Some(Err(why)) => state.is_blind(why),
         None => {}
     }
-    let token = house.settings.token.is_some();
-    let address = Address { url: url.clone(), pid: std::process::id(), token };
-    let left = address.leave(facts.dir()).map_err(|e| {
-        Failure::input(format!("{}: {e}", facts.dir().display()), "the cache must be writable")
-    })?;
     let (close, closing) = channel::channel(false);
-    // The socket for other processes of hqdl would be opened here, beside the HTTP one.
+    let lending = lend(&house)?;
     let serving = tokio::spawn(http::serve(listener, house.clone(), closing));
-    (house.settings.say)(&format!("listening on {url}"));
     state.rescan(Cause::Begin);
     state.show();
+    (house.settings.say)(&format!("listening on {url}"));
     notify::ready(&format!("{} specs, {url}", state.specs.len()));
     state.live(&mut queue, &close).await;
     close.send_replace(true);
     let _ = tokio::time::timeout(Duration::from_secs(1), serving).await;
+    // Those who borrow have had the grace, too.
+    let _ = tokio::task::spawn_blocking(move || lending.end(LAST)).await;
     let _ = facts.index().flush();
-    drop(left);
     Ok(())
+}
+
+/// Lends the cache to other processes of hqdl, as long as the daemon runs.
+fn lend(house: &House) -> Result<Lending, Failure> {
+    let status = house.status.clone();
+    let told = Arc::new(move || status.borrow().to_json());
+    Ok(lend::lend(Arc::clone(&house.facts), told)?)
 }
 
 impl Loop {
@@ -287,7 +292,13 @@ impl Loop {
         let mut files = BTreeSet::from([place.join("x.toml"), place.clone()]);
         files.extend(self.specs.values().flat_map(|e| e.files.iter().map(|(f, _)| f.clone())));
         match watch.only(&files) {
-            Ok(()) => self.frame.blind = None,
+            Ok(more) => {
+                self.frame.blind = None;
+                if more {
+                    // What changed before they were watched.
+                    let _ = self.house.events.try_send(Event::Look);
+                }
+            }
             Err(why) => self.is_blind(why),
         }
     }
@@ -308,8 +319,7 @@ impl Loop {
         }
         entry.checking = true;
         let before = entry.loaded.clone();
-        let (metrics, events) = (Arc::clone(&self.house.metrics), self.house.events.clone());
-        job::check(name.to_owned(), entry.path.clone(), cause, before, metrics, events);
+        job::check(name.to_owned(), entry.path.clone(), cause, before, &self.house);
     }
 
     fn checked(&mut self, checked: Checked) {

@@ -55,11 +55,12 @@ impl Watch {
         Ok(Self { watcher, watched: BTreeSet::new() })
     }
 
-    /// Watches the directories of these files, and no others.
+    /// Watches the directories of these files, and no others; tells whether some
+    /// were not watched before, so that a change may have gone unseen.
     ///
     /// # Errors
     /// Why not all can be watched, and what to do; the others are.
-    pub(super) fn only(&mut self, files: &BTreeSet<PathBuf>) -> Result<(), String> {
+    pub(super) fn only(&mut self, files: &BTreeSet<PathBuf>) -> Result<bool, String> {
         let wanted: BTreeSet<PathBuf> = files.iter().filter_map(|f| nearest(f)).collect();
         for gone in self.watched.difference(&wanted) {
             let _ = self.watcher.unwatch(gone);
@@ -78,8 +79,9 @@ impl Watch {
                 Err(error) => failed.push(format!("{}: {}", dir.display(), said(&error))),
             }
         }
+        let more = !watched.is_subset(&self.watched);
         self.watched = watched;
-        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+        if failed.is_empty() { Ok(more) } else { Err(failed.join("; ")) }
     }
 
     /// Forgets directories that were taken away or put in another's place: the

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::info;
 
 use super::run::Run;
-use super::survey::Survey;
+use super::survey::{Known, Survey};
 use super::{Halt, MaterializeError, Report, Work};
 use crate::generate::{self, Context, Event, Packing, Stopped};
 use crate::model::budget::Budget;
@@ -104,11 +104,11 @@ impl Work<'_> {
     ) -> Result<(), MaterializeError> {
         let mut batcher = Batcher::new(self.rows_per_request(&self.spec.expansions[n]));
         let mut asked_keys = 0;
-        let mut walked = keys.each(&mut |key: &KeyRow| {
+        let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: Known| {
             if !key.first {
                 return Ok(());
             }
-            let record = self.facts.index().get(&key.entity)?;
+            let record = found.map(|(record, _)| record);
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(open.counts());
             if open.ask.is_empty() {

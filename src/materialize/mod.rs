@@ -27,7 +27,7 @@ pub use self::parcels::{Imported, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
 pub use self::run::Way;
-use self::survey::{Survey, orphans};
+use self::survey::{Known, Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
@@ -38,6 +38,7 @@ use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
+use crate::store::standing::Standing;
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 
@@ -354,32 +355,32 @@ impl<'w> Work<'w> {
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let publication = Publication::begin(db, &self.spec)?;
+        // Before the facts are read: what comes meanwhile is later than the tables.
+        let place = self.facts.journal().place()?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
             let mut digest = Digest::default();
-            survey
-                .keys
-                .each(&mut |key: &KeyRow| {
-                    let record = self.look_up(n, key, &mut digest)?;
-                    // The first spelling counts the entity's cells; each shows its own.
-                    let columns = if key.first { &key.entity_columns } else { &key.columns };
-                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
-                    let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
-                    for (column, looked) in &looked {
-                        let cell = looked.shown();
-                        if key.first {
-                            let state = cell.as_ref().and_then(|c| State::from_name(c.state));
-                            report.count(n, *column, state);
-                        }
-                        if key.columns[*column] {
-                            shown[*column] = cell;
-                        }
+            self.each_known(&survey.keys, &mut |key: &KeyRow, found: Known| {
+                let record = self.sum_up(n, key, found, &mut digest);
+                // The first spelling counts the entity's cells; each shows its own.
+                let columns = if key.first { &key.entity_columns } else { &key.columns };
+                let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
+                let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
+                for (column, looked) in &looked {
+                    let cell = looked.shown();
+                    if key.first {
+                        let state = cell.as_ref().and_then(|c| State::from_name(c.state));
+                        report.count(n, *column, state);
                     }
-                    tables.row(&key.row, &shown)?;
-                    Ok::<(), Halt>(())
-                })
-                .map_err(|h| h.into_error(self.database))?;
+                    if key.columns[*column] {
+                        shown[*column] = cell;
+                    }
+                }
+                tables.row(&key.row, &shown)?;
+                Ok::<(), Halt>(())
+            })
+            .map_err(|h| h.into_error(self.database))?;
             let journal = self.facts.journal();
             let mut origins = |id: i64| {
                 let (c, model) = journal.completion(id).ok()??;
@@ -395,10 +396,12 @@ impl<'w> Work<'w> {
                     error: c.error,
                 })
             };
+            let model = self.model.name();
+            let standing = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
             publication.close(
                 &self.spec,
                 &tables.finish(),
-                &digest.text(&self.spec, self.model.name(), expansion),
+                (&digest.text(&self.spec, self.model.name(), expansion), &standing),
                 &mut origins,
             )?;
         }

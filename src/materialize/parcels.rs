@@ -96,7 +96,7 @@ impl Work<'_> {
         report: &mut Report,
     ) {
         let Some(mut dispatch) = self.dispatch(run, interrupt) else { return };
-        if let Err(failed) = self.enqueue(surveys, &run.listener, interrupt) {
+        if let Err(failed) = self.enqueue(run, surveys, interrupt) {
             report.failed = Some(failed);
             return;
         }
@@ -127,10 +127,10 @@ impl Work<'_> {
         }
         // A run of its own: nothing of a budget is spent in it.
         let id = self.facts.journal().begin(command, "")?;
-        self.facts.journal().forget_unsent(&self.spec.full_path())?;
+        self.facts.journal().forget_unsent(&self.spec.full_path(), id)?;
         let run = self.open(id, listener)?;
         let dispatch = self.dispatch(&run, interrupt).ok_or(MaterializeError::NoBatches)?;
-        self.enqueue(&surveys, &run.listener, interrupt)?;
+        self.enqueue(&run, &surveys, interrupt)?;
         if *interrupt.borrow() {
             return Err(MaterializeError::Stopped(Stopped::Interrupted));
         }
@@ -185,8 +185,8 @@ impl Work<'_> {
     /// Puts all that is missing in the queue.
     fn enqueue(
         &self,
+        run: &Run,
         surveys: &[Survey<'_>],
-        listener: &Listener,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<(), MaterializeError> {
         for (n, survey) in surveys.iter().enumerate() {
@@ -195,7 +195,7 @@ impl Work<'_> {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
-            listener(&Event::Begin { expansion: expansion.name.clone(), cells });
+            (run.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
             let form = Form {
                 expansion: expansion.clone(),
                 format: self.format(expansion),
@@ -213,12 +213,12 @@ impl Work<'_> {
                 }
                 waiting.push(request(form, &self.wanted[n], cut, 1));
                 if waiting.len() >= TOGETHER {
-                    self.facts.journal().enqueue(&waiting)?;
+                    self.facts.journal().enqueue(run.id, &waiting)?;
                     waiting.clear();
                 }
                 Ok(())
             })?;
-            self.facts.journal().enqueue(&waiting)?;
+            self.facts.journal().enqueue(run.id, &waiting)?;
         }
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Work<'_> {
             limits: self.spec.limits,
             run: run.id,
             spec: self.spec.full_path(),
-            dir: self.facts.dir().join("batches"),
+            dir: self.facts.dir().join("batches").join(run.id.to_string()),
             interrupt: interrupt.clone(),
             unsent: run.unsent.clone(),
         };

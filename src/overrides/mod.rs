@@ -154,6 +154,22 @@ impl Overrides {
         rows
     }
 
+    /// All that was said about an expansion, summed up.
+    #[must_use]
+    pub fn digest(&self, expansion: usize) -> String {
+        let mut all: Vec<(&str, String)> = self
+            .cells
+            .keys()
+            .filter(|(n, _)| *n == expansion)
+            .filter_map(|(_, entity)| Some((entity.as_str(), self.mark(expansion, entity)?)))
+            .collect();
+        if all.is_empty() {
+            return String::new();
+        }
+        all.sort();
+        blake3::hash(format!("{all:?}").as_bytes()).to_hex().as_str()[..32].to_owned()
+    }
+
     /// All that was said about an entity, in a stable order, as text.
     #[must_use]
     pub fn mark(&self, expansion: usize, entity: &Entity) -> Option<String> {

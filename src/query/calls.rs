@@ -12,6 +12,7 @@ use super::live::{Asks, Form};
 use super::reading::{column, filled, is_list, kind, regex, together};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
+use super::views::Stored;
 use super::{QueryError, Request};
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
@@ -32,6 +33,8 @@ pub struct Calls {
     pub sites: Vec<Site>,
     /// What each asks for; more follow for the columns of bound questions.
     pub asks: Vec<Asks>,
+    /// Bound calls that a published table may answer, by number.
+    pub(super) stored: HashMap<usize, Stored>,
     /// The expansions.
     pub expansions: Vec<AdHoc>,
     /// The joins, by number: what makes two values partners.
@@ -120,7 +123,7 @@ impl Calls {
                     }
                     match bound(spec, call, usage, choosing) {
                         Ok(Some(bound)) => {
-                            calls.bind(n, call, &bound, spec, text)?;
+                            calls.bind(n, call, &bound, usage, spec, text)?;
                             continue;
                         }
                         Ok(None) => {}
@@ -129,7 +132,7 @@ impl Calls {
                     if spec.routing_by_model {
                         match learned(spec, call, usage, choosing, binder)? {
                             Ok(bound) => {
-                                calls.bind(n, call, &bound, spec, text)?;
+                                calls.bind(n, call, &bound, usage, spec, text)?;
                                 continue;
                             }
                             Err(reason) => why = reason.unwrap_or(why),

@@ -19,7 +19,9 @@ use super::live::{Live, PassEnd, Shared, lock};
 use super::schema::KnownSchema;
 use super::smoothie::{Meta, Pass, Sink, owned};
 use super::targets::Demand;
+use super::views::views;
 use super::{QueryError, Request, join, params, statement};
+use crate::blendsql::direct::direct;
 use crate::blendsql::parse::{Parsed, parse};
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
 use crate::blendsql::spelling::Spelled;
@@ -68,6 +70,8 @@ pub(super) struct Engine<'r> {
     pub(super) live: Shared,
     costs: Costs,
     plain_order: bool,
+    /// The query over published tables, while these may answer all of it.
+    direct: Option<Rewritten>,
     pub(super) passes: Vec<Pass>,
     pub(super) sql: String,
 }
@@ -112,12 +116,16 @@ impl<'r> Engine<'r> {
         let mut calls =
             Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
         let targets = calls.targets(request, &model)?;
+        let overrides = match request.spec.expansions.as_slice() {
+            [] => None,
+            _ => Some(Overrides::read(request.spec)?),
+        };
+        let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
+        let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let index = request.facts.index().clone();
         let contexts = Contexts::new(request);
         let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len(), contexts);
-        if !request.spec.expansions.is_empty() {
-            live.overrides = Some(Overrides::read(request.spec)?);
-        }
+        live.overrides = overrides;
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
         guard.lock()?;
@@ -133,6 +141,7 @@ impl<'r> Engine<'r> {
             live,
             costs: Costs::default(),
             plain_order,
+            direct,
             passes: Vec::new(),
             sql: String::new(),
         })
@@ -145,29 +154,60 @@ impl<'r> Engine<'r> {
         rewriter.run(&self.parsed)
     }
 
+    /// Runs the query over published tables; `None` when these lack a value that
+    /// it needs, or cannot be read this way.
+    pub(super) fn over_tables(&mut self) -> Result<Option<(Rewritten, Kept)>, QueryError> {
+        let Some(direct) = self.direct.take() else { return Ok(None) };
+        let began = Instant::now();
+        {
+            let mut live = lock(&self.live);
+            live.takes(&direct);
+            live.begin();
+            live.stored = true;
+        }
+        let mut kept = Kept::default();
+        match self.run_once(&direct, &mut kept) {
+            Ok(()) => {
+                self.sql.clone_from(&direct.sql);
+                self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
+                Ok(Some((direct, kept)))
+            }
+            // What is wrong with the query itself is told when it runs again.
+            Err(QueryError::Sql(_)) => {
+                lock(&self.live).stored = false;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Runs passes until one is final, and gives its rows to the sink.
     fn passes(
         &mut self,
         asker: &mut Option<Asker<'r>>,
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
+        if let Some((direct, kept)) = self.over_tables()? {
+            return self.give(&direct, &kept, sink);
+        }
         loop {
             let rewritten = self.rewrite();
             let began = Instant::now();
-            {
-                let mut live = lock(&self.live);
-                live.takes(&rewritten);
-                live.begin();
-            }
+            lock(&self.live).takes(&rewritten);
+            lock(&self.live).begin();
             let mut kept = Kept::default();
-            self.run_once(&rewritten, &mut kept)?;
+            match self.run_once(&rewritten, &mut kept) {
+                // What the rows before demand is asked for first.
+                Err(QueryError::Sql(_)) if lock(&self.live).full => {}
+                ended => ended?,
+            }
             let seconds = began.elapsed().as_secs_f64();
             let (end, demands) = {
                 let mut live = lock(&self.live);
                 let end = live.end();
-                for (call, (rows, values)) in live.touched.iter().enumerate() {
-                    if *rows > 0 {
-                        let spread = values.len() as f64 / *rows as f64;
+                for (call, touched) in live.touched.iter().enumerate() {
+                    if touched.rows > 0 {
+                        let spread = touched.values as f64 / touched.rows as f64;
                         self.costs.spread.insert(call, spread);
                     }
                 }

@@ -20,6 +20,9 @@ use crate::usage::Usage;
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare(request, None)?;
+    if engine.over_tables()?.is_some() {
+        return Ok(engine.meta(Usage::default(), began));
+    }
     let rewritten = engine.rewrite();
     let pass = Instant::now();
     {

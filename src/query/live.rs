@@ -2,9 +2,9 @@
 //! query: a call whose value is not known yet yields NULL, is *pending*, and is
 //! demanded; a condition that waits for it is told apart from one that fails.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::context::{Contexts, TooLong};
@@ -108,7 +108,7 @@ pub struct Live {
     /// What conditions came to, in this pass.
     pub seen: HashMap<usize, Seen>,
     /// Rows that a call was reached for in this pass, and its different values.
-    pub touched: Vec<(u64, HashSet<usize>)>,
+    pub touched: Vec<Touched>,
     /// The contexts of questions about rows.
     pub contexts: Contexts,
     /// The contexts that stop the query.
@@ -121,18 +121,43 @@ pub struct Live {
     pub open: bool,
     demanded: HashSet<Demand>,
     pub(super) gates: Vec<Passing>,
-    gate_of: HashMap<usize, usize>,
+    /// The gate of each call, by its number.
+    gate_of: Vec<Option<usize>>,
     leaves: HashMap<usize, Vec<usize>>,
     /// Pending calls so far.
     pub(super) pended: i64,
     pending_of: Vec<u64>,
     unanswered: u64,
     later: bool,
+    /// The pass was broken off: no row has its turn any more.
+    pub(super) full: bool,
     pub(super) noted: i64,
     /// While not empty, only what is known is looked at and nothing is demanded;
     /// calls that were pending before, one within another.
     pub(super) quiet: Vec<i64>,
     spelling: Vec<u8>,
+    /// A value that is not there ends the pass: tables were to answer.
+    pub(super) stored: bool,
+}
+
+/// How often a call was reached, and for how many different entities.
+#[derive(Debug, Clone, Default)]
+pub struct Touched {
+    /// Rows.
+    pub rows: u64,
+    /// Different entities.
+    pub values: u64,
+    seen: Vec<bool>,
+}
+
+impl Touched {
+    fn note(&mut self, entity: usize) {
+        self.rows += 1;
+        if self.seen.len() <= entity {
+            self.seen.resize((entity + 1).next_power_of_two(), false);
+        }
+        self.values += u64::from(!std::mem::replace(&mut self.seen[entity], true));
+    }
 }
 
 /// How a pass ended.
@@ -156,7 +181,7 @@ impl Live {
         joins: usize,
         contexts: Contexts,
     ) -> Self {
-        let touched = vec![(0, HashSet::new()); asks.len()];
+        let touched = vec![Touched::default(); asks.len()];
         Self {
             index,
             overrides: None,
@@ -175,14 +200,16 @@ impl Live {
             open: false,
             demanded: HashSet::new(),
             gates: Vec::new(),
-            gate_of: HashMap::new(),
+            gate_of: Vec::new(),
             leaves: HashMap::new(),
             pended: 0,
             unanswered: 0,
             later: false,
+            full: false,
             noted: 0,
             quiet: Vec::new(),
             spelling: Vec::new(),
+            stored: false,
         }
     }
 
@@ -193,7 +220,8 @@ impl Live {
             let known = known.iter().position(|k| k.is_of(gate)).map(|n| known.swap_remove(n));
             self.gates.push(known.unwrap_or_else(|| Passing::new(gate.clone())));
         }
-        self.gate_of.clone_from(&rewritten.gate_of);
+        self.gate_of =
+            (0..self.asks.len()).map(|call| rewritten.gate_of.get(&call).copied()).collect();
         self.leaves =
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
@@ -203,10 +231,8 @@ impl Live {
         self.demands.clear();
         self.demanded.clear();
         self.seen.clear();
-        self.touched.iter_mut().for_each(|(rows, values)| {
-            *rows = 0;
-            values.clear();
-        });
+        self.touched.iter_mut().for_each(|t| *t = Touched::default());
+        self.full = false;
         self.pending_of.iter_mut().for_each(|p| *p = 0);
         self.unanswered = 0;
         self.later = false;
@@ -228,6 +254,10 @@ impl Live {
         }
     }
 
+    fn gate_of_call(&self, call: usize) -> Option<usize> {
+        self.gate_of.get(call).copied().flatten()
+    }
+
     fn demand(&mut self, demand: Demand) {
         if self.demanded.insert(demand) {
             self.demands.push(demand);
@@ -236,7 +266,7 @@ impl Live {
 
     fn pend(&mut self, call: usize) {
         self.pended += 1;
-        let gate = self.gate_of.get(&call).map(|g| &self.gates[*g]);
+        let gate = self.gate_of_call(call).map(|g| &self.gates[g]);
         if !self.quiet.is_empty() || gate.is_some_and(Passing::is_hushed) {
             return;
         }
@@ -259,8 +289,8 @@ impl Live {
             return Ok(Sql::Null);
         }
         let values = values.get(3..).unwrap_or_default();
-        let (target, column, entity, form) = match self.asks[call].clone() {
-            Asks::Cell { target, column, form } => {
+        let (target, column, entity) = match self.asks[call] {
+            Asks::Cell { target, column, .. } => {
                 if values.first().is_none_or(|v| *v == ValueRef::Null) {
                     return Ok(Sql::Null);
                 }
@@ -277,15 +307,13 @@ impl Live {
                     self.unreadable += 1;
                     return Ok(Sql::Null);
                 };
-                (target, column, entity, form)
+                (target, column, entity)
             }
-            Asks::Rows { target, form } => (target, 0, self.rows(call, target, values)?, form),
+            Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
-        if self.gate_of.contains_key(&call) {
-            let (rows, values) = &mut self.touched[call];
-            *rows += 1;
-            values.insert(entity);
+        if self.gate_of_call(call).is_some() {
+            self.touched[call].note(entity);
         }
         let counts = &mut self.counts;
         let cell = self.targets[target]
@@ -293,21 +321,25 @@ impl Live {
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
             Cell::Known(value) => {
-                let formed = form.of(value);
+                let formed = match &self.asks[call] {
+                    Asks::Cell { form, .. } | Asks::Rows { form, .. } => form.of(value),
+                    Asks::Pair { .. } => value.clone(),
+                };
                 if formed == Sql::Null && *value != Sql::Null {
                     self.mismatched.insert(Demand { target, entity, column });
                 }
                 Ok(formed)
             }
             Cell::Failed => Ok(Sql::Null),
+            Cell::Unseen | Cell::Missing if self.stored => Err(broken("a table lacks a value")),
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
-                let hushed = |g: &usize| self.gates[*g].is_hushed();
-                if !self.quiet.is_empty() || self.gate_of.get(&call).is_some_and(hushed) {
+                let hushed = self.gate_of_call(call).is_some_and(|g| self.gates[g].is_hushed());
+                if !self.quiet.is_empty() || hushed {
                     return Ok(Sql::Null);
                 }
-                match self.gate_of.get(&call).copied() {
+                match self.gate_of_call(call) {
                     Some(gate) if self.gates[gate].ranks() && !self.open => {
                         self.gates[gate].demand(demand, true);
                     }
@@ -392,6 +424,11 @@ impl Live {
             Word::Needless => 0,
             Word::Later => {
                 self.later = true;
+                if gate.ends() {
+                    // No row after this one has its turn in this pass.
+                    self.full = true;
+                    return Err(broken("the pass is full"));
+                }
                 0
             }
         })

@@ -37,6 +37,7 @@ mod schema;
 pub mod smoothie;
 pub mod statement;
 mod targets;
+mod views;
 
 use std::path::Path;
 use std::sync::Arc;

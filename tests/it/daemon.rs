@@ -64,11 +64,9 @@ impl Daemon {
             args.extend(["--listen", "127.0.0.1:0"]);
         }
         args.extend(flags);
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(project.path("daemon.err"))
-            .unwrap();
+        let said = project.path("daemon.err");
+        let log = std::fs::File::options().create(true).append(true).open(&said).unwrap();
+        let before = log.metadata().unwrap().len() as usize;
         let mut child = project
             .command(&args)
             .envs(env.iter().copied())
@@ -76,17 +74,16 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .unwrap();
-        let file = project.path("cache/daemon.json");
         let began = Instant::now();
         let address = loop {
-            let left: Option<Json> =
-                std::fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok());
-            match left.filter(|j| j["pid"] == child.id()) {
-                Some(json) => break json["url"].as_str().unwrap()[7..].to_owned(),
+            let text = std::fs::read_to_string(&said).unwrap();
+            let listening =
+                text[before..].lines().find_map(|l| l.strip_prefix("listening on http://"));
+            match listening {
+                Some(address) => break address.to_owned(),
                 None if child.try_wait().unwrap().is_some() || began.elapsed() > DEADLINE => {
-                    let said = std::fs::read_to_string(project.path("daemon.err"));
                     let _ = child.kill();
-                    panic!("no daemon: {}", said.unwrap_or_default());
+                    panic!("no daemon: {}", &text[before..]);
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }

@@ -208,10 +208,8 @@ fn a_token_is_demanded_where_there_is_one() {
     let mut daemon =
         Daemon::start_with(&project, &["--listen", "127.0.0.1:0"], &[("HQDL_TOKEN", token)]);
     daemon.rests("complete");
-    let mut with = project.command(&["status", "--json"]);
-    assert!(with.env("HQDL_TOKEN", token).output().unwrap().status.success());
-    let without = project.hqdl(&["status"]).exits(2);
-    assert!(without.stderr.contains("HQDL_TOKEN"), "{}", without.stderr);
+    // Whoever may read the cache needs none.
+    project.hqdl(&["status"]).exits(0);
     daemon.token = None;
     let refused = daemon.get("/v1/specs").is(401);
     assert!(refused.head.to_lowercase().contains("www-authenticate: basic"), "{}", refused.head);

@@ -44,7 +44,7 @@ fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
     daemon.signal("TERM");
     assert_eq!(daemon.ends(), 0);
     assert_eq!(project.kept().len(), CELLS);
-    assert!(!project.path("cache/daemon.json").exists());
+    assert!(!project.path("cache/socket").exists());
     status(&project, &[]).exits(2);
     // What was answered is there for anyone, and the cache is free.
     endpoint.mend();
@@ -115,11 +115,11 @@ fn status_prints_what_the_daemon_says() {
     assert!(said.contains(&daemon.address) && said.contains("complete"), "{said}");
     let json = &status(&project, &["--json"]).exits(0).lines[0];
     assert_eq!(json["specs"][0]["columns"][0]["coverage"], 1.0);
-    // Killed, it leaves its address; that is said.
+    // Killed, it leaves its socket; nobody answers there.
     daemon.signal("KILL");
     daemon.ends();
     let gone = status(&project, &[]).exits(2);
-    assert!(gone.stderr.contains("left its address"), "{}", gone.stderr);
+    assert!(gone.stderr.contains("no daemon runs on the cache"), "{}", gone.stderr);
 }
 
 #[test]
