@@ -232,12 +232,7 @@ impl Sink for Rest<'_, '_> {
 }
 
 /// Puts rows that are to be asked about again in the queue.
-fn again(
-    readers: &Readers<'_>,
-    run: i64,
-    form: i64,
-    cuts: Vec<(Cut, u32)>,
-) -> Result<(), Stopped> {
+fn again(readers: &Readers<'_>, run: i64, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
     let context = readers.get(form, readers.run.unwrap_or_default())?;
     let requests: Vec<Request> = cuts
         .into_iter()

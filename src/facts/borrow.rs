@@ -115,7 +115,8 @@ impl Borrowed {
     pub(super) fn look(&self, ask: &Ask) -> Result<Say, FactsError> {
         let said = {
             let mut looks = lock(&self.looks);
-            wire::write(&mut *looks, &(1u64, ask)).and_then(|()| wire::read::<(u64, Say)>(&mut *looks))
+            wire::write(&mut *looks, &(1u64, ask))
+                .and_then(|()| wire::read::<(u64, Say)>(&mut *looks))
         };
         self.heard(said.map_err(|_| self.lost())?.1)
     }

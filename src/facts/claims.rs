@@ -72,9 +72,7 @@ impl Claims {
 
     /// Lets go of all that a session holds: it is over.
     pub(super) fn forget(&self, by: &str) {
-        self.held()
-            .extract_if(|_, held| *held.by == *by)
-            .for_each(|(_, gone)| gone.tell());
+        self.held().extract_if(|_, held| *held.by == *by).for_each(|(_, gone)| gone.tell());
     }
 
     /// Told, or dropped, when this is released; at once when nobody holds it.

@@ -296,7 +296,6 @@ impl Journal {
             c.prepare(sql)?.query_map([parcel], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
         })
     }
-
 }
 
 fn drop_packed(c: &Connection, parcel: i64) -> rusqlite::Result<()> {

@@ -10,12 +10,7 @@ use crate::usage::Spent;
 impl Journal {
     /// Notes what a request of a session may cost at the worst; returns the
     /// note's id.
-    pub(super) fn reserve(
-        &self,
-        session: &str,
-        run: i64,
-        worst: Spent,
-    ) -> rusqlite::Result<i64> {
+    pub(super) fn reserve(&self, session: &str, run: i64, worst: Spent) -> rusqlite::Result<i64> {
         let mut insert = self.connection().prepare_cached(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
              VALUES (?1, ?2, ?3, ?4, ?5)",

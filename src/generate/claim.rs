@@ -1,6 +1,7 @@
 //! Claims of a request's cells: what others are asking is left to them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use super::{Context, Stopped};
 use crate::facts::{Claim, Found, Thing};
@@ -27,24 +28,28 @@ impl Context {
     /// brought since it was found missing is known, and left out.
     pub(super) async fn claim(&self, cut: Cut) -> Result<Claimed, Stopped> {
         let of = |gap: &Gap, column: &usize| self.wanted.claimed(&gap.entity, *column);
-        let things: Vec<Thing> =
-            cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
+        let things: Vec<Thing> = cut
+            .gaps
+            .iter()
+            .flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c)))
+            .collect();
         let claim = self.writer.claim(things).await?;
         let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();
         let known = self.writer.known(&entities).await?;
         let mut ours: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
         let mut theirs: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
+        let mut found = 0;
         let rows = claim.granted().chunks(cut.columns.len().max(1));
         for ((gap, record), granted) in cut.gaps.into_iter().zip(&known).zip(rows) {
-            let missing = |c: &usize| {
-                !matches!(self.wanted.find(record.as_ref(), *c), Found::Known(_))
-            };
+            let missing =
+                |c: &usize| !matches!(self.wanted.find(record.as_ref(), *c), Found::Known(_));
             let of_row = cut.columns.iter().copied().zip(granted);
             let (mine, other): (Vec<_>, Vec<_>) = of_row.partition(|(_, granted)| **granted);
             let columns = |some: Vec<(usize, &bool)>| -> Vec<usize> {
                 some.into_iter().map(|(c, _)| c).filter(missing).collect()
             };
             let (mine, other) = (columns(mine), columns(other));
+            found += cut.columns.len() - mine.len() - other.len();
             if !other.is_empty() {
                 theirs.entry(other).or_default().push(gap.clone());
             }
@@ -52,9 +57,14 @@ impl Context {
                 ours.entry(mine).or_default().push(gap);
             }
         }
+        self.found.fetch_add(found as u64, Ordering::Relaxed);
         let cuts = |parts: BTreeMap<Vec<usize>, Vec<Gap>>| {
             let whole = cut.whole.clone();
-            parts.into_iter().map(move |(columns, gaps)| Cut { columns, whole: whole.clone(), gaps })
+            parts.into_iter().map(move |(columns, gaps)| Cut {
+                columns,
+                whole: whole.clone(),
+                gaps,
+            })
         };
         let elsewhere = cuts(theirs)
             .filter_map(|cut| {
