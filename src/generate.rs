@@ -12,7 +12,7 @@ mod packing;
 mod shares;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,8 @@ pub struct Context {
     pub packing: Packing,
     /// Failures since the last success.
     pub failures: AtomicU32,
+    /// Cells that others have brought since they were found missing.
+    pub found: Arc<AtomicU64>,
     /// Whether any request was answered.
     pub reached: Arc<AtomicBool>,
     /// The model whose tokenizer counts where the endpoint does not.

@@ -46,7 +46,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &flags, None)?;
     session::warn(&session.warnings, talk);
     let command = format!("import {}", options.spec.display());
-    let facts = session::facts(&options.cache, &command)?;
+    let facts = session::facts(&options.cache, &command, talk)?;
     let model = model::for_planning(&session.spec)?;
     let selection = Selection::default();
     let work =

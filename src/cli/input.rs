@@ -110,8 +110,8 @@ impl<'o> Input<'o> {
     }
 
     /// The facts.
-    pub fn facts(&self) -> Result<Facts, Failure> {
-        session::facts(&self.flags.cache, &self.command)
+    pub fn facts(&self, talk: Talk) -> Result<Facts, Failure> {
+        session::facts(&self.flags.cache, &self.command, talk)
     }
 
     /// The model. A missing one is an error only when something must be asked,

@@ -76,7 +76,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &options.flags, options.budget)?;
     session::warn(&session.warnings, talk);
     let command = format!("materialize {}", options.spec.display());
-    let facts = session::facts(&options.flags.cache, &command)?;
+    let facts = session::facts(&options.flags.cache, &command, talk)?;
     let model = match (&options.batch_file, session.spec.model.provider) {
         // Whoever sends the files has the key.
         (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
@@ -87,7 +87,6 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         .by(if options.batch { Way::Batch } else { Way::Live })?;
     if talk.verbose {
         anstream::eprintln!("database   {}", session.spec.database.display());
-        anstream::eprintln!("facts      {}", facts.dir().display());
         anstream::eprintln!("model      {}", work.model_name());
     }
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));

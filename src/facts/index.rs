@@ -364,11 +364,12 @@ impl Index {
         }
     }
 
-    /// Takes in what the journal has beyond what this has followed, up to its
-    /// line `before`: a borrower whose owner was gone has written it there.
-    pub(super) fn catch_up(&self, journal: &Journal, before: i64) -> Result<(), FactsError> {
+    /// Takes in what the journal has beyond what this has followed: a borrower
+    /// whose owner was gone has written it there.
+    pub(super) fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
+        let last = journal.head()?;
         match self.sled()?.head() {
-            Some(head) if head < before => self.follow(journal, head),
+            Some(head) if head < last => self.follow(journal, head),
             _ => Ok(()),
         }
     }

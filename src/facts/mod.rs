@@ -325,7 +325,9 @@ impl Facts {
                 Arc::clone(session),
                 index,
             ),
-            Hold::Borrowed(owner) => Writer::lent(Arc::clone(owner), index),
+            Hold::Borrowed(owner) => {
+                Writer::lent(Arc::clone(owner), Arc::clone(&self.journal), index)
+            }
         }
     }
 

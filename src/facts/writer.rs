@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rusqlite::{Transaction, TransactionBehavior};
+use rusqlite::{Transaction, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
@@ -24,6 +24,7 @@ use super::index::{Fact, Index, Record};
 use super::journal::{Completion, Journal};
 use super::reservations::Day;
 use super::wire::{Ask, Say};
+use crate::cell::State;
 use crate::key::Entity;
 use crate::usage::Spent;
 
@@ -88,8 +89,8 @@ pub struct Writer {
 enum Way {
     /// In the process that owns the cache.
     Own { jobs: mpsc::Sender<Job>, claims: Arc<Claims>, session: Arc<str> },
-    /// In a process that borrows it.
-    Lent(Arc<Borrowed>),
+    /// In a process that borrows it, with its own journal.
+    Lent(Arc<Borrowed>, Arc<Mutex<Journal>>),
 }
 
 impl Writer {
@@ -102,8 +103,8 @@ impl Writer {
         Self { way: Way::Own { jobs, claims, session }, index }
     }
 
-    pub(super) fn lent(owner: Arc<Borrowed>, index: Index) -> Self {
-        Self { way: Way::Lent(owner), index }
+    pub(super) fn lent(owner: Arc<Borrowed>, journal: Arc<Mutex<Journal>>, index: Index) -> Self {
+        Self { way: Way::Lent(owner, journal), index }
     }
 
     /// Keeps a batch; returns when it is safe on the disk.
@@ -113,7 +114,17 @@ impl Writer {
     pub async fn keep(&self, batch: Batch) -> Result<(), FactsError> {
         match &self.way {
             Way::Own { jobs, .. } => ask(jobs, |reply| Job::Keep(Box::new(batch), reply)).await,
-            Way::Lent(owner) => owner.ask(&Ask::Keep(Box::new(batch))).await.map(drop),
+            Way::Lent(owner, journal) => {
+                let ask = Ask::Keep(Box::new(batch));
+                match (owner.ask(&ask).await, ask) {
+                    // It is paid for, and whoever owns the cache next finds it.
+                    (Err(lost @ FactsError::Lost { .. }), Ask::Keep(batch)) => {
+                        keep_alone(journal, *batch)?;
+                        Err(lost)
+                    }
+                    (kept, _) => kept.map(drop),
+                }
+            }
         }
     }
 
@@ -135,7 +146,7 @@ impl Writer {
                 let wish = Wish { session: Arc::clone(session), run, worst, of_day };
                 ask(jobs, |reply| Job::Reserve(wish, reply)).await
             }
-            Way::Lent(owner) => match owner.ask(&Ask::Reserve { run, worst, of_day }).await? {
+            Way::Lent(owner, _) => match owner.ask(&Ask::Reserve { run, worst, of_day }).await? {
                 Say::Noted(noted) => Ok(noted),
                 _ => Err(owner.misunderstood()),
             },
@@ -152,7 +163,7 @@ impl Writer {
             Way::Own { jobs, .. } => {
                 ask(jobs, |reply| Job::End { reservation, in_doubt, reply }).await
             }
-            Way::Lent(owner) => owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop),
+            Way::Lent(owner, _) => owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop),
         }
     }
 
@@ -163,7 +174,7 @@ impl Writer {
     pub async fn claim(&self, things: Vec<Thing>) -> Result<Claim, FactsError> {
         let granted = match &self.way {
             Way::Own { claims, session, .. } => claims.claim(session, &things),
-            Way::Lent(owner) => match owner.ask(&Ask::Claim(things.clone())).await? {
+            Way::Lent(owner, _) => match owner.ask(&Ask::Claim(things.clone())).await? {
                 Say::Claimed(granted) => granted,
                 _ => return Err(owner.misunderstood()),
             },
@@ -182,7 +193,7 @@ impl Writer {
                 let _ = claims.wait(thing).await;
                 Ok(())
             }
-            Way::Lent(owner) => owner.ask(&Ask::Wait(thing.clone())).await.map(drop),
+            Way::Lent(owner, _) => owner.ask(&Ask::Wait(thing.clone())).await.map(drop),
         }
     }
 
@@ -193,7 +204,7 @@ impl Writer {
     pub async fn known(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         match &self.way {
             Way::Own { .. } => entities.iter().map(|e| self.index.get(e)).collect(),
-            Way::Lent(owner) => {
+            Way::Lent(owner, _) => {
                 let mut found = Vec::with_capacity(entities.len());
                 while found.len() < entities.len() {
                     let left = &entities[found.len()..];
@@ -231,7 +242,7 @@ impl Drop for Claim {
         }
         match &self.way {
             Way::Own { claims, session, .. } => claims.release(session, &self.held),
-            Way::Lent(owner) => owner.tell(&Ask::Release(std::mem::take(&mut self.held))),
+            Way::Lent(owner, _) => owner.tell(&Ask::Release(std::mem::take(&mut self.held))),
         }
     }
 }
@@ -398,6 +409,8 @@ pub(super) fn keep(
     let transaction =
         Transaction::new_unchecked(journal.connection(), TransactionBehavior::Immediate)
             .map_err(error)?;
+    // While nobody else can write there.
+    index.catch_up(journal)?;
     let (began, completions) = (Instant::now(), batches.len());
     let mut head = None;
     let mut records: HashMap<Entity, Record> = HashMap::new();
@@ -441,6 +454,39 @@ pub(super) fn keep(
         Some(head) => index.put(records, head),
         None => Ok(()),
     }
+}
+
+/// Commits a batch to the journal alone, from a process whose owner has ended:
+/// the index follows when somebody owns the cache again. Once, whether or not the
+/// owner had kept it before it ended.
+fn keep_alone(journal: &Mutex<Journal>, batch: Batch) -> Result<(), FactsError> {
+    let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    journal.change(|c| {
+        let done = &batch.completion;
+        let kept = c
+            .prepare(
+                "SELECT 1 FROM completion WHERE run = ?1 AND prompt_hash = ?2 AND asked_at = ?3",
+            )?
+            .exists(params![done.run, done.prompt_hash, done.asked_at])?;
+        if kept {
+            return Ok(());
+        }
+        let completion = journal.insert_completion(done)?;
+        if let Some(reservation) = batch.settles {
+            journal.release(reservation)?;
+        }
+        if let Some(request) = batch.answers {
+            super::requests::settle(c, request, "answered")?;
+        }
+        for (entity, facts) in &batch.facts {
+            let line = journal.insert_answer(completion, entity, facts)?;
+            // Without the index, nobody knows what these take the place of.
+            for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
+                journal.note_changed(fact.meaning, line)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The same error for another sender.

@@ -1,6 +1,7 @@
 //! Claims of a request's cells: what others are asking is left to them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use super::{Context, Stopped};
 use crate::facts::{Claim, Found, Thing};
@@ -37,6 +38,7 @@ impl Context {
         let known = self.writer.known(&entities).await?;
         let mut ours: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
         let mut theirs: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
+        let mut found = 0;
         let rows = claim.granted().chunks(cut.columns.len().max(1));
         for ((gap, record), granted) in cut.gaps.into_iter().zip(&known).zip(rows) {
             let missing =
@@ -47,6 +49,7 @@ impl Context {
                 some.into_iter().map(|(c, _)| c).filter(missing).collect()
             };
             let (mine, other) = (columns(mine), columns(other));
+            found += cut.columns.len() - mine.len() - other.len();
             if !other.is_empty() {
                 theirs.entry(other).or_default().push(gap.clone());
             }
@@ -54,6 +57,7 @@ impl Context {
                 ours.entry(mine).or_default().push(gap);
             }
         }
+        self.found.fetch_add(found as u64, Ordering::Relaxed);
         let cuts = |parts: BTreeMap<Vec<usize>, Vec<Gap>>| {
             let whole = cut.whole.clone();
             parts.into_iter().map(move |(columns, gaps)| Cut {

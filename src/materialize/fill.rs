@@ -1,7 +1,7 @@
 //! Asking for all that is missing, request by request: the walk over the keys
 //! on this thread, the requests on the runtime's.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -34,6 +34,7 @@ impl Work<'_> {
             }
         };
         let reached = Arc::new(AtomicBool::new(false));
+        let found: Arc<AtomicU64> = Arc::default();
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.missing();
             if cells == 0 {
@@ -67,6 +68,7 @@ impl Work<'_> {
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
+                found: Arc::clone(&found),
                 reached: Arc::clone(&reached),
                 tokenizer_of: self.spec.model.name.clone(),
                 tokenizer: OnceLock::new(),
@@ -92,6 +94,7 @@ impl Work<'_> {
                 break;
             }
         }
+        report.found = found.load(Ordering::Relaxed);
         report.in_doubt = budget.in_doubt();
     }
 

@@ -235,7 +235,11 @@ impl<'w> Work<'w> {
             target: self.spec.target().clone(),
             ..Report::of(&self.spec)
         };
-        let mut run = self.recover(command, listener, interrupt, &mut report)?;
+        let batches = match self.way {
+            Way::Batch => Some(self.batches_alone(listener)?),
+            _ => None,
+        };
+        let mut run = self.recover(batches.is_some(), command, listener, interrupt, &mut report)?;
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, None)?;
@@ -291,10 +295,12 @@ impl<'w> Work<'w> {
             }
         }
         self.end(run, &mut report);
+        report.reused += report.found;
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.
         let nothing = missing > 0
             && self.way != Way::Kept
+            && report.found == 0
             && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
@@ -304,7 +310,7 @@ impl<'w> Work<'w> {
             ));
             return Ok(report);
         }
-        let published = self.publish(&surveys, &target, listener, &mut report);
+        let published = self.publish(&surveys, listener, &mut report);
         report.failed = report.failed.take().or(published.err());
         Ok(report)
     }
@@ -331,10 +337,12 @@ impl<'w> Work<'w> {
     fn publish(
         &self,
         surveys: &[Survey<'_>],
-        target: &Target,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
+        let _turn = self.facts.turn(&format!("publish {}", self.spec.target().display()))?;
+        // Somebody else may have made the copy again while this waited.
+        let target = Target::look(self.database, self.spec.output.as_deref())?;
         let place = target.prepare(self.database)?;
         if let Err(error) = self.write(surveys, place.database(), listener, report) {
             place.abandon();

@@ -22,6 +22,8 @@ pub struct Report {
     pub cells: Tally,
     /// Cells that were known before.
     pub reused: u64,
+    /// Cells that others brought while this run asked.
+    pub found: u64,
     /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
     pub unasked: u64,
     /// What was used.

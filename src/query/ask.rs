@@ -127,6 +127,7 @@ impl<'r> Asker<'r> {
             frames: Mutex::default(),
             packing: Packing::new(most),
             failures: 0.into(),
+            found: Arc::default(),
             reached: Arc::clone(&self.reached),
             tokenizer_of: spec.model.name.clone(),
             tokenizer: OnceLock::new(),

@@ -34,6 +34,8 @@ mod generation;
 mod init;
 mod keys;
 mod kills;
+#[cfg(unix)]
+mod lending;
 mod limits;
 mod log;
 mod oracle;
