@@ -110,6 +110,7 @@ pub mod overrides;
 pub mod blendsql;
 // ── edges: all I/O ──
 pub mod store;
+pub mod limits;
 pub mod facts;
 // A pure step, but it tells the facts' reasons.
 pub mod plan;
@@ -123,4 +124,6 @@ pub mod suggest;
 pub mod init;
 // ── doors ──
 pub mod swan;
+pub mod failure;
+pub mod daemon;
 pub mod cli;

@@ -98,7 +98,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// # Errors
     /// [`Stopped`].
     pub async fn recover(&mut self) -> Result<Unsent, Stopped> {
-        let forgotten = self.facts().journal().forget_unsent(&self.spec)?;
+        let forgotten = self.facts().journal().forget_unsent(&self.spec, self.run)?;
         self.unsent = forgotten.into_iter().map(|p| (p.token, p.input_file)).collect();
         let _ = std::fs::remove_dir_all(&self.dir);
         let parcels = self.facts().journal().parcels_under_way(&self.spec)?;
@@ -125,7 +125,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.look(&parcel, false).await?;
         }
         // What is to be asked again is missing, and is asked with all that is.
-        self.facts().journal().forget_unsent(&self.spec)?;
+        self.facts().journal().forget_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
 
@@ -151,7 +151,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 }
                 match beyond {
                     Some(beyond) => return Err(Stopped::Endpoint(ModelError::Budget(beyond))),
-                    None if self.facts().journal().waiting()? == 0 => return Ok(()),
+                    None if self.facts().journal().waiting(self.run)? == 0 => return Ok(()),
                     // Nobody is left to wait for.
                     None => self.holding = false,
                 }

@@ -15,10 +15,12 @@ use std::io::{BufRead, Write};
 
 use serde_json::{Value as Json, json};
 
+use super::borrow::Borrowed;
 use super::index::Fact;
 use super::journal::Completion;
+use super::wire::{Ask, Say};
 use super::writer::{Batch, keep};
-use super::{Facts, FactsError};
+use super::{Facts, FactsError, Hold};
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Meaning};
 
@@ -75,6 +77,9 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Import`] with the number of a line that cannot be used.
     pub fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+        if let Hold::Borrowed(owner) = &self.hold {
+            return lend_lines(owner, input);
+        }
         let mut lines = Vec::new();
         for (n, line) in input.lines().enumerate() {
             let bad = |message: String| FactsError::Import { line: n + 1, message };
@@ -138,6 +143,24 @@ impl Facts {
         keep(&journal, self.index(), batches)?;
         journal.end(run, super::Outcome::Complete)?;
         Ok(count)
+    }
+}
+
+/// Has the owner of the cache take lines in.
+fn lend_lines(owner: &Borrowed, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+    let file = |error| FactsError::File { path: "the input".into(), error };
+    loop {
+        let mut lines = vec![0; 1 << 20];
+        let n = input.read(&mut lines).map_err(file)?;
+        if n == 0 {
+            break;
+        }
+        lines.truncate(n);
+        owner.ask_here(&Ask::Lines(lines.into()))?;
+    }
+    match owner.ask_here(&Ask::Import)? {
+        Say::Count(count) => Ok(count),
+        _ => Err(owner.misunderstood()),
     }
 }
 

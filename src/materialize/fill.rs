@@ -1,14 +1,14 @@
 //! Asking for all that is missing, request by request: the walk over the keys
 //! on this thread, the requests on the runtime's.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 
 use super::run::Run;
-use super::survey::Survey;
+use super::survey::{Known, Survey};
 use super::{Halt, MaterializeError, Report, Work};
 use crate::generate::{self, Context, Event, Packing, Stopped};
 use crate::model::budget::Budget;
@@ -34,6 +34,7 @@ impl Work<'_> {
             }
         };
         let reached = Arc::new(AtomicBool::new(false));
+        let found: Arc<AtomicU64> = Arc::default();
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.missing();
             if cells == 0 {
@@ -67,6 +68,7 @@ impl Work<'_> {
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
+                found: Arc::clone(&found),
                 reached: Arc::clone(&reached),
                 tokenizer_of: self.spec.model.name.clone(),
                 tokenizer: OnceLock::new(),
@@ -92,6 +94,7 @@ impl Work<'_> {
                 break;
             }
         }
+        report.found = found.load(Ordering::Relaxed);
         report.in_doubt = budget.in_doubt();
     }
 
@@ -104,11 +107,11 @@ impl Work<'_> {
     ) -> Result<(), MaterializeError> {
         let mut batcher = Batcher::new(self.rows_per_request(&self.spec.expansions[n]));
         let mut asked_keys = 0;
-        let mut walked = keys.each(&mut |key: &KeyRow| {
+        let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: Known| {
             if !key.first {
                 return Ok(());
             }
-            let record = self.facts.index().get(&key.entity)?;
+            let record = found.map(|(record, _)| record);
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(open.counts());
             if open.ask.is_empty() {

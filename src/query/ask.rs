@@ -163,6 +163,7 @@ impl<'a> Asker<'a> {
             frames: Mutex::default(),
             packing: Packing::new(most),
             failures: 0.into(),
+            found: Arc::default(),
             reached: Arc::clone(&self.reached),
             tokenizer_of: spec.model.name.clone(),
             tokenizer: OnceLock::new(),

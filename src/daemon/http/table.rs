@@ -1,0 +1,1 @@
+//! A page of a published table, cell by cell with its state.
