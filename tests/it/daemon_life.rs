@@ -76,7 +76,8 @@ fn fifty_clients_that_ask_the_same_ask_once() {
     let project = heroes(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--no-spend"]);
     daemon.rests("waiting");
-    let sql = "SELECT name, {{LLMMap('What does the hero whisper?', hero.name)}} FROM hero ORDER BY 1";
+    let sql =
+        "SELECT name, {{LLMMap('What does the hero whisper?', hero.name)}} FROM hero ORDER BY 1";
     let answers: Vec<_> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..50).map(|_| scope.spawn(|| daemon.query(sql))).collect();
         all.into_iter().map(|a| a.join().unwrap()).collect()
