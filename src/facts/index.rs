@@ -304,7 +304,7 @@ impl Index {
         std::iter::from_fn(move || {
             loop {
                 if let Some((entity, bytes)) = page.next() {
-                    return Some(self.entry(entity, &bytes));
+                    return Some(self.entry(&entity, &bytes));
                 }
                 if std::mem::replace(&mut over, true) {
                     return None;
@@ -333,8 +333,8 @@ impl Index {
         }
     }
 
-    fn entry(&self, entity: String, bytes: &[u8]) -> Result<(Entity, Record), FactsError> {
-        let entity = Entity::parse(&entity).map_err(|_| self.failed("a key that is no entity"))?;
+    fn entry(&self, entity: &str, bytes: &[u8]) -> Result<(Entity, Record), FactsError> {
+        let entity = Entity::parse(entity).map_err(|_| self.failed("a key that is no entity"))?;
         Ok((entity, self.decode(bytes)?))
     }
 

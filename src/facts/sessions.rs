@@ -134,6 +134,15 @@ impl Journal {
         })
     }
 
+    /// Whether a run is somebody's, and goes on.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn goes_on(&self, run: i64) -> Result<bool, FactsError> {
+        let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
+        self.run(|c| c.prepare(&sql)?.exists([run]))
+    }
+
     /// Whether a request is on its way for a session that is not over.
     pub(super) fn is_any_in_flight(&self) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");

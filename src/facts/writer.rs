@@ -119,7 +119,7 @@ impl Writer {
                 match (owner.ask(&ask).await, ask) {
                     // It is paid for, and whoever owns the cache next finds it.
                     (Err(lost @ FactsError::Lost { .. }), Ask::Keep(batch)) => {
-                        keep_alone(journal, *batch)?;
+                        keep_alone(journal, &batch)?;
                         Err(lost)
                     }
                     (kept, _) => kept.map(drop),
@@ -459,7 +459,7 @@ pub(super) fn keep(
 /// Commits a batch to the journal alone, from a process whose owner has ended:
 /// the index follows when somebody owns the cache again. Once, whether or not the
 /// owner had kept it before it ended.
-fn keep_alone(journal: &Mutex<Journal>, batch: Batch) -> Result<(), FactsError> {
+fn keep_alone(journal: &Mutex<Journal>, batch: &Batch) -> Result<(), FactsError> {
     let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
     journal.change(|c| {
         let done = &batch.completion;
