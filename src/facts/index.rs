@@ -208,6 +208,17 @@ impl Index {
         Ok(())
     }
 
+    /// Reads for a borrower, on a thread of a runtime: one that must wait for the
+    /// records to be made again holds up no others.
+    pub(super) fn served<T>(&self, read: impl FnOnce(&Self) -> T) -> T {
+        match &self.way {
+            Way::Own(sled) if sled.whole.try_read().is_err() => {
+                tokio::task::block_in_place(|| read(self))
+            }
+            _ => read(self),
+        }
+    }
+
     /// The bytes of records, for a borrower: as many of the first ones as fit
     /// into `full` bytes, and one at least.
     pub(super) fn bytes_of(
