@@ -18,7 +18,7 @@ use serde_json::{Value as Json, json};
 
 use super::table::Table;
 use crate::query::Sink;
-use crate::query::json::{real, write as write_json};
+use crate::query::json::{text, write as write_json};
 
 /// The form of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -255,21 +255,4 @@ fn unmarked(text: &str) -> String {
         }
     }
     out
-}
-
-/// A value as text: NULL by name, bytes in hexadecimal.
-pub fn text(value: ValueRef<'_>) -> String {
-    match value {
-        ValueRef::Null => "NULL".to_owned(),
-        ValueRef::Integer(i) => i.to_string(),
-        ValueRef::Real(r) => real(r),
-        ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        ValueRef::Blob(bytes) => {
-            let mut hex = String::with_capacity(2 * bytes.len() + 3);
-            hex.push_str("X'");
-            bytes.iter().for_each(|b| hex.push_str(&format!("{b:02X}")));
-            hex.push('\'');
-            hex
-        }
-    }
 }

@@ -208,6 +208,17 @@ impl Index {
         Ok(())
     }
 
+    /// Reads for a borrower, on a thread of a runtime: one that must wait for the
+    /// records to be made again holds up no others.
+    pub(super) fn served<T>(&self, read: impl FnOnce(&Self) -> T) -> T {
+        match &self.way {
+            Way::Own(sled) if sled.whole.try_read().is_err() => {
+                tokio::task::block_in_place(|| read(self))
+            }
+            _ => read(self),
+        }
+    }
+
     /// The bytes of records, for a borrower: as many of the first ones as fit
     /// into `full` bytes, and one at least.
     pub(super) fn bytes_of(
@@ -304,7 +315,7 @@ impl Index {
         std::iter::from_fn(move || {
             loop {
                 if let Some((entity, bytes)) = page.next() {
-                    return Some(self.entry(entity, &bytes));
+                    return Some(self.entry(&entity, &bytes));
                 }
                 if std::mem::replace(&mut over, true) {
                     return None;
@@ -333,8 +344,8 @@ impl Index {
         }
     }
 
-    fn entry(&self, entity: String, bytes: &[u8]) -> Result<(Entity, Record), FactsError> {
-        let entity = Entity::parse(&entity).map_err(|_| self.failed("a key that is no entity"))?;
+    fn entry(&self, entity: &str, bytes: &[u8]) -> Result<(Entity, Record), FactsError> {
+        let entity = Entity::parse(entity).map_err(|_| self.failed("a key that is no entity"))?;
         Ok((entity, self.decode(bytes)?))
     }
 

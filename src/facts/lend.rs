@@ -13,13 +13,14 @@ use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
+use super::desk::Job;
 use super::wire::{self, Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
-use super::writer::{Job, Writer};
-use super::{Facts, FactsError, Hold, Owned, Session, borrow};
+use super::writer::Writer;
+use super::{Facts, FactsError, Hold, Owned, borrow};
 use crate::key::Entity;
 
 /// Lines open at once; more wait.
@@ -36,7 +37,8 @@ pub type Status = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// A cache that is being lent.
 pub struct Lending {
-    runtime: tokio::runtime::Runtime,
+    /// Until this ends.
+    runtime: Option<tokio::runtime::Runtime>,
     stop: watch::Sender<Stop>,
     socket: PathBuf,
     /// Sessions open now: each holds a receiver.
@@ -78,7 +80,7 @@ pub fn lend(facts: Arc<Facts>, status: Status) -> Result<Lending, FactsError> {
     let lender = Arc::new(Lender { facts, status, user: user(&socket).map_err(failed)? });
     runtime.spawn(accept(listener, lender, stopping, sessions.clone()));
     info!(socket = %socket.display(), "lends the cache");
-    Ok(Lending { runtime, stop, socket, sessions })
+    Ok(Lending { runtime: Some(runtime), stop, socket, sessions })
 }
 
 impl Lending {
@@ -89,17 +91,28 @@ impl Lending {
     }
 
     /// Lends to nobody new, waits up to `patience` for those who borrow, and ends.
-    pub fn end(self, patience: Duration) {
+    /// It waits on this thread, which must not be one of an async runtime's own.
+    pub fn end(mut self, patience: Duration) {
+        let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(Stop::NoMore);
         let _ = std::fs::remove_file(&self.socket);
         let all_gone = self.sessions.closed();
-        self.runtime.block_on(async {
+        runtime.block_on(async {
             let _ = tokio::time::timeout(patience, all_gone).await;
             self.stop.send_replace(Stop::Now);
             // What they sent is kept before they are told.
             let _ = tokio::time::timeout(PATIENCE, self.sessions.closed()).await;
         });
-        self.runtime.shutdown_timeout(PATIENCE);
+        runtime.shutdown_timeout(PATIENCE);
+    }
+}
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            let _ = std::fs::remove_file(&self.socket);
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -193,10 +206,11 @@ impl Lender {
             }
             Hello::Works { holder } => {
                 let of = wire::session(&holder);
-                self.facts.journal().enter(&of).map_err(io::Error::other)?;
+                self.note(|reply| Job::Enter(of.clone(), reply)).await?;
                 info!(session = %of.id, holder, "begins to borrow");
                 let served = self.answer(stream, stopping, &of.id).await;
-                self.over(&of).await;
+                // What it had in flight is in doubt.
+                self.note(|reply| Job::Over(Arc::clone(&of.id), reply)).await?;
                 info!(session = %of.id, "borrows no more");
                 drop(session);
                 served
@@ -261,13 +275,15 @@ impl Lender {
         ended
     }
 
-    /// A session is over: what it had in flight is in doubt.
-    async fn over(&self, session: &Session) {
-        let Some(owned) = self.facts.lent_out() else { return };
-        let (reply, told) = tokio::sync::oneshot::channel();
-        if owned.jobs.send(Job::Over(Arc::clone(&session.id), reply)).await.is_ok() {
-            let _ = told.await;
-        }
+    /// Has the writing thread note something.
+    async fn note(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<(), FactsError>>) -> Job,
+    ) -> io::Result<()> {
+        let Some(owned) = self.facts.lent_out() else { return Ok(()) };
+        let (reply, told) = oneshot::channel();
+        owned.jobs.send(job(reply)).await.map_err(io::Error::other)?;
+        told.await.map_err(io::Error::other)?.map_err(io::Error::other)
     }
 }
 
@@ -333,8 +349,10 @@ impl Line {
         let facts = &lender.facts;
         let Some(owned) = facts.lent_out() else { return Ok(()) };
         let now = match ask {
-            Ask::Get(entities) => facts.index.bytes_of(&entities, FULL).map(Say::Records),
-            Ask::Page { after } => facts.index.page(&after, FULL).map(Say::Page),
+            Ask::Get(entities) => {
+                facts.index.served(|i| i.bytes_of(&entities, FULL)).map(Say::Records)
+            }
+            Ask::Page { after } => facts.index.served(|i| i.page(&after, FULL)).map(Say::Page),
             Ask::Claim(things) => Ok(Say::Claimed(owned.claims.claim(&self.session, &things))),
             Ask::Release(things) => {
                 owned.claims.release(&self.session, &things);

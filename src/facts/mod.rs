@@ -22,6 +22,7 @@
 mod borrow;
 mod changes;
 pub mod claims;
+mod desk;
 pub mod index;
 pub mod journal;
 #[cfg(unix)]
@@ -33,6 +34,7 @@ pub mod requests;
 mod reservations;
 pub mod rounds;
 mod sessions;
+mod spending;
 mod throttle;
 pub mod transfer;
 mod turns;
@@ -50,10 +52,10 @@ use tokio::sync::mpsc;
 
 use self::borrow::{Borrowed, Refusal};
 use self::claims::Claims;
+use self::desk::Job;
 use self::sessions::Session;
 use self::throttle::Limiters;
 use self::wire::{Ask, Say};
-use self::writer::Job;
 pub use borrow::status;
 pub use claims::Thing;
 
@@ -63,6 +65,7 @@ pub use lookup::{Found, Reason, Wanted};
 pub use parcels::{Packed, Parcel, Stage};
 pub use questions::{Learned, LiveQuestion, Origin};
 pub use requests::{Known, Request};
+pub use spending::Hour;
 pub use throttle::Throttle;
 pub use turns::Turn;
 pub use writer::{Batch, Claim, Noted, Writer};
@@ -171,6 +174,8 @@ enum Hold {
 struct Owned {
     /// Held as long as this lives; the system lets go of it when we die.
     lock: File,
+    /// The journal as the writing thread has it; whoever has it changes the index.
+    writing: Arc<Mutex<Journal>>,
     jobs: mpsc::Sender<Job>,
     thread: Option<JoinHandle<()>>,
     claims: Arc<Claims>,
@@ -244,10 +249,13 @@ impl Facts {
         let journal = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
         journal.begin_alone()?;
         let index = Index::open(&dir.join("index.sled"), &journal)?;
-        let journal = Arc::new(Mutex::new(journal));
-        let (jobs, thread) = writer::start(Arc::clone(&journal), index.clone());
+        // Of its own, so that who reads long does not hold up who writes.
+        let writing = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
+        let (journal, writing) = (Arc::new(Mutex::new(journal)), Arc::new(Mutex::new(writing)));
+        let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
         let owned = Owned {
             lock,
+            writing,
             jobs,
             thread: Some(thread),
             claims: Arc::default(),
@@ -338,12 +346,18 @@ impl Facts {
     /// [`FactsError`] when the journal cannot be read or the index not written.
     pub fn rebuild(&self) -> Result<u64, FactsError> {
         match &self.hold {
-            Hold::Owned(_) => self.index.rebuild(&self.journal()),
+            Hold::Owned(owned) => self.index.rebuild(&owned.writing()),
             Hold::Borrowed(owner) => match owner.ask_here(&Ask::Rebuild)? {
                 Say::Count(count) => Ok(count),
                 _ => Err(owner.misunderstood()),
             },
         }
+    }
+}
+
+impl Owned {
+    fn writing(&self) -> MutexGuard<'_, Journal> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Row as SqlRow, params};
 
 use super::FactsError;
 use super::journal::Journal;
+use super::reservations::Day;
 use crate::store::now;
 use crate::usage::Spent;
 
@@ -156,13 +157,25 @@ impl Journal {
         self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
     }
 
-    /// The batch of a parcel is about to be asked for.
+    /// The batch of a parcel is about to be asked for. It is not when the budget
+    /// of the day (`of_day`, in USD) does not cover it any more: what is gone
+    /// today is given then.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn creating(&self, parcel: i64) -> Result<(), FactsError> {
-        let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![parcel, now()]).map(drop))
+    pub fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+        self.change(|c| {
+            if let Some(most) = of_day {
+                let gone = Day::default().gone(self)?;
+                let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
+                let worst: f64 = c.query_row(sql, [parcel], |r| r.get(0))?;
+                if gone + worst > most {
+                    return Ok(Some(gone));
+                }
+            }
+            let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
+            c.execute(sql, params![parcel, now()]).map(|_| None)
+        })
     }
 
     /// The endpoint works on a parcel.
@@ -243,6 +256,18 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
         self.change(|c| forget(c, parcel))
+    }
+
+    /// What the requests of a parcel may cost.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
+        let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
+                   FROM request WHERE parcel = ?1";
+        self.run(|c| {
+            c.query_row(sql, [parcel], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+        })
     }
 
     /// What a run's requests under way may cost.

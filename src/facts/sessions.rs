@@ -52,8 +52,8 @@ impl Journal {
     }
 
     /// Writes down that a session has begun.
-    pub(super) fn enter(&self, session: &Session) -> Result<(), FactsError> {
-        self.run(|c| enter(c, session))
+    pub(super) fn enter(&self, session: &Session) -> rusqlite::Result<()> {
+        enter(self.connection(), session)
     }
 
     /// A session is over.
@@ -132,6 +132,21 @@ impl Journal {
             forget_notes(c, run)?;
             c.execute("UPDATE run SET session = NULL WHERE id = ?1", [run]).map(drop)
         })
+    }
+
+    /// Whether a run is somebody's, and goes on.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn goes_on(&self, run: i64) -> Result<bool, FactsError> {
+        let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
+        self.run(|c| c.prepare(&sql)?.exists([run]))
+    }
+
+    /// Whether a run has not ended.
+    pub(super) fn is_open(&self, run: i64) -> rusqlite::Result<bool> {
+        let sql = "SELECT 1 FROM run WHERE id = ?1 AND ended_at IS NULL";
+        self.connection().prepare_cached(sql)?.exists([run])
     }
 
     /// Whether a request is on its way for a session that is not over.

@@ -259,7 +259,7 @@ impl Work<'_> {
             limits: self.spec.limits,
             run: run.id,
             spec: self.spec.full_path(),
-            dir: self.facts.dir().join("batches").join(run.id.to_string()),
+            dir: self.facts.dir().join("batches"),
             interrupt: interrupt.clone(),
             unsent: run.unsent.clone(),
         };

@@ -366,6 +366,10 @@ impl Errand<'_> {
                 let of_day = self.budget.of_day();
                 match ledger.writer.reserve(ledger.run, worst, of_day).await? {
                     Noted::Note(note) => Some(note),
+                    // Nobody waits for it any more.
+                    Noted::Ended => {
+                        return Err(ModelError::NoAnswer("its run has ended".into()).into());
+                    }
                     Noted::Beyond(gone) => return Err(self.budget.beyond(gone, worst).into()),
                 }
             }

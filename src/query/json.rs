@@ -49,3 +49,21 @@ pub fn real(r: f64) -> String {
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}{point}e{sign}{:02}", exponent.abs())
 }
+
+/// A value as text: NULL by name, bytes in hexadecimal.
+#[must_use]
+pub fn text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Null => "NULL".to_owned(),
+        ValueRef::Integer(i) => i.to_string(),
+        ValueRef::Real(r) => real(r),
+        ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        ValueRef::Blob(bytes) => {
+            let mut hex = String::with_capacity(2 * bytes.len() + 3);
+            hex.push_str("X'");
+            bytes.iter().for_each(|b| hex.push_str(&format!("{b:02X}")));
+            hex.push('\'');
+            hex
+        }
+    }
+}

@@ -24,6 +24,8 @@ mod corpus;
 mod daemon;
 mod daemon_http;
 mod daemon_life;
+mod daemon_page;
+mod daemon_soak;
 mod daemon_watch;
 mod databases;
 mod endpoint;

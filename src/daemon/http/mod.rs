@@ -13,7 +13,6 @@ mod page;
 mod query;
 mod reply;
 mod rows;
-mod table;
 
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -1,1 +1,0 @@
-//! A page of a published table, cell by cell with its state.
