@@ -278,7 +278,7 @@ impl Writer {
             OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(failed)?;
         // A kill may have cut the last line; what follows stands on its own.
         cut_half_line(&mut file).map_err(failed)?;
-        let mut writer = Self { file, path };
+        let mut writer = Self { path, file };
         writer.write(&Line::Run(header.clone()))?;
         Ok(writer)
     }

@@ -48,6 +48,7 @@ mod spec;
 mod suggestions;
 mod swan2;
 mod swan;
+mod swan_grades;
 mod swan_queries;
 mod swan_runs;
 mod tidy;

@@ -235,7 +235,7 @@ fn eight_recordings_score_what_their_models_knew() {
             assert!(cells >= 76.3, "cells {cells}");
             assert!(powers(&score) >= 41.9, "powers {}", powers(&score));
             // What HQDL's own extraction made of the same words.
-            assert!(swan > 5339.750_490_036_954, "{swan}");
+            assert!(swan > 5_339.750_490_036_954, "{swan}");
         }
     }
     // All of them in one report.
