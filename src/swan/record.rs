@@ -33,6 +33,9 @@ pub struct Header {
     pub source: PathBuf,
     /// Where the expanded tables are, when there are any.
     pub expanded: Option<PathBuf>,
+    /// What the database holds of the columns that SWAN hides.
+    #[serde(default)]
+    pub unmasked: Vec<String>,
     /// Whether there is a price.
     pub priced: bool,
     /// When it began.
