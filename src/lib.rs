@@ -88,6 +88,10 @@
 //! * A question becomes a column (`suggest --write`) of the expansion whose keys
 //!   at least half of its values are; its facts are that column's only where key
 //!   and name are the same.
+//! * A query whose calls are all bound reads the published tables, where these
+//!   were made from this spec, these facts and these overrides and no value of
+//!   the columns has changed since; for what a table lacks, and for all else, the
+//!   facts are looked up. `values_reused` counts what was looked up.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.

@@ -135,6 +135,7 @@ impl Rewriter<'_> {
             outer: outer.len(),
             distinct: distinct.as_ref().map(Vec::len),
             conditions,
+            ends: self.last.as_ref() == Some(&core.span),
         };
         let values = outer.into_iter().chain(distinct.into_iter().flatten()).chain(order).collect();
         // A SELECT that is written twice has one gate.

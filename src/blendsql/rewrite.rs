@@ -95,6 +95,8 @@ pub struct Gate {
     pub distinct: Option<usize>,
     /// Conditions with calls behind it.
     pub conditions: usize,
+    /// It is of the SELECT that yields the query's rows.
+    pub ends: bool,
 }
 
 /// A condition with calls.
@@ -136,6 +138,8 @@ pub struct Rewriter<'q> {
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
+    /// The SELECT that yields the query's rows, when it is one.
+    pub(super) last: Option<Span>,
     pub(super) out: Rewritten,
 }
 
@@ -166,6 +170,7 @@ impl<'q> Rewriter<'q> {
             aliases: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
+            last: None,
             out,
         }
     }
@@ -178,6 +183,10 @@ impl<'q> Rewriter<'q> {
         if let Body::Core(core) = &query.body {
             self.root = core.span.start;
         }
+        self.last = match &query.body {
+            Body::Core(core) if !parsed.lone => Some(core.span.clone()),
+            _ => None,
+        };
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows, true);
         self.out.sql = if parsed.lone {

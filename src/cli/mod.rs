@@ -30,6 +30,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use failure::Failure;
 
+use crate::spec::PriceTable;
+
 /// Expand the schema of a `SQLite` database with what a language model knows.
 #[derive(Debug, Parser)]
 #[command(name = "hqdl", version, max_term_width = 100, after_help = EXIT_CODES)]
@@ -117,6 +119,9 @@ struct ModelFlags {
     /// The endpoint's base URL.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
+    /// The model's price: USD per million input and output tokens, such as 0.15,0.60.
+    #[arg(long, value_name = "IN,OUT", value_parser = price)]
+    price: Option<PriceTable>,
     /// Recorded completions to replay (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
@@ -126,6 +131,16 @@ struct ModelFlags {
     /// Requests in flight at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
+}
+
+fn price(text: &str) -> Result<PriceTable, String> {
+    let wrong = || "expected two prices, such as 0.15,0.60".to_owned();
+    let (input, output) = text.split_once(',').ok_or_else(wrong)?;
+    let usd = |text: &str| {
+        let usd: f64 = text.trim().parse().map_err(|_| wrong())?;
+        if usd.is_finite() && usd >= 0.0 { Ok(usd) } else { Err(wrong()) }
+    };
+    Ok(PriceTable { input: usd(input)?, output: usd(output)?, cached_input: None, batch: None })
 }
 
 /// Where facts are kept.

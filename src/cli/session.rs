@@ -68,6 +68,9 @@ fn apply(draft: &mut Draft, flags: &ModelFlags) {
     if flags.base_url.is_some() {
         model.base_url.clone_from(&flags.base_url);
     }
+    if flags.price.is_some() {
+        model.price = flags.price;
+    }
     if let Some(concurrency) = flags.concurrency {
         draft.file.limits.concurrency = Some(concurrency);
     }

@@ -43,6 +43,18 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether a later fact puts something else in the place of a value, of
+    /// whichever model.
+    #[must_use]
+    pub fn is_changed_by(&self, fact: &Fact) -> bool {
+        fact.answer.state != State::Error
+            && self.facts.iter().any(|kept| {
+                kept.meaning == fact.meaning
+                    && kept.answer.state.shows()
+                    && (kept.answer.value != fact.answer.value || kept.list != fact.list)
+            })
+    }
+
     /// Takes a later fact in. What is no answer (an error, a refusal, words
     /// that cannot be read) never replaces a value that still holds; the
     /// model's own "unknown" does.
@@ -132,11 +144,30 @@ impl Index {
         for (entity, facts) in batch {
             let mut record = self.get(&entity)?.unwrap_or_default();
             facts.into_iter().for_each(|f| record.merge(f));
-            let bytes = postcard::to_stdvec(&record).map_err(|e| self.failed(&e.to_string()))?;
-            self.db.insert(entity.as_str(), bytes).map_err(|e| self.error(&e))?;
+            self.insert(&entity, &record)?;
         }
         // Last, so that whatever a crash cuts off is followed again.
         self.set_head(head)
+    }
+
+    /// Takes whole records in, that hold the facts up to the journal's line `head`.
+    ///
+    /// # Errors
+    /// [`FactsError::Index`].
+    pub(super) fn put(
+        &self,
+        records: impl IntoIterator<Item = (Entity, Record)>,
+        head: i64,
+    ) -> Result<(), FactsError> {
+        for (entity, record) in records {
+            self.insert(&entity, &record)?;
+        }
+        self.set_head(head)
+    }
+
+    fn insert(&self, entity: &Entity, record: &Record) -> Result<(), FactsError> {
+        let bytes = postcard::to_stdvec(record).map_err(|e| self.failed(&e.to_string()))?;
+        self.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.error(&e))
     }
 
     /// Every entity with its facts, in the order of the entities.

@@ -12,6 +12,7 @@
 //! <data directory>/lock             held by the one process that uses them
 //! ```
 
+mod changes;
 pub mod index;
 pub mod journal;
 pub mod lookup;

@@ -2,6 +2,8 @@
 //! them to the journal together (one fsync for many answers), then brings the
 //! index up to date, and only then tells the senders that their batch is safe.
 
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -10,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
 use super::FactsError;
-use super::index::{Fact, Index};
+use super::index::{Fact, Index, Record};
 use super::journal::{Completion, Journal};
 use crate::key::Entity;
 use crate::usage::Spent;
@@ -194,7 +196,8 @@ pub(super) fn keep(
     let transaction = journal.connection().unchecked_transaction().map_err(error)?;
     let (began, completions) = (Instant::now(), batches.len());
     let mut head = None;
-    let mut facts = Vec::new();
+    let mut records: HashMap<Entity, Record> = HashMap::new();
+    let mut changed: BTreeMap<u32, i64> = BTreeMap::new();
     for batch in batches {
         let completion = journal.insert_completion(&batch.completion).map_err(error)?;
         if let Some(reservation) = batch.settles {
@@ -207,14 +210,31 @@ pub(super) fn keep(
             for fact in &mut of_entity {
                 (fact.completion, fact.asked) = (completion, completion);
             }
-            head = Some(journal.insert_answer(completion, &entity, &of_entity).map_err(error)?);
-            facts.push((entity, of_entity));
+            let line = journal.insert_answer(completion, &entity, &of_entity).map_err(error)?;
+            head = Some(line);
+            let record = match records.entry(entity) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let known = index.get(new.key())?.unwrap_or_default();
+                    new.insert(known)
+                }
+            };
+            for fact in of_entity {
+                if record.is_changed_by(&fact) {
+                    changed.insert(fact.meaning, line);
+                }
+                record.merge(fact);
+            }
         }
     }
+    // With the answers themselves: tables published before are told apart.
+    for (meaning, line) in changed {
+        journal.note_changed(meaning, line).map_err(error)?;
+    }
     transaction.commit().map_err(error)?;
-    debug!(completions, entities = facts.len(), took = ?began.elapsed(), "the journal commits");
+    debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
     match head {
-        Some(head) => index.merge(facts, head),
+        Some(head) => index.put(records, head),
         None => Ok(()),
     }
 }

@@ -37,7 +37,7 @@ impl Digest {
 
     /// With everything else that decides what the tables look like.
     pub(super) fn text(&self, spec: &Spec, model: &str, expansion: &Expansion) -> String {
-        let mut layout = format!("v1 {} {} {:?}", self.rows, self.sum, expansion.key_types);
+        let mut layout = format!("v2 {} {} {:?}", self.rows, self.sum, expansion.key_types);
         layout.push_str(&format!("{:?} {model:?}", spec.model.reuse));
         layout.push_str(&format!("{:?} {:?}", expansion.key.names(), expansion.sources));
         for column in &expansion.columns {

@@ -38,6 +38,7 @@ use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication, Shown};
+use crate::store::standing::Standing;
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 
@@ -213,6 +214,7 @@ impl<'w> Work<'w> {
         }
         warnings.extend(self.rounds_gone_on_with(&surveys));
         warnings.extend(self.overrides.warnings.iter().cloned());
+        warnings.extend(self.strangers(&surveys));
         self.price(&mut plan)?;
         Ok((plan, warnings))
     }
@@ -250,8 +252,10 @@ impl<'w> Work<'w> {
                 "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
             )));
         }
-        let said = self.rounds_gone_on_with(&surveys);
-        for said in said.iter().chain(&self.overrides.warnings) {
+        let mut said = self.rounds_gone_on_with(&surveys);
+        said.extend(self.overrides.warnings.iter().cloned());
+        said.extend(self.strangers(&surveys));
+        for said in &said {
             listener(&Event::Warning(said.clone()));
         }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
@@ -354,6 +358,8 @@ impl<'w> Work<'w> {
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let publication = Publication::begin(db, &self.spec)?;
+        // Before the facts are read: what comes meanwhile is later than the tables.
+        let place = self.facts.journal().place()?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -395,10 +401,12 @@ impl<'w> Work<'w> {
                     error: c.error,
                 })
             };
+            let model = self.model.name();
+            let standing = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
             publication.close(
                 &self.spec,
                 &tables.finish(),
-                &digest.text(&self.spec, self.model.name(), expansion),
+                (&digest.text(&self.spec, self.model.name(), expansion), &standing),
                 &mut origins,
             )?;
         }

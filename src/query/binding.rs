@@ -5,9 +5,11 @@ use super::QueryError;
 use super::binder::{Binder, Word};
 use super::calls::{AdHoc, Calls, Choosing};
 use super::live::{Asks, Form};
-use super::reading::{is_list, kind, regex};
+use super::reading::{is_list, kind, quantity, regex};
 use super::smoothie::{Route, RouteKind};
+use super::views::Stored;
 use crate::blendsql::route::{self, Slot};
+use crate::blendsql::scope::Origin;
 use crate::blendsql::usage::{Key, Usage};
 use crate::blendsql::{Call, Choices};
 use crate::spec::{Binding, Column, Expansion, SourceRows, Spec, Type};
@@ -19,6 +21,7 @@ impl Calls {
         n: usize,
         call: &Call,
         bound: &Bound,
+        usage: &Usage,
         spec: &Spec,
         text: String,
     ) -> Result<(), QueryError> {
@@ -30,10 +33,21 @@ impl Calls {
             self.expansions.len() - 1
         });
         let column = &expansion.columns[bound.column];
-        let form = Form { whole: false, regex: regex(call)? };
+        let form = Form { whole: false, regex: regex(call)?, quantity: quantity(call) };
+        let mut stored = match (&bound.keys.stored, &form.regex, &column.many) {
+            (Some((source, keys, of)), None, None) => Some(Stored {
+                expansion: bound.expansion,
+                value: crate::sql::name(&column.name),
+                reads: vec![bound.column],
+                source: source.clone(),
+                keys: keys.clone(),
+                of: of.clone(),
+            }),
+            _ => None,
+        };
         self.asks[n] = Asks::Cell { target, column: bound.column, form };
         let site = &mut self.sites[n];
-        site.keys = Some(bound.keys.clone());
+        site.keys = Some(bound.keys.texts.clone());
         let is_bound = bound.binding.sql.is_some() || bound.by_model;
         let route = if is_bound { RouteKind::Bound } else { RouteKind::Column };
         if let Some(binding) = &bound.binding.sql {
@@ -65,23 +79,33 @@ impl Calls {
                             continue;
                         }
                         let number = self.asks.len();
+                        match &mut stored {
+                            Some(stored) if other.many.is_none() => stored.reads.push(at),
+                            _ => stored = None,
+                        }
                         self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
                         others.push_str(&format!(
                             ", hq_call({number}, 0, 1, {}) AS {}",
-                            bound.keys.join(", "),
+                            bound.keys.texts.join(", "),
                             crate::sql::name(&other.name)
                         ));
                     }
-                    for (name, key) in expansion.key.names().iter().zip(&bound.keys) {
+                    for (name, key) in expansion.key.names().iter().zip(&bound.keys.texts) {
                         if mentions(binding, name) {
+                            stored = None;
                             others.push_str(&format!(", {key} AS {}", crate::sql::name(name)));
                         }
+                    }
+                    if let Some(stored) = &mut stored {
+                        stored.value = format!("({filled})");
                     }
                     site.before = format!("(SELECT ({filled}) FROM (SELECT ");
                     site.after = format!(" AS {}{others}))", crate::sql::name(&column.name));
                 }
             }
         }
+        let stored = stored.filter(|_| !usage.set && !call.row);
+        self.stored.extend(stored.map(|s| (n, s)));
         self.routes.push(Route {
             call: text,
             route,
@@ -99,11 +123,25 @@ pub(super) struct Bound {
     column: usize,
     binding: Binding,
     slot: Slot,
-    /// The key, as SQL where the call stands.
-    keys: Vec<String>,
+    keys: Keys,
     why: String,
     /// Not the spec says so.
     by_model: bool,
+}
+
+/// A column of a table of the query: the table's name there, and the column's,
+/// as SQL.
+type Place = (String, String);
+
+/// The key of a bound call.
+struct Keys {
+    /// As SQL where the call stands.
+    texts: Vec<String>,
+    /// What is to be said of it.
+    why: String,
+    /// Its source, the same with every column's table, and the table of the
+    /// query that has them all.
+    stored: Option<(String, Vec<String>, Option<String>)>,
 }
 
 /// The column of the spec that a call's question is bound to; `Err` says why
@@ -126,8 +164,8 @@ pub(super) fn bound(
                 }
             };
             match keys(expansion, usage, choosing) {
-                Ok((keys, by)) => {
-                    let why = format!("\"{}\"{by}", binding.ask);
+                Ok(keys) => {
+                    let why = format!("\"{}\"{}", binding.ask, keys.why);
                     let binding = binding.clone();
                     let (expansion, column, by_model) = (e, c, false);
                     return Ok(Some(Bound {
@@ -167,7 +205,7 @@ pub(super) fn learned(
     let mut reason = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
         // What is no key of it is no concern of the model.
-        let Ok((keys, by)) = keys(expansion, usage, choosing) else { continue };
+        let Ok(keys) = keys(expansion, usage, choosing) else { continue };
         match binder.bind(expansion, &call.question)? {
             Word::Bound { column, binding, truth, date } => {
                 let of = &expansion.columns[column];
@@ -176,7 +214,7 @@ pub(super) fn learned(
                     reason = Some(format!("by the model, {date}: {how}; but {why}"));
                     continue;
                 }
-                let why = format!("by the model, {date}: {how}{by}");
+                let why = format!("by the model, {date}: {how}{}", keys.why);
                 let (expansion, slot, by_model) = (e, Slot::None, true);
                 return Ok(Ok(Bound { expansion, column, binding, slot, keys, why, by_model }));
             }
@@ -215,11 +253,7 @@ fn fits(call: &Call, usage: &Usage, column: &Column, truth: bool) -> Result<(), 
 }
 
 /// The key of an expansion, as SQL where a call stands.
-fn keys(
-    expansion: &Expansion,
-    usage: &Usage,
-    choosing: &mut dyn Choosing,
-) -> Result<(Vec<String>, String), String> {
+fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Result<Keys, String> {
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
     let mut reason = "its value does not come from a source of the expansion".to_owned();
     for source in &expansion.sources {
@@ -229,7 +263,8 @@ fn keys(
                 && let [key] = expansion.key.names()
                 && is_key_of(select, key, first, usage)
             {
-                return Ok((vec![format!("({})", first.text)], String::new()));
+                let texts = vec![format!("({})", first.text)];
+                return Ok(Keys { texts, why: String::new(), stored: None });
             }
             continue;
         };
@@ -239,36 +274,51 @@ fn keys(
             continue;
         }
         let Some((alias, fields)) = &first.table else { continue };
-        let of = |key: &String| {
-            let given = usage.keys.iter().find(|k| {
-                k.origin.as_ref().is_some_and(|o| {
-                    o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
-                })
-            });
-            if let Some(given) = given {
-                // With its table: beside the source's own rows a bare name is theirs.
-                let own = given.table.as_ref().and_then(|(alias, _)| alias.as_ref());
-                return Some(match (own, &given.name) {
-                    (Some(alias), Some(name)) => {
-                        format!("{}.{}", crate::sql::name(alias), crate::sql::name(name))
-                    }
-                    _ => given.text.clone(),
-                });
-            }
-            let field = fields.iter().find(|f| {
-                f.origin.as_ref().is_some_and(|o| {
-                    o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
-                })
-            })?;
-            let name = crate::sql::name(&field.name);
-            Some(alias.as_ref().map_or(name.clone(), |a| format!("{}.{name}", crate::sql::name(a))))
+        let repeats = |o: Option<&Origin>, key: &str| {
+            o.is_some_and(|o| {
+                o.table.eq_ignore_ascii_case(table) && o.column.eq_ignore_ascii_case(key)
+            })
         };
-        let keys: Vec<Option<String>> = expansion.key.names().iter().map(of).collect();
+        let in_table =
+            |alias: &Option<String>, name: &str| Some((alias.clone()?, crate::sql::name(name)));
+        // As it was written, and with its table.
+        let of = |key: &String| -> Option<(String, Option<Place>)> {
+            let given = usage.keys.iter().find(|k| repeats(k.origin.as_ref(), key));
+            if let Some(given) = given {
+                let (alias, name) = (given.table.as_ref().map(|t| &t.0), given.name.as_ref());
+                let place = alias.zip(name).and_then(|(alias, name)| in_table(alias, name));
+                return Some((given.text.clone(), place));
+            }
+            let field = fields.iter().find(|f| repeats(f.origin.as_ref(), key))?;
+            let place = in_table(alias, &field.name);
+            Some((place.as_ref().map_or_else(|| crate::sql::name(&field.name), written), place))
+        };
+        let found: Vec<Option<(String, Option<Place>)>> =
+            expansion.key.names().iter().map(of).collect();
+        let keys: Vec<Option<String>> =
+            found.iter().map(|k| k.as_ref().map(|(text, _)| text.clone())).collect();
+        // Where every part that is there has its table.
+        let places: Option<Vec<Option<Place>>> = found
+            .iter()
+            .map(|k| k.as_ref().map_or(Some(None), |(_, at)| at.clone().map(Some)))
+            .collect();
         if keys.iter().all(Option::is_some) {
-            return Ok((keys.into_iter().flatten().collect(), String::new()));
+            let places: Option<Vec<Place>> = places.map(|all| all.into_iter().flatten().collect());
+            let stored = places.map(|all| {
+                let one = all.iter().all(|(alias, _)| alias.eq_ignore_ascii_case(&all[0].0));
+                let of = one.then(|| all[0].0.clone());
+                (table.clone(), all.iter().map(written).collect(), of)
+            });
+            let texts = keys.into_iter().flatten().collect();
+            return Ok(Keys { texts, why: String::new(), stored });
         }
         // A part of the key is enough where it determines the rest.
         let q = crate::sql::name;
+        // With their tables: beside the source's own rows, a bare name is its own.
+        let keys: Vec<Option<String>> = match places {
+            Some(places) => places.iter().map(|at| at.as_ref().map(written)).collect(),
+            None => keys,
+        };
         let given: Vec<&String> = expansion
             .key
             .names()
@@ -286,7 +336,7 @@ fn keys(
             list(&given)
         );
         match choosing.values(&count, 1) {
-            Ok(twice) if twice.is_empty() => {
+            Ok(twice) if twice.as_ref().is_none_or(Vec::is_empty) => {
                 let found: Vec<String> = expansion
                     .key
                     .names()
@@ -312,10 +362,8 @@ fn keys(
                         })
                     })
                     .collect();
-                return Ok((
-                    found,
-                    format!(", by {} alone, which determines the key", list(&given)),
-                ));
+                let why = format!(", by {} alone, which determines the key", list(&given));
+                return Ok(Keys { texts: found, why, stored: None });
             }
             Ok(_) => {
                 reason = format!(
@@ -328,6 +376,11 @@ fn keys(
         }
     }
     Err(reason)
+}
+
+/// A column with its table, as SQL.
+fn written((alias, name): &Place) -> String {
+    format!("{}.{name}", crate::sql::name(alias))
 }
 
 /// Whether an expression of the query is the one that a SELECT names `key`.

@@ -9,8 +9,10 @@ use serde_json::Value as Json;
 
 use super::live::{Live, Shared, int, lock};
 use super::smoothie::owned;
-use super::targets::output;
 use crate::value::Value;
+
+/// Arguments that most calls of a function have at most.
+const FEW: usize = 8;
 
 /// Registers the functions on a connection.
 ///
@@ -22,8 +24,20 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     let make = |name: &str, run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
         let live = Arc::clone(live);
         connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
-            let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
-            run(&mut lock(&live), &values).map(|v| output(&v))
+            // Once a row and more: no allocation for what is few, as it mostly is.
+            let mut few = [ValueRef::Null; FEW];
+            let many: Vec<ValueRef<'_>>;
+            let values = match few.get_mut(..ctx.len()) {
+                Some(few) => {
+                    few.iter_mut().enumerate().for_each(|(n, value)| *value = ctx.get_raw(n));
+                    &*few
+                }
+                None => {
+                    many = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+                    &many
+                }
+            };
+            run(&mut lock(&live), values).map(ToSqlOutput::Owned)
         })
     };
     make("hq_call", Live::call)?;
@@ -110,6 +124,6 @@ impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {
     ) -> rusqlite::Result<ToSqlOutput<'static>> {
         let (titles, rows) = state.unwrap_or_default();
         let text = serde_json::json!({ "columns": titles, "rows": rows }).to_string();
-        Ok(output(&Sql::Text(text)))
+        Ok(ToSqlOutput::Owned(Sql::Text(text)))
     }
 }

@@ -109,6 +109,18 @@ impl Passing {
         matches!(self.gate.need, Need::Ranked(..))
     }
 
+    /// Whether the pass may end when it has a row wait: the rest of the query
+    /// waits, too.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        self.gate.ends
+            && match self.gate.need {
+                Need::First(_) => self.gate.outer == 0,
+                Need::All => self.gate.distinct.is_none(),
+                Need::Ranked(..) => false,
+            }
+    }
+
     /// A row comes; `values` as the rewriter wrote them.
     pub fn row(&mut self, values: &[ValueRef<'_>], open: bool) -> Word {
         let (outer, rest) = values.split_at(self.gate.outer.min(values.len()));

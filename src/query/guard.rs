@@ -136,6 +136,12 @@ impl Guard {
         self.database.connection()
     }
 
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
     /// The database's path.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -2,14 +2,16 @@
 //! query: a call whose value is not known yet yields NULL, is *pending*, and is
 //! demanded; a condition that waits for it is told apart from one that fails.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::context::{Contexts, TooLong};
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, spell};
+use super::touched::Touched;
+use crate::blendsql::Quantifier;
 use crate::blendsql::rewrite::{Rewritten, Seen};
 use crate::facts::Index;
 use crate::overrides::Overrides;
@@ -49,6 +51,8 @@ pub struct Form {
     pub whole: bool,
     /// What it must match to be a value.
     pub regex: Option<Arc<regex::Regex>>,
+    /// How many values it must hold, when it is a list.
+    pub quantity: Option<Quantifier>,
 }
 
 impl Form {
@@ -58,10 +62,9 @@ impl Form {
                 Sql::Integer(*r as i64)
             }
             Sql::Null => Sql::Null,
-            other => match &self.regex {
-                Some(regex) if !regex.is_match(&text(other)) => Sql::Null,
-                _ => other.clone(),
-            },
+            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&text(other))) => Sql::Null,
+            Sql::Text(list) if self.quantity.is_some_and(|q| !q.holds(list)) => Sql::Null,
+            other => other.clone(),
         }
     }
 }
@@ -108,7 +111,7 @@ pub struct Live {
     /// What conditions came to, in this pass.
     pub seen: HashMap<usize, Seen>,
     /// Rows that a call was reached for in this pass, and its different values.
-    pub touched: Vec<(u64, HashSet<usize>)>,
+    pub touched: Vec<Touched>,
     /// The contexts of questions about rows.
     pub contexts: Contexts,
     /// The contexts that stop the query.
@@ -121,19 +124,34 @@ pub struct Live {
     pub open: bool,
     demanded: HashSet<Demand>,
     pub(super) gates: Vec<Passing>,
-    gate_of: HashMap<usize, usize>,
+    /// The gate of each call, by its number.
+    gate_of: Vec<Option<usize>>,
     leaves: HashMap<usize, Vec<usize>>,
     /// Pending calls so far.
     pub(super) pended: i64,
     pending_of: Vec<u64>,
     unanswered: u64,
     later: bool,
+    /// The pass was broken off: no row has its turn any more.
+    pub(super) full: bool,
+    /// Whether each call stands in a recursive common table expression, whose
+    /// rows may never end while it is pending.
+    pub recursing: Vec<bool>,
+    /// How often such calls may be pending in a pass, and how often they were.
+    room: u64,
+    recursed: u64,
     pub(super) noted: i64,
     /// While not empty, only what is known is looked at and nothing is demanded;
     /// calls that were pending before, one within another.
     pub(super) quiet: Vec<i64>,
     spelling: Vec<u8>,
+    /// A value that is not there ends the pass: tables were to answer.
+    pub(super) stored: bool,
 }
+
+/// How often calls of recursive common table expressions may be pending in the
+/// first pass that they fill.
+const FIRST_ROOM: u64 = 64;
 
 /// How a pass ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +174,7 @@ impl Live {
         joins: usize,
         contexts: Contexts,
     ) -> Self {
-        let touched = vec![(0, HashSet::new()); asks.len()];
+        let touched = vec![Touched::default(); asks.len()];
         Self {
             index,
             overrides: None,
@@ -175,14 +193,19 @@ impl Live {
             open: false,
             demanded: HashSet::new(),
             gates: Vec::new(),
-            gate_of: HashMap::new(),
+            gate_of: Vec::new(),
             leaves: HashMap::new(),
             pended: 0,
             unanswered: 0,
             later: false,
+            full: false,
+            recursing: Vec::new(),
+            room: FIRST_ROOM,
+            recursed: 0,
             noted: 0,
             quiet: Vec::new(),
             spelling: Vec::new(),
+            stored: false,
         }
     }
 
@@ -193,7 +216,8 @@ impl Live {
             let known = known.iter().position(|k| k.is_of(gate)).map(|n| known.swap_remove(n));
             self.gates.push(known.unwrap_or_else(|| Passing::new(gate.clone())));
         }
-        self.gate_of.clone_from(&rewritten.gate_of);
+        self.gate_of =
+            (0..self.asks.len()).map(|call| rewritten.gate_of.get(&call).copied()).collect();
         self.leaves =
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
@@ -203,10 +227,12 @@ impl Live {
         self.demands.clear();
         self.demanded.clear();
         self.seen.clear();
-        self.touched.iter_mut().for_each(|(rows, values)| {
-            *rows = 0;
-            values.clear();
-        });
+        self.touched.iter_mut().for_each(|t| *t = Touched::default());
+        if self.full {
+            self.room = self.room.saturating_mul(2);
+        }
+        self.full = false;
+        self.recursed = 0;
         self.pending_of.iter_mut().for_each(|p| *p = 0);
         self.unanswered = 0;
         self.later = false;
@@ -228,6 +254,10 @@ impl Live {
         }
     }
 
+    fn gate_of_call(&self, call: usize) -> Option<usize> {
+        self.gate_of.get(call).copied().flatten()
+    }
+
     fn demand(&mut self, demand: Demand) {
         if self.demanded.insert(demand) {
             self.demands.push(demand);
@@ -236,7 +266,7 @@ impl Live {
 
     fn pend(&mut self, call: usize) {
         self.pended += 1;
-        let gate = self.gate_of.get(&call).map(|g| &self.gates[*g]);
+        let gate = self.gate_of_call(call).map(|g| &self.gates[g]);
         if !self.quiet.is_empty() || gate.is_some_and(Passing::is_hushed) {
             return;
         }
@@ -259,8 +289,8 @@ impl Live {
             return Ok(Sql::Null);
         }
         let values = values.get(3..).unwrap_or_default();
-        let (target, column, entity, form) = match self.asks[call].clone() {
-            Asks::Cell { target, column, form } => {
+        let (target, column, entity) = match self.asks[call] {
+            Asks::Cell { target, column, .. } => {
                 if values.first().is_none_or(|v| *v == ValueRef::Null) {
                     return Ok(Sql::Null);
                 }
@@ -277,15 +307,13 @@ impl Live {
                     self.unreadable += 1;
                     return Ok(Sql::Null);
                 };
-                (target, column, entity, form)
+                (target, column, entity)
             }
-            Asks::Rows { target, form } => (target, 0, self.rows(call, target, values)?, form),
+            Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
-        if self.gate_of.contains_key(&call) {
-            let (rows, values) = &mut self.touched[call];
-            *rows += 1;
-            values.insert(entity);
+        if self.gate_of_call(call).is_some() {
+            self.touched[call].note(entity);
         }
         let counts = &mut self.counts;
         let cell = self.targets[target]
@@ -293,21 +321,31 @@ impl Live {
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
             Cell::Known(value) => {
-                let formed = form.of(value);
+                let formed = match &self.asks[call] {
+                    Asks::Cell { form, .. } | Asks::Rows { form, .. } => form.of(value),
+                    Asks::Pair { .. } => value.clone(),
+                };
                 if formed == Sql::Null && *value != Sql::Null {
                     self.mismatched.insert(Demand { target, entity, column });
                 }
                 Ok(formed)
             }
             Cell::Failed => Ok(Sql::Null),
+            Cell::Unseen | Cell::Missing if self.stored => Err(broken("a table lacks a value")),
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
-                let hushed = |g: &usize| self.gates[*g].is_hushed();
-                if !self.quiet.is_empty() || self.gate_of.get(&call).is_some_and(hushed) {
+                let recursing = self.recursing.get(call).is_some_and(|r| *r);
+                self.recursed += u64::from(recursing);
+                if self.recursed > self.room {
+                    self.full = true;
+                    return Err(broken("the pass is full"));
+                }
+                let hushed = self.gate_of_call(call).is_some_and(|g| self.gates[g].is_hushed());
+                if !self.quiet.is_empty() || hushed {
                     return Ok(Sql::Null);
                 }
-                match self.gate_of.get(&call).copied() {
+                match self.gate_of_call(call) {
                     Some(gate) if self.gates[gate].ranks() && !self.open => {
                         self.gates[gate].demand(demand, true);
                     }
@@ -392,6 +430,11 @@ impl Live {
             Word::Needless => 0,
             Word::Later => {
                 self.later = true;
+                if gate.ends() {
+                    // No row after this one has its turn in this pass.
+                    self.full = true;
+                    return Err(broken("the pass is full"));
+                }
                 0
             }
         })

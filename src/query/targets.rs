@@ -5,10 +5,10 @@
 //! demanded by whoever needs it; after it was asked for it is found or failed,
 //! and never demanded again.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
+use foldhash::{HashMap, HashMapExt};
+use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::cell::{CellValue, State};
 use crate::facts::{FactsError, Found, Index, Wanted};
@@ -188,12 +188,6 @@ pub fn sql(value: &CellValue) -> Sql {
         },
         CellValue::Many(_) => Sql::Text(value.to_json().to_string()),
     }
-}
-
-/// A value as a result of a function.
-#[must_use]
-pub fn output(value: &Sql) -> ToSqlOutput<'static> {
-    ToSqlOutput::Owned(value.clone())
 }
 
 /// Writes values so that different ones have different bytes.

@@ -4,12 +4,16 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
-const DATABASE: [&str; 1] = [include_str!("../../migrations/database/0001_bookkeeping.sql")];
-const JOURNAL: [&str; 4] = [
+const DATABASE: [&str; 2] = [
+    include_str!("../../migrations/database/0001_bookkeeping.sql"),
+    include_str!("../../migrations/database/0002_standing.sql"),
+];
+const JOURNAL: [&str; 5] = [
     include_str!("../../migrations/journal/0001_facts.sql"),
     include_str!("../../migrations/journal/0002_batches.sql"),
     include_str!("../../migrations/journal/0003_restarts.sql"),
     include_str!("../../migrations/journal/0004_questions.sql"),
+    include_str!("../../migrations/journal/0005_changed.sql"),
 ];
 
 /// Brings the bookkeeping of an expanded database up to date.

@@ -2,7 +2,7 @@
 //!
 //! [`Database`] opens; [`schema`] answers what is there; [`keys`] lists the
 //! semantic keys of an expansion; [`publish`] writes the materialized views;
-//! [`provenance`] reads back where a cell came from; [`migrate`] keeps hqdl's
+//! [`standing`] is what they were made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps hqdl's
 //! own tables up to date.
 
 pub mod keys;
@@ -12,6 +12,7 @@ pub mod provenance;
 pub mod publish;
 
 pub mod schema;
+pub mod standing;
 mod view;
 
 use std::path::{Path, PathBuf};

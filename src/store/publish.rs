@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Statement, params_from_iter};
 use serde_json::{Value as Json, json};
 
+use super::standing::Standing;
 use super::view::view_sql;
 use super::{Database, StoreError, migrate};
 use crate::cell::CellValue;
@@ -203,17 +204,17 @@ impl<'db> Publication<'db> {
         &self,
         spec: &Spec,
         written: &Written<'_>,
-        digest: &str,
+        (digest, standing): (&str, &Standing),
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> Result<(), StoreError> {
-        self.close_inner(spec, written, digest, origins).map_err(|e| self.db.error(&e))
+        self.close_inner(spec, written, (digest, standing), origins).map_err(|e| self.db.error(&e))
     }
 
     fn close_inner(
         &self,
         spec: &Spec,
         written: &Written<'_>,
-        digest: &str,
+        (digest, standing): (&str, &Standing),
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;
@@ -258,7 +259,7 @@ impl<'db> Publication<'db> {
             ])?;
         }
         c.execute(
-            "INSERT INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             rusqlite::params![
                 expansion.name,
                 spec.full_path(),
@@ -267,6 +268,7 @@ impl<'db> Publication<'db> {
                 digest,
                 written.rows,
                 super::now(),
+                json!(standing).to_string(),
             ],
         )?;
         Ok(())
@@ -318,7 +320,8 @@ impl<'db> Publication<'db> {
 /// The type of a published key column: a word of ours for the affinity that
 /// the declared type of the source's column has
 /// (<https://sqlite.org/datatype3.html#determination_of_column_affinity>).
-fn affinity(declared: Option<&str>) -> &'static str {
+#[must_use]
+pub fn affinity(declared: Option<&str>) -> &'static str {
     let declared = declared.unwrap_or_default().to_uppercase();
     let has = |words: &[&str]| words.iter().any(|w| declared.contains(w));
     match () {

@@ -221,6 +221,7 @@ impl Run<'_> {
             sql,
             params: Vec::new(),
             truncate: false,
+            again: None,
             rows_per_request: None,
             timeout: Some(self.timeout),
             command: self.command,

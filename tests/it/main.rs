@@ -45,6 +45,7 @@ mod rounds;
 mod routing;
 mod shots;
 mod spec;
+mod stored_columns;
 mod suggestions;
 mod swan2;
 mod swan;

@@ -9,7 +9,7 @@ use super::super::progress::{Progress, thousands};
 use super::super::session::Session;
 use super::super::{ModelFlags, Talk, input, interrupt, session};
 use crate::model;
-use crate::spec::{Draft, PriceTable};
+use crate::spec::Draft;
 use crate::store::now;
 use crate::swan::prepare::hidden_of;
 use crate::swan::record::{Header, Line, Writer};
@@ -43,10 +43,6 @@ pub struct Options {
     /// Stop a query when the database takes longer over a pass.
     #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
     timeout: Duration,
-    /// USD per million tokens, input and output. Of a model other than the spec's, the price is
-    /// unknown without it.
-    #[arg(long, value_name = "IN,OUT", value_parser = price)]
-    price: Option<PriceTable>,
     /// USD that the whole run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
@@ -191,17 +187,11 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
     }
     let model = &mut draft.file.model;
     let other = options.flags.model.as_ref().is_some_and(|name| *name != model.name);
-    if options.price.is_some() || other {
-        model.price = options.price;
+    // Of a model other than the spec's the price is unknown, unless --price says it.
+    if other {
+        model.price = None;
     }
     Ok(draft)
-}
-
-fn price(text: &str) -> Result<PriceTable, String> {
-    let read = |t: &str| t.trim().parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0);
-    let both = text.split_once(',').and_then(|(i, o)| Some((read(i)?, read(o)?)));
-    let (input, output) = both.ok_or("expected two prices, such as 0.15,0.60")?;
-    Ok(PriceTable { input, cached_input: None, output, batch: None })
 }
 
 fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> PathBuf {
