@@ -109,6 +109,13 @@
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.
+//! * Facts do not know how many examples were shown when they were asked for,
+//!   so evaluation runs ([`swan`]) keep them apart by that number. Their
+//!   examples are the first rows of the truth; the budget is for tables and
+//!   questions together; of a model other than the spec's there is no price
+//!   until `--price` says it.
+//! * Of heroes that SWAN's key does not tell apart none is kept, after the other
+//!   rules left out theirs, NULLs being one name.
 
 // ── words: no I/O ──
 pub mod value;

@@ -158,6 +158,12 @@ pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Sco
             questions.len()
         ));
     }
+    if !header.unmasked.is_empty() {
+        notes.push(format!(
+            "the database of the run was not masked: it holds {}",
+            header.unmasked.join(", ")
+        ));
+    }
     let share = |right: fn(&Grade) -> bool| Share {
         right: grades.iter().filter(|g| right(g)).count() as f64,
         of: grades.len() as u64,

@@ -12,6 +12,7 @@ use crate::failure::stopped;
 use crate::model;
 use crate::spec::Draft;
 use crate::store::now;
+use crate::swan::prepare::hidden_of;
 use crate::swan::record::{Header, Line, Writer};
 use crate::swan::run::{Ended, Run, Stop};
 use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
@@ -78,6 +79,17 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
     let Session { spec, database, warnings } = session::checked(draft, &flags, options.budget)?;
     session::warn(&warnings, talk);
+    let unmasked = match Benchmark::named(&name) {
+        Some(benchmark) => hidden_of(&database, benchmark)?.0,
+        None => Vec::new(),
+    };
+    if !unmasked.is_empty() && !talk.quiet {
+        anstream::eprintln!(
+            "note: {} holds what SWAN hides ({}); `hqdl swan prepare` makes a copy without",
+            spec.database.display(),
+            unmasked.join(", ")
+        );
+    }
     let model = model::connect(&spec)?;
     let header = Header {
         database: name,
@@ -87,6 +99,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         questions: absolute(&options.questions),
         source: absolute(&spec.database),
         expanded: (!options.on_demand).then(|| absolute(spec.target())),
+        unmasked,
         priced: spec.model.price.is_some(),
         began: now(),
     };
@@ -102,6 +115,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let (progress, listener) = Progress::new(talk);
     let mut count = 0;
     let mut told = |line: &Line| {
+        if matches!(line, Line::Materialized { .. }) {
+            progress.finish();
+        }
         if talk.json {
             say(line);
         } else if let Line::Answer(answer) = line {
@@ -135,10 +151,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         timeout: options.timeout,
         command: &command,
         listener,
+        query_listener: Progress::of_passes(talk),
         interrupt: interrupt::watch(Some(interrupt::FINISHING)),
     };
     let ended = crate::swan::run(run, &mut writer, &mut told)?;
-    progress.finish();
     Ok(end(ended, &out, &header, talk))
 }
 
