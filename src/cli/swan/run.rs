@@ -30,8 +30,8 @@ pub struct Options {
     /// Where the examples are [default: beside the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
-    /// The folder of the run; a further run in it is its second
-    /// [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    /// The folder of the run, and of its facts without --cache; a further run in it is its
+    /// second [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// The spec [default: the one for SWAN's database of this name].
