@@ -131,7 +131,7 @@ fn runs(scored: &[Scored], text: &mut String) {
     ];
     head(&["run", "database", "mode", "model"], &numbers, text);
     for run in scored {
-        let total = run.spent();
+        let total = run.spent;
         let facts = run.factuality.as_ref();
         row(
             [

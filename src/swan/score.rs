@@ -33,28 +33,15 @@ pub struct Scored {
     pub relative_error: Option<f64>,
     /// How true the generated cells are, when there are any.
     pub factuality: Option<Factuality>,
+    /// What it took to have all answers: every run up to the first that came to
+    /// its end.
+    pub spent: Cost,
     /// What the first, second … run in the folder used.
     pub runs: Vec<RunCost>,
     /// The questions.
     pub questions: Vec<ScoredQuestion>,
     /// What a reader should know of these scores.
     pub notes: Vec<String>,
-}
-
-impl Scored {
-    /// What it took to have all answers: every run up to the first that came to
-    /// its end.
-    #[must_use]
-    pub fn spent(&self) -> Cost {
-        let mut cost = Cost::default();
-        for run in &self.runs {
-            cost.add(&run.total);
-            if run.finished {
-                break;
-            }
-        }
-        cost
-    }
 }
 
 /// What a run used, step by step.
@@ -212,11 +199,23 @@ pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Sco
         graded: mean(grades.iter().map(|g| g.graded).sum()),
         relative_error: median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
+        spent: spent(record),
         runs: record.runs.iter().map(run_cost).collect(),
         questions: scored,
         notes,
         header,
     })
+}
+
+fn spent(record: &Record) -> Cost {
+    let mut cost = Cost::default();
+    for run in &record.runs {
+        cost.add(&run.cost());
+        if run.finished {
+            break;
+        }
+    }
+    cost
 }
 
 fn run_cost(run: &super::record::Invocation) -> RunCost {

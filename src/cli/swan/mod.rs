@@ -65,7 +65,7 @@ impl ScoreFlags {
         for dir in &self.runs {
             let record = Record::read(dir)?;
             let header = record.header();
-            let file = self.questions.as_deref().unwrap_or(&header.questions);
+            let file = self.questions.as_deref().unwrap_or(&header.questions_file);
             let questions = questions::read(file, &header.database)?;
             let gold = Gold::find(&self.gold, &header.database, self.timeout, interrupt.clone())?;
             let before = golds.iter().position(|g| g.database() == gold.database());

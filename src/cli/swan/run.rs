@@ -95,7 +95,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         mode,
         shots: options.shots,
         model: model.name().to_owned(),
-        questions: absolute(&options.questions),
+        questions_file: absolute(&options.questions),
         source: absolute(&spec.database),
         expanded: (!options.on_demand).then(|| absolute(spec.target())),
         unmasked,
