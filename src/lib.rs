@@ -92,6 +92,20 @@
 //!   were made from this spec, these facts and these overrides and no value of
 //!   the columns has changed since; for what a table lacks, and for all else, the
 //!   facts are looked up. `values_reused` counts what was looked up.
+//! * Who borrows the cache works in a process of its own; only what one process
+//!   can have is the owner's: the index, the writing thread, claims, limits, and
+//!   the budget of the day ([`facts::lend`]).
+//! * Cells that another run is asking are waited for, not asked; when that one
+//!   fails, or dies, they are asked here. What others brought counts as reused.
+//! * The strictest limits of all who ask an endpoint with one key hold, as long as
+//!   they do.
+//! * A request waits while others on their way hold the budget of the day, as it
+//!   does for those of its own run.
+//! * A run belongs to its process: another one of the same spec at the same time
+//!   is another run, with a budget of its own. Batches of one spec are one run's
+//!   at a time.
+//! * When the owner of the cache ends, what a borrower has in flight is kept in
+//!   the journal all the same, and the borrower ends.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.
@@ -117,6 +131,7 @@ pub mod overrides;
 pub mod blendsql;
 // ── edges: all I/O ──
 pub mod store;
+pub mod limits;
 pub mod facts;
 // A pure step, but it tells the facts' reasons.
 pub mod plan;
@@ -130,4 +145,6 @@ pub mod suggest;
 pub mod init;
 // ── doors ──
 pub mod swan;
+pub mod failure;
+pub mod daemon;
 pub mod cli;

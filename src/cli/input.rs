@@ -16,8 +16,7 @@ use crate::model::{self, Model, SetupError};
 use crate::query::{Again, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
 use crate::spec::problem::Problems;
-use crate::store::StoreError;
-use crate::store::output::Target;
+use crate::store::output;
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
@@ -98,7 +97,8 @@ impl<'o> Input<'o> {
             }
         };
         session::warn(&session.warnings, talk);
-        let (target, stale) = target(&session)?;
+        let spec = &session.spec;
+        let (target, stale) = output::readable(&session.database, spec.output.as_deref())?;
         if stale && !talk.quiet {
             anstream::eprintln!(
                 "note: {} is older than its database; `hqdl materialize` brings it up to date",
@@ -117,13 +117,13 @@ impl<'o> Input<'o> {
     }
 
     /// The facts.
-    pub fn facts(&self) -> Result<Facts, Failure> {
-        session::facts(&self.flags.cache, &self.command)
+    pub fn facts(&self, talk: Talk) -> Result<Facts, Failure> {
+        session::facts(&self.flags.cache, &self.command, talk)
     }
 
     /// The model. A missing one is an error only when something must be asked,
     /// so what to say then comes in its place.
-    pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
+    pub fn model(&self, facts: &Facts) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // A bare database's model is `replay` by name when no flag names one.
         if settings.provider == Provider::Openai && self.is_nameless() {
@@ -132,7 +132,7 @@ impl<'o> Input<'o> {
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
             )));
         }
-        match model::connect(&self.session.spec) {
+        match model::connect_with(&self.session.spec, facts) {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),
@@ -229,27 +229,6 @@ fn taken(flags: &mut ModelFlags) -> Option<String> {
     let query = last.to_str().filter(|_| !last.exists())?.to_owned();
     flags.recordings.pop();
     Some(query)
-}
-
-/// Where the expanded tables are, and whether they are older than the database:
-/// the copy, where there is one.
-fn target(session: &Session) -> Result<(PathBuf, bool), Failure> {
-    let spec = &session.spec;
-    let Some(output) = spec.output.as_deref().filter(|o| o.exists()) else {
-        return Ok((spec.database.clone(), false));
-    };
-    match Target::look(&session.database, Some(output)) {
-        Ok(Target::Stale(path)) => Ok((path, true)),
-        Ok(_) => Ok((output.to_owned(), false)),
-        Err(
-            error @ (StoreError::ForeignOutput(_)
-            | StoreError::OtherCopy { .. }
-            | StoreError::NotADatabase(_)
-            | StoreError::Locked(_)),
-        ) => Err(error.into()),
-        // In the way of making it again, not of reading it.
-        Err(_) => Ok((output.to_owned(), true)),
-    }
 }
 
 fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {

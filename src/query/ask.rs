@@ -3,7 +3,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::mpsc;
@@ -63,6 +63,8 @@ pub struct Asker<'a> {
     writer: Option<Arc<Writer>>,
     usage: Arc<Mutex<Usage>>,
     reached: Arc<AtomicBool>,
+    /// Cells that others have brought meanwhile.
+    found: Arc<AtomicU64>,
 }
 
 impl<'a> Asker<'a> {
@@ -84,8 +86,8 @@ impl<'a> Asker<'a> {
         let budget = Arc::new(Budget::of_run(&journal, &request.spec.limits, run)?);
         drop(journal);
         let writer = Some(Arc::new(request.facts.writer()));
-        let (usage, reached) = (Arc::default(), Arc::default());
-        Ok(Self { request, model, runtime, run, budget, writer, usage, reached })
+        let (usage, reached, found) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { request, model, runtime, run, budget, writer, usage, reached, found })
     }
 
     /// What was used so far.
@@ -130,7 +132,9 @@ impl<'a> Asker<'a> {
             cuts.extend(batcher.finish());
             self.generate(target, most, cuts)?;
         }
-        counts.asked += demands.len() as u64;
+        let found = self.found.swap(0, Ordering::Relaxed);
+        counts.asked += (demands.len() as u64).saturating_sub(found);
+        counts.reused += found;
         for demand in demands {
             targets[demand.target].answered(demand.entity, demand.column, index, counts)?;
         }
@@ -163,6 +167,7 @@ impl<'a> Asker<'a> {
             frames: Mutex::default(),
             packing: Packing::new(most),
             failures: 0.into(),
+            found: Arc::clone(&self.found),
             reached: Arc::clone(&self.reached),
             tokenizer_of: spec.model.name.clone(),
             tokenizer: OnceLock::new(),

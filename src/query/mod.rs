@@ -27,6 +27,7 @@ mod functions;
 mod gates;
 pub mod guard;
 mod join;
+pub mod json;
 mod kept;
 mod live;
 pub mod math;

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::super::failure::{Failure, INCOMPLETE, stopped};
+use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::{Progress, thousands};
 use super::super::session::Session;
 use super::super::{ModelFlags, Talk, input, interrupt, session};
+use crate::failure::stopped;
 use crate::model;
 use crate::spec::Draft;
 use crate::store::now;
@@ -110,7 +111,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
     flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
     let command = format!("swan run --out {}", out.display());
-    let facts = session::facts(&flags.cache, &command)?;
+    let facts = session::facts(&flags.cache, &command, talk)?;
     let (progress, listener) = Progress::new(talk);
     let mut count = 0;
     let mut told = |line: &Line| {
