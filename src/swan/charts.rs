@@ -65,7 +65,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
 pub fn by_cost(scored: &[Scored]) -> Chart {
     let priced = scored.iter().all(|s| s.header.priced);
     let cost = |run: &Scored| {
-        let total = run.first().total;
+        let total = run.spent;
         if priced { total.cost_usd } else { (total.input_tokens + total.output_tokens) as f64 }
     };
     let mut series = Vec::new();

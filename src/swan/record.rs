@@ -28,7 +28,7 @@ pub struct Header {
     /// The model's name, as its facts are kept under.
     pub model: String,
     /// The questions' file.
-    pub questions: PathBuf,
+    pub questions_file: PathBuf,
     /// The database that was asked about, before it was expanded.
     pub source: PathBuf,
     /// Where the expanded tables are, when there are any.

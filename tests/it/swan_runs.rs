@@ -331,6 +331,7 @@ fn the_other_databases_run_with_examples() {
         let args = ["run", "--db", &db, "--questions", "q.csv", "--out", "run", "--base-url", &url];
         bench.swan(&[&args, &["--shots", "1"][..]].concat()).exits(0);
         let score = bench.score();
+        assert!(score["questions_file"].as_str().unwrap().ends_with("q.csv"));
         assert_eq!(score["questions"][0]["qid"], format!("{name}-00"));
         let facts = &score["factuality"];
         assert_eq!(facts["cells"]["percent"], 100.0, "{facts:#}");
@@ -458,7 +459,7 @@ fn a_budget_ends_the_run_and_the_next_one_goes_on() {
     assert_eq!(bench.run(&few).exits(1).lines.last().unwrap()["requests"], 0);
     let score = bench.score();
     assert_eq!(score["runs"].as_array().unwrap().len(), 3);
-    assert_eq!(score["ex"]["right"], 2.0);
+    assert_eq!((&score["ex"]["right"], &score["spent"]["requests"]), (&2.0.into(), &3.into()));
 }
 
 /// The budget is the whole run's: what the tables cost is not there for the

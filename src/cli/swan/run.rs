@@ -31,8 +31,8 @@ pub struct Options {
     /// Where the examples are [default: beside the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
-    /// The folder of the run; a further run in it is its second
-    /// [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    /// The folder of the run, and of its facts without --cache; a further run in it is its
+    /// second [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// The spec [default: the one for SWAN's database of this name].
@@ -96,7 +96,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         mode,
         shots: options.shots,
         model: model.name().to_owned(),
-        questions: absolute(&options.questions),
+        questions_file: absolute(&options.questions),
         source: absolute(&spec.database),
         expanded: (!options.on_demand).then(|| absolute(spec.target())),
         unmasked,
