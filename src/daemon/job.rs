@@ -223,10 +223,8 @@ fn make(
     let surveyed = !report.columns.is_empty();
     let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
     let failure = Failure::of_run(&mut report);
-    let plan = match !order.spend && report.unasked > 0 && failure.is_none() {
-        true => Some(work.plan()?.0.to_json()),
-        false => None,
-    };
+    let waits = !order.spend && report.unasked > 0 && failure.is_none();
+    let plan = if waits { Some(work.plan()?.0.to_json()) } else { None };
     Ok(Ended {
         id: 0,
         seconds: 0.0,
@@ -256,8 +254,13 @@ fn without_spending(order: &Order) -> Order {
 fn after(report: &Report) -> After {
     match (report.stopped.as_deref(), &report.failed) {
         (Some(Stopped::Interrupted | Stopped::Left(_)), _) => After::Rest,
-        (Some(Stopped::Endpoint(ModelError::Refused { .. } | ModelError::Budget(_))), _)
-        | (Some(Stopped::Bug(_)), _) => After::Hold,
+        (
+            Some(
+                Stopped::Endpoint(ModelError::Refused { .. } | ModelError::Budget(_))
+                | Stopped::Bug(_),
+            ),
+            _,
+        ) => After::Hold,
         (Some(_), _) | (None, Some(MaterializeError::Store(_) | MaterializeError::Facts(_))) => {
             After::Retry
         }

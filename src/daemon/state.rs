@@ -138,7 +138,7 @@ impl Loop {
             let event = tokio::select! {
                 event = queue.recv() => event,
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(Event::Clock),
-                _ = tick(alive.as_mut()), if alive.is_some() => {
+                () = tick(alive.as_mut()), if alive.is_some() => {
                     notify::alive();
                     continue;
                 }
