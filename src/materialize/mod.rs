@@ -75,7 +75,7 @@ pub enum MaterializeError {
 }
 
 /// What a run is to ask, of all that is missing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// At most so many keys an expansion.
     pub limit: Option<u64>,

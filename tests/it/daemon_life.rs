@@ -165,3 +165,33 @@ fn a_client_that_goes_away_stops_its_query() {
     std::thread::sleep(Duration::from_millis(900));
     assert!(endpoint.count() < COUNT, "{}", endpoint.count());
 }
+
+#[test]
+fn a_service_manager_is_told_how_it_goes() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let path = project.path("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(crate::daemon::DEADLINE)).unwrap();
+    let until_told = |word: &str| {
+        let mut bytes = [0; 4096];
+        loop {
+            let n = socket.recv(&mut bytes).unwrap_or_else(|e| panic!("never told {word}: {e}"));
+            let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            if text.lines().any(|l| l.starts_with(word)) {
+                return text;
+            }
+        }
+    };
+    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let daemon = Daemon::start_with(&project, &[], &env);
+    let told = until_told("READY=1");
+    assert!(told.contains("STATUS=1 specs"), "{told}");
+    until_told("WATCHDOG=1");
+    daemon.signal("HUP");
+    until_told("RELOADING=1");
+    until_told("READY=1");
+    daemon.signal("TERM");
+    until_told("STOPPING=1");
+    assert_eq!(daemon.ends(), 0);
+}

@@ -280,3 +280,26 @@ fn a_budget_that_is_reached_waits_for_a_go() {
     assert_eq!(run["state"], "complete", "{run}");
     assert_eq!(run["budget_usd"], 10.0);
 }
+
+#[test]
+fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("waiting");
+    endpoint.mend();
+    let before = endpoint.count();
+    let facts = json!({ "keys": [["Zed", "Zed Zedsson"]], "columns": ["born"], "fill": true });
+    daemon.post("/v1/facts", &facts).is(200);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(endpoint.cells_since(before).len(), 1);
+    daemon.rests("waiting");
+    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
+    let spec = daemon.rests("complete");
+    assert_eq!(spec["held"], Json::Null);
+    // Nor does a mistake.
+    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).is(200);
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+}
