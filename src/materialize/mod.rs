@@ -340,7 +340,10 @@ impl<'w> Work<'w> {
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let _turn = self.facts.turn(&format!("publish {}", self.spec.target().display()))?;
+        let path = self.spec.target();
+        let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+        let path = path.unwrap_or_else(|_| self.spec.target().clone());
+        let _turn = self.facts.turn(&format!("publish {}", path.display()))?;
         // Somebody else may have made the copy again while this waited.
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let place = target.prepare(self.database)?;

@@ -17,6 +17,9 @@ use crate::model::budget::Budget;
 use crate::plan::{Batcher, Cut};
 use crate::usage::{ColumnUsage, Usage};
 
+/// Answers that are read at once.
+const TOGETHER: usize = 1000;
+
 /// One run of asking, over all passes of a query.
 pub struct Asker<'r> {
     request: &'r Request<'r>,
@@ -99,8 +102,14 @@ impl<'r> Asker<'r> {
         let found = self.found.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(found);
         counts.reused += found;
-        for demand in demands {
-            targets[demand.target].answered(demand.entity, demand.column, index, counts)?;
+        for some in demands.chunks(TOGETHER) {
+            let entities: Vec<_> = some.iter().map(|d| targets[d.target].about(d.entity)).collect();
+            let found = index.get_many(&entities)?;
+            for (demand, found) in some.iter().zip(found) {
+                let record = found.map(|(record, _)| record);
+                let target = &mut targets[demand.target];
+                target.answered(demand.entity, demand.column, record.as_ref(), counts);
+            }
         }
         Ok(())
     }
