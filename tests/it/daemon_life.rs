@@ -195,3 +195,50 @@ fn a_service_manager_is_told_how_it_goes() {
     until_told("STOPPING=1");
     assert_eq!(daemon.ends(), 0);
 }
+
+#[test]
+fn a_command_line_beside_the_daemon_says_the_same() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let bound =
+        "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
+    let commands: [&[&str]; 8] = [
+        &["query", "--spec", "specs/x.toml", bound],
+        &["query", "--spec", "specs/x.toml", "--format", "csv", "SELECT * FROM llm"],
+        &["query", "--spec", "specs/x.toml", "SELECT nope"],
+        &["explain", "--spec", "specs/x.toml", bound],
+        &["plan", "specs/x.toml", "--json"],
+        &["cache", "list"],
+        &["why", "llm", "Zed", "motto", "--spec", "specs/x.toml"],
+        &["check", "specs/x.toml"],
+    ];
+    let all = || commands.map(|args| project.hqdl(args));
+    let beside = all();
+    let verbose = project.hqdl(&["materialize", "specs/x.toml", "-v"]).exits(0);
+    assert!(verbose.stderr.contains("daemon"), "{}", verbose.stderr);
+    daemon.signal("TERM");
+    assert_eq!(daemon.ends(), 0);
+    for ((beside, alone), args) in beside.iter().zip(all()).zip(commands) {
+        assert_eq!((beside.code, &beside.stdout), (alone.code, &alone.stdout), "{args:?}");
+        assert_eq!(beside.stderr, alone.stderr, "{args:?}");
+    }
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_command_line_and_the_daemon_ask_nothing_twice() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(2);
+    let ended = project.materialize(&[]).exits(0);
+    assert!(ended.done()["requests"].as_u64().unwrap() < COUNT as u64, "{}", ended.done());
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    check(&project);
+}
