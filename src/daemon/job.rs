@@ -19,7 +19,7 @@ use crate::cell::State;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::generate::{self, Listener, Stopped};
-use crate::materialize::{ColumnReport, MaterializeError, Report, Selection, Way, Work};
+use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
 use crate::model::{self, ModelError};
 use crate::store::Database;
 use crate::usage::Usage;
@@ -92,7 +92,7 @@ pub(super) struct Ended {
 pub(super) enum After {
     /// Nothing.
     Rest,
-    /// The same again, in a while: what failed may pass.
+    /// The same again, in a while or when a file changes: what failed may pass.
     Retry,
     /// Nothing until somebody says so or the spec changes: it would fail again,
     /// or spend more than a run may.
@@ -178,7 +178,7 @@ pub(super) fn run(
         let made = catch_unwind(AssertUnwindSafe(|| make(&order, &facts, &listener, &interrupt)));
         let mut ended = match made {
             Ok(Ok(ended)) => ended,
-            Ok(Err(failure)) => failed(failure, After::Hold),
+            Ok(Err(failure)) => failed(failure, After::Retry),
             Err(_) => failed(bug(), After::Hold),
         };
         drop(facts);
@@ -261,10 +261,7 @@ fn after(report: &Report) -> After {
             ),
             _,
         ) => After::Hold,
-        (Some(_), _) | (None, Some(MaterializeError::Store(_) | MaterializeError::Facts(_))) => {
-            After::Retry
-        }
-        (None, Some(_)) => After::Hold,
+        (Some(_), _) | (None, Some(_)) => After::Retry,
         (None, None) if report.asked.get(State::Error) > 0 => After::Retry,
         (None, None) => After::Rest,
     }

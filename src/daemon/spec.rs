@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// Why it waits for a go.
     pub(super) held: Option<String>,
+    /// Why the last run failed, when that may pass.
+    trouble: Option<Arc<Failure>>,
     /// It is to be looked at, for this reason.
     look: Option<Cause>,
     wishes: VecDeque<Wanted>,
@@ -88,6 +90,7 @@ impl Entry {
             due: None,
             failures: 0,
             held: None,
+            trouble: None,
             look: None,
             wishes: VecDeque::new(),
             rests_until: None,
@@ -166,6 +169,7 @@ impl Entry {
         let cause = self.look.take()?;
         let spend = spend && self.held.is_none();
         self.whole = true;
+        self.due = None;
         let order = order(number(), cause, Selection::default(), None, spend);
         Some(Begin { order, ended: None })
     }
@@ -186,6 +190,10 @@ impl Entry {
             // What became of a part says nothing of the rest.
             return;
         }
+        self.trouble = match ended.after {
+            After::Retry => ended.failure.clone().map(Arc::new),
+            After::Rest | After::Hold => None,
+        };
         match ended.after {
             After::Rest => {
                 self.failures = 0;
@@ -217,6 +225,7 @@ impl Entry {
             path: self.path.display().to_string(),
             loaded: self.loaded.clone(),
             problem: self.problem.clone(),
+            trouble: self.trouble.clone(),
             columns: Arc::clone(&self.columns),
             plan: self.plan.clone(),
             held: self.held.clone(),

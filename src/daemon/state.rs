@@ -173,6 +173,9 @@ impl Loop {
             Event::Clock => self.clock(),
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
+                if let Some(entry) = self.specs.values_mut().find(|e| e.running == Some(run)) {
+                    entry.held = Some("its run was ended by a client".to_owned());
+                }
                 let _ = reply.send(self.runs.interrupt(run));
             }
             Event::Checked(checked) => self.checked(*checked),
