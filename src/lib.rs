@@ -20,6 +20,12 @@
 //! scan → parse → routes → rewrite → (run → demand → ask)* → rows
 //! ```
 //!
+//! [`daemon`] does both for whoever asks, and by itself when a file changes:
+//!
+//! ```text
+//! watch | clock | http | signals → Event → one loop → checks, runs → Event
+//! ```
+//!
 //! # Invariants
 //!
 //! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
@@ -122,6 +128,14 @@
 //!   until `--price` says it.
 //! * Of heroes that SWAN's key does not tell apart none is kept, after the other
 //!   rules left out theirs, NULLs being one name.
+//! * The daemon runs every `*.toml` that stands directly in its directory; a run
+//!   that a budget or a refusal ended waits for a go or for another spec, and what
+//!   failed in passing is tried again after half a minute, then ever later.
+//! * A changed spec ends the run of the one before, with everything answered kept;
+//!   a changed database waits for it.
+//! * Filling facts over HTTP is a run over the rows that have these keys: keys
+//!   that no source has are looked up, and not asked.
+//! * Over HTTP, only databases that a spec in force names can be queried.
 
 // ── words: no I/O ──
 pub mod value;

@@ -58,11 +58,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         ));
     }
     let command = format!("daemon {}", options.specs.display());
-    let facts = match options.cache.no_cache {
-        true => Facts::temporary()?,
-        false => {
-            Facts::own(&session::cache_dir(&options.cache)?, &format!("hqdl {command}"), PATIENCE)?
-        }
+    let facts = if options.cache.no_cache {
+        Facts::temporary()?
+    } else {
+        let holder = format!("hqdl {command}");
+        Facts::own(&session::cache_dir(&options.cache)?, &holder, PATIENCE)?
     };
     let settings = Settings {
         specs: options.specs.clone(),

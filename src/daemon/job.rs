@@ -19,7 +19,7 @@ use crate::cell::State;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::generate::{self, Listener, Stopped};
-use crate::materialize::{ColumnReport, MaterializeError, Report, Selection, Way, Work};
+use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
 use crate::model::{self, ModelError};
 use crate::store::Database;
 use crate::usage::Usage;
@@ -92,7 +92,7 @@ pub(super) struct Ended {
 pub(super) enum After {
     /// Nothing.
     Rest,
-    /// The same again, in a while: what failed may pass.
+    /// The same again, in a while or when a file changes: what failed may pass.
     Retry,
     /// Nothing until somebody says so or the spec changes: it would fail again,
     /// or spend more than a run may.
@@ -178,7 +178,7 @@ pub(super) fn run(
         let made = catch_unwind(AssertUnwindSafe(|| make(&order, &facts, &listener, &interrupt)));
         let mut ended = match made {
             Ok(Ok(ended)) => ended,
-            Ok(Err(failure)) => failed(failure, After::Hold),
+            Ok(Err(failure)) => failed(failure, After::Retry),
             Err(_) => failed(bug(), After::Hold),
         };
         drop(facts);
@@ -223,10 +223,8 @@ fn make(
     let surveyed = !report.columns.is_empty();
     let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
     let failure = Failure::of_run(&mut report);
-    let plan = match !order.spend && report.unasked > 0 && failure.is_none() {
-        true => Some(work.plan()?.0.to_json()),
-        false => None,
-    };
+    let waits = !order.spend && report.unasked > 0 && failure.is_none();
+    let plan = if waits { Some(work.plan()?.0.to_json()) } else { None };
     Ok(Ended {
         id: 0,
         seconds: 0.0,
@@ -256,12 +254,14 @@ fn without_spending(order: &Order) -> Order {
 fn after(report: &Report) -> After {
     match (report.stopped.as_deref(), &report.failed) {
         (Some(Stopped::Interrupted | Stopped::Left(_)), _) => After::Rest,
-        (Some(Stopped::Endpoint(ModelError::Refused { .. } | ModelError::Budget(_))), _)
-        | (Some(Stopped::Bug(_)), _) => After::Hold,
-        (Some(_), _) | (None, Some(MaterializeError::Store(_) | MaterializeError::Facts(_))) => {
-            After::Retry
-        }
-        (None, Some(_)) => After::Hold,
+        (
+            Some(
+                Stopped::Endpoint(ModelError::Refused { .. } | ModelError::Budget(_))
+                | Stopped::Bug(_),
+            ),
+            _,
+        ) => After::Hold,
+        (Some(_), _) | (None, Some(_)) => After::Retry,
         (None, None) if report.asked.get(State::Error) > 0 => After::Retry,
         (None, None) => After::Rest,
     }

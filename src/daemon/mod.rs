@@ -5,10 +5,10 @@
 //! watch | clock | http | signals → Event → one loop → checks, runs (threads) → Event
 //! ```
 //!
-//! The [loop](state) owns what changes: which specs are in force, what each
+//! The loop owns what changes: which specs are in force, what each
 //! lacks, which runs are under way. It never waits for anything else: reading a
 //! spec, asking a model and writing tables happen on threads that report back as
-//! [events](event::Event). What it knows it publishes as a [`Status`], which
+//! events. What it knows it publishes as a [`Status`], which
 //! every client reads without asking the loop.
 //!
 //! It ends in this order: no more connections and no more runs; what is in

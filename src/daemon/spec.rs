@@ -39,12 +39,16 @@ pub(super) struct Entry {
     /// A change came while it was being checked.
     pub(super) recheck: Option<Cause>,
     pub(super) running: Option<u64>,
+    /// Whether that asks for all that is missing.
+    whole: bool,
     /// When it is to be looked at again, and why.
     pub(super) due: Option<(Instant, Cause)>,
     /// Runs that failed one after another.
     pub(super) failures: u32,
     /// Why it waits for a go.
     pub(super) held: Option<String>,
+    /// Why the last run failed, when that may pass.
+    trouble: Option<Arc<Failure>>,
     /// It is to be looked at, for this reason.
     look: Option<Cause>,
     wishes: VecDeque<Wanted>,
@@ -82,9 +86,11 @@ impl Entry {
             checking: false,
             recheck: None,
             running: None,
+            whole: false,
             due: None,
             failures: 0,
             held: None,
+            trouble: None,
             look: None,
             wishes: VecDeque::new(),
             rests_until: None,
@@ -143,18 +149,27 @@ impl Entry {
 
     /// The next run, when one is wanted and none is under way.
     pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
-        let loaded = self.loaded.as_ref().filter(|_| self.running.is_none())?;
-        let order = |id, cause, selection, budget, spend| {
-            let (name, loaded) = (self.name.clone(), Arc::clone(loaded));
-            Order { id, name, loaded, cause, selection, budget, spend }
+        let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
+        let name = self.name.clone();
+        let order = move |id, cause, selection, budget, spend| Order {
+            id,
+            name,
+            loaded,
+            cause,
+            selection,
+            budget,
+            spend,
         };
         if let Some(wanted) = self.wishes.pop_front() {
             // A go: what held it back is settled by whoever says so.
             let Wanted { id, cause, selection, budget, ended } = wanted;
+            self.whole = selection == Selection::default();
             return Some(Begin { order: order(id, cause, selection, budget, true), ended });
         }
         let cause = self.look.take()?;
         let spend = spend && self.held.is_none();
+        self.whole = true;
+        self.due = None;
         let order = order(number(), cause, Selection::default(), None, spend);
         Some(Begin { order, ended: None })
     }
@@ -171,6 +186,14 @@ impl Entry {
             self.looked = true;
             self.plan = ended.plan.map(Arc::new);
         }
+        if !self.whole {
+            // What became of a part says nothing of the rest.
+            return;
+        }
+        self.trouble = match ended.after {
+            After::Retry => ended.failure.clone().map(Arc::new),
+            After::Rest | After::Hold => None,
+        };
         match ended.after {
             After::Rest => {
                 self.failures = 0;
@@ -202,6 +225,7 @@ impl Entry {
             path: self.path.display().to_string(),
             loaded: self.loaded.clone(),
             problem: self.problem.clone(),
+            trouble: self.trouble.clone(),
             columns: Arc::clone(&self.columns),
             plan: self.plan.clone(),
             held: self.held.clone(),

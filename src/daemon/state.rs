@@ -138,7 +138,7 @@ impl Loop {
             let event = tokio::select! {
                 event = queue.recv() => event,
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(Event::Clock),
-                _ = tick(alive.as_mut()), if alive.is_some() => {
+                () = tick(alive.as_mut()), if alive.is_some() => {
                     notify::alive();
                     continue;
                 }
@@ -173,6 +173,9 @@ impl Loop {
             Event::Clock => self.clock(),
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
+                if let Some(entry) = self.specs.values_mut().find(|e| e.running == Some(run)) {
+                    entry.held = Some("its run was ended by a client".to_owned());
+                }
                 let _ = reply.send(self.runs.interrupt(run));
             }
             Event::Checked(checked) => self.checked(*checked),

@@ -45,6 +45,8 @@ pub struct SpecStatus {
     pub(super) loaded: Option<Arc<Loaded>>,
     /// Why the file as it is now is not in force.
     pub problem: Option<Arc<Failure>>,
+    /// Why its last run failed; it is tried again in a while.
+    pub trouble: Option<Arc<Failure>>,
     /// How its columns stand.
     pub columns: Arc<Vec<ColumnReport>>,
     /// What would be asked, and its price, when it waits for a go.
@@ -177,13 +179,15 @@ impl Status {
 }
 
 impl SpecStatus {
-    /// In a word: `broken`, `running`, `waiting`, `complete`, `incomplete` or `new`.
+    /// In a word: `broken`, `running`, `waiting`, `failing`, `complete`, `incomplete`
+    /// or `new`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
             Self { problem: Some(_), .. } => "broken",
             Self { run: Some(_), .. } => "running",
             Self { held: Some(_), .. } => "waiting",
+            Self { trouble: Some(_), .. } => "failing",
             Self { looked: false, .. } => "new",
             _ if self.unasked() == 0 && self.cells().without_value() == 0 => "complete",
             _ => "incomplete",
@@ -220,7 +224,7 @@ impl SpecStatus {
         let loaded = self.loaded.as_ref();
         json!({
             "name": self.name, "path": self.path, "state": self.word(), "in_force": loaded.is_some(),
-            "problem": self.problem.as_ref().map(|p| p.to_json()),
+            "problem": self.problem.as_ref().or(self.trouble.as_ref()).map(|p| p.to_json()),
             "warnings": loaded.map(|l| l.warnings.to_json()),
             "database": loaded.map(|l| &l.spec.database),
             "target": loaded.map(|l| l.spec.target()),

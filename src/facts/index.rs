@@ -334,13 +334,15 @@ impl Index {
         })
     }
 
-    fn next_page(&self, after: &str) -> Result<Vec<(String, Bytes)>, FactsError> {
+    pub(super) fn next_page(&self, after: &str) -> Result<Vec<(String, Bytes)>, FactsError> {
         match &self.way {
             Way::Own(_) => self.page(after, PAGE),
-            Way::Lent(owner) => match owner.look(&Ask::Page { after: after.to_owned() })? {
-                Say::Page(page) => Ok(page),
-                _ => Err(owner.misunderstood()),
-            },
+            Way::Lent(owner) => {
+                match owner.look(&Ask::Page { after: after.to_owned(), full: PAGE })? {
+                    Say::Page(page) => Ok(page),
+                    _ => Err(owner.misunderstood()),
+                }
+            }
         }
     }
 
@@ -413,7 +415,7 @@ impl Index {
         }
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
+    pub(super) fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
         postcard::from_bytes(bytes).map_err(|e| self.failed(&format!("a record is damaged: {e}")))
     }
 

@@ -352,7 +352,9 @@ impl Line {
             Ask::Get(entities) => {
                 facts.index.served(|i| i.bytes_of(&entities, FULL)).map(Say::Records)
             }
-            Ask::Page { after } => facts.index.served(|i| i.page(&after, FULL)).map(Say::Page),
+            Ask::Page { after, full } => {
+                facts.index.served(|i| i.page(&after, full.min(FULL))).map(Say::Page)
+            }
             Ask::Claim(things) => Ok(Say::Claimed(owned.claims.claim(&self.session, &things))),
             Ask::Release(things) => {
                 owned.claims.release(&self.session, &things);

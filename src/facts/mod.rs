@@ -19,6 +19,7 @@
 //! themselves, behind the same methods, and only what one process can have is
 //! the owner's. The journal they read, and write what is small, by themselves.
 
+mod ahead;
 mod borrow;
 mod changes;
 pub mod claims;
@@ -56,6 +57,7 @@ use self::desk::Job;
 use self::sessions::Session;
 use self::throttle::Limiters;
 use self::wire::{Ask, Say};
+pub use ahead::Ahead;
 pub use borrow::status;
 pub use claims::Thing;
 

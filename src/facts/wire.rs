@@ -50,8 +50,9 @@ pub(super) struct Welcome {
 pub(super) enum Ask {
     /// The records of some entities: as many of the first ones as fit.
     Get(Vec<String>),
-    /// Records in the order of their entities, from after one on.
-    Page { after: String },
+    /// Records in the order of their entities, from after one on, up to about so
+    /// many bytes.
+    Page { after: String, full: usize },
     /// The index written to the disk.
     Flush,
     /// The index made again.

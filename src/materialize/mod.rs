@@ -75,7 +75,7 @@ pub enum MaterializeError {
 }
 
 /// What a run is to ask, of all that is missing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// At most so many keys an expansion.
     pub limit: Option<u64>,
@@ -343,7 +343,10 @@ impl<'w> Work<'w> {
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
-        let _turn = self.facts.turn(&format!("publish {}", self.spec.target().display()))?;
+        let path = self.spec.target();
+        let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+        let path = path.unwrap_or_else(|_| self.spec.target().clone());
+        let _turn = self.facts.turn(&format!("publish {}", path.display()))?;
         // Somebody else may have made the copy again while this waited.
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let place = target.prepare(self.database)?;

@@ -18,6 +18,9 @@ use crate::model::budget::Budget;
 use crate::plan::{Batcher, Cut};
 use crate::usage::{ColumnUsage, Usage};
 
+/// Answers that are read at once.
+const TOGETHER: usize = 1000;
+
 /// Who asks for a query, and for the queries within it: one run with one budget,
 /// begun when something must be asked.
 pub struct Asking<'a> {
@@ -135,8 +138,14 @@ impl<'a> Asker<'a> {
         let found = self.found.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(found);
         counts.reused += found;
-        for demand in demands {
-            targets[demand.target].answered(demand.entity, demand.column, index, counts)?;
+        for some in demands.chunks(TOGETHER) {
+            let entities: Vec<_> = some.iter().map(|d| targets[d.target].about(d.entity)).collect();
+            let found = index.get_many(&entities)?;
+            for (demand, found) in some.iter().zip(found) {
+                let record = found.map(|(record, _)| record);
+                let target = &mut targets[demand.target];
+                target.answered(demand.entity, demand.column, record.as_ref(), counts);
+            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use foldhash::{HashMap, HashMapExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use crate::cell::{CellValue, State};
-use crate::facts::{FactsError, Found, Index, Wanted};
+use crate::facts::{Ahead, FactsError, Found, Index, Record, Wanted};
 use crate::key::Entity;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
@@ -53,6 +53,7 @@ pub struct Target {
     spellings: HashMap<Vec<u8>, usize>,
     entities: Vec<Known>,
     by_entity: HashMap<Entity, usize>,
+    ahead: Ahead,
 }
 
 struct Known {
@@ -76,6 +77,7 @@ impl Target {
     /// An expansion that nothing is known of yet.
     #[must_use]
     pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
+        let ahead = Ahead::of(&expansion.key);
         Self {
             expansion,
             wanted,
@@ -83,6 +85,7 @@ impl Target {
             spellings: HashMap::new(),
             entities: Vec::new(),
             by_entity: HashMap::new(),
+            ahead,
         }
     }
 
@@ -120,7 +123,7 @@ impl Target {
     ) -> Result<&Cell, FactsError> {
         let known = &mut self.entities[entity];
         if known.cells[column] == Cell::Unseen {
-            let record = index.get(&known.entity)?;
+            let record = self.ahead.get(index, &known.entity)?;
             let word =
                 self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
             known.cells[column] = match word {
@@ -148,20 +151,22 @@ impl Target {
         crate::plan::Gap { row: known.row.clone(), entity: known.entity.clone() }
     }
 
+    /// Whom a cell is about.
+    #[must_use]
+    pub fn about(&self, entity: usize) -> &Entity {
+        &self.entities[entity].entity
+    }
+
     /// Reads what was answered for a cell that was asked for.
-    ///
-    /// # Errors
-    /// [`FactsError`] when the facts cannot be read.
     pub fn answered(
         &mut self,
         entity: usize,
         column: usize,
-        index: &Index,
+        record: Option<&Record>,
         counts: &mut Counts,
-    ) -> Result<(), FactsError> {
+    ) {
         let known = &mut self.entities[entity];
-        let record = index.get(&known.entity)?;
-        known.cells[column] = match self.wanted.find(record.as_ref(), column) {
+        known.cells[column] = match self.wanted.find(record, column) {
             Found::Known(fact) => {
                 counts.without_value += u64::from(fact.answer.state != State::Ok);
                 Cell::Known(sql(&fact.answer.value))
@@ -171,7 +176,6 @@ impl Target {
                 Cell::Failed
             }
         };
-        Ok(())
     }
 }
 

@@ -165,3 +165,80 @@ fn a_client_that_goes_away_stops_its_query() {
     std::thread::sleep(Duration::from_millis(900));
     assert!(endpoint.count() < COUNT, "{}", endpoint.count());
 }
+
+#[test]
+fn a_service_manager_is_told_how_it_goes() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let path = project.path("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(crate::daemon::DEADLINE)).unwrap();
+    let until_told = |word: &str| {
+        let mut bytes = [0; 4096];
+        loop {
+            let n = socket.recv(&mut bytes).unwrap_or_else(|e| panic!("never told {word}: {e}"));
+            let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            if text.lines().any(|l| l.starts_with(word)) {
+                return text;
+            }
+        }
+    };
+    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let daemon = Daemon::start_with(&project, &[], &env);
+    let told = until_told("READY=1");
+    assert!(told.contains("STATUS=1 specs"), "{told}");
+    until_told("WATCHDOG=1");
+    daemon.signal("HUP");
+    until_told("RELOADING=1");
+    until_told("READY=1");
+    daemon.signal("TERM");
+    until_told("STOPPING=1");
+    assert_eq!(daemon.ends(), 0);
+}
+
+#[test]
+fn a_command_line_beside_the_daemon_says_the_same() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let bound =
+        "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
+    let commands: [&[&str]; 8] = [
+        &["query", "--spec", "specs/x.toml", bound],
+        &["query", "--spec", "specs/x.toml", "--format", "csv", "SELECT * FROM llm"],
+        &["query", "--spec", "specs/x.toml", "SELECT nope"],
+        &["explain", "--spec", "specs/x.toml", bound],
+        &["plan", "specs/x.toml", "--json"],
+        &["cache", "list"],
+        &["why", "llm", "Zed", "motto", "--spec", "specs/x.toml"],
+        &["check", "specs/x.toml"],
+    ];
+    let all = || commands.map(|args| project.hqdl(args));
+    let beside = all();
+    let verbose = project.hqdl(&["materialize", "specs/x.toml", "-v"]).exits(0);
+    assert!(verbose.stderr.contains("daemon"), "{}", verbose.stderr);
+    daemon.signal("TERM");
+    assert_eq!(daemon.ends(), 0);
+    for ((beside, alone), args) in beside.iter().zip(all()).zip(commands) {
+        assert_eq!((beside.code, &beside.stdout), (alone.code, &alone.stdout), "{args:?}");
+        assert_eq!(beside.stderr, alone.stderr, "{args:?}");
+    }
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_command_line_and_the_daemon_ask_nothing_twice() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(2);
+    let ended = project.materialize(&[]).exits(0);
+    assert!(ended.done()["requests"].as_u64().unwrap() < COUNT as u64, "{}", ended.done());
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    check(&project);
+}

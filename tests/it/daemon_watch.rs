@@ -280,3 +280,78 @@ fn a_budget_that_is_reached_waits_for_a_go() {
     assert_eq!(run["state"], "complete", "{run}");
     assert_eq!(run["budget_usd"], 10.0);
 }
+
+#[test]
+fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("waiting");
+    endpoint.mend();
+    let before = endpoint.count();
+    let facts = json!({ "keys": [["Zed", "Zed Zedsson"]], "columns": ["born"], "fill": true });
+    daemon.post("/v1/facts", &facts).is(200);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(endpoint.cells_since(before).len(), 1);
+    daemon.rests("waiting");
+    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
+    let spec = daemon.rests("complete");
+    assert_eq!(spec["held"], Json::Null);
+    // Nor does a mistake.
+    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).is(200);
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+}
+
+#[test]
+fn overrides_that_cannot_be_read_are_told_until_they_are_mended() {
+    let (endpoint, project, daemon) = filled();
+    let path = project.path("specs/x.overrides.csv");
+    std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,never\n").unwrap();
+    let spec = daemon.rests("failing");
+    assert!(
+        spec["problem"]["message"].as_str().unwrap().contains("\"never\" is no value"),
+        "{spec}"
+    );
+    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,1999\n").unwrap();
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    assert_eq!(project.rows("SELECT born FROM llm WHERE name = 'Zed'"), [[json!(1999)]]);
+    assert_eq!(endpoint.cells_since(0).len(), CELLS + COLUMNS.len());
+}
+
+#[test]
+fn a_run_that_a_client_ends_stays_ended() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(2);
+    let run = daemon.spec()["run"].clone();
+    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
+    let spec = daemon.rests("waiting");
+    assert!(spec["held"].as_str().unwrap().contains("ended by a client"), "{spec}");
+    let asked = endpoint.count();
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(endpoint.count(), asked);
+    daemon.post("/v1/runs", &json!({})).is(202);
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_spec_that_is_mended_is_another_chance() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(404, "no such model", "model_not_found"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("waiting");
+    // Another spec is another chance, by itself.
+    endpoint.mend();
+    project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
+    daemon.rests("complete");
+}

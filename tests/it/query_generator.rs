@@ -157,8 +157,11 @@ impl Writer<'_> {
             with.push(format!("{name} AS ({body})"));
             self.ctes.push((name, columns));
         }
-        let with =
-            if with.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", with.join(", ")) };
+        let with = if with.is_empty() {
+            String::new()
+        } else {
+            format!("WITH RECURSIVE {} ", with.join(", "))
+        };
         let (mut body, columns) = self.select(2);
         if self.chance(15) {
             // Both sides of a compound query have the same columns.

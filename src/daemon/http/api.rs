@@ -330,9 +330,10 @@ impl Shop {
         let path = loaded.spec.overrides_path();
         at_work(place, served, move || {
             let Word { table, key, column, value, note, .. } = word;
-            let done = match set {
-                true => overrides::set(&loaded.spec, &table, &key, &column, &value, &note),
-                false => overrides::unset(&loaded.spec, &table, &key, &column),
+            let done = if set {
+                overrides::set(&loaded.spec, &table, &key, &column, &value, &note)
+            } else {
+                overrides::unset(&loaded.spec, &table, &key, &column)
             };
             Ok(done.map_err(Failure::from)?)
         })

@@ -336,10 +336,8 @@ impl Ready {
         sink: &mut dyn Sink,
     ) -> Result<Meta, Failure> {
         let request = self.request(house, self.loaded.model.clone().ok(), interrupt);
-        let ran = match self.has_calls() {
-            true => query::run(&request, sink),
-            false => request.plain().run(sink),
-        };
+        let ran =
+            if self.has_calls() { query::run(&request, sink) } else { request.plain().run(sink) };
         ran.map_err(|error| self.failure(error))
     }
 
@@ -350,10 +348,8 @@ impl Ready {
             Err(_) => model::for_planning(&self.loaded.spec)?,
         };
         let request = self.request(&shop.house, Some(model), interrupt);
-        let explained = match self.has_calls() {
-            true => query::explain(&request),
-            false => request.plain().explain(),
-        };
+        let explained =
+            if self.has_calls() { query::explain(&request) } else { request.plain().explain() };
         explained.map_err(|error| self.failure(error))
     }
 

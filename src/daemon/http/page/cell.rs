@@ -16,8 +16,13 @@ type Pairs = Vec<(String, String)>;
 
 /// The page of a cell.
 pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
-    let key: String = key.iter().map(|k| format!("&key={}", encoded(&text(k)))).collect();
-    format!("{}/cell?table={}&column={}{key}", spec_path(spec), encoded(table), encoded(column))
+    let mut path =
+        format!("{}/cell?table={}&column={}", spec_path(spec), encoded(table), encoded(column));
+    for part in key {
+        path.push_str("&key=");
+        path.push_str(&encoded(&text(part)));
+    }
+    path
 }
 
 /// `GET /specs/{spec}/cell?table=…&column=…&key=…`

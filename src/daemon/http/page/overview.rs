@@ -47,6 +47,7 @@ fn card(spec: &SpecStatus) -> Markup {
                 @if spec.loaded.is_some() { p { "The last good spec stays in force." } }
                 (wrong(problem))
             }
+            @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
             @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
             p {
                 meter min="0" max=(all.max(1)) value=(all - cells.without_value() - spec.unasked()) {}

@@ -27,20 +27,20 @@ pub(super) struct Box {
 /// What came of it.
 enum Result {
     Nothing,
-    Rows(Meta, Rows),
+    Rows(Meta, Head),
     Explained(Meta),
     Wrong(Refusal),
 }
 
 /// The first rows of a result, as text.
 #[derive(Default)]
-struct Rows {
+struct Head {
     columns: Vec<String>,
     rows: Vec<Vec<Option<String>>>,
     count: usize,
 }
 
-impl Sink for Rows {
+impl Sink for Head {
     fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
         self.columns = names.to_vec();
         Ok(())
@@ -75,7 +75,7 @@ pub(super) async fn run(
     let request = Asked { spec, sql: asked.sql.clone(), ..Asked::default() };
     let result = match asked.action.as_str() {
         "explain" => explained(&shop, request).await.map(Result::Explained),
-        _ => kept(&shop, request, Rows::default()).await.map(|(m, r)| Result::Rows(m, r)),
+        _ => kept(&shop, request, Head::default()).await.map(|(m, r)| Result::Rows(m, r)),
     };
     Ok(whole(&shop, &asked, &result.unwrap_or_else(Result::Wrong)))
 }
@@ -111,7 +111,7 @@ fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
     }
 }
 
-fn table(rows: &Rows) -> Markup {
+fn table(rows: &Head) -> Markup {
     html! {
         div.wide { table.rows {
             thead { tr { @for name in &rows.columns { th { (name) } } } }

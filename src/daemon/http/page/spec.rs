@@ -61,7 +61,8 @@ pub(super) fn find(shop: &Shop, name: &str) -> Result<Arc<SpecStatus>, Sorry> {
 fn go_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
-        @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
+        @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
+            @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
         @if let Some(totals) = spec.plan.as_ref().map(|p| &p["totals"]) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "

@@ -27,7 +27,7 @@ pub(super) struct Asked {
 }
 
 /// Some rows of an expansion.
-struct Rows {
+struct Sheet {
     key: Vec<String>,
     columns: Vec<String>,
     /// The key as JSON, and its cells by column.
@@ -70,7 +70,7 @@ pub(super) async fn show(
     ))
 }
 
-fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Rows, Failure> {
+fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Sheet, Failure> {
     let published = database.published()?;
     let Some(expansion) = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) else {
         let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
@@ -96,10 +96,10 @@ fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Rows, 
     let more = rows.len() > ROWS;
     rows.truncate(ROWS);
     let columns = expansion.columns.iter().map(|(c, _)| c.clone()).collect();
-    Ok(Rows { key: expansion.key.clone(), columns, rows, more })
+    Ok(Sheet { key: expansion.key.clone(), columns, rows, more })
 }
 
-fn shown(spec: &str, table: &str, rows: &Rows) -> Markup {
+fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
     html! {
         div.wide { table.cells {
             thead { tr {
