@@ -68,6 +68,7 @@ impl Work<'_> {
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
+                beside_batches: true,
                 found: Arc::clone(&found),
                 reached: Arc::clone(&reached),
                 tokenizer_of: self.spec.model.name.clone(),
@@ -82,12 +83,11 @@ impl Work<'_> {
                 send.blocking_send(cut).map_err(|_| Halt::Closed)
             });
             drop(send);
-            if walked.is_ok() && !*interrupt.borrow() {
-                // What was missing a moment ago, and is not.
-                found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
-            }
             match run.runtime.block_on(generating) {
-                Ok(Ok(())) => {}
+                // What was missing a moment ago, and is not.
+                Ok(Ok(())) => {
+                    found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
+                }
                 Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
                 Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
             }

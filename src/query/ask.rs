@@ -140,6 +140,7 @@ impl<'r> Asker<'r> {
             frames: Mutex::default(),
             packing: Packing::new(most),
             failures: 0.into(),
+            beside_batches: false,
             found: Arc::clone(&self.found),
             reached: Arc::clone(&self.reached),
             tokenizer_of: spec.model.name.clone(),
