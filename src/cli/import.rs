@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::failure::Failure;
-use super::materialize::{exit_of, failure, show};
+use super::failure::{Failure, INCOMPLETE};
+use super::materialize::show;
 use super::progress::{Progress, thousands};
 use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
 use crate::materialize::{Imported, Selection, Way, Work};
@@ -52,6 +52,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let work =
         Work::new(&session.spec, &session.database, &facts, model, &selection)?.by(Way::Kept)?;
     let imported = work.import(&options.files, &command, &listener)?;
+    let lines = &imported.lines;
+    if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
+        return Err(Failure::input(
+            format!("nothing to import: {} lines, and none is of a batch", lines.unreadable),
+            "name the output files of batches: JSON lines with `custom_id` and `response`",
+        ));
+    }
     tell(&imported, talk);
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     let mut report = work.materialize(&command, &listener, &interrupt)?;
@@ -61,9 +68,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     report.reused = report.reused.saturating_sub(imported.asked.total());
     progress.finish();
     let seconds = progress.seconds();
-    let exit = match failure(&mut report) {
+    let exit = match Failure::of_run(&mut report) {
         Some(failure) => failure.print(talk.json),
-        None => ExitCode::from(exit_of(&report)),
+        None if report.is_complete() => ExitCode::SUCCESS,
+        None => ExitCode::from(INCOMPLETE),
     };
     show(&report, &session.spec, seconds, talk);
     Ok(exit)

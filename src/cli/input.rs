@@ -13,11 +13,10 @@ use super::{ModelFlags, Talk};
 use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, Model, SetupError};
-use crate::query::{Param, Plain, QueryError, Request};
+use crate::query::{Again, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
 use crate::spec::problem::Problems;
-use crate::store::StoreError;
-use crate::store::output::Target;
+use crate::store::output;
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
@@ -39,6 +38,12 @@ pub struct Options {
     /// Cut a context that is too long for the model, instead of an error.
     #[arg(long)]
     truncate: bool,
+    /// Ask again for what this query needs and has no value.
+    #[arg(long)]
+    retry_failed: bool,
+    /// Ask again for all that this query needs, whatever is known.
+    #[arg(long)]
+    refresh: bool,
     /// Stop when the database takes longer over a pass; waiting for the model
     /// and for the reader of the rows does not count.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -50,7 +55,8 @@ pub struct Options {
     flags: ModelFlags,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Reads a flag's number of seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 30".to_owned())?;
     Duration::try_from_secs_f64(seconds)
         .ok()
@@ -91,7 +97,8 @@ impl<'o> Input<'o> {
             }
         };
         session::warn(&session.warnings, talk);
-        let (target, stale) = target(&session)?;
+        let spec = &session.spec;
+        let (target, stale) = output::readable(&session.database, spec.output.as_deref())?;
         if stale && !talk.quiet {
             anstream::eprintln!(
                 "note: {} is older than its database; `hqdl materialize` brings it up to date",
@@ -143,8 +150,11 @@ impl<'o> Input<'o> {
         model: Option<Arc<dyn Model>>,
         listener: Listener,
         interrupt: watch::Receiver<bool>,
-    ) -> Request<'r> {
-        Request {
+    ) -> Result<Request<'r>, Failure> {
+        let up_to = facts.journal().last_completion()?;
+        let again = self.options.refresh || self.options.retry_failed;
+        let again = again.then_some(Again { up_to, failed: !self.options.refresh });
+        Ok(Request {
             spec: &self.session.spec,
             database: &self.target,
             facts,
@@ -152,12 +162,13 @@ impl<'o> Input<'o> {
             sql: &self.sql,
             params: self.params.clone(),
             truncate: self.options.truncate,
+            again,
             rows_per_request: self.flags.rows_per_request,
             timeout: self.options.timeout,
             command: &self.command,
             listener,
             interrupt,
-        }
+        })
     }
 
     /// The query, when it has no calls.
@@ -218,27 +229,6 @@ fn taken(flags: &mut ModelFlags) -> Option<String> {
     let query = last.to_str().filter(|_| !last.exists())?.to_owned();
     flags.recordings.pop();
     Some(query)
-}
-
-/// Where the expanded tables are, and whether they are older than the database:
-/// the copy, where there is one.
-fn target(session: &Session) -> Result<(PathBuf, bool), Failure> {
-    let spec = &session.spec;
-    let Some(output) = spec.output.as_deref().filter(|o| o.exists()) else {
-        return Ok((spec.database.clone(), false));
-    };
-    match Target::look(&session.database, Some(output)) {
-        Ok(Target::Stale(path)) => Ok((path, true)),
-        Ok(_) => Ok((output.to_owned(), false)),
-        Err(
-            error @ (StoreError::ForeignOutput(_)
-            | StoreError::OtherCopy { .. }
-            | StoreError::NotADatabase(_)
-            | StoreError::Locked(_)),
-        ) => Err(error.into()),
-        // In the way of making it again, not of reading it.
-        Err(_) => Ok((output.to_owned(), true)),
-    }
 }
 
 fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {
