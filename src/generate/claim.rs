@@ -49,10 +49,8 @@ pub(crate) async fn claim(
     let claim = writer.claim(things).await?;
     let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();
     // Before the facts: what a batch has brought meanwhile is found there.
-    let under_way = match beside_batches {
-        true => writer.under_way(&entities, wanted.model)?,
-        false => Vec::new(),
-    };
+    let under_way =
+        if beside_batches { writer.under_way(&entities, wanted.model)? } else { Vec::new() };
     let known = writer.known(&entities).await?;
     let mut ours: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
     let mut theirs: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
