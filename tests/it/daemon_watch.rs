@@ -332,8 +332,10 @@ fn a_run_that_a_client_ends_stays_ended() {
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(2);
     let run = daemon.spec()["run"].clone();
+    assert!(daemon.get("/").is(200).body.contains(&format!("action=\"/runs/{run}/end\"")));
     daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
     let spec = daemon.rests("waiting");
+    daemon.form(&format!("/runs/{run}/end"), "").is(404);
     assert!(spec["held"].as_str().unwrap().contains("ended by a client"), "{spec}");
     let asked = endpoint.count();
     std::thread::sleep(Duration::from_millis(900));
