@@ -126,11 +126,17 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
             BUDGET,
         ),
-        Stopped::Endpoint(_) | Stopped::Gone(_) => (
-            why.to_string(),
-            "check that the endpoint of `base_url` is up; everything answered is kept, run this again to go on".to_owned(),
-            REFUSED,
-        ),
+        Stopped::Endpoint(_) | Stopped::Gone(_) => {
+            let text = why.to_string();
+            let check = if text.contains("the endpoint answers 429") {
+                "ask for less a minute (`requests_per_minute`, `tokens_per_minute`), or check the account's quota"
+            } else if text.contains("the endpoint answers 5") {
+                "the endpoint is in trouble: try again later"
+            } else {
+                "check that the endpoint of `base_url` is up"
+            };
+            (text, format!("{check}; everything answered is kept, run this again to go on"), REFUSED)
+        }
         Stopped::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
         Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), WRONG_INPUT),
     }

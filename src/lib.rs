@@ -83,6 +83,12 @@
 //!   nobody said the type of is whole when it can be.
 //! * Partners of a join are asked with the whole list they are chosen from, so
 //!   its pairs wait for all rows; longer lists are narrowed to the most alike.
+//! * What gives a call its options may hold calls itself: they are asked first,
+//!   in the same run, with its budget; `explain` then tells of both.
+//! * How many values a list is to hold (`quantifier`) is part of the question; a
+//!   list of another length is no answer.
+//! * A recursive common table expression may go on for ever while its call is
+//!   pending: a pass ends after 64 pending calls of it, then 128, 256 …
 //! * Which rows wait is decided from pass to pass: waves of 20 for LIMIT, one
 //!   witness, then two, then four for EXISTS and DISTINCT, and 4, 8, 16 … rows
 //!   where the order of several conditions has to be learnt.
@@ -115,6 +121,13 @@
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.
+//! * Facts do not know how many examples were shown when they were asked for,
+//!   so evaluation runs ([`swan`]) keep them apart by that number. Their
+//!   examples are the first rows of the truth; the budget is for tables and
+//!   questions together; of a model other than the spec's there is no price
+//!   until `--price` says it.
+//! * Of heroes that SWAN's key does not tell apart none is kept, after the other
+//!   rules left out theirs, NULLs being one name.
 //! * The daemon runs every `*.toml` that stands directly in its directory; a run
 //!   that a budget or a refusal ended waits for a go or for another spec, and what
 //!   failed in passing is tried again after half a minute, then ever later.
@@ -151,6 +164,7 @@ pub mod query;
 pub mod suggest;
 pub mod init;
 // ── doors ──
+pub mod swan;
 pub mod failure;
 pub mod daemon;
 pub mod cli;

@@ -43,6 +43,7 @@ mod written;
 use std::ops::Range;
 
 pub use error::SqlError;
+pub use lexer::orders_outermost;
 pub use scan::scan;
 
 use crate::spec::Type;
@@ -169,6 +170,16 @@ pub struct Quantifier {
     pub min: u32,
     /// At most so many; `None` for any number.
     pub max: Option<u32>,
+}
+
+impl Quantifier {
+    /// Whether a JSON array has so many elements; what is none has any number.
+    #[must_use]
+    pub fn holds(self, list: &str) -> bool {
+        let Ok(list) = serde_json::from_str::<Vec<serde_json::Value>>(list) else { return true };
+        let n = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        self.min <= n && self.max.is_none_or(|max| n <= max)
+    }
 }
 
 /// The text with each of `calls` overwritten by [`Call::hole`], so that every

@@ -5,6 +5,8 @@
 //! so all offsets stay true, and are found again by these names. The arguments
 //! of a call are parsed by themselves, into the same tree.
 
+use std::cell::Cell;
+
 use syntaqlite_syntax::nodes as sq;
 use syntaqlite_syntax::source::{StmtLen, StmtOffset};
 use syntaqlite_syntax::typed::GrammarNodeType;
@@ -22,6 +24,22 @@ pub struct Parsed {
     pub calls: Vec<Call>,
     /// Whether the whole statement is one call, without a SELECT.
     pub lone: bool,
+}
+
+impl Parsed {
+    /// Whether each call stands in a common table expression that reads itself.
+    #[must_use]
+    pub fn recursing(&self, sql: &str) -> Vec<bool> {
+        let mut spans: Vec<Span> = Vec::new();
+        self.query.each_cte(&mut |cte| {
+            let text = sql.get(cte.query.span.clone()).unwrap_or_default().to_lowercase();
+            if cte.recursive && text.contains(&cte.name.to_lowercase()) {
+                spans.push(cte.query.span.clone());
+            }
+        });
+        let within = |c: &Call| spans.iter().any(|s| s.contains(&c.span.start));
+        self.calls.iter().map(within).collect()
+    }
 }
 
 /// Parses a query whose calls were found by [`super::scan`].
@@ -82,7 +100,8 @@ impl Builder<'_> {
                     label: "this is none".to_owned(),
                     help: Some("`hqdl query` reads, it never writes".to_owned()),
                 })?;
-                Walk { tree: &tree, base, text: masked, holes, builder: self }.query(&select)?
+                Walk { tree: &tree, base, text: masked, holes, builder: self, depth: Cell::new(0) }
+                    .query(&select)?
             }
             ParseOutcome::Err(error) => {
                 let at = base + error.offset().map_or(0, StmtOffset::as_usize);

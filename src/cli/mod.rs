@@ -21,6 +21,7 @@ mod rows;
 mod session;
 mod status;
 mod suggest;
+mod swan;
 mod table;
 mod why;
 
@@ -30,6 +31,8 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use failure::Failure;
+
+use crate::spec::PriceTable;
 
 /// Expand the schema of a `SQLite` database with what a language model knows.
 #[derive(Debug, Parser)]
@@ -91,6 +94,10 @@ enum Command {
     Daemon(daemon::Options),
     /// Print what the daemon of a cache says: specs, coverage, runs.
     Status(status::Options),
+    /// Evaluate on SWAN, the benchmark of hybrid queries: prepare its databases, run its
+    /// questions, score the answers.
+    #[command(subcommand)]
+    Swan(swan::Command),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -118,6 +125,9 @@ struct ModelFlags {
     /// The endpoint's base URL.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
+    /// The model's price: USD per million input and output tokens, such as 0.15,0.60.
+    #[arg(long, value_name = "IN,OUT", value_parser = price)]
+    price: Option<PriceTable>,
     /// Recorded completions to replay (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
@@ -127,6 +137,16 @@ struct ModelFlags {
     /// Requests in flight at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
+}
+
+fn price(text: &str) -> Result<PriceTable, String> {
+    let wrong = || "expected two prices, such as 0.15,0.60".to_owned();
+    let (input, output) = text.split_once(',').ok_or_else(wrong)?;
+    let usd = |text: &str| {
+        let usd: f64 = text.trim().parse().map_err(|_| wrong())?;
+        if usd.is_finite() && usd >= 0.0 { Ok(usd) } else { Err(wrong()) }
+    };
+    Ok(PriceTable { input: usd(input)?, output: usd(output)?, cached_input: None, batch: None })
 }
 
 /// Where facts are kept.
@@ -168,6 +188,7 @@ pub fn main() -> ExitCode {
         Command::Cache(options) => cache::run(&options, cli.talk),
         Command::Daemon(options) => daemon::run(&options, cli.talk),
         Command::Status(options) => status::run(&options, cli.talk),
+        Command::Swan(command) => swan::run(&command, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

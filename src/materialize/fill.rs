@@ -76,14 +76,17 @@ impl Work<'_> {
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
             let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
-            let mut given = 0;
+            let (mut given, mut all) = (0, true);
             let walked = self.walk(n, &survey.keys, &mut |cut| {
                 given += (cut.columns.len() * cut.gaps.len()) as u64;
-                send.blocking_send(cut).map_err(|_| Halt::Closed)
+                send.blocking_send(cut).map_err(|_| {
+                    all = false;
+                    Halt::Closed
+                })
             });
             drop(send);
-            if walked.is_ok() && !*interrupt.borrow() {
-                // What was missing a moment ago, and is not.
+            if walked.is_ok() && all {
+                // The rest others have brought since the survey.
                 found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
             }
             match run.runtime.block_on(generating) {

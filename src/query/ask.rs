@@ -1,6 +1,7 @@
 //! Asking for what a pass demanded: the same generation as of a materialized
 //! spec, over just these cells.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,9 +21,44 @@ use crate::usage::{ColumnUsage, Usage};
 /// Answers that are read at once.
 const TOGETHER: usize = 1000;
 
+/// Who asks for a query, and for the queries within it: one run with one budget,
+/// begun when something must be asked.
+pub struct Asking<'a> {
+    request: Request<'a>,
+    begun: OnceCell<Asker<'a>>,
+}
+
+impl<'a> Asking<'a> {
+    /// Nobody yet.
+    #[must_use]
+    pub fn of(request: &Request<'a>) -> Self {
+        Self { request: request.again(), begun: OnceCell::new() }
+    }
+
+    /// Who asks, from now on.
+    ///
+    /// # Errors
+    /// [`QueryError`] without a model, or when the journal fails.
+    pub fn asker(&self) -> Result<&Asker<'a>, QueryError> {
+        if let Some(asker) = self.begun.get() {
+            return Ok(asker);
+        }
+        let asker = Asker::begin(self.request.again())?;
+        Ok(self.begun.get_or_init(|| asker))
+    }
+
+    /// Ends the run, when it was begun.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the journal cannot say so.
+    pub fn end(self, complete: bool) -> Result<Usage, QueryError> {
+        self.begun.into_inner().map_or(Ok(Usage::default()), |asker| asker.end(complete))
+    }
+}
+
 /// One run of asking, over all passes of a query.
-pub struct Asker<'r> {
-    request: &'r Request<'r>,
+pub struct Asker<'a> {
+    request: Request<'a>,
     model: Arc<dyn Model>,
     runtime: tokio::runtime::Runtime,
     run: i64,
@@ -34,12 +70,12 @@ pub struct Asker<'r> {
     found: Arc<AtomicU64>,
 }
 
-impl<'r> Asker<'r> {
+impl<'a> Asker<'a> {
     /// Begins a run.
     ///
     /// # Errors
     /// [`QueryError`] without a model, or when the journal fails.
-    pub fn begin(request: &'r Request<'r>) -> Result<Self, QueryError> {
+    fn begin(request: Request<'a>) -> Result<Self, QueryError> {
         let model = request.model.clone().ok_or(QueryError::NoModel)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -68,7 +104,7 @@ impl<'r> Asker<'r> {
     /// # Errors
     /// [`QueryError`] at what stops the run; what was answered is kept.
     pub fn ask(
-        &mut self,
+        &self,
         targets: &mut [Target],
         demands: &[Demand],
         index: &Index,
@@ -164,7 +200,7 @@ impl<'r> Asker<'r> {
     ///
     /// # Errors
     /// [`QueryError`] when the journal cannot say so.
-    pub fn end(mut self, complete: bool) -> Result<Usage, QueryError> {
+    fn end(mut self, complete: bool) -> Result<Usage, QueryError> {
         // Everything the writing thread was given is kept before it ends.
         self.writer = None;
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };

@@ -5,7 +5,7 @@ use super::QueryError;
 use super::binder::{Binder, Word};
 use super::calls::{AdHoc, Calls, Choosing};
 use super::live::{Asks, Form};
-use super::reading::{is_list, kind, regex};
+use super::reading::{is_list, kind, quantity, regex};
 use super::smoothie::{Route, RouteKind};
 use super::views::Stored;
 use crate::blendsql::route::{self, Slot};
@@ -33,7 +33,7 @@ impl Calls {
             self.expansions.len() - 1
         });
         let column = &expansion.columns[bound.column];
-        let form = Form { whole: false, regex: regex(call)? };
+        let form = Form { whole: false, regex: regex(call)?, quantity: quantity(call) };
         let mut stored = match (&bound.keys.stored, &form.regex, &column.many) {
             (Some((source, keys, of)), None, None) => Some(Stored {
                 expansion: bound.expansion,
@@ -336,7 +336,7 @@ fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Re
             list(&given)
         );
         match choosing.values(&count, 1) {
-            Ok(twice) if twice.is_empty() => {
+            Ok(twice) if twice.as_ref().is_none_or(Vec::is_empty) => {
                 let found: Vec<String> = expansion
                     .key
                     .names()

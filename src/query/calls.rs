@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::binder::Binder;
 use super::binding::{bound, learned, mentions};
 use super::live::{Asks, Form};
-use super::reading::{column, filled, is_list, kind, regex, together};
+use super::reading::{column, filled, is_list, kind, quantity, regex, said_quantity, together};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
 use super::views::Stored;
@@ -76,11 +76,12 @@ pub struct Join {
 
 /// Reads values that options come from.
 pub trait Choosing {
-    /// The values of a query's columns, in order, without NULLs and repeats.
+    /// The values of a query's columns, in order, without NULLs and repeats;
+    /// `None` while calls in it are not answered and nothing may be asked.
     ///
     /// # Errors
     /// [`QueryError`] when the query fails.
-    fn values(&mut self, sql: &str, most: usize) -> Result<Vec<Value>, QueryError>;
+    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
 }
 
 impl Calls {
@@ -162,7 +163,17 @@ impl Calls {
         Ok(calls)
     }
 
-    fn live(&mut self, n: usize, call: &Call, text: String, why: String) {
+    fn live(&mut self, n: usize, call: &Call, text: String, mut why: String) {
+        let column = match &self.asks[n] {
+            Asks::Cell { target, column, .. } => {
+                self.expansions[*target].expansion.columns.get(*column)
+            }
+            Asks::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
+            Asks::Pair { .. } => None,
+        };
+        if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
+            why.push_str("; its options are known once the calls that give them are answered");
+        }
         let (expansion, column) = match &self.asks[n] {
             Asks::Cell { target, .. } | Asks::Rows { target, .. } => {
                 (self.expansions[*target].expansion.name.clone(), call.question.clone())
@@ -188,7 +199,7 @@ impl Calls {
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
             .collect();
-        let question = filled(&call.question, &names);
+        let question = filled(&call.question, &names) + &said_quantity(call);
         let mut column = column(&question, kind, values, is_list(call), &names);
         // What the answer is compared with shows what it should look like.
         column.example = usage.compared.iter().find_map(|c| match c {
@@ -205,7 +216,11 @@ impl Calls {
         self.births.push(Birth { target, column: at, origin });
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
         let regex = regex(call)?;
-        self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };
+        self.asks[n] = Asks::Cell {
+            target,
+            column: at,
+            form: Form { whole, regex, quantity: quantity(call) },
+        };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
         Ok(())
@@ -226,7 +241,7 @@ impl Calls {
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
-        let question = filled(&call.question, &contexts);
+        let question = filled(&call.question, &contexts) + &said_quantity(call);
         let key = vec!["rows".to_owned()];
         let column = column(&question, kind, values, is_list(call), &key);
         // A question about rows is alone in its expansion: rows differ.
@@ -247,7 +262,7 @@ impl Calls {
             }
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)? };
+        let form = Form { whole, regex: regex(call)?, quantity: quantity(call) };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
@@ -353,7 +368,10 @@ impl Calls {
             if made.expansion.name == "question" {
                 made.expansion.rows_per_request = 1;
             }
-            let wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            let mut wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            if let Some(again) = request.again {
+                again.tell(&mut wanted, made.expansion.columns.len());
+            }
             targets.push(Target::new(
                 Arc::new(made.expansion.clone()),
                 Arc::new(wanted),
@@ -384,14 +402,14 @@ fn options(
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
             let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
-            choosing.values(&with(&text), usize::MAX).map(Some)
+            choosing.values(&with(&text), usize::MAX)
         }
         (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
-            choosing.values(&text, usize::MAX).map(Some)
+            choosing.values(&text, usize::MAX)
         }
         (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-            choosing.values(&with(&column(table, of)), usize::MAX).map(Some)
+            choosing.values(&with(&column(table, of)), usize::MAX)
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
             format!("the options `{column}` are no column that can be told"),
@@ -407,7 +425,7 @@ fn options(
             let Some(origin) = origin else { return Ok(None) };
             let text = column(&origin.table, &origin.column);
             let values = choosing.values(&text, INFERRED + 1)?;
-            Ok(Some(values).filter(|v| v.len() <= INFERRED && !v.is_empty()))
+            Ok(values.filter(|v| v.len() <= INFERRED && !v.is_empty()))
         }
         (None, _) => Ok(None),
     }

@@ -3,7 +3,8 @@
 
 use std::time::Instant;
 
-use super::engine::{Engine, Kept};
+use super::engine::Engine;
+use super::kept::Kept;
 use super::live::lock;
 use super::smoothie::{Meta, Pass};
 use super::{QueryError, Request};
@@ -31,7 +32,11 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
         live.takes(&rewritten);
         live.begin();
     }
-    engine.run_once(&rewritten, &mut Kept::default())?;
+    match engine.run_once(&rewritten, &mut Kept::default()) {
+        // No more is asked at once.
+        Err(QueryError::Sql(_)) if lock(&engine.live).full => {}
+        ended => ended?,
+    }
     let demanded = {
         let mut live = lock(&engine.live);
         live.end();
@@ -42,11 +47,11 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
     let usage = engine.estimate();
     let mut meta = engine.meta(usage, began);
-    meta.values_asked = demanded;
+    meta.values_asked += demanded;
     Ok(meta)
 }
 
-impl Engine<'_> {
+impl Engine<'_, '_> {
     /// What asking for the demands of the first pass would use.
     fn estimate(&self) -> Usage {
         let live = lock(&self.live);

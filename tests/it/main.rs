@@ -57,5 +57,7 @@ mod stored_columns;
 mod suggestions;
 mod swan2;
 mod swan;
+mod swan_grades;
 mod swan_queries;
+mod swan_runs;
 mod tidy;

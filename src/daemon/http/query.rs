@@ -316,6 +316,7 @@ impl Ready {
             sql: &self.sql,
             params: self.params.clone(),
             truncate: self.truncate,
+            again: None,
             rows_per_request: self.rows_per_request,
             timeout: Some(self.timeout),
             command: &self.command,
