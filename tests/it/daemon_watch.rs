@@ -357,3 +357,27 @@ fn a_spec_that_is_mended_is_another_chance() {
     project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
     daemon.rests("complete");
 }
+
+#[test]
+fn a_copy_that_is_taken_away_is_made_again_and_asks_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text();
+    project.spec(&text.replace("data.sqlite\"", "data.sqlite\"\noutput = \"../copy.sqlite\""));
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let rows = || project.rows_of("copy.sqlite", "SELECT count(*) FROM llm");
+    assert_eq!(rows(), [[json!(COUNT)]]);
+    std::fs::remove_file(project.path("copy.sqlite")).unwrap();
+    until("made again", || project.path("copy.sqlite").exists() && !daemon.spec()["run"].is_u64());
+    daemon.rests("complete");
+    until("whole", || rows() == [[json!(COUNT)]]);
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    // The copy is what is queried; the database of before has no such table.
+    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
+    let db = project.path("data.sqlite").canonicalize().unwrap();
+    let bare = json!({ "db": db, "sql": "SELECT count(*) FROM hero" });
+    assert_eq!(daemon.post("/v1/query", &bare).is(200).lines()[1], json!([COUNT]));
+    let none = json!({ "db": db, "sql": "SELECT count(*) FROM llm" });
+    daemon.post("/v1/query", &none).is(400);
+}
