@@ -214,7 +214,6 @@ fn unclosed(text: &str) -> usize {
     for (at, c) in text.char_indices() {
         match (quote, c) {
             (Some(end), _) if c == end => quote = None,
-            (Some(_), _) => {}
             (None, '\'' | '"' | '`') => quote = Some(c),
             (None, '[') => quote = Some(']'),
             (None, '(') => depth += 1,
