@@ -263,7 +263,7 @@ impl Rewriter<'_> {
                 all = false;
             }
             // 1 and 1.0 are one group, and two texts.
-            ExprKind::Function { .. } | ExprKind::Other(_) => {
+            ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Other(_) => {
                 all &=
                     e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
             }

@@ -106,7 +106,7 @@ impl<'o> Input<'o> {
     /// Whether there may be calls in it; without one, neither facts nor a model
     /// are needed.
     pub fn has_calls(&self) -> bool {
-        self.sql.contains("{{")
+        crate::blendsql::may_have_calls(&self.sql)
     }
 
     /// The facts.

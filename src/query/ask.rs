@@ -17,6 +17,9 @@ use crate::model::budget::Budget;
 use crate::plan::{Batcher, Cut};
 use crate::usage::{ColumnUsage, Usage};
 
+/// Bytes of a document that shares a request with others.
+const SHORT: usize = 400;
+
 /// One run of asking, over all passes of a query.
 pub struct Asker<'r> {
     request: &'r Request<'r>,
@@ -27,6 +30,38 @@ pub struct Asker<'r> {
     writer: Option<Arc<Writer>>,
     usage: Arc<Mutex<Usage>>,
     reached: Arc<AtomicBool>,
+}
+
+/// Demands by expansion and entity: the columns asked for.
+pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
+    let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
+    for demand in demands {
+        let columns = by_target.entry(demand.target).or_default();
+        columns.entry(demand.entity).or_default().push(demand.column);
+    }
+    by_target
+}
+
+/// Entities of an expansion and the columns asked for, cut into batches of at
+/// most so many rows.
+pub(super) fn cuts(target: &Target, entities: BTreeMap<usize, Vec<usize>>, most: u32) -> Vec<Cut> {
+    let whole: Vec<usize> = match target.in_spec {
+        Some(_) => (0..target.expansion.columns.len()).collect(),
+        None => Vec::new(),
+    };
+    let mut batcher = Batcher::new(most);
+    // What takes long to read is read alone.
+    let mut alone = Batcher::new(1);
+    let mut cuts: Vec<Cut> = Vec::new();
+    for (entity, mut columns) in entities {
+        columns.sort_unstable();
+        let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
+        let long = target.document(entity).is_some_and(|d| d.bytes() > SHORT);
+        let batcher = if long { &mut alone } else { &mut batcher };
+        cuts.extend(batcher.push(columns, whole, target.gap(entity)));
+    }
+    cuts.extend(batcher.finish());
+    cuts
 }
 
 impl<'r> Asker<'r> {
@@ -69,30 +104,13 @@ impl<'r> Asker<'r> {
         index: &Index,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
-        let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
-        for demand in demands {
-            let columns = by_target.entry(demand.target).or_default();
-            columns.entry(demand.entity).or_default().push(demand.column);
-        }
-        for (n, entities) in by_target {
+        for (n, entities) in by_target(demands) {
             let target = &targets[n];
             let most = match self.model.rows_at_most() {
                 Some(rows) => rows.min(target.expansion.rows_per_request),
                 None => target.expansion.rows_per_request,
             };
-            let whole: Vec<usize> = match target.in_spec {
-                Some(_) => (0..target.expansion.columns.len()).collect(),
-                None => Vec::new(),
-            };
-            let mut batcher = Batcher::new(most);
-            let mut cuts: Vec<Cut> = Vec::new();
-            for (entity, mut columns) in entities {
-                columns.sort_unstable();
-                let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
-                cuts.extend(batcher.push(columns, whole, target.gap(entity)));
-            }
-            cuts.extend(batcher.finish());
-            self.generate(target, most, cuts)?;
+            self.generate(target, most, cuts(target, entities, most))?;
         }
         counts.asked += demands.len() as u64;
         for demand in demands {

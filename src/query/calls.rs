@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::binder::Binder;
 use super::binding::{bound, learned, mentions};
 use super::live::{Asks, Form};
-use super::reading::{column, filled, is_list, kind, regex, together};
+use super::reading::{column, filled, is_list, kind, regex, spelled, together};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
 use super::views::Stored;
@@ -110,13 +110,13 @@ impl Calls {
                 .collect(),
             ..Self::default()
         };
-        let usages = &together(parsed, usages);
+        let (alone, usages) = (usages, &together(parsed, usages));
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = Usage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
             let text = sql[call.span.clone()].to_owned();
             match call.kind {
-                Kind::Map => {
+                Kind::Map | Kind::Answer => {
                     let mut why = "no column of the spec is asked this question".to_owned();
                     if spec.expansions.is_empty() {
                         "there is no spec".clone_into(&mut why);
@@ -138,7 +138,11 @@ impl Calls {
                             Err(reason) => why = reason.unwrap_or(why),
                         }
                     }
-                    calls.map(n, sql, parsed, usage, choosing)?;
+                    if call.kind == Kind::Map {
+                        calls.map(n, sql, parsed, usage, choosing)?;
+                    } else {
+                        calls.answer(n, call, usage, alone.get(&n).unwrap_or(&unknown));
+                    }
                     calls.live(n, call, text, why);
                 }
                 Kind::Qa | Kind::Validate => {
@@ -164,7 +168,9 @@ impl Calls {
 
     fn live(&mut self, n: usize, call: &Call, text: String, why: String) {
         let (expansion, column) = match &self.asks[n] {
-            Asks::Cell { target, .. } | Asks::Rows { target, .. } => {
+            Asks::Cell { target, .. }
+            | Asks::Document { target, .. }
+            | Asks::Rows { target, .. } => {
                 (self.expansions[*target].expansion.name.clone(), call.question.clone())
             }
             Asks::Pair { .. } => (String::new(), call.question.clone()),
@@ -197,18 +203,39 @@ impl Calls {
         });
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
+        self.birth(target, at, usage);
+        let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
+        let regex = regex(call)?;
+        self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex, words: None } };
+        // Only values identify; a query as an argument is one value of it.
+        self.place(n, call, usage);
+        Ok(())
+    }
+
+    /// A question about each document, asked live. `usage` is what all calls that
+    /// ask it are used as, `alone` what this one is.
+    fn answer(&mut self, n: usize, call: &Call, usage: &Usage, alone: &Usage) {
+        let kind = kind(call, usage, None);
+        let names = ["document".to_owned()];
+        let column = column(call.question.trim(), kind, None, false, &names);
+        let target = self.target("documents", names.to_vec(), vec!["text".to_owned()]);
+        let at = self.column(target, column);
+        self.birth(target, at, usage);
+        let whole = usage.said.is_none() && kind == Type::Real;
+        let words = spelled(call, alone).filter(|_| kind == Type::Boolean);
+        self.asks[n] =
+            Asks::Document { target, column: at, form: Form { whole, regex: None, words } };
+        self.place(n, call, usage);
+    }
+
+    /// Remembers where the values of a question come from.
+    fn birth(&mut self, target: usize, column: usize, usage: &Usage) {
         let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
         let origin = origin.map_or_else(
             || Origin { table: String::new(), column: String::new() },
             |o| Origin { table: o.table.clone(), column: o.column.clone() },
         );
-        self.births.push(Birth { target, column: at, origin });
-        let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
-        let regex = regex(call)?;
-        self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex } };
-        // Only values identify; a query as an argument is one value of it.
-        self.place(n, call, usage);
-        Ok(())
+        self.births.push(Birth { target, column, origin });
     }
 
     /// A question about the rows of queries.
@@ -247,7 +274,7 @@ impl Calls {
             }
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)? };
+        let form = Form { whole, regex: regex(call)?, words: None };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
@@ -293,7 +320,7 @@ impl Calls {
             e.in_spec.is_none()
                 && e.expansion.name == name
                 && e.expansion.key.names() == key
-                && e.expansion.context.is_empty()
+                && e.expansion.context == context
         };
         if let Some(at) = self.expansions.iter().position(same).filter(|_| name != "question") {
             return at;

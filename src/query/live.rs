@@ -8,6 +8,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::context::{Contexts, TooLong};
+use super::documents::Document;
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, spell};
 use crate::blendsql::rewrite::{Rewritten, Seen};
@@ -21,6 +22,15 @@ use crate::value::{Unreadable, Value};
 pub enum Asks {
     /// A cell of the entity that its values are.
     Cell {
+        /// The expansion.
+        target: usize,
+        /// The column.
+        column: usize,
+        /// The form of its value.
+        form: Form,
+    },
+    /// A cell of the document that its value is: its digest is the entity.
+    Document {
         /// The expansion.
         target: usize,
         /// The column.
@@ -49,6 +59,8 @@ pub struct Form {
     pub whole: bool,
     /// What it must match to be a value.
     pub regex: Option<Arc<regex::Regex>>,
+    /// The words for yes and no, where these are said in words.
+    pub words: Option<[String; 2]>,
 }
 
 impl Form {
@@ -56,6 +68,10 @@ impl Form {
         match value {
             Sql::Real(r) if self.whole && r.fract() == 0.0 && r.abs() < 9e15 => {
                 Sql::Integer(*r as i64)
+            }
+            Sql::Integer(truth @ (0 | 1)) if self.words.is_some() => {
+                let word = self.words.as_ref().map(|words| words[usize::from(*truth == 0)].clone());
+                word.map_or(Sql::Null, Sql::Text)
             }
             Sql::Null => Sql::Null,
             other => match &self.regex {
@@ -230,6 +246,7 @@ impl Live {
     pub fn begin(&mut self) {
         self.demands.clear();
         self.demanded.clear();
+        self.targets.iter_mut().for_each(Target::forget);
         self.seen.clear();
         self.touched.iter_mut().for_each(|t| *t = Touched::default());
         self.full = false;
@@ -309,6 +326,10 @@ impl Live {
                 };
                 (target, column, entity)
             }
+            Asks::Document { target, column, .. } => match self.document(target, values) {
+                Some(entity) => (target, column, entity),
+                None => return Ok(Sql::Null),
+            },
             Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
@@ -322,7 +343,9 @@ impl Live {
         match cell {
             Cell::Known(value) => {
                 let formed = match &self.asks[call] {
-                    Asks::Cell { form, .. } | Asks::Rows { form, .. } => form.of(value),
+                    Asks::Cell { form, .. }
+                    | Asks::Document { form, .. }
+                    | Asks::Rows { form, .. } => form.of(value),
                     Asks::Pair { .. } => value.clone(),
                 };
                 if formed == Sql::Null && *value != Sql::Null {
@@ -339,6 +362,11 @@ impl Live {
                 if !self.quiet.is_empty() || hushed {
                     return Ok(Sql::Null);
                 }
+                if let Asks::Document { .. } = self.asks[call]
+                    && let Some(Ok(Some(document))) = values.first().map(|v| Document::read(*v))
+                {
+                    self.targets[target].keep(entity, document);
+                }
                 match self.gate_of_call(call) {
                     Some(gate) if self.gates[gate].ranks() && !self.open => {
                         self.gates[gate].demand(demand, true);
@@ -353,6 +381,34 @@ impl Live {
                 Ok(Sql::Null)
             }
         }
+    }
+
+    /// The entity of a document; `None` where there is no text to ask about.
+    fn document(&mut self, target: usize, values: &[ValueRef<'_>]) -> Option<usize> {
+        let value = values.first().copied().unwrap_or(ValueRef::Null);
+        // As it is stored: megabytes are not kept for being told apart.
+        let mut hasher = blake3::Hasher::new();
+        match value {
+            ValueRef::Text(bytes) => hasher.update(bytes),
+            other => {
+                let mut spelling = Vec::new();
+                spell(&[other], &mut spelling);
+                hasher.update(&[0]).update(&spelling)
+            }
+        };
+        let spelling = *hasher.finalize().as_bytes();
+        if let Some(entity) = self.targets[target].known(&spelling) {
+            return Some(entity);
+        }
+        let document = match Document::read(value) {
+            Ok(document) => document?,
+            Err(_) => {
+                self.unreadable += 1;
+                return None;
+            }
+        };
+        let key = vec![Value::Text(document.key())];
+        Some(self.targets[target].entity(&spelling, || Row { key, context: Vec::new() }))
     }
 
     /// The entity of some rows: the digest of what the model is shown of them.

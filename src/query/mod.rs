@@ -20,6 +20,7 @@ mod binder;
 mod binding;
 mod calls;
 mod context;
+mod documents;
 mod engine;
 pub mod error;
 mod explain;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
+use super::documents::Document;
 use crate::cell::{CellValue, State};
 use crate::facts::{FactsError, Found, Index, Wanted};
 use crate::key::Entity;
@@ -53,6 +54,8 @@ pub struct Target {
     spellings: HashMap<Vec<u8>, usize>,
     entities: Vec<Known>,
     by_entity: HashMap<Entity, usize>,
+    /// The documents that are to be asked about.
+    documents: HashMap<usize, Document>,
 }
 
 struct Known {
@@ -83,6 +86,7 @@ impl Target {
             spellings: HashMap::new(),
             entities: Vec::new(),
             by_entity: HashMap::new(),
+            documents: HashMap::new(),
         }
     }
 
@@ -104,6 +108,28 @@ impl Target {
         };
         self.spellings.insert(spelling.to_vec(), n);
         n
+    }
+
+    /// The entity that was spelled so before.
+    #[must_use]
+    pub fn known(&self, spelling: &[u8]) -> Option<usize> {
+        self.spellings.get(spelling).copied()
+    }
+
+    /// Keeps the document that an entity is, to be asked about.
+    pub fn keep(&mut self, entity: usize, document: Document) {
+        self.documents.entry(entity).or_insert(document);
+    }
+
+    /// Forgets the documents that were kept.
+    pub fn forget(&mut self) {
+        self.documents.clear();
+    }
+
+    /// The document that an entity is, while it is to be asked about.
+    #[must_use]
+    pub fn document(&self, entity: usize) -> Option<&Document> {
+        self.documents.get(&entity)
     }
 
     /// A cell, looked up when nobody has asked about it before.
@@ -145,7 +171,11 @@ impl Target {
     #[must_use]
     pub fn gap(&self, entity: usize) -> crate::plan::Gap {
         let known = &self.entities[entity];
-        crate::plan::Gap { row: known.row.clone(), entity: known.entity.clone() }
+        let mut row = known.row.clone();
+        if let Some(document) = self.documents.get(&entity) {
+            row.context = vec![Value::Text(document.text())];
+        }
+        crate::plan::Gap { row, entity: known.entity.clone() }
     }
 
     /// Reads what was answered for a cell that was asked for.
