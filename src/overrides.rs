@@ -13,7 +13,7 @@
 //! `note`. An empty key field stands for NULL and for the empty text. A row
 //! speaks of every expansion that has these key columns and that column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::cell::{CellValue, State};
@@ -63,6 +63,8 @@ pub struct Line {
 #[derive(Debug, Default)]
 pub struct Overrides {
     cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
+    /// What each line may be about.
+    lines: Vec<(u64, Line, Vec<(usize, Entity)>)>,
     /// Things the user should know.
     pub warnings: Vec<String>,
 }
@@ -84,11 +86,10 @@ impl Overrides {
                 line: Some(number),
                 message,
             };
-            let mut meant = false;
+            let mut about = Vec::new();
             for (n, expansion) in spec.expansions.iter().enumerate() {
                 let Some(column) = expansion.column(&line.column) else { continue };
                 let Some(keys) = entities(expansion, &line.key) else { continue };
-                meant = true;
                 let answer = checkers[n][column].text(&line.value);
                 let value = match answer.state {
                     State::Ok => answer.value,
@@ -112,11 +113,12 @@ impl Overrides {
                 };
                 let note = Some(line.note.clone()).filter(|n| !n.is_empty());
                 for key in keys {
+                    about.push((n, key.clone()));
                     let word = Override { value: value.clone(), note: note.clone() };
                     overrides.cells.entry((n, key)).or_default().insert(column, word);
                 }
             }
-            if !meant {
+            if about.is_empty() {
                 let keys: Vec<&str> = line.key.iter().map(|(name, _)| name.as_str()).collect();
                 return Err(error(format!(
                     "no expansion has a column `{}` and the key {}",
@@ -124,8 +126,33 @@ impl Overrides {
                     keys.join(", ")
                 )));
             }
+            overrides.lines.push((number, line, about));
         }
         Ok(overrides)
+    }
+
+    /// Whether anything was said of an entity.
+    #[must_use]
+    pub fn any_of(&self, expansion: usize, entity: &Entity) -> bool {
+        !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
+    }
+
+    /// The lines about entities that are in no source, by the entities that are.
+    #[must_use]
+    pub fn strangers(&self, spec: &Spec, met: &[HashSet<Entity>]) -> Vec<String> {
+        let path = spec.overrides_path();
+        let is_met =
+            |(n, entity): &(usize, Entity)| met.get(*n).is_some_and(|m| m.contains(entity));
+        let of = self.lines.iter().filter(|(_, _, about)| !about.iter().any(is_met));
+        of.map(|(number, line, _)| {
+            let key: Vec<&str> = line.key.iter().map(|(_, value)| value.as_str()).collect();
+            format!(
+                "{}:{number}: no source has the key ({}), so this override says nothing",
+                path.display(),
+                key.join(", ")
+            )
+        })
+        .collect()
     }
 
     /// What a person said about a cell.

@@ -180,6 +180,16 @@ pub struct Quantifier {
     pub max: Option<u32>,
 }
 
+impl Quantifier {
+    /// Whether a JSON array has so many elements; what is none has any number.
+    #[must_use]
+    pub fn holds(self, list: &str) -> bool {
+        let Ok(list) = serde_json::from_str::<Vec<serde_json::Value>>(list) else { return true };
+        let n = u32::try_from(list.len()).unwrap_or(u32::MAX);
+        self.min <= n && self.max.is_none_or(|max| n <= max)
+    }
+}
+
 /// The text with each of `calls` overwritten by [`Call::hole`], so that every
 /// other byte stays where it is. `calls` are in the order of the text, as
 /// [`scan`] returns them or as a call's `inner` holds them.

@@ -5,6 +5,8 @@
 //! so all offsets stay true, and are found again by these names. The arguments
 //! of a call are parsed by themselves, into the same tree.
 
+use std::cell::Cell;
+
 use syntaqlite_syntax::nodes as sq;
 use syntaqlite_syntax::source::{StmtLen, StmtOffset};
 use syntaqlite_syntax::typed::GrammarNodeType;
@@ -82,7 +84,8 @@ impl Builder<'_> {
                     label: "this is none".to_owned(),
                     help: Some("`hqdl query` reads, it never writes".to_owned()),
                 })?;
-                Walk { tree: &tree, base, text: masked, holes, builder: self }.query(&select)?
+                Walk { tree: &tree, base, text: masked, holes, builder: self, depth: Cell::new(0) }
+                    .query(&select)?
             }
             ParseOutcome::Err(error) => {
                 let at = base + error.offset().map_or(0, StmtOffset::as_usize);

@@ -1,6 +1,8 @@
 //! The parser's tree on its way into [ours](super::tree): queries and what they
 //! read from.
 
+use std::cell::Cell;
+
 use syntaqlite_syntax::any::{AnyNodeId, AnyParsedStatement};
 use syntaqlite_syntax::nodes as sq;
 
@@ -17,7 +19,11 @@ pub(super) struct Walk<'t, 'b> {
     pub(super) text: &'t str,
     pub(super) holes: &'t [usize],
     pub(super) builder: &'b Builder<'b>,
+    pub(super) depth: Cell<usize>,
 }
+
+/// As deep as `SQLite` takes an expression.
+const DEEPEST: usize = 1000;
 
 /// Words that a node's extent may begin with although they stand before it.
 const BEFORE: [&str; 22] = [
@@ -76,6 +82,29 @@ impl<'t> Walk<'t, '_> {
     }
 
     pub(super) fn query(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
+        self.deeper(|| self.query_span(select.node_id()), || self.read_query(select))
+    }
+
+    /// Goes one step down, as far as `SQLite` would.
+    pub(super) fn deeper<T>(
+        &self,
+        span: impl Fn() -> Span,
+        read: impl FnOnce() -> Result<T, SqlError>,
+    ) -> Result<T, SqlError> {
+        let depth = self.depth.get() + 1;
+        if depth > DEEPEST {
+            let message = format!("the query is more than {DEEPEST} deep");
+            return Err(SqlError::new(span(), message, "here").help(
+                "SQLite takes no deeper ones; put the values into a table, or write IN (…)",
+            ));
+        }
+        self.depth.set(depth);
+        let read = read();
+        self.depth.set(depth - 1);
+        read
+    }
+
+    fn read_query(&self, select: &sq::Select<'t>) -> Result<Query, SqlError> {
         let span = self.query_span(select.node_id());
         match select {
             sq::Select::WithClause(with) => {

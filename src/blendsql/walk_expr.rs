@@ -11,6 +11,10 @@ use super::walk::{Walk, broken, unquoted};
 /// Expressions.
 impl<'t> Walk<'t, '_> {
     pub(super) fn expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
+        self.deeper(|| self.span(expr.node_id()), || self.read(expr))
+    }
+
+    fn read(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
         let span = self.span(expr.node_id());
         let some = |e: Option<sq::Expr<'t>>| match e {
             Some(e) => self.expr(&e).map(Box::new),

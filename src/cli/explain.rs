@@ -23,7 +23,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         let model = model::for_planning(&input.session.spec)?;
         let silent = Arc::new(|_: &_| ());
         let interrupt = interrupt::watch(None);
-        query::explain(&input.request(&facts, Some(model), silent, interrupt))
+        query::explain(&input.request(&facts, Some(model), silent, interrupt)?)
     } else {
         input.plain(interrupt::watch(None)).explain()
     };

@@ -13,7 +13,7 @@ use super::{ModelFlags, Talk};
 use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, Model, SetupError};
-use crate::query::{Param, Plain, QueryError, Request};
+use crate::query::{Again, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
 use crate::spec::problem::Problems;
 use crate::store::StoreError;
@@ -39,6 +39,12 @@ pub struct Options {
     /// Cut a context that is too long for the model, instead of an error.
     #[arg(long)]
     truncate: bool,
+    /// Ask again for what this query needs and has no value.
+    #[arg(long)]
+    retry_failed: bool,
+    /// Ask again for all that this query needs, whatever is known.
+    #[arg(long)]
+    refresh: bool,
     /// Stop when the database takes longer over a pass; waiting for the model
     /// and for the reader of the rows does not count.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -143,8 +149,11 @@ impl<'o> Input<'o> {
         model: Option<Arc<dyn Model>>,
         listener: Listener,
         interrupt: watch::Receiver<bool>,
-    ) -> Request<'r> {
-        Request {
+    ) -> Result<Request<'r>, Failure> {
+        let up_to = facts.journal().last_completion()?;
+        let again = self.options.refresh || self.options.retry_failed;
+        let again = again.then_some(Again { up_to, failed: !self.options.refresh });
+        Ok(Request {
             spec: &self.session.spec,
             database: &self.target,
             facts,
@@ -152,12 +161,13 @@ impl<'o> Input<'o> {
             sql: &self.sql,
             params: self.params.clone(),
             truncate: self.options.truncate,
+            again,
             rows_per_request: self.flags.rows_per_request,
             timeout: self.options.timeout,
             command: &self.command,
             listener,
             interrupt,
-        }
+        })
     }
 
     /// The query, when it has no calls.

@@ -61,7 +61,7 @@ fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, Ended
         let facts = input.facts()?;
         let model = input.model()?.map_err(|why| no_model = Some(why)).ok();
         let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-        let request = input.request(&facts, model, Progress::of_passes(talk), interrupt);
+        let request = input.request(&facts, model, Progress::of_passes(talk), interrupt)?;
         query::run(&request, rows)
     } else {
         input.plain(interrupt::watch(None)).run(rows)
@@ -89,7 +89,8 @@ fn told(meta: &Meta, input: &Input<'_>, with_meta: bool, talk: Talk) -> ExitCode
     }
     if !talk.quiet {
         anstream::eprintln!(
-            "note: {} of the values this query needs are not known, and NULL in its rows",
+            "note: {} of the values this query needs are not known, and NULL in its rows; \
+             --retry-failed asks for them again",
             thousands(meta.values_missing)
         );
     }

@@ -45,7 +45,7 @@ pub trait Rows: Sink {
 }
 
 /// Where output goes.
-pub type Out = Box<dyn Write>;
+pub type Out = Box<dyn Write + Send>;
 
 /// Rows to stdout.
 pub fn to_stdout(format: Format) -> Box<dyn Rows> {

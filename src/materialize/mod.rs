@@ -214,6 +214,7 @@ impl<'w> Work<'w> {
         }
         warnings.extend(self.rounds_gone_on_with(&surveys));
         warnings.extend(self.overrides.warnings.iter().cloned());
+        warnings.extend(self.strangers(&surveys));
         self.price(&mut plan)?;
         Ok((plan, warnings))
     }
@@ -251,8 +252,10 @@ impl<'w> Work<'w> {
                 "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
             )));
         }
-        let said = self.rounds_gone_on_with(&surveys);
-        for said in said.iter().chain(&self.overrides.warnings) {
+        let mut said = self.rounds_gone_on_with(&surveys);
+        said.extend(self.overrides.warnings.iter().cloned());
+        said.extend(self.strangers(&surveys));
+        for said in &said {
             listener(&Event::Warning(said.clone()));
         }
         let target = Target::look(self.database, self.spec.output.as_deref())?;

@@ -6,6 +6,7 @@ use super::digest::Digest;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
 use crate::facts::{FactsError, Found, Reason, Record};
+use crate::key::Entity;
 use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
@@ -32,6 +33,8 @@ pub(super) struct Survey<'db> {
     /// And those of these that are asked again.
     pub(super) under_way_again: Vec<u64>,
     pub(super) digest: Digest,
+    /// Entities of which a person has said something.
+    pub(super) overridden: HashSet<Entity>,
 }
 
 impl Survey<'_> {
@@ -85,6 +88,7 @@ impl<'w> Work<'w> {
         let mut unasked_again = vec![0; columns];
         let (mut under_way, mut under_way_again) = (vec![0; columns], vec![0; columns]);
         let (mut known, mut asked_keys) = (0, 0);
+        let mut overridden = HashSet::new();
         self.look_for_parcels()?;
         keys.each(&mut |key: &KeyRow| {
             let record = self.look_up(n, key, &mut digest)?;
@@ -92,6 +96,9 @@ impl<'w> Work<'w> {
                 return Ok(());
             }
             plan.keys += 1;
+            if self.overrides.any_of(n, &key.entity) {
+                overridden.insert(key.entity.clone());
+            }
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(open.counts());
             for (column, looked) in open.looked {
@@ -150,6 +157,7 @@ impl<'w> Work<'w> {
             under_way,
             under_way_again,
             digest,
+            overridden,
         })
     }
 
@@ -204,6 +212,12 @@ impl<'w> Work<'w> {
         }
         let whole = looked.iter().map(|(c, _)| *c).collect();
         Ok(Open { looked, ask, whole, under_way })
+    }
+
+    /// Overrides of what is in no source.
+    pub(super) fn strangers(&self, surveys: &[Survey<'_>]) -> Vec<String> {
+        let met: Vec<_> = surveys.iter().map(|s| s.overridden.clone()).collect();
+        self.overrides.strangers(&self.spec, &met)
     }
 
     /// Notes whether any cell may be asked for by a batch that is under way.

@@ -1,12 +1,13 @@
 //! Asking for what a pass demanded: the same generation as of a materialized
 //! spec, over just these cells.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::mpsc;
 
+use super::batches::{by_target, cuts};
 use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::journal::Outcome;
@@ -14,15 +15,47 @@ use crate::facts::{Index, Writer};
 use crate::generate::{self, Context, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
-use crate::plan::{Batcher, Cut};
+use crate::plan::Cut;
 use crate::usage::{ColumnUsage, Usage};
 
-/// Bytes of a document that shares a request with others.
-const SHORT: usize = 400;
+/// Who asks for a query, and for the queries within it: one run with one budget,
+/// begun when something must be asked.
+pub struct Asking<'a> {
+    request: Request<'a>,
+    begun: OnceCell<Asker<'a>>,
+}
+
+impl<'a> Asking<'a> {
+    /// Nobody yet.
+    #[must_use]
+    pub fn of(request: &Request<'a>) -> Self {
+        Self { request: request.again(), begun: OnceCell::new() }
+    }
+
+    /// Who asks, from now on.
+    ///
+    /// # Errors
+    /// [`QueryError`] without a model, or when the journal fails.
+    pub fn asker(&self) -> Result<&Asker<'a>, QueryError> {
+        if let Some(asker) = self.begun.get() {
+            return Ok(asker);
+        }
+        let asker = Asker::begin(self.request.again())?;
+        Ok(self.begun.get_or_init(|| asker))
+    }
+
+    /// Ends the run, when it was begun.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the journal cannot say so.
+    pub fn end(self, complete: bool) -> Result<Usage, QueryError> {
+        self.begun.into_inner().map_or(Ok(Usage::default()), |asker| asker.end(complete))
+    }
+}
 
 /// One run of asking, over all passes of a query.
-pub struct Asker<'r> {
-    request: &'r Request<'r>,
+pub struct Asker<'a> {
+    request: Request<'a>,
     model: Arc<dyn Model>,
     runtime: tokio::runtime::Runtime,
     run: i64,
@@ -32,44 +65,12 @@ pub struct Asker<'r> {
     reached: Arc<AtomicBool>,
 }
 
-/// Demands by expansion and entity: the columns asked for.
-pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
-    let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
-    for demand in demands {
-        let columns = by_target.entry(demand.target).or_default();
-        columns.entry(demand.entity).or_default().push(demand.column);
-    }
-    by_target
-}
-
-/// Entities of an expansion and the columns asked for, cut into batches of at
-/// most so many rows.
-pub(super) fn cuts(target: &Target, entities: BTreeMap<usize, Vec<usize>>, most: u32) -> Vec<Cut> {
-    let whole: Vec<usize> = match target.in_spec {
-        Some(_) => (0..target.expansion.columns.len()).collect(),
-        None => Vec::new(),
-    };
-    let mut batcher = Batcher::new(most);
-    // What takes long to read is read alone.
-    let mut alone = Batcher::new(1);
-    let mut cuts: Vec<Cut> = Vec::new();
-    for (entity, mut columns) in entities {
-        columns.sort_unstable();
-        let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
-        let long = target.document(entity).is_some_and(|d| d.bytes() > SHORT);
-        let batcher = if long { &mut alone } else { &mut batcher };
-        cuts.extend(batcher.push(columns, whole, target.gap(entity)));
-    }
-    cuts.extend(batcher.finish());
-    cuts
-}
-
-impl<'r> Asker<'r> {
+impl<'a> Asker<'a> {
     /// Begins a run.
     ///
     /// # Errors
     /// [`QueryError`] without a model, or when the journal fails.
-    pub fn begin(request: &'r Request<'r>) -> Result<Self, QueryError> {
+    fn begin(request: Request<'a>) -> Result<Self, QueryError> {
         let model = request.model.clone().ok_or(QueryError::NoModel)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -98,7 +99,7 @@ impl<'r> Asker<'r> {
     /// # Errors
     /// [`QueryError`] at what stops the run; what was answered is kept.
     pub fn ask(
-        &mut self,
+        &self,
         targets: &mut [Target],
         demands: &[Demand],
         index: &Index,
@@ -168,7 +169,7 @@ impl<'r> Asker<'r> {
     ///
     /// # Errors
     /// [`QueryError`] when the journal cannot say so.
-    pub fn end(mut self, complete: bool) -> Result<Usage, QueryError> {
+    fn end(mut self, complete: bool) -> Result<Usage, QueryError> {
         // Everything the writing thread was given is kept before it ends.
         self.writer = None;
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };

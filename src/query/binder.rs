@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rusqlite::types::Value as Sql;
 use serde_json::json;
 
-use super::ask::Asker;
+use super::ask::Asking;
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::blendsql::{operator, route};
@@ -34,11 +34,11 @@ const LITERAL: &str = "what the column is compared with: one of its `values` whe
 a value of its type; for \"in\" a JSON array of them, as text; nothing for \"is\"";
 
 /// Puts questions before the model.
-pub struct Binder<'b, 'r> {
-    request: &'r Request<'r>,
+pub struct Binder<'b, 'a> {
+    request: &'b Request<'b>,
     model: &'b str,
     /// Who asks; nobody, where nothing may be asked.
-    asker: Option<&'b mut Option<Asker<'r>>>,
+    asking: Option<&'b Asking<'a>>,
 }
 
 /// What came of a question.
@@ -59,14 +59,10 @@ pub enum Word {
     No(String),
 }
 
-impl<'b, 'r> Binder<'b, 'r> {
+impl<'b, 'a> Binder<'b, 'a> {
     /// A binder that asks a model, by its name.
-    pub fn new(
-        request: &'r Request<'r>,
-        model: &'b str,
-        asker: Option<&'b mut Option<Asker<'r>>>,
-    ) -> Self {
-        Self { request, model, asker }
+    pub fn new(request: &'b Request<'b>, model: &'b str, asking: Option<&'b Asking<'a>>) -> Self {
+        Self { request, model, asking }
     }
 
     /// Whether and how an expansion's columns answer a question.
@@ -83,7 +79,7 @@ impl<'b, 'r> Binder<'b, 'r> {
         let name = &expansion.name;
         let answers = match self.ask(expansion, &offered, ask)? {
             Asked::Answers(answers) => answers,
-            Asked::Nobody if self.asker.is_none() => {
+            Asked::Nobody if self.asking.is_none() => {
                 let why = format!("would ask the model whether a column of `{name}` answers it");
                 return Ok(Word::No(why));
             }
@@ -145,15 +141,11 @@ impl<'b, 'r> Binder<'b, 'r> {
             }
         }
         if !demands.is_empty() {
-            let Some(asker) = self.asker.as_deref_mut() else { return Ok(Asked::Nobody) };
+            let Some(asking) = self.asking else { return Ok(Asked::Nobody) };
             if request.model.is_none() {
                 return Ok(Asked::Nobody);
             }
-            if asker.is_none() {
-                *asker = Some(Asker::begin(request)?);
-            }
-            let Some(asker) = asker else { return Ok(Asked::Nobody) };
-            asker.ask(&mut targets, &demands, index, &mut counts)?;
+            asking.asker()?.ask(&mut targets, &demands, index, &mut counts)?;
         }
         let mut values: [String; 3] = Default::default();
         for (column, value) in values.iter_mut().enumerate() {

@@ -2,10 +2,10 @@
 //! columns of the query its key is found.
 
 use super::QueryError;
+use super::asks::{Asks, Form};
 use super::binder::{Binder, Word};
 use super::calls::{AdHoc, Calls, Choosing};
-use super::live::{Asks, Form};
-use super::reading::{is_list, kind, regex, spelled};
+use super::reading::{is_list, kind, quantity, regex, spelled};
 use super::smoothie::{Route, RouteKind};
 use super::views::Stored;
 use crate::blendsql::route::{self, Slot};
@@ -34,7 +34,7 @@ impl Calls {
         });
         let column = &expansion.columns[bound.column];
         let words = spelled(call, usage).filter(|_| column.kind == Type::Boolean);
-        let form = Form { whole: false, regex: regex(call)?, words };
+        let form = Form { whole: false, regex: regex(call)?, quantity: quantity(call), words };
         let plain = form.regex.is_none() && form.words.is_none();
         let mut stored = match (&bound.keys.stored, plain, &column.many) {
             (Some((source, keys, of)), true, None) => Some(Stored {
@@ -338,7 +338,7 @@ fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Re
             list(&given)
         );
         match choosing.values(&count, 1) {
-            Ok(twice) if twice.is_empty() => {
+            Ok(twice) if twice.as_ref().is_none_or(Vec::is_empty) => {
                 let found: Vec<String> = expansion
                     .key
                     .names()

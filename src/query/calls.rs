@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::asks::{Asks, Form};
 use super::binder::Binder;
 use super::binding::{bound, learned, mentions};
-use super::live::{Asks, Form};
-use super::reading::{column, filled, is_list, kind, regex, spelled, together};
+use super::reading::{column, filled, is_list, kind, quantity, regex, said_quantity, together};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
 use super::views::Stored;
@@ -76,11 +76,12 @@ pub struct Join {
 
 /// Reads values that options come from.
 pub trait Choosing {
-    /// The values of a query's columns, in order, without NULLs and repeats.
+    /// The values of a query's columns, in order, without NULLs and repeats;
+    /// `None` while calls in it are not answered and nothing may be asked.
     ///
     /// # Errors
     /// [`QueryError`] when the query fails.
-    fn values(&mut self, sql: &str, most: usize) -> Result<Vec<Value>, QueryError>;
+    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
 }
 
 impl Calls {
@@ -166,7 +167,17 @@ impl Calls {
         Ok(calls)
     }
 
-    fn live(&mut self, n: usize, call: &Call, text: String, why: String) {
+    fn live(&mut self, n: usize, call: &Call, text: String, mut why: String) {
+        let column = match &self.asks[n] {
+            Asks::Cell { target, column, .. } | Asks::Document { target, column, .. } => {
+                self.expansions[*target].expansion.columns.get(*column)
+            }
+            Asks::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
+            Asks::Pair { .. } => None,
+        };
+        if call.options.is_some() && column.is_some_and(|c| c.values.is_none()) {
+            why.push_str("; its options are known once the calls that give them are answered");
+        }
         let (expansion, column) = match &self.asks[n] {
             Asks::Cell { target, .. }
             | Asks::Document { target, .. }
@@ -194,7 +205,7 @@ impl Calls {
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
             .collect();
-        let question = filled(&call.question, &names);
+        let question = filled(&call.question, &names) + &said_quantity(call);
         let mut column = column(&question, kind, values, is_list(call), &names);
         // What the answer is compared with shows what it should look like.
         column.example = usage.compared.iter().find_map(|c| match c {
@@ -205,37 +216,11 @@ impl Calls {
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
-        let regex = regex(call)?;
-        self.asks[n] = Asks::Cell { target, column: at, form: Form { whole, regex, words: None } };
+        let form = Form { whole, regex: regex(call)?, quantity: quantity(call), words: None };
+        self.asks[n] = Asks::Cell { target, column: at, form };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
         Ok(())
-    }
-
-    /// A question about each document, asked live. `usage` is what all calls that
-    /// ask it are used as, `alone` what this one is.
-    fn answer(&mut self, n: usize, call: &Call, usage: &Usage, alone: &Usage) {
-        let kind = kind(call, usage, None);
-        let names = ["document".to_owned()];
-        let column = column(call.question.trim(), kind, None, false, &names);
-        let target = self.target("documents", names.to_vec(), vec!["text".to_owned()]);
-        let at = self.column(target, column);
-        self.birth(target, at, usage);
-        let whole = usage.said.is_none() && kind == Type::Real;
-        let words = spelled(call, alone).filter(|_| kind == Type::Boolean);
-        self.asks[n] =
-            Asks::Document { target, column: at, form: Form { whole, regex: None, words } };
-        self.place(n, call, usage);
-    }
-
-    /// Remembers where the values of a question come from.
-    fn birth(&mut self, target: usize, column: usize, usage: &Usage) {
-        let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
-        let origin = origin.map_or_else(
-            || Origin { table: String::new(), column: String::new() },
-            |o| Origin { table: o.table.clone(), column: o.column.clone() },
-        );
-        self.births.push(Birth { target, column, origin });
     }
 
     /// A question about the rows of queries.
@@ -253,7 +238,7 @@ impl Calls {
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
-        let question = filled(&call.question, &contexts);
+        let question = filled(&call.question, &contexts) + &said_quantity(call);
         let key = vec!["rows".to_owned()];
         let column = column(&question, kind, values, is_list(call), &key);
         // A question about rows is alone in its expansion: rows differ.
@@ -274,7 +259,7 @@ impl Calls {
             }
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)?, words: None };
+        let form = Form { whole, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
@@ -292,7 +277,7 @@ impl Calls {
     }
 
     /// Where lists go: into a set after IN, or a row of VALUES.
-    fn place(&mut self, n: usize, call: &Call, usage: &Usage) {
+    pub(super) fn place(&mut self, n: usize, call: &Call, usage: &Usage) {
         let site = &mut self.sites[n];
         if call.row {
             if is_list(call) {
@@ -315,7 +300,7 @@ impl Calls {
     }
 
     /// The expansion with this key, made when there is none.
-    fn target(&mut self, name: &str, key: Vec<String>, context: Vec<String>) -> usize {
+    pub(super) fn target(&mut self, name: &str, key: Vec<String>, context: Vec<String>) -> usize {
         let same = |e: &AdHoc| {
             e.in_spec.is_none()
                 && e.expansion.name == name
@@ -343,7 +328,7 @@ impl Calls {
     }
 
     /// The column of an ad-hoc expansion that asks this, made when there is none.
-    fn column(&mut self, target: usize, mut column: Column) -> usize {
+    pub(super) fn column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
         let same = |c: &Column| c.fingerprint == column.fingerprint && list(c) == list(&column);
@@ -380,7 +365,10 @@ impl Calls {
             if made.expansion.name == "question" {
                 made.expansion.rows_per_request = 1;
             }
-            let wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            let mut wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            if let Some(again) = request.again {
+                again.tell(&mut wanted, made.expansion.columns.len());
+            }
             targets.push(Target::new(
                 Arc::new(made.expansion.clone()),
                 Arc::new(wanted),
@@ -411,14 +399,14 @@ fn options(
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
             let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
-            choosing.values(&with(&text), usize::MAX).map(Some)
+            choosing.values(&with(&text), usize::MAX)
         }
         (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
-            choosing.values(&text, usize::MAX).map(Some)
+            choosing.values(&text, usize::MAX)
         }
         (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-            choosing.values(&with(&column(table, of)), usize::MAX).map(Some)
+            choosing.values(&with(&column(table, of)), usize::MAX)
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
             format!("the options `{column}` are no column that can be told"),
@@ -434,7 +422,7 @@ fn options(
             let Some(origin) = origin else { return Ok(None) };
             let text = column(&origin.table, &origin.column);
             let values = choosing.values(&text, INFERRED + 1)?;
-            Ok(Some(values).filter(|v| v.len() <= INFERRED && !v.is_empty()))
+            Ok(values.filter(|v| v.len() <= INFERRED && !v.is_empty()))
         }
         (None, _) => Ok(None),
     }

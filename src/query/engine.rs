@@ -7,17 +7,19 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rusqlite::types::{Value as Sql, ValueRef};
+use rusqlite::types::ValueRef;
 
-use super::ask::Asker;
+use super::ask::Asking;
 use super::binder::Binder;
-use super::calls::{Calls, Choosing};
+use super::calls::Calls;
 use super::context::Contexts;
 use super::functions::register;
 use super::guard::Guard;
+use super::kept::Kept;
 use super::live::{Live, PassEnd, Shared, lock};
+use super::nested::Nested;
 use super::schema::KnownSchema;
-use super::smoothie::{Meta, Pass, Sink, owned};
+use super::smoothie::{Meta, Pass, Route, Sink};
 use super::targets::Demand;
 use super::views::views;
 use super::{QueryError, Request, join, params, statement};
@@ -28,11 +30,6 @@ use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
 use crate::usage::Usage;
-use crate::value::Value;
-
-/// Values that are kept of a pass that may be the last one; a greater result is
-/// run once more, into its sink.
-const KEPT: usize = 1_000_000;
 
 impl From<SqlError> for QueryError {
     fn from(error: SqlError) -> Self {
@@ -46,21 +43,34 @@ impl From<SqlError> for QueryError {
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
     let began = Instant::now();
-    let mut asker = None;
-    let ended = Engine::prepare(request, Some(&mut asker)).and_then(|mut engine| {
-        engine.passes(&mut asker, sink)?;
-        Ok(engine)
-    });
-    let usage = match asker {
-        Some(asker) => asker.end(ended.is_ok())?,
-        None => Usage::default(),
-    };
-    Ok(ended?.meta(usage, began))
+    let asking = Asking::of(request);
+    let ended = within(request, Some(&asking), sink, began);
+    let usage = asking.end(ended.is_ok())?;
+    let mut meta = ended?;
+    meta.requests = usage.requests;
+    meta.input_tokens = usage.input_tokens;
+    meta.output_tokens = usage.output_tokens;
+    meta.cost_usd = usage.cost_usd;
+    Ok(meta)
+}
+
+/// Runs a query in the run of another; what the run used is not told.
+pub(super) fn within(
+    request: &Request<'_>,
+    asking: Option<&Asking<'_>>,
+    sink: &mut dyn Sink,
+    began: Instant,
+) -> Result<Meta, QueryError> {
+    let mut engine = Engine::prepare(request, asking)?;
+    engine.passes(sink)?;
+    Ok(engine.meta(Usage::default(), began))
 }
 
 /// A query on its way.
-pub(super) struct Engine<'r> {
+pub(super) struct Engine<'r, 'a> {
     pub(super) request: &'r Request<'r>,
+    /// Who asks; nobody, where nothing may be asked.
+    asking: Option<&'r Asking<'a>>,
     spelled: Spelled,
     parsed: Parsed,
     guard: Guard,
@@ -74,16 +84,18 @@ pub(super) struct Engine<'r> {
     direct: Option<Rewritten>,
     pub(super) passes: Vec<Pass>,
     pub(super) sql: String,
+    /// What came of the queries within this one, which gave it options.
+    inner: Vec<Meta>,
 }
 
-impl<'r> Engine<'r> {
+impl<'r, 'a> Engine<'r, 'a> {
     /// Reads a query and decides its routes; without an asker, nothing is asked.
     pub(super) fn prepare(
         request: &'r Request<'r>,
-        asker: Option<&mut Option<Asker<'r>>>,
+        asking: Option<&'r Asking<'a>>,
     ) -> Result<Self, QueryError> {
         let spelled = Spelled::of(request.sql)?;
-        let prepared = Self::prepared(request, &spelled, asker);
+        let prepared = Self::prepared(request, &spelled, asking);
         prepared.map_err(|error| match error {
             // Places are told in the text as the user wrote it.
             QueryError::Sql(mut problem) => {
@@ -97,7 +109,7 @@ impl<'r> Engine<'r> {
     fn prepared(
         request: &'r Request<'r>,
         spelled: &Spelled,
-        asker: Option<&mut Option<Asker<'r>>>,
+        asking: Option<&'r Asking<'a>>,
     ) -> Result<Self, QueryError> {
         let text = spelled.text.clone();
         let found = blendsql::scan(&text)?;
@@ -109,18 +121,20 @@ impl<'r> Engine<'r> {
         let schema = KnownSchema::read(&guard)?;
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
-        let mut nested = Nested { request, guard: &guard };
+        let mut nested = Nested { request, guard: &guard, asking, inner: Vec::new() };
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         let model = model.to_owned();
-        let mut binder = Binder::new(request, &model, asker);
+        let mut binder = Binder::new(request, &model, asking);
         let mut calls =
             Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
+        let inner = nested.inner;
         let targets = calls.targets(request, &model)?;
         let overrides = match request.spec.expansions.as_slice() {
             [] => None,
             _ => Some(Overrides::read(request.spec)?),
         };
         let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
+        let views = views.filter(|_| request.again.is_none());
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let index = request.facts.index().clone();
         let contexts = Contexts::new(request);
@@ -132,6 +146,7 @@ impl<'r> Engine<'r> {
         let plain_order = !text.to_lowercase().contains("collate") && !schema.collates;
         Ok(Self {
             request,
+            asking,
             spelled: spelled.clone(),
             parsed,
             guard,
@@ -144,6 +159,7 @@ impl<'r> Engine<'r> {
             direct,
             passes: Vec::new(),
             sql: String::new(),
+            inner,
         })
     }
 
@@ -182,11 +198,7 @@ impl<'r> Engine<'r> {
     }
 
     /// Runs passes until one is final, and gives its rows to the sink.
-    fn passes(
-        &mut self,
-        asker: &mut Option<Asker<'r>>,
-        sink: &mut dyn Sink,
-    ) -> Result<(), QueryError> {
+    fn passes(&mut self, sink: &mut dyn Sink) -> Result<(), QueryError> {
         if let Some((direct, kept)) = self.over_tables()? {
             return self.give(&direct, &kept, sink);
         }
@@ -236,10 +248,7 @@ impl<'r> Engine<'r> {
                 }
                 PassEnd::Demands => {
                     let mut demanded = demands.len() as u64;
-                    if asker.is_none() {
-                        *asker = Some(Asker::begin(self.request)?);
-                    }
-                    let Some(asker) = asker else { return Err(QueryError::NoModel) };
+                    let asker = self.asking.ok_or(QueryError::NoModel)?.asker()?;
                     self.note(&demands)?;
                     if !demands.is_empty() {
                         let mut live = lock(&self.live);
@@ -355,17 +364,25 @@ impl<'r> Engine<'r> {
                 notes.push(format!("{}: {cut}", route.call));
             }
         }
+        let inner = |count: fn(&Meta) -> u64| self.inner.iter().map(count).sum::<u64>();
+        for meta in &self.inner {
+            let new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
+            let new: Vec<Route> = meta.routes.iter().filter(new).cloned().collect();
+            routes.extend(new);
+            notes.extend(meta.notes.iter().cloned());
+        }
         Meta {
-            requests: usage.requests,
-            values_asked: live.counts.asked,
-            values_reused: live.counts.reused,
+            requests: usage.requests + inner(|m| m.requests),
+            values_asked: live.counts.asked + inner(|m| m.values_asked),
+            values_reused: live.counts.reused + inner(|m| m.values_reused),
             values_missing: live.counts.without_value
                 + live.unreadable
-                + live.mismatched.len() as u64,
+                + live.mismatched.len() as u64
+                + inner(|m| m.values_missing),
             passes: self.passes.clone(),
-            input_tokens: usage.input_tokens,
-            output_tokens: usage.output_tokens,
-            cost_usd: usage.cost_usd,
+            input_tokens: usage.input_tokens + inner(|m| m.input_tokens),
+            output_tokens: usage.output_tokens + inner(|m| m.output_tokens),
+            cost_usd: usage.cost_usd + self.inner.iter().map(|m| m.cost_usd).sum::<f64>(),
             seconds: began.elapsed().as_secs_f64(),
             routes,
             notes,
@@ -410,70 +427,6 @@ fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
         .collect();
     outer.sort_by_key(|c| c.span.start);
     outer
-}
-
-/// Values of a query beside the one that runs, which may have calls itself.
-struct Nested<'r> {
-    request: &'r Request<'r>,
-    guard: &'r Guard,
-}
-
-impl Choosing for Nested<'_> {
-    fn values(&mut self, sql: &str, most: usize) -> Result<Vec<Value>, QueryError> {
-        let mut kept = Kept::default();
-        if blendsql::scan(sql)?.is_empty() {
-            let mut statement =
-                self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, sql))?;
-            params::bind(&mut statement, &self.request.params)?;
-            self.guard.stream(&mut statement, sql, &mut kept)?;
-        } else {
-            let request = Request { sql, ..self.request.again() };
-            run(&request, &mut kept)?;
-        }
-        let mut values: Vec<Value> = Vec::new();
-        for cell in kept.rows.iter().flatten() {
-            let Ok(value) = Value::read(ValueRef::from(cell)) else { continue };
-            if value != Value::Null && !values.contains(&value) {
-                values.push(value);
-                if values.len() >= most {
-                    break;
-                }
-            }
-        }
-        Ok(values)
-    }
-}
-
-/// Rows kept in memory, as long as they are few.
-#[derive(Default)]
-pub(super) struct Kept {
-    columns: Vec<String>,
-    rows: Vec<Vec<Sql>>,
-    values: usize,
-    over: bool,
-}
-
-impl Sink for Kept {
-    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
-        names.clone_into(&mut self.columns);
-        Ok(())
-    }
-
-    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
-        self.values += row.len();
-        if self.values > KEPT {
-            self.over = true;
-            self.rows.clear();
-        }
-        if !self.over {
-            self.rows.push(row.iter().map(|v| owned(*v)).collect());
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Gives result columns the names that the query gave them.

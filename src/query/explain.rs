@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
-use super::ask::{by_target, cuts};
-use super::engine::{Engine, Kept};
+use super::batches::{by_target, cuts};
+use super::engine::Engine;
+use super::kept::Kept;
 use super::live::lock;
 use super::smoothie::{Meta, Pass};
 use super::{QueryError, Request};
@@ -43,11 +44,11 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
     let usage = engine.estimate();
     let mut meta = engine.meta(usage, began);
-    meta.values_asked = demanded;
+    meta.values_asked += demanded;
     Ok(meta)
 }
 
-impl Engine<'_> {
+impl Engine<'_, '_> {
     /// What asking for the demands of the first pass would use.
     fn estimate(&self) -> Usage {
         let live = lock(&self.live);

@@ -32,7 +32,7 @@ pub fn ask(
     number: usize,
     join: &Join,
     live: &Shared,
-    asker: &mut Asker<'_>,
+    asker: &Asker<'_>,
     request: &Request<'_>,
     model: &str,
 ) -> Result<u64, QueryError> {
@@ -50,8 +50,11 @@ pub fn ask(
     let mut counts = Counts::default();
     for (list, wishes) in by_list {
         let expansion = Arc::new(expansion(join, list));
-        let wanted =
+        let mut wanted =
             Wanted::new(&request.facts.journal(), &expansion, model, request.spec.model.reuse)?;
+        if let Some(again) = request.again {
+            again.tell(&mut wanted, 1);
+        }
         let mut targets = [Target::new(expansion, Arc::new(wanted), None)];
         let mut entities = Vec::new();
         let mut demands = Vec::new();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
+use super::asks::Asks;
 use super::context::{Contexts, TooLong};
 use super::documents::Document;
 use super::gates::{Passing, Word};
@@ -16,81 +17,6 @@ use crate::facts::Index;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
 use crate::value::{Unreadable, Value};
-
-/// What a call asks for.
-#[derive(Debug, Clone)]
-pub enum Asks {
-    /// A cell of the entity that its values are.
-    Cell {
-        /// The expansion.
-        target: usize,
-        /// The column.
-        column: usize,
-        /// The form of its value.
-        form: Form,
-    },
-    /// A cell of the document that its value is: its digest is the entity.
-    Document {
-        /// The expansion.
-        target: usize,
-        /// The column.
-        column: usize,
-        /// The form of its value.
-        form: Form,
-    },
-    /// A cell of the rows of its contexts: their digest is the entity.
-    Rows {
-        /// The expansion.
-        target: usize,
-        /// The form of its value.
-        form: Form,
-    },
-    /// Whether two values are partners.
-    Pair {
-        /// Its number among the joins.
-        join: usize,
-    },
-}
-
-/// The form that a call gives its value.
-#[derive(Debug, Clone, Default)]
-pub struct Form {
-    /// A number that nobody said the type of is whole when it can be.
-    pub whole: bool,
-    /// What it must match to be a value.
-    pub regex: Option<Arc<regex::Regex>>,
-    /// The words for yes and no, where these are said in words.
-    pub words: Option<[String; 2]>,
-}
-
-impl Form {
-    fn of(&self, value: &Sql) -> Sql {
-        match value {
-            Sql::Real(r) if self.whole && r.fract() == 0.0 && r.abs() < 9e15 => {
-                Sql::Integer(*r as i64)
-            }
-            Sql::Integer(truth @ (0 | 1)) if self.words.is_some() => {
-                let word = self.words.as_ref().map(|words| words[usize::from(*truth == 0)].clone());
-                word.map_or(Sql::Null, Sql::Text)
-            }
-            Sql::Null => Sql::Null,
-            other => match &self.regex {
-                Some(regex) if !regex.is_match(&text(other)) => Sql::Null,
-                _ => other.clone(),
-            },
-        }
-    }
-}
-
-/// A value as a regular expression sees it.
-fn text(value: &Sql) -> String {
-    match value {
-        Sql::Null | Sql::Blob(_) => String::new(),
-        Sql::Integer(i) => i.to_string(),
-        Sql::Real(r) => r.to_string(),
-        Sql::Text(text) => text.clone(),
-    }
-}
 
 /// A left value of a join, its spelling, and what it may be a partner of.
 pub type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
@@ -383,59 +309,6 @@ impl Live {
         }
     }
 
-    /// The entity of a document; `None` where there is no text to ask about.
-    fn document(&mut self, target: usize, values: &[ValueRef<'_>]) -> Option<usize> {
-        let value = values.first().copied().unwrap_or(ValueRef::Null);
-        // As it is stored: megabytes are not kept for being told apart.
-        let mut hasher = blake3::Hasher::new();
-        match value {
-            ValueRef::Text(bytes) => hasher.update(bytes),
-            other => {
-                let mut spelling = Vec::new();
-                spell(&[other], &mut spelling);
-                hasher.update(&[0]).update(&spelling)
-            }
-        };
-        let spelling = *hasher.finalize().as_bytes();
-        if let Some(entity) = self.targets[target].known(&spelling) {
-            return Some(entity);
-        }
-        let document = match Document::read(value) {
-            Ok(document) => document?,
-            Err(_) => {
-                self.unreadable += 1;
-                return None;
-            }
-        };
-        let key = vec![Value::Text(document.key())];
-        Some(self.targets[target].entity(&spelling, || Row { key, context: Vec::new() }))
-    }
-
-    /// The entity of some rows: the digest of what the model is shown of them.
-    fn rows(
-        &mut self,
-        call: usize,
-        target: usize,
-        values: &[ValueRef<'_>],
-    ) -> rusqlite::Result<usize> {
-        let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::read(*v)).collect();
-        let mut contexts = read.map_err(|e| broken(&e.to_string()))?;
-        let given = (call, *digest(&contexts).as_bytes());
-        if let Some(entity) = self.contexts.entity(&given) {
-            return Ok(entity);
-        }
-        if let Err(too_long) = self.contexts.fit(call, &mut contexts) {
-            self.failure = Some(too_long);
-            return Err(broken("a context is too long"));
-        }
-        let shown = digest(&contexts).to_hex().as_str()[..16].to_owned();
-        let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
-        let spelling = key[0].to_string().into_bytes();
-        let entity = self.targets[target].entity(&spelling, || Row { key, context: contexts });
-        self.contexts.is(given, entity);
-        Ok(entity)
-    }
-
     fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let [left, right] = values else { return Err(broken("a join has two sides")) };
         if *left == ValueRef::Null || *right == ValueRef::Null {
@@ -525,17 +398,7 @@ pub(super) fn int(values: &[ValueRef<'_>], n: usize) -> i64 {
     }
 }
 
-fn digest(contexts: &[Value]) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    for context in contexts {
-        let json = context.to_json().to_string();
-        hasher.update(&(json.len() as u64).to_le_bytes());
-        hasher.update(json.as_bytes());
-    }
-    hasher.finalize()
-}
-
-fn broken(message: &str) -> rusqlite::Error {
+pub(super) fn broken(message: &str) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(message.to_owned().into())
 }
 

@@ -15,21 +15,27 @@
 //! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
 //! in; [`plain`] runs a query without calls.
 
+mod answer;
 mod ask;
+mod asks;
+mod batches;
 mod binder;
 mod binding;
 mod calls;
 mod context;
 mod documents;
 mod engine;
+mod entities;
 pub mod error;
 mod explain;
 mod functions;
 mod gates;
 pub mod guard;
 mod join;
+mod kept;
 mod live;
 pub mod math;
+mod nested;
 pub mod params;
 pub mod plain;
 mod reading;
@@ -50,11 +56,14 @@ pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Wanted};
 use crate::generate::Listener;
 use crate::model::Model;
 use crate::spec::Spec;
 use crate::value::Value;
+
+/// Bytes of stack for a query; what is not used costs nothing.
+const STACK: usize = 64 << 20;
 
 /// A query, with everything it needs.
 pub struct Request<'a> {
@@ -73,6 +82,8 @@ pub struct Request<'a> {
     pub params: Vec<(Param, Value)>,
     /// Whether a context that is too long is cut, instead of an error.
     pub truncate: bool,
+    /// What of that is asked again.
+    pub again: Option<Again>,
     /// Rows that share a request, where the user said so.
     pub rows_per_request: Option<u32>,
     /// How long `SQLite` may take over one pass; waiting for the model does not
@@ -86,6 +97,28 @@ pub struct Request<'a> {
     pub interrupt: watch::Receiver<bool>,
 }
 
+/// What is asked again although it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Again {
+    /// Facts of completions up to this one no longer count …
+    pub up_to: i64,
+    /// … or those alone of them that have no value.
+    pub failed: bool,
+}
+
+impl Again {
+    /// Lets what is to be asked again count as missing.
+    fn tell(self, wanted: &mut Wanted, columns: usize) {
+        for column in 0..columns {
+            if self.failed {
+                wanted.retry(column, self.up_to);
+            } else {
+                wanted.refresh(column, self.up_to);
+            }
+        }
+    }
+}
+
 impl<'a> Request<'a> {
     /// The same request, to be changed.
     fn again(&self) -> Request<'a> {
@@ -97,6 +130,7 @@ impl<'a> Request<'a> {
             sql: self.sql,
             params: self.params.clone(),
             truncate: self.truncate,
+            again: self.again,
             rows_per_request: self.rows_per_request,
             timeout: self.timeout,
             command: self.command,
@@ -123,7 +157,7 @@ impl<'a> Request<'a> {
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    engine::run(request, sink)
+    deep(|| engine::run(request, sink))?
 }
 
 /// Tells how a query would be run, and what it would ask; asks nothing.
@@ -131,5 +165,15 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    explain::explain(request)
+    deep(|| explain::explain(request))?
+}
+
+/// Does some work where there is room for expressions as deep as `SQLite` takes
+/// them, whatever thread the caller has.
+fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, QueryError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let ended = thread.spawn_scoped(scope, work).map_err(QueryError::Runtime)?.join();
+        ended.map_err(|panic| std::panic::resume_unwind(panic))
+    })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::QueryError;
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::usage::{Compared, Usage};
-use crate::blendsql::{Call, Kind, yes_no};
+use crate::blendsql::{Call, Kind, Quantifier, yes_no};
 use crate::key::{ListHash, Meaning};
 use crate::spec::{Column, Many, Type, ValueList};
 use crate::value::Value;
@@ -28,6 +28,24 @@ pub(super) fn regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError
 /// Whether a call answers with a list.
 pub(super) fn is_list(call: &Call) -> bool {
     call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some_and(|q| q.max != Some(1))
+}
+
+/// How many values a list must hold, where the call says so.
+pub(super) fn quantity(call: &Call) -> Option<Quantifier> {
+    call.quantifier.filter(|q| is_list(call) && (q.min > 0 || q.max.is_some()))
+}
+
+/// The same in words: how many are asked for is part of the question.
+pub(super) fn said_quantity(call: &Call) -> String {
+    match quantity(call) {
+        Some(Quantifier { min, max: Some(max) }) if min == max => {
+            format!(" (exactly {min} values)")
+        }
+        Some(Quantifier { min: 0, max: Some(max) }) => format!(" (at most {max} values)"),
+        Some(Quantifier { min, max: Some(max) }) => format!(" ({min} to {max} values)"),
+        Some(Quantifier { min: min @ 2.., max: None }) => format!(" (at least {min} values)"),
+        _ => String::new(),
+    }
 }
 
 /// Calls that ask the same thing are read as the same: what is known of one is

@@ -72,7 +72,7 @@ pub struct Meta {
     /// Values that were known before.
     pub values_reused: u64,
     /// Values this query needed that have none (unknown, refused, failed …),
-    /// whether asked now or before; NULL in the rows. Not in the JSON.
+    /// whether asked now or before; NULL in the rows.
     pub values_missing: u64,
     /// The runs of its SQL, in their order; the last demanded nothing.
     pub passes: Vec<Pass>,
@@ -102,6 +102,7 @@ impl Meta {
             "requests": self.requests,
             "values_asked": self.values_asked,
             "values_reused": self.values_reused,
+            "values_missing": self.values_missing,
             "passes": self.passes.len(),
             "demand": self.passes.iter().map(|p| p.demanded).collect::<Vec<_>>(),
             "input_tokens": self.input_tokens,
@@ -116,7 +117,8 @@ impl Meta {
 
 /// Where rows go as they come: the columns once, then every row, then the end.
 /// What it cannot write, it says as the system's error, and the query ends.
-pub trait Sink {
+/// A query writes to it from a thread of its own.
+pub trait Sink: Send {
     /// The names of the columns; told before the first row, rows or not.
     fn columns(&mut self, names: &[String]) -> std::io::Result<()>;
     /// A row, a value a column.

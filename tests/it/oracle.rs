@@ -62,6 +62,9 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     let document =
         row.context.first().and_then(Json::as_str).filter(|t| !t.starts_with("{\"columns"));
     if let Some(call) = question.strip_prefix("is it ").unwrap_or(question).strip_prefix("fn:") {
+        // How many values it wants is said after the question.
+        let call =
+            call.rfind(" (").filter(|_| call.ends_with(" values)")).map_or(call, |n| &call[..n]);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
         let found = match name {
             "first_sorted" => first_sorted(values, &context(row)),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
 use crate::endpoint::{Endpoint, Fault, Times};
@@ -259,4 +260,103 @@ fn explain_asks_nothing_and_names_the_price() {
     assert_eq!(meta["values_asked"], 20, "{meta}");
     assert_eq!(meta["requests"], 5);
     assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
+}
+
+/// Options that the model gives, too.
+const NESTED: &str = "SELECT {{LLMMap('Which kind is it?', hero.name, \
+    options=(SELECT {{LLMMap('What is its kind?', nick.hero)}} FROM nick))}} FROM hero WHERE id < 9";
+
+fn kinds(column: &AskedColumn, row: &AskedRow) -> Json {
+    let n = row.key[0].as_str().unwrap_or_default().len() % 2;
+    if column.about.starts_with("What") || n == 0 { "odd".into() } else { "even".into() }
+}
+
+#[test]
+fn explain_asked_what_options_come_from() {
+    let endpoint = Endpoint::answering(kinds);
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    let explain = ["explain", "--spec", "specs/x.toml", "--json", NESTED];
+    let ended = project.hqdl(&explain).exits(0);
+    assert_eq!(endpoint.count(), 0, "{}", ended.stdout);
+    // Eight heroes, and two of the names that options come from.
+    assert_eq!(ended.lines[0]["values_asked"], 10, "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("once the calls that give them are answered"),
+        "{}",
+        ended.stdout
+    );
+    // Once these are known, so are the options.
+    query(&project, NESTED, &[]).exits(0);
+    let before = endpoint.count();
+    let ended = project.hqdl(&explain).exits(0);
+    assert_eq!((ended.lines[0]["values_asked"].clone(), endpoint.count()), (0.into(), before));
+}
+
+#[test]
+fn a_query_within_a_query_was_a_run_of_its_own() {
+    let endpoint = Endpoint::answering(kinds);
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    let ended = query(&project, NESTED, &[]).exits(0);
+    assert_eq!(meta(&ended, "values_asked"), 10, "{}", ended.stdout);
+    assert_eq!(meta(&ended, "requests"), endpoint.count());
+    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert_eq!(stats.lines[0]["runs"], 1, "{}", stats.stdout);
+}
+
+#[test]
+fn what_was_asked_in_vain_is_asked_again_when_told_so() {
+    let (endpoint, project) = project();
+    let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
+    endpoint.fault(Fault::RefusalInWords, Times::First(3));
+    let first = query(&project, sql, &["--rows-per-request", "1"]).exits(1);
+    let missing = meta(&first, "values_missing").as_u64().unwrap();
+    assert!(missing > 0, "{}", first.stdout);
+    assert!(first.stderr.contains("--retry-failed"), "{}", first.stderr);
+    let asked = endpoint.count();
+    query(&project, sql, &[]).exits(1);
+    assert_eq!(endpoint.count(), asked, "a refusal is an answer until one asks again");
+    let again = query(&project, sql, &["--retry-failed"]).exits(0);
+    assert_eq!(rows(&again), json!([[20]]));
+    assert_eq!(meta(&again, "values_asked").as_u64().unwrap(), missing);
+    let asked = endpoint.count();
+    query(&project, sql, &["--retry-failed"]).exits(0);
+    assert_eq!(endpoint.count(), asked);
+    let all = query(&project, sql, &["--refresh"]).exits(0);
+    assert_eq!(meta(&all, "values_asked"), 40);
+    assert_eq!(rows(&all), json!([[20]]));
+}
+
+#[test]
+fn a_refresh_passes_by_published_tables() {
+    let (endpoint, project) = project();
+    project.materialize(&[]).exits(0);
+    let before = endpoint.cells_since(0).len();
+    let ended = query(&project, COUNT, &["--refresh"]).exits(0);
+    assert_eq!(rows(&ended), json!([[10]]));
+    assert_eq!(meta(&ended, "values_asked"), 20);
+    assert_eq!(endpoint.cells_since(0).len() - before, 20);
+}
+
+#[test]
+fn a_long_chain_of_conditions_overflowed_the_stack() {
+    let (_endpoint, project) = project();
+    let call = "{{LLMMap('Is the publisher Marvel?', h.name)}}";
+    let chain = |n: usize| {
+        let ids: Vec<String> = (1..=n).map(|id| format!("h.id = {id}")).collect();
+        format!("SELECT count(*) FROM hero h WHERE {call} AND ({})", ids.join(" OR "))
+    };
+    project.materialize(&[]).exits(0);
+    assert_eq!(rows(&query(&project, &chain(900), &[]).exits(0)), json!([[20]]));
+    for deep in [
+        chain(3000),
+        format!("SELECT {}{call}{} FROM hero h", "(".repeat(3000), ")".repeat(3000)),
+        format!(
+            "SELECT {call} FROM {}hero h{}",
+            "(SELECT name FROM ".repeat(3000),
+            ")".repeat(3000)
+        ),
+    ] {
+        let ended = query(&project, &deep, &[]).exits(2);
+        assert!(ended.stderr.contains("more than 1000 deep"), "{}", ended.stderr);
+    }
 }

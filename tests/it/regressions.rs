@@ -768,3 +768,34 @@ fn an_override_was_asked_for_or_refreshed_away() {
     check_complete(&project);
     assert!(HEROES.contains("Zed Zedsson"));
 }
+
+#[test]
+fn an_override_of_a_key_in_no_source_said_nothing_and_nobody_was_told() {
+    let endpoint = Endpoint::start(|_, _| "x".into());
+    let project = Project::new(
+        &endpoint,
+        "CREATE TABLE t (name TEXT); INSERT INTO t VALUES ('Ann'), ('Bob');",
+        r#"
+[database]
+path = "../data.sqlite"
+[model]
+name = "test"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+[[expansion]]
+name = "llm"
+source = "t"
+key = ["name"]
+[[expansion.column]]
+name = "c"
+"#,
+    );
+    let lines = "name,column,value,note\nAnn,c,y,\nCleo,c,z,\n";
+    std::fs::write(project.path("specs/x.overrides.csv"), lines).unwrap();
+    for command in ["plan", "materialize", "materialize"] {
+        let ended = project.hqdl(&[command, "specs/x.toml"]).exits(0);
+        let told = "x.overrides.csv:3: no source has the key (Cleo)";
+        assert!(ended.stderr.contains(told), "{command}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("csv:2"), "{}", ended.stderr);
+    }
+}

@@ -1,0 +1,41 @@
+//! The rows of a pass, kept in case that it is the last one.
+
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use super::smoothie::{Sink, owned};
+
+/// Values that are kept of a pass that may be the last one; a greater result is
+/// run once more, into its sink.
+const KEPT: usize = 1_000_000;
+
+/// Rows kept in memory, as long as they are few.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) columns: Vec<String>,
+    pub(super) rows: Vec<Vec<Sql>>,
+    values: usize,
+    pub(super) over: bool,
+}
+
+impl Sink for Kept {
+    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        names.clone_into(&mut self.columns);
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.values += row.len();
+        if self.values > KEPT {
+            self.over = true;
+            self.rows.clear();
+        }
+        if !self.over {
+            self.rows.push(row.iter().map(|v| owned(*v)).collect());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
