@@ -108,6 +108,7 @@ pub mod tokens;
 pub mod prompt;
 pub mod overrides;
 pub mod blendsql;
+pub mod suql;
 // ── edges: all I/O ──
 pub mod store;
 pub mod facts;

@@ -165,8 +165,6 @@ fn cast(name: &str) -> Option<ReturnType> {
         Type::Integer
     } else if is(&["real", "floa", "doub", "numeric", "decimal"]) {
         Type::Real
-    } else if name == "date" {
-        Type::Date
     } else {
         return None;
     };

@@ -10,14 +10,16 @@ use tokio::sync::watch;
 use super::failure::Failure;
 use super::session::{self, Session};
 use super::{ModelFlags, Talk};
+use crate::blendsql::may_have_calls;
 use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, Model, SetupError};
-use crate::query::{Again, Param, Plain, QueryError, Request};
+use crate::query::{Again, Dialect, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
 use crate::spec::problem::Problems;
 use crate::store::StoreError;
 use crate::store::output::Target;
+use crate::suql;
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
@@ -36,6 +38,10 @@ pub struct Options {
     /// position, then a number, null or text; '…' is always text.
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
+    /// The spellings of the query: SQLite's, or those of SUQL (PostgreSQL's:
+    /// ILIKE, 'x' = ANY (c), x::int, unnest …).
+    #[arg(long, value_enum, default_value_t, value_name = "DIALECT")]
+    dialect: Dialect,
     /// Cut a context that is too long for the model, instead of an error.
     #[arg(long)]
     truncate: bool,
@@ -112,7 +118,11 @@ impl<'o> Input<'o> {
     /// Whether there may be calls in it; without one, neither facts nor a model
     /// are needed.
     pub fn has_calls(&self) -> bool {
-        crate::blendsql::may_have_calls(&self.sql)
+        match self.options.dialect {
+            Dialect::Sqlite => may_have_calls(&self.sql),
+            // What cannot be read is told when it is run.
+            Dialect::Suql => suql::translate(&self.sql).is_ok_and(|t| may_have_calls(&t.sql)),
+        }
     }
 
     /// The facts.
@@ -159,6 +169,7 @@ impl<'o> Input<'o> {
             facts,
             model,
             sql: &self.sql,
+            dialect: self.options.dialect,
             params: self.params.clone(),
             truncate: self.options.truncate,
             again,
@@ -175,6 +186,7 @@ impl<'o> Input<'o> {
         Plain {
             database: &self.target,
             sql: &self.sql,
+            dialect: self.options.dialect,
             params: &self.params,
             timeout: self.options.timeout,
             interrupt,

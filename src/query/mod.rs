@@ -60,6 +60,7 @@ use crate::facts::{Facts, Wanted};
 use crate::generate::Listener;
 use crate::model::Model;
 use crate::spec::Spec;
+use crate::suql;
 use crate::value::Value;
 
 /// Bytes of stack for a query; what is not used costs nothing.
@@ -78,6 +79,8 @@ pub struct Request<'a> {
     pub model: Option<Arc<dyn Model>>,
     /// The query.
     pub sql: &'a str,
+    /// Whose spellings it is written in.
+    pub dialect: Dialect,
     /// The values of its parameters.
     pub params: Vec<(Param, Value)>,
     /// Whether a context that is too long is cut, instead of an error.
@@ -95,6 +98,38 @@ pub struct Request<'a> {
     pub listener: Listener,
     /// Becomes true when the user wants it to end.
     pub interrupt: watch::Receiver<bool>,
+}
+
+/// Whose spellings a query is written in. Calls are the same in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Dialect {
+    /// `SQLite`'s.
+    #[default]
+    Sqlite,
+    /// `SUQL`'s, which are `PostgreSQL`'s.
+    Suql,
+}
+
+impl Dialect {
+    /// Runs what takes a query in `SQLite`'s words; errors point into the query
+    /// as it was written.
+    fn brought<T>(
+        self,
+        sql: &str,
+        run: impl FnOnce(&str) -> Result<T, QueryError>,
+    ) -> Result<T, QueryError> {
+        if self == Self::Sqlite {
+            return run(sql);
+        }
+        let translated = suql::translate(sql)?;
+        run(&translated.sql).map_err(|error| match error {
+            QueryError::Sql(mut problem) => {
+                problem.span = problem.span.map(|s| translated.place(&s));
+                QueryError::Sql(problem)
+            }
+            other => other,
+        })
+    }
 }
 
 /// What is asked again although it is known.
@@ -128,6 +163,7 @@ impl<'a> Request<'a> {
             facts: self.facts,
             model: self.model.clone(),
             sql: self.sql,
+            dialect: self.dialect,
             params: self.params.clone(),
             truncate: self.truncate,
             again: self.again,
@@ -145,6 +181,7 @@ impl<'a> Request<'a> {
         Plain {
             database: self.database,
             sql: self.sql,
+            dialect: self.dialect,
             params: &self.params,
             timeout: self.timeout,
             interrupt: self.interrupt.clone(),
@@ -157,7 +194,10 @@ impl<'a> Request<'a> {
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    deep(|| engine::run(request, sink))?
+    request.dialect.brought(request.sql, |sql| {
+        let request = Request { sql, dialect: Dialect::Sqlite, ..request.again() };
+        deep(|| engine::run(&request, sink))?
+    })
 }
 
 /// Tells how a query would be run, and what it would ask; asks nothing.
@@ -165,7 +205,10 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    deep(|| explain::explain(request))?
+    request.dialect.brought(request.sql, |sql| {
+        let request = Request { sql, dialect: Dialect::Sqlite, ..request.again() };
+        deep(|| explain::explain(&request))?
+    })
 }
 
 /// Does some work where there is room for expressions as deep as `SQLite` takes
