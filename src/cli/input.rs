@@ -38,8 +38,8 @@ pub struct Options {
     /// position, then a number, null or text; '…' is always text.
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
-    /// The spellings of the query: SQLite's, or those of SUQL (PostgreSQL's:
-    /// ILIKE, 'x' = ANY (c), x::int, unnest …).
+    /// Whose spellings the query has: those of SUQL are the ones of Postgres
+    /// (ILIKE, ANY, unnest, casts by colons …).
     #[arg(long, value_enum, default_value_t, value_name = "DIALECT")]
     dialect: Dialect,
     /// Cut a context that is too long for the model, instead of an error.

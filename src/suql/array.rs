@@ -1,7 +1,7 @@
 //! Arrays, which are JSON arrays in `SQLite`.
 
 use super::expr::SPECIAL;
-use super::parser::{PRIMARY, Parser, Piece, Shape};
+use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 
@@ -24,7 +24,7 @@ impl Parser<'_> {
         let words = format!("json_array({})", vec!["{}"; all.len()].join(", "));
         let nested = all.iter().any(|p| p.shape == Shape::Array);
         if nested {
-            return Err(self.unsaid(start..end, "an array of arrays", "write a plain one"));
+            return Err(unsaid(start..end, "an array of arrays", "write a plain one"));
         }
         let pieces = all.into_iter().map(|p| p.text).collect();
         Ok(Piece { shape: Shape::Array, ..Piece::filled(&words, pieces, start..end) })

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::parser::{PRIMARY, Parser, Piece, Shape};
-use super::text::{Part, Text};
+use super::parser::{PRIMARY, Parser, Piece, Shape, joined, spliced, unsaid};
+use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 
@@ -97,7 +97,7 @@ impl Parser<'_> {
             let at = self.here();
             self.at += 1;
             let operand = self.deeper(|p| p.binary(NOT.max(least.min(NOT))))?;
-            return Ok(self.spliced(at, operand, NOT));
+            return Ok(spliced(at, operand, NOT));
         }
         if self.is(b'-') || self.is(b'+') {
             self.at += 1;
@@ -107,7 +107,7 @@ impl Parser<'_> {
                 let span = operand.span.clone();
                 operand = Piece::new(operand.tight(), span);
             }
-            return Ok(self.spliced(start, operand, UNARY));
+            return Ok(spliced(start, operand, UNARY));
         }
         let mut piece = self.primary()?;
         loop {
@@ -119,34 +119,14 @@ impl Parser<'_> {
             } else if self.is_word("COLLATE") {
                 self.at += 1;
                 let name = self.take()?;
-                return Err(self.unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
+                return Err(unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
                 let span = self.here()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
-                return Err(self.unsaid(span, "a time zone", "SQLite's times are in UTC"));
+                return Err(unsaid(span, "a time zone", "SQLite's times are in UTC"));
             } else {
                 return Ok(piece);
             }
         }
-    }
-
-    /// What stands from `start` on, with an operand at its end.
-    pub fn spliced(&self, start: usize, operand: Piece, level: u8) -> Piece {
-        let span = start..operand.span.end;
-        let mut text = vec![Part::Old(start..operand.span.start)];
-        text.extend(operand.text);
-        Piece { span, text, shape: Shape::Plain, level }
-    }
-
-    /// Pieces of the query, with what stands between them as it is.
-    pub fn joined(&self, start: usize, pieces: Vec<Piece>, end: usize) -> Text {
-        let (mut text, mut at) = (Vec::new(), start);
-        for piece in pieces {
-            text.push(Part::Old(at..piece.span.start.max(at)));
-            at = piece.span.end;
-            text.extend(piece.text);
-        }
-        text.push(Part::Old(at..end.max(at)));
-        text
     }
 
     fn primary(&mut self) -> Result<Piece, SqlError> {
@@ -154,7 +134,7 @@ impl Parser<'_> {
         match token.lexeme {
             Lexeme::Number | Lexeme::Parameter | Lexeme::Call => {
                 if token.text(self.sql).starts_with("$$") {
-                    return Err(self.unsaid(token.span(), "a text in $$", "write it in '…'"));
+                    return Err(unsaid(token.span(), "a text in $$", "write it in '…'"));
                 }
                 self.at += 1;
                 let mut piece = Piece::old(token.span());
@@ -162,6 +142,15 @@ impl Parser<'_> {
                     piece.shape = Shape::Call;
                 }
                 Ok(piece)
+            }
+            // E'…' with its escapes.
+            Lexeme::Text if !token.text(self.sql).starts_with('\'') => {
+                self.at += 1;
+                let inside = token.start + 2..token.end - 1;
+                let text = unescaped(self.sql.get(inside).unwrap_or_default());
+                let part = Part::New(crate::sql::text(&text), token.span());
+                let shape = Shape::Literal(text);
+                Ok(Piece { shape, ..Piece::new(vec![part], token.span()) })
             }
             Lexeme::Text => {
                 self.at += 1;
@@ -236,7 +225,7 @@ impl Parser<'_> {
             let text = self.deeper(Self::query)?;
             let query = Piece::new(text, at..self.before());
             let end = self.expect(b')')?;
-            let text = self.joined(start, vec![query], end);
+            let text = joined(start, vec![query], end);
             return Ok(Piece { shape: Shape::Query, ..Piece::new(text, start..end) });
         }
         let mut all = self.list()?;
@@ -252,16 +241,16 @@ impl Parser<'_> {
             return Ok(Piece { span: start..end, ..one.clone() });
         }
         for piece in &mut all {
-            self.no_interval(piece)?;
+            Self::no_interval(piece)?;
         }
-        let text = self.joined(start, all, end);
+        let text = joined(start, all, end);
         Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
     /// A span of time is no value of its own.
-    pub fn no_interval(&self, piece: &Piece) -> Result<(), SqlError> {
+    pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
         match piece.shape {
-            Shape::Interval(_) => Err(self.unsaid(
+            Shape::Interval(_) => Err(unsaid(
                 piece.span.clone(),
                 "an interval by itself",
                 "add it to a date: d + INTERVAL '1 day'",
@@ -313,7 +302,7 @@ impl Parser<'_> {
             "EXISTS" if opens => {
                 self.at += 1;
                 let query = self.parentheses()?;
-                Ok(Some(Piece { level: PRIMARY, ..self.spliced(token.start, query, PRIMARY) }))
+                Ok(Some(Piece { level: PRIMARY, ..spliced(token.start, query, PRIMARY) }))
             }
             "CAST" if opens => self.cast_function().map(Some),
             "ARRAY" if opens || next.is_some_and(|t| t.is(b'[')) => self.array().map(Some),
@@ -336,18 +325,9 @@ impl Parser<'_> {
                 let words = format!("{}({{}})", name.to_lowercase());
                 Ok(Some(Piece { shape, ..Piece::filled(&words, vec![text.text], span) }))
             }
-            // E'…' with its escapes.
-            "E" if text_next && next.is_some_and(|t| t.start == token.end) => {
-                self.at += 2;
-                let text = next.map(|t| t.content(self.sql)).unwrap_or_default();
-                let span = token.start..self.before();
-                let text = unescaped(&text);
-                let part = Part::New(crate::sql::text(&text), span.clone());
-                Ok(Some(Piece { shape: Shape::Literal(text), ..Piece::new(vec![part], span) }))
-            }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);
-                Err(self.unsaid(span, "a bit string", "write a number, or a text in '…'"))
+                Err(unsaid(span, "a bit string", "write a number, or a text in '…'"))
             }
             _ => Ok(None),
         }
@@ -370,7 +350,7 @@ impl Parser<'_> {
         }
         self.expect_word("END")?;
         let end = self.before();
-        let text = self.joined(start, pieces, end);
+        let text = joined(start, pieces, end);
         Ok(Piece::new(text, start..end))
     }
 
@@ -379,7 +359,7 @@ impl Parser<'_> {
         self.at += 1;
         let index = self.expr()?;
         if self.is(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
-            return Err(self.unsaid(of.span.start..self.here() + 1, "a slice of an array", ""));
+            return Err(unsaid(of.span.start..self.here() + 1, "a slice of an array", ""));
         }
         let end = self.expect(b']')?;
         let span = of.span.start..end;
@@ -394,6 +374,10 @@ fn unescaped(text: &str) -> String {
     while let Some(c) = chars.next() {
         if c != '\\' {
             out.push(c);
+            if c == '\'' {
+                // A quote that is written twice.
+                chars.next();
+            }
             continue;
         }
         match chars.next() {

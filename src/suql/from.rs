@@ -1,7 +1,7 @@
 //! FROM clauses.
 
 use super::function::ROWS;
-use super::parser::{Parser, Piece, Unnested};
+use super::parser::{Parser, Piece, Unnested, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 
@@ -44,7 +44,7 @@ impl Parser<'_> {
             self.at += 1;
             if self.is(b'(') {
                 let help = "SQLite's subqueries in FROM do not see the tables beside them";
-                return Err(self.unsaid(word.span(), "LATERAL", help));
+                return Err(unsaid(word.span(), "LATERAL", help));
             }
             pieces.push(Piece::new(Vec::new(), word.start..self.here()));
         }
@@ -79,7 +79,7 @@ impl Parser<'_> {
             if !columns.is_empty() {
                 let span = table..self.before();
                 let help = "select them by name in a subquery";
-                return Err(self.unsaid(span, "other names for a table's columns", help));
+                return Err(unsaid(span, "other names for a table's columns", help));
             }
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl Parser<'_> {
         let args = if self.is(b')') { Vec::new() } else { self.list()? };
         let end = self.expect(b')')?;
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
-            return Err(self.unsaid(start..self.before(), "WITH ORDINALITY", ""));
+            return Err(unsaid(start..self.before(), "WITH ORDINALITY", ""));
         }
         if !ROWS.contains(&function.as_str()) {
             pieces.extend(args);
@@ -96,11 +96,7 @@ impl Parser<'_> {
             return Ok(());
         }
         let [array] = args.as_slice() else {
-            return Err(self.unsaid(
-                start..end,
-                "two arrays side by side",
-                "unnest them one by one",
-            ));
+            return Err(unsaid(start..end, "two arrays side by side", "unnest them one by one"));
         };
         let (alias, mut names) = self.alias()?;
         let alias = alias.unwrap_or(function);

@@ -1,6 +1,6 @@
 //! Functions.
 
-use super::parser::{Parser, Piece, Shape};
+use super::parser::{Parser, Piece, Shape, joined, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -75,14 +75,15 @@ impl Parser<'_> {
         }
         let open = self.at;
         self.at += 1;
-        let mut pieces = Vec::new();
+        let (mut pieces, mut args) = (Vec::new(), 0);
         let _ = self.word("DISTINCT") || self.word("ALL");
         let mut plain = self.at == open + 1;
         while !self.is(b')') {
             // Rows are made of results, not of arguments that are filtered.
             let piece = self.expr()?;
-            self.no_interval(&piece)?;
+            Self::no_interval(&piece)?;
             pieces.push(piece);
+            args += 1;
             if self.words(&["ORDER", "BY"]) {
                 plain = false;
                 pieces.extend(self.order()?);
@@ -94,28 +95,28 @@ impl Parser<'_> {
         let end = self.expect(b')')?;
         let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
         if let Some((_, count, words)) = FUNCTIONS.iter().find(|(n, ..)| *n == name)
-            && pieces.len() == *count
+            && args == *count
         {
-            let mut piece = if plain || words.ends_with("({})") && *count == 1 {
+            let mut piece = if plain || words.matches('(').count() == 1 && *count == 1 {
                 self.renamed(words, pieces, open, start, end)
             } else {
-                return Err(self.unsaid(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
+                return Err(unsaid(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
             };
             piece = self.tail(piece)?;
             return Ok(piece);
         }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), pieces.as_slice()) {
             let Shape::Literal(part) = part.shape.clone() else {
-                return Err(self.unsaid(
+                return Err(unsaid(
                     start..end,
                     &format!("`{name}` of a part that is computed"),
                     "",
                 ));
             };
             let of = pieces.swap_remove(1);
-            return self.part_of(&name, &part, of, start..end);
+            return Self::part_of(&name, &part, of, start..end);
         }
-        let text = self.joined(start, pieces, end);
+        let text = joined(start, pieces, end);
         let shape = if asks { Shape::Call } else { Shape::Plain };
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
@@ -134,7 +135,7 @@ impl Parser<'_> {
         if let Some(name) = words.strip_suffix("({})") {
             let from = self.tokens.get(open).map_or(start, |t| t.start);
             let mut text = vec![Part::New(name.to_owned(), start..from)];
-            text.extend(self.joined(from, pieces, end));
+            text.extend(joined(from, pieces, end));
             return Piece::new(text, start..end);
         }
         let call = words.starts_with("{{");
@@ -173,7 +174,7 @@ impl Parser<'_> {
         let mut pieces = vec![piece];
         if self.is_word("WITHIN") {
             let word = self.take()?;
-            return Err(self.unsaid(word.span(), "WITHIN GROUP", ""));
+            return Err(unsaid(word.span(), "WITHIN GROUP", ""));
         }
         if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is(b'(')) {
             self.at += 2;
@@ -192,7 +193,7 @@ impl Parser<'_> {
             return Ok(pieces.swap_remove(0));
         }
         let end = self.before();
-        let text = self.joined(start, pieces, end);
+        let text = joined(start, pieces, end);
         Ok(Piece::new(text, start..end))
     }
 
@@ -226,14 +227,10 @@ impl Parser<'_> {
         let alias = match known {
             Some(alias) => alias,
             None if !self.may_unnest => {
-                return Err(self.unsaid(span, &format!("`{name}` here"), "put it into FROM"));
+                return Err(unsaid(span, &format!("`{name}` here"), "put it into FROM"));
             }
             None if others => {
-                return Err(self.unsaid(
-                    span,
-                    "two arrays side by side",
-                    "unnest one of them in FROM",
-                ));
+                return Err(unsaid(span, "two arrays side by side", "unnest one of them in FROM"));
             }
             None => {
                 let alias = self.name();
@@ -257,7 +254,7 @@ impl Parser<'_> {
                 self.expect_word("FROM")?;
                 let of = self.expr()?;
                 let end = self.expect(b')')?;
-                self.part_of("date_part", &part, of, start..end).map(Some)
+                Self::part_of("date_part", &part, of, start..end).map(Some)
             }
             "POSITION" => {
                 let what = self.binary(super::expr::OTHER)?;
@@ -308,7 +305,7 @@ impl Parser<'_> {
         self.at += 2;
         let pieces = self.list()?;
         let end = self.expect(b')')?;
-        let text = self.joined(token.end, pieces, end);
+        let text = joined(token.end, pieces, end);
         let span = token.start..end;
         let name = Part::New("substr".to_owned(), token.span());
         Ok(Piece::new([vec![name], text].concat(), span))
@@ -316,7 +313,6 @@ impl Parser<'_> {
 
     /// A part of a date, or a date cut to it.
     fn part_of(
-        &mut self,
         name: &str,
         part: &str,
         of: Piece,
@@ -335,7 +331,7 @@ impl Parser<'_> {
         };
         match words {
             Some(words) => Ok(Piece::filled(&words, vec![of.text], span)),
-            None => Err(self.unsaid(span, &format!("the part `{part}` of a date"), "")),
+            None => Err(unsaid(span, &format!("the part `{part}` of a date"), "")),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::expr::OTHER;
-use super::parser::{PRIMARY, Parser, Piece, Shape};
+use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -92,7 +92,7 @@ impl Parser<'_> {
             let text = match literal {
                 Some(Some(array)) => vec![Part::New(crate::sql::text(&array), span.clone())],
                 Some(None) => {
-                    return Err(self.unsaid(of.span, "this array", "write ARRAY['a', 'b']"));
+                    return Err(unsaid(of.span, "this array", "write ARRAY['a', 'b']"));
                 }
                 None => of.text,
             };
@@ -100,13 +100,9 @@ impl Parser<'_> {
         }
         if kind.interval {
             let Shape::Literal(text) = &of.shape else {
-                return Err(self.unsaid(
-                    span,
-                    "an interval that is computed",
-                    "write INTERVAL '1 day'",
-                ));
+                return Err(unsaid(span, "an interval that is computed", "write INTERVAL '1 day'"));
             };
-            return self.span_of_time(&text.clone(), span);
+            return Self::span_of_time(&text.clone(), span);
         }
         let of_call = of.shape == Shape::Call;
         let words = match CALLS.iter().find(|(words, _)| of_call && *words == kind.words) {
@@ -130,7 +126,7 @@ impl Parser<'_> {
         let words = match found {
             Some((_, words)) => *words,
             None if interval => "{}",
-            None => return Err(self.unsaid(token.span(), &format!("the type `{name}`"), "")),
+            None => return Err(unsaid(token.span(), &format!("the type `{name}`"), "")),
         };
         let number = ["NUMERIC", "DECIMAL", "NUMBER"].contains(&name.as_str());
         for more in ["PRECISION", "VARYING"] {
@@ -177,10 +173,10 @@ impl Parser<'_> {
             text = format!("{text} {}", unit.text(self.sql));
             span.end = unit.end;
         }
-        self.span_of_time(&text, span)
+        Self::span_of_time(&text, span)
     }
 
-    fn span_of_time(&mut self, text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
+    fn span_of_time(text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let ago = words.last().is_some_and(|w| w.eq_ignore_ascii_case("ago"));
         let words = &words[..words.len() - usize::from(ago)];
@@ -199,7 +195,7 @@ impl Parser<'_> {
                 let shape = Shape::Interval(parts);
                 Ok(Piece { shape, level: OTHER, ..Piece::old(span) })
             }
-            None => Err(self.unsaid(span, "this interval", "write one like '3 days'")),
+            None => Err(unsaid(span, "this interval", "write one like '3 days'")),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Operators between expressions.
 
 use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
-use super::parser::{PRIMARY, Parser, Piece, Shape};
+use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -65,7 +65,7 @@ impl Parser<'_> {
         match operator.level {
             OR | AND => {
                 let right = self.binary(operator.level + 1)?;
-                Ok(self.between(left, right, operator.level))
+                Ok(between(left, right, operator.level))
             }
             IS => self.test(left, name, sign),
             SPECIAL => self.special_operation(left, name),
@@ -75,15 +75,6 @@ impl Parser<'_> {
                 self.arithmetic(left, right, operator)
             }
         }
-    }
-
-    /// Two operands with what stands between them as it is.
-    fn between(&self, left: Piece, right: Piece, level: u8) -> Piece {
-        let span = across(&left, &right);
-        let mut text = left.text;
-        text.push(Part::Old(left.span.end..right.span.start));
-        text.extend(right.text);
-        Piece { span, text, shape: Shape::Plain, level }
     }
 
     /// An operand, in parentheses where `SQLite` would read on.
@@ -103,7 +94,7 @@ impl Parser<'_> {
             self.word("NOT");
             if self.words(&["DISTINCT", "FROM"]) {
                 let right = Self::operand(self.binary(COMPARE)?);
-                return Ok(self.between(left, right, IS));
+                return Ok(between(left, right, IS));
             }
             if self.is_word("UNKNOWN") {
                 let unknown = self.take()?;
@@ -133,18 +124,18 @@ impl Parser<'_> {
         match name {
             "IN" => {
                 let right = self.binary(OTHER)?;
-                Ok(self.between(Self::operand(left), right, SPECIAL))
+                Ok(between(Self::operand(left), right, SPECIAL))
             }
             "BETWEEN" => {
                 if self.is_word("SYMMETRIC") {
                     let word = self.take()?;
-                    return Err(self.unsaid(word.span(), "BETWEEN SYMMETRIC", "order the bounds"));
+                    return Err(unsaid(word.span(), "BETWEEN SYMMETRIC", "order the bounds"));
                 }
                 let low = Self::operand(self.binary(OTHER)?);
                 self.expect_word("AND")?;
                 let high = Self::operand(self.binary(OTHER)?);
-                let both = self.between(low, high, SPECIAL);
-                Ok(self.between(Self::operand(left), both, SPECIAL))
+                let both = between(low, high, SPECIAL);
+                Ok(between(Self::operand(left), both, SPECIAL))
             }
             _ => {
                 if name == "SIMILAR" {
@@ -165,7 +156,7 @@ impl Parser<'_> {
                     self.at += 1;
                     let escape = self.binary(OTHER)?;
                     if escape.shape != Shape::Literal("\\".to_owned()) {
-                        return Err(self.unsaid(escape.span, "another ESCAPE than `\\`", ""));
+                        return Err(unsaid(escape.span, "another ESCAPE than `\\`", ""));
                     }
                 }
                 Ok(alike(left, right, how, negated, self.before()))
@@ -179,20 +170,20 @@ impl Parser<'_> {
             return Ok(quantified);
         }
         let right = self.binary(SPECIAL)?;
-        self.no_interval(&left)?;
-        self.no_interval(&right)?;
+        Self::no_interval(&left)?;
+        Self::no_interval(&right)?;
         if left.shape == Shape::Array || right.shape == Shape::Array {
             let span = across(&left, &right);
             let words = match sign {
                 "=" => "suql_same({}, {})",
                 "<>" => "NOT suql_same({}, {})",
-                _ => return Err(self.unsaid(span, "an order of arrays", "compare an element")),
+                _ => return Err(unsaid(span, "an order of arrays", "compare an element")),
             };
             let level = if sign == "=" { PRIMARY } else { NOT };
             let piece = Piece::filled(words, vec![left.text, right.text], span);
             return Ok(Piece { level, ..piece });
         }
-        Ok(self.between(Self::operand(left), Self::operand(right), COMPARE))
+        Ok(between(Self::operand(left), Self::operand(right), COMPARE))
     }
 
     fn arithmetic(
@@ -228,11 +219,7 @@ impl Parser<'_> {
                 alike(left, right, how, sign.starts_with('!'), end)
             }
             "#>" | "#>>" => {
-                return Err(self.unsaid(
-                    span,
-                    &format!("`{sign}`"),
-                    "use json_extract(x, '$.path')",
-                ));
+                return Err(unsaid(span, &format!("`{sign}`"), "use json_extract(x, '$.path')"));
             }
             // SQLite's || and -> hold more tightly than arithmetic and signs.
             _ if operator.level == OTHER => {
@@ -242,15 +229,15 @@ impl Parser<'_> {
                     shape: Shape::Plain,
                     text: p.tight(),
                 };
-                self.between(tight(left), tight(right), OTHER)
+                between(tight(left), tight(right), OTHER)
             }
             _ => {
-                self.no_interval(&left)?;
-                self.no_interval(&right)?;
+                Self::no_interval(&left)?;
+                Self::no_interval(&right)?;
                 let of = |p: Piece| {
                     if p.level == UNARY || p.level >= ADD { p } else { Self::operand(p) }
                 };
-                self.between(of(left), of(right), operator.level)
+                between(of(left), of(right), operator.level)
             }
         })
     }
@@ -259,7 +246,7 @@ impl Parser<'_> {
     fn moved(&mut self, left: Piece, right: &Piece, sign: &str) -> Result<Piece, SqlError> {
         let Shape::Interval(parts) = &right.shape else { return Err(self.expected("an interval")) };
         let span = across(&left, right);
-        self.no_interval(&left)?;
+        Self::no_interval(&left)?;
         let parts: Vec<String> = parts
             .iter()
             .map(|part| {
@@ -300,4 +287,13 @@ pub(super) fn alike(left: Piece, right: Piece, how: &str, negated: bool, end: us
     let words = format!("{not}suql_{how}({{}}, {{}})");
     let level = if negated { NOT } else { PRIMARY };
     Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span) }
+}
+
+/// Two operands with what stands between them as it is.
+fn between(left: Piece, right: Piece, level: u8) -> Piece {
+    let span = across(&left, &right);
+    let mut text = left.text;
+    text.push(Part::Old(left.span.end..right.span.start));
+    text.extend(right.text);
+    Piece { span, text, shape: Shape::Plain, level }
 }

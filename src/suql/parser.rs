@@ -75,6 +75,10 @@ impl<'s> Parser<'s> {
             {
                 token = Token { lexeme: Lexeme::Call, end: call.span.end, ..token };
             }
+            // E'…' ends where no backslash stands before the quote.
+            if token.is_word(sql, "E") && sql.as_bytes().get(token.end) == Some(&b'\'') {
+                token = Token { lexeme: Lexeme::Text, end: escaped(sql, token.end)?, ..token };
+            }
             at = token.end;
             tokens.push(token);
         }
@@ -169,12 +173,6 @@ impl<'s> Parser<'s> {
         )
     }
 
-    /// What is said of what `SQLite` has no words for.
-    pub fn unsaid(&self, span: Range<usize>, what: &str, help: &str) -> SqlError {
-        let error = SqlError::new(span, format!("{what} cannot be said in SQLite"), "here");
-        if help.is_empty() { error } else { error.help(help) }
-    }
-
     /// A level deeper, while there is room.
     pub fn deeper<T>(
         &mut self,
@@ -199,6 +197,20 @@ impl<'s> Parser<'s> {
         self.fresh += 1;
         format!("hq_each{}", self.fresh)
     }
+}
+
+/// Where a text with escapes ends whose quote is at `at`.
+fn escaped(sql: &str, at: usize) -> Result<usize, SqlError> {
+    let bytes = sql.as_bytes();
+    let mut end = at + 1;
+    while let Some(byte) = bytes.get(end) {
+        end += match (byte, bytes.get(end + 1)) {
+            (b'\\', _) | (b'\'', Some(b'\'')) => 2,
+            (b'\'', _) => return Ok(end + 1),
+            _ => 1,
+        };
+    }
+    Err(SqlError::new(at..at + 1, "a quoted text is never closed", "no `'` ends it"))
 }
 
 impl Piece {
@@ -236,3 +248,29 @@ impl Piece {
 
 /// The level of what cannot fall apart.
 pub(super) const PRIMARY: u8 = 100;
+
+/// What is said of what `SQLite` has no words for.
+pub(super) fn unsaid(span: Range<usize>, what: &str, help: &str) -> SqlError {
+    let error = SqlError::new(span, format!("{what} cannot be said in SQLite"), "here");
+    if help.is_empty() { error } else { error.help(help) }
+}
+
+/// What stands from `start` on, with an operand at its end.
+pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
+    let span = start..operand.span.end;
+    let mut text = vec![Part::Old(start..operand.span.start)];
+    text.extend(operand.text);
+    Piece { span, text, shape: Shape::Plain, level }
+}
+
+/// Pieces of the query, with what stands between them as it is.
+pub(super) fn joined(start: usize, pieces: Vec<Piece>, end: usize) -> Text {
+    let (mut text, mut at) = (Vec::new(), start);
+    for piece in pieces {
+        text.push(Part::Old(at..piece.span.start.max(at)));
+        at = piece.span.end;
+        text.extend(piece.text);
+    }
+    text.push(Part::Old(at..end.max(at)));
+    text
+}

@@ -1,6 +1,6 @@
 //! Queries and their clauses.
 
-use super::parser::{Parser, Piece, Unnested};
+use super::parser::{Parser, Piece, Unnested, joined, unsaid};
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -20,7 +20,7 @@ impl Parser<'_> {
             return Err(self.expected("the query's end"));
         }
         let query = Piece::new(query, start..end);
-        Ok(self.joined(0, vec![query], self.sql.len()))
+        Ok(joined(0, vec![query], self.sql.len()))
     }
 
     /// A query with its WITH, ORDER BY and LIMIT.
@@ -74,10 +74,10 @@ impl Parser<'_> {
             self.may_unnest = false;
         }
         let end = self.before();
-        let mut text = self.joined(start, pieces, end);
+        let mut text = joined(start, pieces, end);
         text.extend(self.limits()?);
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
-            return Err(self.unsaid(word.span(), "a lock of rows", "a query only reads"));
+            return Err(unsaid(word.span(), "a lock of rows", "a query only reads"));
         }
         if let Some(unnested) = self.unnested.last() {
             rename(&mut text, unnested);
@@ -110,16 +110,16 @@ impl Parser<'_> {
             if self.is_word("ON") {
                 let help = "number the rows: row_number() OVER (PARTITION BY … ORDER BY …) in a \
                             subquery, and keep the first";
-                return Err(self.unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
+                return Err(unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
             }
         }
         self.may_unnest = true;
         if !self.is_word("FROM") {
             loop {
                 let item = self.expr()?;
-                self.no_interval(&item)?;
+                Self::no_interval(&item)?;
                 pieces.push(item);
-                self.result_alias(pieces)?;
+                self.result_alias(&mut pieces[..])?;
                 if !self.symbol(b',') {
                     break;
                 }
@@ -128,7 +128,7 @@ impl Parser<'_> {
         self.may_unnest = false;
         if self.is_word("INTO") {
             let word = self.take()?;
-            return Err(self.unsaid(word.span(), "SELECT INTO", "a query only reads"));
+            return Err(unsaid(word.span(), "SELECT INTO", "a query only reads"));
         }
         let has_from = self.word("FROM");
         if has_from {
@@ -168,7 +168,7 @@ impl Parser<'_> {
     }
 
     /// The alias of a result column; an element has its array's name without one.
-    fn result_alias(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+    fn result_alias(&mut self, pieces: &mut [Piece]) -> Result<(), SqlError> {
         if self.word("AS") {
             self.take()?;
             return Ok(());
@@ -200,7 +200,7 @@ impl Parser<'_> {
             let _ = self.word("ASC") || self.word("DESC");
             if self.is_word("USING") {
                 let word = self.take()?;
-                return Err(self.unsaid(word.span(), "ORDER BY … USING", "write ASC or DESC"));
+                return Err(unsaid(word.span(), "ORDER BY … USING", "write ASC or DESC"));
             }
             if self.word("NULLS") && !self.word("FIRST") {
                 self.expect_word("LAST")?;
@@ -243,7 +243,7 @@ impl Parser<'_> {
                 });
                 let _ = self.word("ROWS") || self.word("ROW");
                 if self.is_word("WITH") {
-                    return Err(self.unsaid(at..self.here() + 4, "WITH TIES", ""));
+                    return Err(unsaid(at..self.here() + 4, "WITH TIES", ""));
                 }
                 self.expect_word("ONLY")?;
             } else {
