@@ -123,4 +123,5 @@ pub mod query;
 pub mod suggest;
 pub mod init;
 // ── doors ──
+pub mod swan;
 pub mod cli;

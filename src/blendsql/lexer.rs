@@ -126,6 +126,26 @@ pub(crate) fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<To
     }
 }
 
+/// Whether the outermost SELECT of a query orders its rows: `ORDER BY` outside
+/// of all parentheses.
+///
+/// # Errors
+/// A text or a quoted name that is never closed.
+pub fn orders_outermost(sql: &str) -> Result<bool, SqlError> {
+    let (mut at, mut depth, mut after_order) = (0, 0_usize, false);
+    while let Some(token) = next(sql, at, Brackets::Name)? {
+        match token.lexeme {
+            Lexeme::Symbol(b'(') => depth += 1,
+            Lexeme::Symbol(b')') => depth = depth.saturating_sub(1),
+            _ if depth == 0 && after_order && token.is_word(sql, "BY") => return Ok(true),
+            _ => {}
+        }
+        after_order = token.is_word(sql, "ORDER");
+        at = token.end;
+    }
+    Ok(false)
+}
+
 /// Where the blanks and comments at `at` end.
 fn blank(bytes: &[u8], mut at: usize) -> usize {
     loop {

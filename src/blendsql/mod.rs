@@ -47,6 +47,7 @@ use std::ops::Range;
 
 pub use error::SqlError;
 pub use function::may_have_calls;
+pub use lexer::orders_outermost;
 pub use scan::scan;
 
 use crate::spec::Type;

@@ -26,6 +26,22 @@ pub struct Parsed {
     pub lone: bool,
 }
 
+impl Parsed {
+    /// Whether each call stands in a common table expression that reads itself.
+    #[must_use]
+    pub fn recursing(&self, sql: &str) -> Vec<bool> {
+        let mut spans: Vec<Span> = Vec::new();
+        self.query.each_cte(&mut |cte| {
+            let text = sql.get(cte.query.span.clone()).unwrap_or_default().to_lowercase();
+            if cte.recursive && text.contains(&cte.name.to_lowercase()) {
+                spans.push(cte.query.span.clone());
+            }
+        });
+        let within = |c: &Call| spans.iter().any(|s| s.contains(&c.span.start));
+        self.calls.iter().map(within).collect()
+    }
+}
+
 /// Parses a query whose calls were found by [`super::scan`].
 ///
 /// # Errors

@@ -314,6 +314,26 @@ impl Query {
         found
     }
 
+    /// Shows every common table expression in it to `see`.
+    pub fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
+        for cte in &self.with {
+            see(cte);
+            cte.query.each_cte(see);
+        }
+        match &self.body {
+            Body::Core(core) => core.from.iter().for_each(|i| i.each_cte(see)),
+            Body::Compound(left, right) => {
+                left.each_cte(see);
+                right.each_cte(see);
+            }
+            Body::Values(..) => {}
+        }
+        // Those of queries in expressions.
+        let mut within: Vec<&Query> = Vec::new();
+        self.each(&mut |e| within.extend(e.inside().1.filter(|q| !q.with.is_empty())));
+        within.iter().flat_map(|q| &q.with).for_each(see);
+    }
+
     /// Shows every expression in it to `see`.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         self.with.iter().for_each(|c| c.query.each(see));
@@ -338,6 +358,14 @@ impl Query {
 }
 
 impl FromItem {
+    fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
+        match &self.source {
+            Source::Query(query) => query.each_cte(see),
+            Source::Join(items) => items.iter().for_each(|i| i.each_cte(see)),
+            Source::Table { .. } | Source::Function { .. } => {}
+        }
+    }
+
     /// Shows every expression in it to `see`.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         match &self.source {

@@ -52,6 +52,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let work =
         Work::new(&session.spec, &session.database, &facts, model, &selection)?.by(Way::Kept)?;
     let imported = work.import(&options.files, &command, &listener)?;
+    let lines = &imported.lines;
+    if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
+        return Err(Failure::input(
+            format!("nothing to import: {} lines, and none is of a batch", lines.unreadable),
+            "name the output files of batches: JSON lines with `custom_id` and `response`",
+        ));
+    }
     tell(&imported, talk);
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     let mut report = work.materialize(&command, &listener, &interrupt)?;

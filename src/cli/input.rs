@@ -62,7 +62,8 @@ pub struct Options {
     flags: ModelFlags,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Reads a flag's number of seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 30".to_owned())?;
     Duration::try_from_secs_f64(seconds)
         .ok()

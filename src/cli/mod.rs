@@ -19,6 +19,7 @@ mod query;
 mod rows;
 mod session;
 mod suggest;
+mod swan;
 mod table;
 mod why;
 
@@ -28,6 +29,8 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use failure::Failure;
+
+use crate::spec::PriceTable;
 
 /// Expand the schema of a `SQLite` database with what a language model knows.
 #[derive(Debug, Parser)]
@@ -85,6 +88,10 @@ enum Command {
     Suggest(suggest::Options),
     /// List, count, move or rebuild the facts kept so far.
     Cache(cache::Options),
+    /// Evaluate on SWAN, the benchmark of hybrid queries: prepare its databases, run its
+    /// questions, score the answers.
+    #[command(subcommand)]
+    Swan(swan::Command),
     /// Print a completion script for a shell.
     Completions {
         /// The shell.
@@ -112,6 +119,9 @@ struct ModelFlags {
     /// The endpoint's base URL.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
+    /// The model's price: USD per million input and output tokens, such as 0.15,0.60.
+    #[arg(long, value_name = "IN,OUT", value_parser = price)]
+    price: Option<PriceTable>,
     /// Recorded completions to replay (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
@@ -121,6 +131,16 @@ struct ModelFlags {
     /// Requests in flight at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
+}
+
+fn price(text: &str) -> Result<PriceTable, String> {
+    let wrong = || "expected two prices, such as 0.15,0.60".to_owned();
+    let (input, output) = text.split_once(',').ok_or_else(wrong)?;
+    let usd = |text: &str| {
+        let usd: f64 = text.trim().parse().map_err(|_| wrong())?;
+        if usd.is_finite() && usd >= 0.0 { Ok(usd) } else { Err(wrong()) }
+    };
+    Ok(PriceTable { input: usd(input)?, output: usd(output)?, cached_input: None, batch: None })
 }
 
 /// Where facts are kept.
@@ -160,6 +180,7 @@ pub fn main() -> ExitCode {
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
+        Command::Swan(command) => swan::run(&command, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -33,7 +33,12 @@ pub fn bare(database: &Path, flags: &ModelFlags, budget: Option<f64>) -> Result<
     checked(Draft::bare(database.path().to_owned()), flags, budget)
 }
 
-fn checked(mut draft: Draft, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
+/// Checks a draft; flags win over it.
+pub fn checked(
+    mut draft: Draft,
+    flags: &ModelFlags,
+    budget: Option<f64>,
+) -> Result<Session, Failure> {
     apply(&mut draft, flags);
     if budget.is_some() {
         draft.file.limits.budget_usd = budget;
@@ -62,6 +67,9 @@ fn apply(draft: &mut Draft, flags: &ModelFlags) {
     }
     if flags.base_url.is_some() {
         model.base_url.clone_from(&flags.base_url);
+    }
+    if flags.price.is_some() {
+        model.price = flags.price;
     }
     if let Some(concurrency) = flags.concurrency {
         draft.file.limits.concurrency = Some(concurrency);

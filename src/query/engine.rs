@@ -140,6 +140,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let contexts = Contexts::new(request);
         let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len(), contexts);
         live.overrides = overrides;
+        live.recursing = parsed.recursing(&text);
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
         guard.lock()?;

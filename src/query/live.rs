@@ -12,6 +12,7 @@ use super::context::{Contexts, TooLong};
 use super::documents::Document;
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, spell};
+use super::touched::Touched;
 use crate::blendsql::rewrite::{Rewritten, Seen};
 use crate::facts::Index;
 use crate::overrides::Overrides;
@@ -73,6 +74,12 @@ pub struct Live {
     later: bool,
     /// The pass was broken off: no row has its turn any more.
     pub(super) full: bool,
+    /// Whether each call stands in a recursive common table expression, whose
+    /// rows may never end while it is pending.
+    pub recursing: Vec<bool>,
+    /// How often such calls may be pending in a pass, and how often they were.
+    room: u64,
+    recursed: u64,
     pub(super) noted: i64,
     /// While not empty, only what is known is looked at and nothing is demanded;
     /// calls that were pending before, one within another.
@@ -82,25 +89,9 @@ pub struct Live {
     pub(super) stored: bool,
 }
 
-/// How often a call was reached, and for how many different entities.
-#[derive(Debug, Clone, Default)]
-pub struct Touched {
-    /// Rows.
-    pub rows: u64,
-    /// Different entities.
-    pub values: u64,
-    seen: Vec<bool>,
-}
-
-impl Touched {
-    fn note(&mut self, entity: usize) {
-        self.rows += 1;
-        if self.seen.len() <= entity {
-            self.seen.resize((entity + 1).next_power_of_two(), false);
-        }
-        self.values += u64::from(!std::mem::replace(&mut self.seen[entity], true));
-    }
-}
+/// How often calls of recursive common table expressions may be pending in the
+/// first pass that they fill.
+const FIRST_ROOM: u64 = 64;
 
 /// How a pass ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +139,9 @@ impl Live {
             unanswered: 0,
             later: false,
             full: false,
+            recursing: Vec::new(),
+            room: FIRST_ROOM,
+            recursed: 0,
             noted: 0,
             quiet: Vec::new(),
             spelling: Vec::new(),
@@ -175,7 +169,11 @@ impl Live {
         self.targets.iter_mut().for_each(Target::forget);
         self.seen.clear();
         self.touched.iter_mut().for_each(|t| *t = Touched::default());
+        if self.full {
+            self.room = self.room.saturating_mul(2);
+        }
         self.full = false;
+        self.recursed = 0;
         self.pending_of.iter_mut().for_each(|p| *p = 0);
         self.unanswered = 0;
         self.later = false;
@@ -284,6 +282,12 @@ impl Live {
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
+                let recursing = self.recursing.get(call).is_some_and(|r| *r);
+                self.recursed += u64::from(recursing);
+                if self.recursed > self.room {
+                    self.full = true;
+                    return Err(broken("the pass is full"));
+                }
                 let hushed = self.gate_of_call(call).is_some_and(|g| self.gates[g].is_hushed());
                 if !self.quiet.is_empty() || hushed {
                     return Ok(Sql::Null);

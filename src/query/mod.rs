@@ -43,6 +43,7 @@ mod schema;
 pub mod smoothie;
 pub mod statement;
 mod targets;
+mod touched;
 mod views;
 
 use std::path::Path;

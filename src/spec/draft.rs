@@ -385,7 +385,7 @@ impl Draft {
                     &at(field),
                     &format!("`{field}` cannot be kept: the model has no price"),
                     "",
-                    "set `price` in [model] (0 for a model of your own), or cap tokens with `budget_tokens`",
+                    "set `price` in [model], or --price IN,OUT (0 for a model of your own), or cap tokens with `budget_tokens`",
                 );
             }
         }

@@ -52,4 +52,5 @@ mod suql;
 mod swan2;
 mod swan;
 mod swan_queries;
+mod swan_runs;
 mod tidy;

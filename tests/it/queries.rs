@@ -360,3 +360,20 @@ fn a_long_chain_of_conditions_overflowed_the_stack() {
         assert!(ended.stderr.contains("more than 1000 deep"), "{}", ended.stderr);
     }
 }
+
+#[test]
+fn a_query_without_a_spec_could_have_no_budget() {
+    let (endpoint, project) = project();
+    let sql = "SELECT count(*) FROM hero WHERE {{LLMMap('Is it so?', hero.name)}}";
+    let url = endpoint.url();
+    let bare = ["query", "--db", "data.sqlite", "--model", "test", "--base-url", &url, "--json"];
+    let run = |more: &[&str]| project.hqdl(&[&bare, more, &[sql]].concat());
+    let ended = run(&["--budget", "0.002"]).exits(2);
+    assert!(ended.stderr.contains("--price IN,OUT"), "{}", ended.stderr);
+    run(&["--price", "1,-1"]).exits(2);
+    let budget = ["--price", "1,1", "--budget", "0.002", "--concurrency", "1"];
+    run(&[&budget[..], &["--rows-per-request", "1"]].concat()).exits(3);
+    let asked = endpoint.cells_since(0).len();
+    assert!(asked > 0 && asked < 40, "{asked}");
+    assert!(meta(&run(&["--price", "1,1"]).exits(0), "cost_usd").as_f64().unwrap() > 0.0);
+}

@@ -33,11 +33,11 @@ fn run(dir: &Path, endpoint: &Endpoint, sql: &str) -> Outcome {
 /// The questions of some queries, and what their answers may be.
 fn planted(queries: &[String]) -> Vec<Planted> {
     let mut all: Vec<Planted> = Vec::new();
+    let compared = Regex::new(r"^ (?:=|LIKE) '([^']*)'").unwrap();
     for sql in queries {
         for call in scan(sql).unwrap() {
             let hqdl::blendsql::Argument::Sql(span) = &call.values[0] else { continue };
             let column = sql[span.clone()].to_owned();
-            let compared = Regex::new(r"^ (?:=|LIKE) '([^']*)'").unwrap();
             let answer = compared.captures(&sql[call.span.end..]).map(|c| c[1].to_owned());
             let known = all.iter().position(|p| p.column == column && p.question == call.question);
             let at = known.unwrap_or_else(|| {

@@ -1,83 +1,87 @@
-//! SWAN's superhero database and the models' real completions of 2024: every
-//! cell ends in a state, and nothing that the models knew is lost on the way.
-//! The data are not part of this project; without them the tests say so.
+//! SWAN's superhero database through `hqdl swan`: the models' real completions
+//! of 2024, an oracle, and what all thirty questions cost. The data are not
+//! part of this project; without them the tests say so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hqdl::prompt::{AskedColumn, AskedRow};
 use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value as Json, json};
 
+use crate::endpoint::Endpoint;
 use crate::engine::shared;
+use crate::project::Ended;
 
 /// The folder of the data, when it is there.
 fn data() -> Option<PathBuf> {
     shared("swan")
 }
 
+/// `hqdl swan …`, without anything of the user's.
+pub fn swan(dir: &Path, args: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
+    for proxy in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+        command.env_remove(proxy);
+    }
+    let run = command
+        .current_dir(dir)
+        .env_remove("HQDL_CACHE")
+        .env("OPENAI_API_KEY", "sk-none")
+        .arg("swan")
+        .args(args)
+        .output()
+        .unwrap();
+    Ended::new(&run)
+}
+
+/// A folder with the prepared database in `prepared`.
+struct Bench {
+    dir: tempfile::TempDir,
+    swan: PathBuf,
+}
+
+impl Bench {
+    fn new(swan_data: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let swan_data = swan_data.canonicalize().unwrap();
+        let bird = swan_data.display().to_string();
+        swan(dir.path(), &["prepare", "--bird", &bird, "--out", "prepared"]).exits(0);
+        Self { dir, swan: swan_data }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `hqdl swan run` into a folder of its own; its last line.
+    fn run(&self, out: &str, flags: &[&str]) -> Json {
+        self.run_of("prepared/superhero.sqlite", out, flags)
+    }
+
+    fn run_of(&self, db: &str, out: &str, flags: &[&str]) -> Json {
+        let questions = self.swan.join("questions-superhero.csv").display().to_string();
+        let fixed = ["run", "--json", "--db", db, "--out", out];
+        let args = [&fixed, &["--questions", &questions][..], flags].concat();
+        let ended = swan(self.dir.path(), &args);
+        assert!(matches!(ended.code, 0 | 1), "{}", ended.stderr);
+        let last = ended.lines.last().unwrap().clone();
+        assert_eq!(last["event"], "finished", "{last}");
+        last
+    }
+
+    /// `hqdl swan score` of a run.
+    fn score(&self, out: &str) -> Json {
+        let ended = swan(self.dir.path(), &["score", out, "--gold", "prepared", "--json"]);
+        ended.exits(0).lines[0]["runs"][0].clone()
+    }
+}
+
 fn truth(swan: &Path) -> Connection {
     Connection::open_with_flags(swan.join("superhero.sqlite"), OpenFlags::SQLITE_OPEN_READ_ONLY)
         .unwrap()
-}
-
-/// Materializes the recordings; returns the tables and the `done` event.
-fn materialize(swan: &Path, recording: &Path, dir: &Path) -> (Connection, serde_json::Value) {
-    let output = dir.join("expanded.sqlite");
-    let run = Command::new(env!("CARGO_BIN_EXE_hqdl"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env_remove("HQDL_CACHE")
-        .args(["materialize", "specs/swan/superhero.toml", "--json", "--no-cache", "--db"])
-        .arg(swan.join("superhero.sqlite"))
-        .arg("--output")
-        .arg(&output)
-        .arg("--recordings")
-        .arg(recording)
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8(run.stdout).unwrap();
-    assert!(matches!(run.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&run.stderr));
-    let done = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
-    (Connection::open(output).unwrap(), done)
-}
-
-/// Rows as SWAN compares them: each a sorted tuple of its values as text.
-fn rows(db: &Connection, sql: &str) -> Result<Vec<Vec<String>>, rusqlite::Error> {
-    let mut statement = db.prepare(sql)?;
-    let width = statement.column_count();
-    let found = statement.query_map([], |row| {
-        let mut cells: Vec<String> = (0..width)
-            .map(|n| row.get_ref(n).map(|v| format!("{v:?}")))
-            .collect::<Result<_, _>>()?;
-        cells.sort();
-        Ok(cells)
-    })?;
-    found.collect()
-}
-
-/// Questions answered right by SWAN's rule.
-fn score(swan: &Path, db: &Connection) -> Vec<String> {
-    let truth = truth(swan);
-    let mut reader = csv::Reader::from_path(swan.join("questions-superhero.csv")).unwrap();
-    let mut right = Vec::new();
-    for question in reader.deserialize::<BTreeMap<String, String>>() {
-        let question = question.unwrap();
-        let (ours, gold) = (
-            rows(db, &question["hqdl_sql"]).unwrap(),
-            rows(&truth, &question["gold_sql"]).unwrap(),
-        );
-        let ordered = question["hqdl_sql"].to_uppercase().contains("ORDER BY");
-        let same = ours.len() == gold.len()
-            && if ordered {
-                ours == gold
-            } else {
-                ours.iter().collect::<BTreeSet<_>>() == gold.iter().collect::<BTreeSet<_>>()
-            };
-        if same {
-            right.push(question["qid"].clone());
-        }
-    }
-    right
 }
 
 const TRUE_CELLS: &str = "
@@ -89,6 +93,17 @@ const TRUE_CELLS: &str = "
     JOIN colour AS k ON k.id = s.skin_colour_id JOIN publisher AS p ON p.id = s.publisher_id
     JOIN race AS r ON r.id = s.race_id JOIN gender AS g ON g.id = s.gender_id
     JOIN alignment AS a ON a.id = s.alignment_id";
+
+/// The columns of [`TRUE_CELLS`] as the spec names them, key and powers left out.
+const COLUMNS: [&str; 7] = [
+    "eye_color",
+    "hair_color",
+    "skin_color",
+    "publisher_name",
+    "race",
+    "gender",
+    "moral_alignment",
+];
 
 type Hero = (String, Option<String>);
 
@@ -123,51 +138,39 @@ pub fn true_recording(swan: &Path, dir: &Path) -> PathBuf {
         )
         .unwrap();
         let content = String::from_utf8(line.into_inner().unwrap()).unwrap();
-        writeln!(file, "{}", serde_json::json!({ "keys": [name, full_name], "content": content }))
-            .unwrap();
+        writeln!(file, "{}", json!({ "keys": [name, full_name], "content": content })).unwrap();
     }
     recording
 }
 
-/// Percent of the seven attributes that are right, and micro-F1 of the powers.
-fn factuality(swan: &Path, db: &Connection) -> (f64, f64) {
-    let truth = true_cells(swan);
-    let mut right = 0;
-    let mut statement = db.prepare("SELECT * FROM llm").unwrap();
-    let mut rows = statement.query([]).unwrap();
-    while let Some(row) = rows.next().unwrap() {
-        let hero: Hero = (row.get(0).unwrap(), row.get(1).unwrap());
-        let (cells, _) = &truth[&hero];
-        right += (0..7)
-            .filter(|n| row.get::<_, Option<String>>(2 + n).unwrap().as_ref() == Some(&cells[*n]))
-            .count();
-    }
-    let mut given: BTreeMap<Hero, BTreeSet<String>> = BTreeMap::new();
-    let mut statement = db.prepare("SELECT * FROM llm_hero_2_power").unwrap();
-    let mut rows = statement.query([]).unwrap();
-    while let Some(row) = rows.next().unwrap() {
-        let hero: Hero = (row.get(0).unwrap(), row.get(1).unwrap());
-        given.entry(hero).or_default().insert(row.get(2).unwrap());
-    }
-    let (mut hit, mut all) = (0, 0);
-    for (hero, (_, powers)) in &truth {
-        let empty = BTreeSet::new();
-        let given = given.get(hero).unwrap_or(&empty);
-        hit += given.intersection(powers).count();
-        all += given.len() + powers.len();
-    }
-    (100.0 * right as f64 / (7 * truth.len()) as f64, 200.0 * hit as f64 / all as f64)
+/// An endpoint whose model knows everything that SWAN hides.
+fn oracle(swan: &Path) -> Endpoint {
+    let cells = true_cells(swan);
+    Endpoint::answering(move |column: &AskedColumn, row: &AskedRow| {
+        let text = |json: &Json| json.as_str().map(str::to_owned);
+        if row.key.len() == 2 {
+            let hero = (text(&row.key[0]).unwrap(), text(&row.key[1]));
+            let (values, powers) = &cells[&hero];
+            return match COLUMNS.iter().position(|c| *c == column.name) {
+                Some(at) => values[at].as_str().into(),
+                None => powers.iter().cloned().collect(),
+            };
+        }
+        // Of the thirty queries' calls, one is about the rows of a subquery.
+        assert_eq!(column.about, "What is the colour of Apocalypses skin?");
+        let apocalypse = cells.iter().find(|((name, _), _)| name == "Apocalypse").unwrap();
+        apocalypse.1.0[2].as_str().into()
+    })
 }
 
 /// No cell is lost, shifted or taken from another row: every one of the
 /// 699 × 8 has a state, and a value exactly when its state shows one.
-fn every_cell_ends_in_a_state(db: &Connection, done: &serde_json::Value) {
-    let total: u64 = done["cells"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
-    assert_eq!(total, 699 * 8);
-    assert_eq!(done["cells"]["error"], 0);
+fn every_cell_ends_in_a_state(expanded: &Path) {
+    let db = Connection::open(expanded).unwrap();
     let count = |sql: &str| db.query_row(sql, [], |r| r.get::<_, i64>(0)).unwrap();
     assert_eq!(count("SELECT count(*) FROM llm"), 699);
     assert_eq!(count("SELECT count(*) FROM hqdl_cell"), 699 * 8);
+    assert_eq!(count("SELECT count(*) FROM hqdl_cell WHERE state = 'error'"), 0);
     assert_eq!(
         count("SELECT count(*) FROM hqdl_cell WHERE (state = 'ok') <> (value IS NOT NULL)"),
         0
@@ -182,47 +185,198 @@ fn every_cell_ends_in_a_state(db: &Connection, done: &serde_json::Value) {
     );
 }
 
+fn number(json: &Json, at: &str) -> f64 {
+    json.pointer(at).and_then(Json::as_f64).unwrap_or_else(|| panic!("no {at} in {json}"))
+}
+
+/// F1 of the powers, in percent.
+fn powers(score: &Json) -> f64 {
+    let columns = score["factuality"]["columns"].as_array().unwrap();
+    let powers = columns.iter().find(|c| c["measure"] == "f1").unwrap();
+    number(powers, "/score/percent")
+}
+
 #[test]
 fn eight_recordings_score_what_their_models_knew() {
-    let Some(swan) = data() else { return };
+    let Some(data) = data() else { return };
+    let bench = Bench::new(&data);
     let least = [
-        ("gpt35_0shot", 4),
-        ("gpt35_1shot", 6),
-        ("gpt35_3shot", 7),
-        ("gpt35_5shot", 7),
-        ("gpt4turbo_0shot", 7),
-        ("gpt4turbo_1shot", 7),
-        ("gpt4turbo_3shot", 8),
-        ("gpt4turbo_5shot", 7),
+        ("gpt35_0shot", 4.0, 1_069_186),
+        ("gpt35_1shot", 6.0, 1_102_738),
+        ("gpt35_3shot", 7.0, 1_211_782),
+        ("gpt35_5shot", 7.0, 1_293_565),
+        ("gpt4turbo_0shot", 7.0, 1_069_186),
+        ("gpt4turbo_1shot", 7.0, 1_102_738),
+        ("gpt4turbo_3shot", 8.0, 1_211_782),
+        ("gpt4turbo_5shot", 7.0, 1_293_565),
     ];
-    for (recording, least) in least {
-        let dir = tempfile::tempdir().unwrap();
-        let path = swan.join(format!("recordings/superhero_{recording}.jsonl.gz"));
-        let (db, done) = materialize(&swan, &path, dir.path());
-        every_cell_ends_in_a_state(&db, &done);
-        let right = score(&swan, &db);
-        let (attributes, powers) = factuality(&swan, &db);
+    for (recording, least, tokens) in least {
+        let path = bench.swan.join(format!("recordings/superhero_{recording}.jsonl.gz"));
+        let path = path.display().to_string();
+        let shots = recording.split('_').next_back().unwrap()[..1].to_owned();
+        let done = bench.run(recording, &["--shots", &shots, "--recordings", &path]);
+        assert_eq!((&done["requests"], &done["input_tokens"]), (&699.into(), &json!(tokens)));
+        every_cell_ends_in_a_state(&bench.path(recording).join("expanded.sqlite"));
+        let score = bench.score(recording);
+        let right = number(&score, "/ex/right");
+        let (cells, swan) =
+            (number(&score, "/factuality/cells/percent"), number(&score, "/factuality/swan/right"));
         println!(
-            "{recording}: EX {} of 30, attributes {attributes:.2} %, powers F1 {powers:.2} %",
-            right.len()
+            "{recording}: EX {right} of 30, graded {:.1} %, cells {cells:.2} %, powers F1 {:.2} %, SWAN's count {swan:.2}",
+            number(&score, "/graded"),
+            powers(&score)
         );
-        assert!(right.len() >= least, "{recording}: {} of 30, not {least}: {right:?}", right.len());
+        assert!(right >= least, "{recording}: {right} of 30, not {least}");
+        assert_eq!(number(&score, "/ex_strict/right"), right);
+        // The genders are the easiest column, the powers the hardest.
+        assert!(number(&score, "/graded") > 60.0 && cells > 65.0);
+        assert_eq!(number(&score, "/factuality/swan/of"), 11_712.0);
         if recording == "gpt4turbo_5shot" {
-            assert!(attributes >= 76.3, "attributes {attributes}");
-            assert!(powers >= 41.9, "powers {powers}");
+            assert!(cells >= 76.3, "cells {cells}");
+            assert!(powers(&score) >= 41.9, "powers {}", powers(&score));
+            // What HQDL's own extraction made of the same words.
+            assert!(swan > 5339.750_490_036_954, "{swan}");
         }
     }
+    // All of them in one report.
+    let runs: Vec<&str> = least.iter().map(|l| l.0).collect();
+    let args = [&["report", "--gold", "prepared", "--out", "report"], &runs[..]].concat();
+    swan(bench.dir.path(), &args).exits(0);
+    let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();
+    assert!(
+        report.contains("| HQDL, GPT-4 Turbo (2024) | 23.3 | 23.3 | 26.7 | 23.3 |"),
+        "{report}"
+    );
+    assert!(report.contains("| hqdl, gpt-4-turbo (mode hqdl) | 13.3, 23.3 | 20.0, 23.3 |"));
 }
 
 #[test]
 fn with_true_values_as_the_model_all_questions_are_right() {
-    let Some(swan) = data() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let recording = true_recording(&swan, dir.path());
-    let (db, done) = materialize(&swan, &recording, dir.path());
-    every_cell_ends_in_a_state(&db, &done);
-    let right = score(&swan, &db);
-    assert_eq!(right.len(), 30, "{right:?}");
-    let (attributes, powers) = factuality(&swan, &db);
-    assert!(attributes == 100.0 && powers == 100.0, "{attributes} {powers}");
+    let Some(data) = data() else { return };
+    let bench = Bench::new(&data);
+    let recording = true_recording(&data, bench.dir.path()).display().to_string();
+    let flags = ["--recordings", &recording];
+    assert_eq!(bench.run("oracle", &flags)["requests"], 699);
+    every_cell_ends_in_a_state(&bench.path("oracle/expanded.sqlite"));
+    let score = bench.score("oracle");
+    assert_eq!((number(&score, "/ex/right"), number(&score, "/ex_strict/right")), (30.0, 30.0));
+    assert_eq!((number(&score, "/graded"), powers(&score)), (100.0, 100.0));
+    assert_eq!(number(&score, "/factuality/cells/percent"), 100.0);
+    // By SWAN's count nothing can be better than this.
+    assert_eq!(format!("{:.1}", number(&score, "/factuality/swan/percent")), "59.0");
+    // The database may hold its truth all the while: nothing of it is read.
+    let shared = bench.swan.join("superhero.sqlite").display().to_string();
+    let done = bench.run_of(&shared, "unprepared", &flags);
+    assert_eq!(done["requests"], 699);
+}
+
+/// The copy that models and queries see holds nothing of what is hidden.
+#[test]
+fn a_prepared_database_does_not_hold_what_is_hidden() {
+    let Some(data) = data() else { return };
+    let bench = Bench::new(&data);
+    let prepared = Connection::open(bench.path("prepared/superhero.sqlite")).unwrap();
+    let names = |sql: &str| -> BTreeSet<String> {
+        let mut statement = prepared.prepare(sql).unwrap();
+        statement.query_map([], |r| r.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let tables = names("SELECT name FROM sqlite_schema WHERE type = 'table'");
+    assert!(!tables.contains("alignment") && !tables.contains("hero_power"), "{tables:?}");
+    assert_eq!(
+        names("SELECT name FROM pragma_table_info('superhero')"),
+        ["id", "superhero_name", "full_name", "height_cm", "weight_kg"].map(str::to_owned).into()
+    );
+    let count = |db: &Connection, table: &str| -> i64 {
+        db.query_row(&format!("SELECT count(*) FROM {table}"), [], |r| r.get(0)).unwrap()
+    };
+    let gold = Connection::open(bench.path("prepared/gold/superhero.sqlite")).unwrap();
+    for (table, rows) in [("superhero", 699), ("hero_attribute", 4194)] {
+        let before = count(&truth(&data), table);
+        assert!(table != "superhero" || before == rows);
+        assert_eq!((count(&prepared, table), count(&gold, table)), (before, before), "{table}");
+    }
+    assert_eq!(count(&gold, "hero_power"), 5421);
+    drop(prepared);
+    // Not even in pages that are free.
+    let bytes = std::fs::read(bench.path("prepared/superhero.sqlite")).unwrap();
+    for word in ["alignment", "Neutral", "hero_power", "eye_colour", "publisher_id"] {
+        assert!(!bytes.windows(word.len()).any(|w| w == word.as_bytes()), "{word}");
+    }
+    // A prepared copy is no source.
+    let again = swan(bench.dir.path(), &["prepare", "--bird", "prepared", "--out", "twice"]);
+    assert!(again.exits(2).stderr.contains("it lacks alignment, hero_power, superhero.gender_id"));
+}
+
+/// At most so many requests for all thirty questions together.
+const REQUESTS: u64 = 80;
+
+/// What all questions cost in one go: with five shots and prompts as they are
+/// sent, by a model that knows everything.
+#[test]
+fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
+    let Some(data) = data() else { return };
+    let bench = Bench::new(&data);
+    let endpoint = oracle(&data);
+    let url = endpoint.url();
+    for (mode, shots, right, for_questions) in
+        [("hqdl", "5", 30.0, 0), ("blendsql", "5", 27.0, 1), ("blendsql", "0", 27.0, 1)]
+    {
+        let out = format!("{mode}-{shots}");
+        let flags = ["--mode", mode, "--shots", shots, "--base-url", &url];
+        let before = endpoint.count();
+        let first = bench.run(&out, &flags);
+        let requests = first["requests"].as_u64().unwrap();
+        assert_eq!(requests, (endpoint.count() - before) as u64);
+        let score = bench.score(&out);
+        println!(
+            "{out}: EX {} of 30, {requests} requests, {} tokens in, {} out",
+            score["ex"]["right"], first["input_tokens"], first["output_tokens"]
+        );
+        assert_eq!(number(&score, "/ex/right"), right, "{score}");
+        assert!(requests <= REQUESTS, "{requests} requests");
+        let tables = score["runs"][0]["materialized"]["requests"].as_u64().unwrap();
+        assert_eq!(requests - tables, for_questions);
+        // An eighth of what HQDL's code used.
+        assert!(first["input_tokens"].as_u64().unwrap() <= 1_293_565 / 8, "{first}");
+        let second = bench.run(&out, &flags);
+        assert_eq!((&second["requests"], &second["cost_usd"]), (&0.into(), &0.0.into()));
+        assert_eq!(endpoint.count() as u64, before as u64 + requests);
+        let score = bench.score(&out);
+        assert_eq!(score["runs"].as_array().unwrap().len(), 2);
+        assert_eq!(number(&score, "/ex/right"), right);
+        if mode == "blendsql" {
+            known_faults(&score);
+        }
+    }
+    // Shots are shown, and only where they were asked for.
+    let shown = |request: &crate::endpoint::Request| {
+        request.body["messages"].to_string().contains("Charles Chandler,Brown,Grey")
+    };
+    let rows =
+        |n: usize| endpoint.requests().into_iter().filter(move |r| r.question.rows.len() > n);
+    assert!(rows(1).any(|r| shown(&r)) && rows(1).any(|r| !shown(&r)));
+}
+
+/// The queries that no model answers right are those whose fault is known.
+fn known_faults(score: &Json) {
+    for question in score["questions"].as_array().unwrap() {
+        assert_eq!(question["swan"] == true, question["known"].is_null(), "{question}");
+    }
+}
+
+/// Without tables in advance, queries ask for what they need.
+#[test]
+fn blendsql_on_demand_reaches_the_same_answers() {
+    let Some(data) = data() else { return };
+    let bench = Bench::new(&data);
+    let endpoint = oracle(&data);
+    let flags = ["--mode", "blendsql", "--on-demand", "--base-url", &endpoint.url()];
+    let first = bench.run("demand", &flags);
+    let score = bench.score("demand");
+    println!("on demand: {} requests, {} tokens in", first["requests"], first["input_tokens"]);
+    assert_eq!(number(&score, "/ex/right"), 27.0);
+    assert!(score["factuality"].is_null(), "there are no tables");
+    // Less than asking each query's calls anew: 699 heroes, 20 a request, each column once.
+    assert!(first["requests"].as_u64().unwrap() <= 8 * 35 + 1, "{first}");
+    assert_eq!(bench.run("demand", &flags)["requests"], 0);
 }

@@ -1,0 +1,83 @@
+//! `hqdl swan`: evaluation runs of the benchmark SWAN.
+
+mod prepare;
+mod report;
+mod run;
+mod score;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::failure::Failure;
+use super::{Talk, input, interrupt};
+use crate::swan::score::Gold;
+use crate::swan::{Record, Scored, SwanError, questions};
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make SWAN's databases from BIRD's: without the hidden columns, the truth kept apart.
+    Prepare(prepare::Options),
+    /// Materialize a database with a model, and answer every question.
+    Run(Box<run::Options>),
+    /// Compare the answers of runs with the gold.
+    Score(score::Options),
+    /// Write the scores of runs as Markdown, JSON and charts, beside the published figures.
+    Report(report::Options),
+}
+
+pub fn run(command: &Command, talk: Talk) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Prepare(options) => prepare::run(options, talk),
+        Command::Run(options) => run::run(options, talk),
+        Command::Score(options) => score::run(options, talk),
+        Command::Report(options) => report::run(options, talk),
+    }
+}
+
+impl From<SwanError> for Failure {
+    fn from(error: SwanError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+/// Runs to be scored.
+#[derive(Debug, clap::Args)]
+struct ScoreFlags {
+    /// The folders of the runs.
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The database with the truth, or the folder that `prepare` wrote.
+    #[arg(long, value_name = "PATH")]
+    gold: PathBuf,
+    /// The questions [default: those of the run].
+    #[arg(long, value_name = "CSV")]
+    questions: Option<PathBuf>,
+    /// The longest that a gold query may take.
+    #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
+    timeout: Duration,
+}
+
+impl ScoreFlags {
+    fn scored(&self) -> Result<Vec<Scored>, Failure> {
+        let interrupt = interrupt::watch(None);
+        let mut all = Vec::new();
+        for dir in &self.runs {
+            let record = Record::read(dir)?;
+            let header = record.header();
+            let file = self.questions.as_deref().unwrap_or(&header.questions);
+            let questions = questions::read(file, &header.database)?;
+            let gold = Gold::find(&self.gold, &header.database, self.timeout, interrupt.clone())?;
+            all.push(crate::swan::score(&record, &questions, &gold)?);
+            if *interrupt.borrow() {
+                return Err(Failure::interrupted());
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A run as tables name it.
+fn name(run: &Scored) -> String {
+    run.dir.file_name().unwrap_or(run.dir.as_os_str()).to_string_lossy().into_owned()
+}

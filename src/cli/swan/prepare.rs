@@ -1,0 +1,89 @@
+//! `hqdl swan prepare`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::super::Talk;
+use super::super::failure::Failure;
+use super::super::progress::thousands;
+use crate::swan::benchmark::ALL;
+use crate::swan::prepare::{Prepared, find, prepare};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// BIRD's folder `dev_databases`, the folder that holds it, or one with the databases in it.
+    #[arg(long, value_name = "DIR")]
+    bird: PathBuf,
+    /// Where SWAN's copies go; the truth goes into the folder `gold` in it.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Prepare these databases only [default: all that are there].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Make copies again that are there already.
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let names = || ALL.map(|b| b.name).join(", ");
+    if let Some(unknown) = options.only.iter().find(|n| ALL.iter().all(|b| b.name != n.as_str())) {
+        let hint = format!("they are {}", names());
+        return Err(Failure::input(format!("SWAN has no database `{unknown}`"), hint));
+    }
+    let mut prepared = Vec::new();
+    for benchmark in ALL {
+        let named = options.only.iter().any(|n| n == benchmark.name);
+        if !options.only.is_empty() && !named {
+            continue;
+        }
+        match find(&options.bird, benchmark.name) {
+            Some(source) => {
+                let done = prepare(benchmark, &source, &options.out, options.force)?;
+                tell(&done, talk);
+                prepared.push(done);
+            }
+            None if named => return Err(missing(options, benchmark.name)),
+            None if !talk.quiet => {
+                anstream::eprintln!("note: no {} in {}", benchmark.name, options.bird.display());
+            }
+            None => {}
+        }
+    }
+    if prepared.is_empty() {
+        return Err(missing(options, &names()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn missing(options: &Options, names: &str) -> Failure {
+    Failure::input(
+        format!("no database of BIRD's in {}: {names}", options.bird.display()),
+        "name BIRD's dev_databases, in which each is at <name>/<name>.sqlite",
+    )
+}
+
+fn tell(done: &Prepared, talk: Talk) {
+    if talk.json {
+        let removed: serde_json::Map<String, serde_json::Value> =
+            done.removed.iter().map(|(table, n)| (table.clone(), (*n).into())).collect();
+        let line = json!({
+            "event": "prepared", "database": done.name, "path": done.path, "gold": done.gold,
+            "shots": done.shots, "hidden": done.hidden, "rows_removed": removed,
+        });
+        anstream::println!("{line}");
+        return;
+    }
+    anstream::println!("{}: {}", done.name, done.path.display());
+    if talk.quiet {
+        return;
+    }
+    anstream::eprintln!("  hidden   {}", done.hidden.join(", "));
+    for (table, rows) in &done.removed {
+        anstream::eprintln!("  removed  {} rows of {table}", thousands(*rows));
+    }
+    anstream::eprintln!("  truth    {}", done.gold.display());
+    anstream::eprintln!("  shots    {}", done.shots.display());
+}

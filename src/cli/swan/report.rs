@@ -1,0 +1,33 @@
+//! `hqdl swan report`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::super::Talk;
+use super::super::failure::Failure;
+use super::ScoreFlags;
+use crate::swan::report;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    flags: ScoreFlags,
+    /// The folder of the report: report.md, report.json and the charts.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let scored = options.flags.scored()?;
+    let written = report::write(&scored, &options.out)?;
+    for path in written {
+        if talk.json {
+            anstream::println!("{}", json!({ "event": "written", "file": path }));
+        } else {
+            anstream::println!("{}", path.display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,233 @@
+//! `hqdl swan run`
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::super::failure::{Failure, INCOMPLETE, stopped};
+use super::super::progress::{Progress, thousands};
+use super::super::session::Session;
+use super::super::{ModelFlags, Talk, input, interrupt, session};
+use crate::model;
+use crate::spec::Draft;
+use crate::store::now;
+use crate::swan::record::{Header, Line, Writer};
+use crate::swan::run::{Ended, Run, Stop};
+use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The questions: SWAN's CSV, with a header or without.
+    #[arg(long, value_name = "CSV")]
+    questions: PathBuf,
+    /// Which of their queries are run.
+    #[arg(long, value_enum, default_value = "hqdl")]
+    mode: ModeFlag,
+    /// Examples shown to the model: none, or the first N that `prepare` wrote.
+    #[arg(long, value_name = "N", default_value = "0")]
+    shots: usize,
+    /// Where the examples are [default: beside the database].
+    #[arg(long, value_name = "FILE")]
+    shots_file: Option<PathBuf>,
+    /// The folder of the run; a further run in it is its second
+    /// [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// The spec [default: the one for SWAN's database of this name].
+    #[arg(long, value_name = "SPEC")]
+    spec: Option<PathBuf>,
+    /// Do not materialize first: ask for cells when a query needs them.
+    #[arg(long)]
+    on_demand: bool,
+    /// Stop a query when the database takes longer over a pass.
+    #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
+    timeout: Duration,
+    /// USD that the whole run may spend.
+    #[arg(long, value_name = "USD")]
+    budget: Option<f64>,
+    #[command(flatten)]
+    flags: ModelFlags,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ModeFlag {
+    Hqdl,
+    Blendsql,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let mode = match options.mode {
+        ModeFlag::Hqdl => Mode::Hqdl,
+        ModeFlag::Blendsql => Mode::Blendsql,
+    };
+    if options.on_demand && mode == Mode::Hqdl {
+        return Err(Failure::input(
+            "--on-demand and --mode hqdl: its SQL reads materialized tables",
+            "leave --on-demand out, or run --mode blendsql",
+        ));
+    }
+    let mut draft = draft(options)?;
+    let source = draft.database();
+    let name = benchmark::name_of(&source);
+    let questions = questions::read(&options.questions, &name)?;
+    let file = options.shots_file.clone().unwrap_or_else(|| shots::path_of(&source));
+    shots::apply(&mut draft, &file, options.shots)?;
+    let mut flags = options.flags.clone();
+    let out = options.out.clone().unwrap_or_else(|| default_out(&name, mode, options, &draft));
+    flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
+    let Session { spec, database, warnings } = session::checked(draft, &flags, options.budget)?;
+    session::warn(&warnings, talk);
+    let model = model::connect(&spec)?;
+    let header = Header {
+        database: name,
+        mode,
+        shots: options.shots,
+        model: model.name().to_owned(),
+        questions: absolute(&options.questions),
+        source: absolute(&spec.database),
+        expanded: (!options.on_demand).then(|| absolute(spec.target())),
+        priced: spec.model.price.is_some(),
+        began: now(),
+    };
+    let mut writer = Writer::begin(&out, &header)?;
+    if talk.json {
+        say(&Line::Run(header.clone()));
+    }
+    // Facts do not know with how many examples they were asked for.
+    let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
+    flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
+    let command = format!("swan run --out {}", out.display());
+    let facts = session::facts(&flags.cache, &command)?;
+    let (progress, listener) = Progress::new(talk);
+    let mut count = 0;
+    let mut told = |line: &Line| {
+        if talk.json {
+            say(line);
+        } else if let Line::Answer(answer) = line {
+            count += 1;
+            let what = match (&answer.rows, &answer.error) {
+                (Some(rows), _) if rows.len() == 1 => "1 row".to_owned(),
+                (Some(rows), _) => format!("{} rows", rows.len()),
+                (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
+            };
+            if !talk.quiet {
+                anstream::eprintln!(
+                    "{count:>3}/{}  {}  {what}{}",
+                    questions.len(),
+                    answer.qid,
+                    match answer.cost.requests {
+                        0 => String::new(),
+                        n => format!(", {} requests", thousands(n)),
+                    }
+                );
+            }
+        }
+    };
+    let run = Run {
+        spec,
+        database: &database,
+        facts: &facts,
+        model,
+        questions: &questions,
+        mode,
+        materialize: !options.on_demand,
+        timeout: options.timeout,
+        command: &command,
+        listener,
+        interrupt: interrupt::watch(Some(interrupt::FINISHING)),
+    };
+    let ended = crate::swan::run(run, &mut writer, &mut told)?;
+    progress.finish();
+    Ok(end(ended, &out, &header, talk))
+}
+
+/// The spec, with the database that is asked about.
+fn draft(options: &Options) -> Result<Draft, Failure> {
+    let mut draft = match (&options.spec, &options.flags.db) {
+        (Some(spec), _) => Draft::read(spec)?,
+        (None, Some(db)) => {
+            let name = benchmark::name_of(db);
+            let Some(benchmark) = Benchmark::named(&name) else {
+                return Err(Failure::input(
+                    format!("SWAN has no database `{name}`"),
+                    format!(
+                        "name the file after one of {}, or pass --spec",
+                        benchmark::ALL.map(|b| b.name).join(", ")
+                    ),
+                ));
+            };
+            let path = Path::new("specs/swan").join(format!("{name}.toml"));
+            Draft::parse(&path, benchmark.spec.to_owned())?
+        }
+        (None, None) => {
+            return Err(Failure::input(
+                "no database to ask about",
+                "name one that `hqdl swan prepare` wrote with --db, or a spec with --spec",
+            ));
+        }
+    };
+    if let Some(db) = &options.flags.db {
+        draft.set_database(db.clone());
+    }
+    let model = &mut draft.file.model;
+    let other = options.flags.model.as_ref().is_some_and(|name| *name != model.name);
+    // Of a model other than the spec's the price is unknown, unless --price says it.
+    if other {
+        model.price = None;
+    }
+    Ok(draft)
+}
+
+fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> PathBuf {
+    let model = options.flags.model.as_deref().unwrap_or(&draft.file.model.name);
+    let recording = options.flags.recordings.first().and_then(|r| r.file_name());
+    let model = recording.map_or(model.into(), |r| r.to_string_lossy());
+    let plain: String =
+        model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let on_demand = if options.on_demand { "-on-demand" } else { "" };
+    Path::new("swan-runs").join(format!(
+        "{name}-{}{on_demand}-{}-{plain}",
+        mode.name(),
+        options.shots
+    ))
+}
+
+/// The same file from every working directory.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn say(line: &Line) {
+    anstream::println!("{}", serde_json::to_string(line).unwrap_or_default());
+}
+
+/// Says how the run ended; gives the exit code.
+fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
+    if !talk.json && !talk.quiet {
+        let cost = &ended.cost;
+        let price = if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
+        anstream::eprintln!(
+            "{} questions answered, {} failed; {} requests, {} tokens in, {} out{price}",
+            ended.answered,
+            ended.failed,
+            thousands(cost.requests),
+            thousands(cost.input_tokens),
+            thousands(cost.output_tokens)
+        );
+        anstream::eprintln!(
+            "`hqdl swan score {} --gold DIR` compares them with the gold",
+            out.display()
+        );
+    }
+    let failure: Failure = match ended.stop {
+        None if ended.failed > 0 || ended.missing > 0 => return ExitCode::from(INCOMPLETE),
+        None => return ExitCode::SUCCESS,
+        Some(Stop::Run(why)) => {
+            let (message, hint, exit) = stopped(&why);
+            Failure::Message { message, hint, exit }
+        }
+        Some(Stop::Materialize(error)) => error.into(),
+        Some(Stop::Query(error)) => error.into(),
+    };
+    failure.print(talk.json)
+}

@@ -1,0 +1,98 @@
+//! `hqdl swan score`
+
+use std::process::ExitCode;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+use super::super::Talk;
+use super::super::failure::Failure;
+use super::super::progress::thousands;
+use super::{ScoreFlags, name};
+use crate::swan::Scored;
+use crate::swan::report;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    flags: ScoreFlags,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let scored = options.flags.scored()?;
+    if talk.json {
+        anstream::println!("{}", report::json(&scored));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let [run] = scored.as_slice() {
+        anstream::println!("{}\n", questions(run));
+    }
+    anstream::println!("{}", summary(&scored));
+    if !talk.quiet {
+        for run in &scored {
+            run.notes.iter().for_each(|n| anstream::eprintln!("note: {}: {n}", name(run)));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line a run.
+fn summary(scored: &[Scored]) -> Table {
+    let header = [
+        "run",
+        "EX",
+        "strict",
+        "graded",
+        "cells true",
+        "SWAN's count",
+        "requests",
+        "tokens in",
+        "out",
+        "price",
+    ];
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    for run in scored {
+        let total = run.first().total;
+        let percent = |p: f64| format!("{p:.1} %");
+        let facts = run.factuality.as_ref();
+        table.add_row([
+            name(run),
+            format!("{:.0}/{}", run.ex.right, run.ex.of),
+            format!("{:.0}/{}", run.ex_strict.right, run.ex_strict.of),
+            percent(run.graded),
+            facts.map_or_else(|| "-".to_owned(), |f| percent(f.cells.percent())),
+            facts.map_or_else(|| "-".to_owned(), |f| percent(f.swan.percent())),
+            thousands(total.requests),
+            thousands(total.input_tokens),
+            thousands(total.output_tokens),
+            if run.header.priced { format!("${:.4}", total.cost_usd) } else { "?".to_owned() },
+        ]);
+    }
+    for at in 1..header.len() {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A line a question.
+fn questions(run: &Scored) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(["question", "EX", "strict", "graded", "what differs"]);
+    for q in &run.questions {
+        let yes = |right: bool| if right { "yes" } else { "no" }.to_owned();
+        let (swan, strict, graded) = match &q.grade {
+            Some(g) => (yes(g.swan), yes(g.strict), format!("{:.2}", g.graded)),
+            None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
+        };
+        let mut differs = q.difference().to_owned();
+        if let Some(known) = q.known.filter(|_| !q.right()) {
+            differs = format!("{differs} (the query: {known})");
+        }
+        table.add_row([q.qid.clone(), swan, strict, graded, differs]);
+    }
+    table
+}

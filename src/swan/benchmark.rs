@@ -1,0 +1,281 @@
+//! What SWAN takes away from each of its four databases, which rows it keeps,
+//! and where the truth of a generated column stands.
+
+use std::path::Path;
+
+/// One of SWAN's databases.
+#[derive(Debug)]
+pub struct Benchmark {
+    /// Its name, as BIRD's.
+    pub name: &'static str,
+    /// What the prepared copy does not hold.
+    pub hidden: &'static [Hidden],
+    /// SQL that leaves the rows SWAN keeps, in order.
+    pub rules: &'static [&'static str],
+    /// The true values of what is generated.
+    pub truth: &'static [Truth],
+    /// The spec that expands it.
+    pub spec: &'static str,
+}
+
+/// Columns of a table that are hidden.
+#[derive(Debug)]
+pub struct Hidden {
+    /// The table.
+    pub table: &'static str,
+    /// Its hidden columns; none of them named means the whole table.
+    pub columns: &'static [&'static str],
+}
+
+/// The true values of columns of one published table.
+#[derive(Debug)]
+pub struct Truth {
+    /// The expansion of the spec.
+    pub expansion: &'static str,
+    /// The published table.
+    pub table: &'static str,
+    /// Its columns that are the key.
+    pub key: &'static [&'static str],
+    /// Its columns that are generated.
+    pub columns: &'static [&'static str],
+    /// The column of the expansion whose values these are, when there are many
+    /// a key, a row each.
+    pub many: Option<&'static str>,
+    /// A SELECT over the gold database: key, then columns.
+    pub select: &'static str,
+}
+
+impl Benchmark {
+    /// The benchmark's database of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().copied().find(|b| b.name == name)
+    }
+}
+
+/// The name of a database: its file's, up to the first point.
+#[must_use]
+pub fn name_of(database: &Path) -> String {
+    let file = database.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    file.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// SWAN's four databases.
+pub const ALL: [&Benchmark; 4] =
+    [&CALIFORNIA_SCHOOLS, &SUPERHERO, &FORMULA_1, &EUROPEAN_FOOTBALL_2];
+
+const SUPERHERO: Benchmark = Benchmark {
+    name: "superhero",
+    spec: include_str!("../../specs/swan/superhero.toml"),
+    hidden: &[
+        Hidden { table: "alignment", columns: &[] },
+        Hidden { table: "hero_power", columns: &[] },
+        Hidden {
+            table: "superhero",
+            columns: &[
+                "gender_id",
+                "eye_colour_id",
+                "hair_colour_id",
+                "skin_colour_id",
+                "race_id",
+                "publisher_id",
+                "alignment_id",
+            ],
+        },
+    ],
+    rules: &[
+        "DELETE FROM superhero WHERE race_id IS NULL OR publisher_id IS NULL OR alignment_id IS NULL
+         OR gender_id IN (SELECT id FROM gender WHERE gender = 'N/A')",
+        // Of heroes that no key tells apart, none is kept.
+        "DELETE FROM superhero WHERE id IN (SELECT a.id FROM superhero AS a JOIN superhero AS b
+         ON a.id <> b.id AND a.superhero_name IS b.superhero_name AND a.full_name IS b.full_name)",
+        "DELETE FROM hero_power WHERE hero_id NOT IN (SELECT id FROM superhero)",
+        "DELETE FROM hero_attribute WHERE hero_id NOT IN (SELECT id FROM superhero)",
+    ],
+    truth: &[
+        Truth {
+            expansion: "llm",
+            table: "llm",
+            key: &["superhero_name", "full_name"],
+            columns: &[
+                "eye_color",
+                "hair_color",
+                "skin_color",
+                "publisher_name",
+                "race",
+                "gender",
+                "moral_alignment",
+            ],
+            many: None,
+            select: "SELECT s.superhero_name, s.full_name, e.colour, h.colour, k.colour,
+                            p.publisher_name, r.race, g.gender, a.alignment
+                     FROM superhero AS s
+                     LEFT JOIN colour AS e ON e.id = s.eye_colour_id
+                     LEFT JOIN colour AS h ON h.id = s.hair_colour_id
+                     LEFT JOIN colour AS k ON k.id = s.skin_colour_id
+                     LEFT JOIN publisher AS p ON p.id = s.publisher_id
+                     LEFT JOIN race AS r ON r.id = s.race_id
+                     LEFT JOIN gender AS g ON g.id = s.gender_id
+                     LEFT JOIN alignment AS a ON a.id = s.alignment_id
+                     ORDER BY s.id",
+        },
+        Truth {
+            expansion: "llm",
+            table: "llm_hero_2_power",
+            key: &["superhero_name", "full_name"],
+            columns: &["power_name"],
+            many: Some("powers"),
+            select: "SELECT s.superhero_name, s.full_name, w.power_name
+                     FROM superhero AS s
+                     LEFT JOIN hero_power AS hp ON hp.hero_id = s.id
+                     LEFT JOIN superpower AS w ON w.id = hp.power_id
+                     ORDER BY s.id, w.id",
+        },
+    ],
+};
+
+const FORMULA_1: Benchmark = Benchmark {
+    name: "formula_1",
+    spec: include_str!("../../specs/swan/formula_1.toml"),
+    hidden: &[
+        Hidden { table: "circuits", columns: &["country", "url", "lat", "lng"] },
+        Hidden { table: "constructors", columns: &["nationality", "url"] },
+        Hidden { table: "drivers", columns: &["nationality", "dob", "url", "code"] },
+        Hidden { table: "races", columns: &["date", "url"] },
+    ],
+    rules: &[],
+    truth: &[
+        Truth {
+            expansion: "llm_circuits",
+            table: "llm_circuits",
+            key: &["location", "name"],
+            columns: &["country", "url", "lat", "lng"],
+            many: None,
+            select: "SELECT location, name, country, url, lat, lng FROM circuits ORDER BY rowid",
+        },
+        Truth {
+            expansion: "llm_people",
+            table: "llm_people",
+            key: &["name"],
+            columns: &["nationality", "dob", "person_url", "driver_code"],
+            many: None,
+            select: "SELECT forename || ' ' || surname, nationality, dob, url, code
+                     FROM drivers ORDER BY rowid",
+        },
+        Truth {
+            expansion: "llm_people",
+            table: "llm_people",
+            key: &["name"],
+            columns: &["nationality", "person_url"],
+            many: None,
+            select: "SELECT name, nationality, url FROM constructors ORDER BY rowid",
+        },
+        Truth {
+            expansion: "llm_races",
+            table: "llm_races",
+            key: &["name", "year"],
+            columns: &["date", "season_url"],
+            many: None,
+            select: "SELECT r.name, r.year, r.date, s.url
+                     FROM races AS r LEFT JOIN seasons AS s ON s.year = r.year ORDER BY r.rowid",
+        },
+    ],
+};
+
+const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
+    name: "california_schools",
+    spec: include_str!("../../specs/swan/california_schools.toml"),
+    hidden: &[
+        Hidden {
+            table: "frpm",
+            columns: &[
+                "County Name",
+                "County Code",
+                "Educational Option Type",
+                "Charter School (Y/N)",
+                "Charter School Number",
+                "Charter Funding Type",
+            ],
+        },
+        Hidden { table: "satscores", columns: &["cname"] },
+        Hidden { table: "schools", columns: &["County", "City", "MailCity", "Magnet", "Website"] },
+    ],
+    rules: &[],
+    truth: &[
+        Truth {
+            expansion: "llm",
+            table: "llm",
+            key: &["School Name", "District Name"],
+            columns: &["Educational Option Type", "Charter School (Y/N)", "Charter Funding Type"],
+            many: None,
+            select: "SELECT \"School Name\", \"District Name\", \"Educational Option Type\",
+                            \"Charter School (Y/N)\", \"Charter Funding Type\"
+                     FROM frpm ORDER BY rowid",
+        },
+        // What is true of ExclusivelyVirtual stands nowhere in BIRD's tables.
+        Truth {
+            expansion: "llm",
+            table: "llm",
+            key: &["Street", "School"],
+            columns: &["City", "County", "Magnet", "Website"],
+            many: None,
+            select: "SELECT Street, School, City, County, Magnet, Website
+                     FROM schools WHERE School IS NOT NULL ORDER BY rowid",
+        },
+    ],
+};
+
+const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
+    name: "european_football_2",
+    spec: include_str!("../../specs/swan/european_football_2.toml"),
+    hidden: &[
+        Hidden { table: "League", columns: &["country_id", "name"] },
+        Hidden { table: "Country", columns: &["name"] },
+        Hidden {
+            table: "Match",
+            columns: &["league_id", "country_id", "home_team_goal", "away_team_goal", "goal"],
+        },
+        Hidden { table: "Team", columns: &["team_short_name"] },
+        Hidden { table: "Player", columns: &["birthday", "height"] },
+        Hidden { table: "Player_Attributes", columns: &["preferred_foot"] },
+    ],
+    rules: &[],
+    truth: &[
+        Truth {
+            expansion: "llm_match",
+            table: "llm_match",
+            key: &["home_team", "away_team", "date"],
+            columns: &["league_name", "home_team_goal", "away_team_goal", "country_name"],
+            many: None,
+            select: "SELECT h.team_long_name, a.team_long_name, m.date,
+                            l.name, m.home_team_goal, m.away_team_goal, c.name
+                     FROM Match AS m
+                     JOIN Team AS h ON h.team_api_id = m.home_team_api_id
+                     JOIN Team AS a ON a.team_api_id = m.away_team_api_id
+                     LEFT JOIN League AS l ON l.id = m.league_id
+                     LEFT JOIN Country AS c ON c.id = m.country_id
+                     ORDER BY m.id",
+        },
+        Truth {
+            expansion: "llm_team",
+            table: "llm_team",
+            key: &["team_long_name"],
+            columns: &["team_short_name"],
+            many: None,
+            select: "SELECT team_long_name, team_short_name FROM Team ORDER BY id",
+        },
+        Truth {
+            expansion: "llm_player",
+            table: "llm_player",
+            key: &["player_name", "weight"],
+            columns: &["birthday", "preferred_foot", "height"],
+            many: None,
+            // The foot is noted once a season: the last word counts.
+            select: "SELECT p.player_name, p.weight, date(p.birthday),
+                            (SELECT f.preferred_foot FROM Player_Attributes AS f
+                             WHERE f.player_api_id = p.player_api_id ORDER BY f.date DESC LIMIT 1),
+                            p.height
+                     FROM Player AS p ORDER BY p.id",
+        },
+    ],
+};

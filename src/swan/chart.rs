@@ -1,0 +1,266 @@
+//! A chart of points in series, as SVG written by hand. Series differ by mark
+//! and dash as well as by colour.
+
+use std::fmt::Write as _;
+
+/// A series of points.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// Its points, in the order of the line.
+    pub points: Vec<(f64, f64)>,
+    /// What is written beside each point; nothing when empty.
+    pub labels: Vec<String>,
+    /// How the points are joined.
+    pub line: Line,
+    /// Which colour and mark they have; series that belong together share them.
+    pub style: usize,
+    /// Whether the marks are hollow.
+    pub hollow: bool,
+}
+
+/// How the points of a series are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// Not at all.
+    None,
+    /// By a line.
+    Solid,
+    /// By dashes.
+    Dashed,
+    /// By dots.
+    Dotted,
+    /// By steps, without marks.
+    Steps,
+}
+
+/// A chart.
+#[derive(Debug, Clone)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// What is from left to right.
+    pub x: Axis,
+    /// What is from bottom to top.
+    pub y: Axis,
+    /// The series.
+    pub series: Vec<Series>,
+}
+
+/// An axis; it begins at 0.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// What it measures.
+    pub label: String,
+    /// Where it is marked, when not evenly.
+    pub ticks: Option<Vec<f64>>,
+    /// What it reaches at least.
+    pub least: f64,
+}
+
+const PLOT: (f64, f64, f64, f64) = (64.0, 44.0, 500.0, 300.0);
+const LEGEND: f64 = PLOT.0 + PLOT.2 + 20.0;
+const LEGEND_ROW: f64 = 20.0;
+/// How wide a letter of the legend may be.
+const LETTER: f64 = 7.0;
+/// Told apart by people who see colours differently, too.
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#777777"];
+
+impl Chart {
+    /// The chart as SVG.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let rows = self.series.len() as f64;
+        let height = (PLOT.1 + PLOT.3 + 64.0).max(PLOT.1 + rows * LEGEND_ROW + 24.0);
+        let longest = self.series.iter().map(|s| s.name.chars().count()).max().unwrap_or(0);
+        let width = LEGEND + 32.0 + LETTER * longest as f64 + 16.0;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" role=\"img\">\n\
+             <title>{0}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+             <text x=\"{1}\" y=\"24\" font-size=\"15\" font-weight=\"bold\">{0}</text>\n",
+            escaped(&self.title),
+            PLOT.0
+        );
+        let scale = Scale {
+            x: Steps::of(&self.x, self.series.iter().flat_map(|s| &s.points).map(|p| p.0)),
+            y: Steps::of(&self.y, self.series.iter().flat_map(|s| &s.points).map(|p| p.1)),
+        };
+        self.axes(&scale, &mut svg);
+        for (n, series) in self.series.iter().enumerate() {
+            draw(series, n, &scale, &mut svg);
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    fn axes(&self, scale: &Scale, svg: &mut String) {
+        let (left, top, width, height) = PLOT;
+        let (right, bottom) = (left + width, top + height);
+        for tick in &scale.y.ticks {
+            let y = scale.y(*tick);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{left} {y:.1}H{right}\" stroke=\"#dddddd\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                left - 8.0,
+                y + 4.0,
+                scale.y.label(*tick)
+            );
+        }
+        for tick in &scale.x.ticks {
+            let x = scale.x(*tick);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{x:.1} {bottom}v5\" stroke=\"#333333\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                bottom + 19.0,
+                scale.x.label(*tick)
+            );
+        }
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{left} {top}V{bottom}H{right}\" fill=\"none\" stroke=\"#333333\"/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n\
+             <text transform=\"translate(16 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            left + width / 2.0,
+            bottom + 42.0,
+            escaped(&self.x.label),
+            top + height / 2.0,
+            escaped(&self.y.label)
+        );
+    }
+}
+
+/// A series, and its row in the legend.
+fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
+    let colour = COLOURS[series.style % COLOURS.len()];
+    let dash = match series.line {
+        Line::Dashed => " stroke-dasharray=\"6 4\"",
+        Line::Dotted => " stroke-dasharray=\"2 3\"",
+        // Steps have no marks to be told apart by.
+        Line::Steps => {
+            ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""][series.style % 3]
+        }
+        _ => "",
+    };
+    let at: Vec<(f64, f64)> = series.points.iter().map(|p| (scale.x(p.0), scale.y(p.1))).collect();
+    let mut path = String::new();
+    for (i, (x, y)) in at.iter().enumerate() {
+        let _ = match (i, series.line) {
+            (0, _) => write!(path, "M{x:.1} {y:.1}"),
+            (_, Line::Steps) => write!(path, "H{x:.1}V{y:.1}"),
+            _ => write!(path, "L{x:.1} {y:.1}"),
+        };
+    }
+    let stroke = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}");
+    if series.line != Line::None && !path.is_empty() {
+        let _ = writeln!(svg, "<path d=\"{path}\" {stroke}/>");
+    }
+    // Colours come again after a while; then the marks are others.
+    let marked = (series.style + series.style / COLOURS.len(), series.hollow);
+    if series.line != Line::Steps {
+        at.iter().for_each(|(x, y)| mark(marked, *x, *y, colour, svg));
+    }
+    for ((x, y), label) in at.iter().zip(&series.labels) {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"10\">{}</text>",
+            x + 7.0,
+            y - 5.0,
+            escaped(label)
+        );
+    }
+    let y = PLOT.1 + 8.0 + n as f64 * LEGEND_ROW;
+    if series.line != Line::None {
+        let _ = writeln!(svg, "<path d=\"M{LEGEND} {y}h24\" {stroke}/>");
+    }
+    if series.line != Line::Steps {
+        mark(marked, LEGEND + 12.0, y, colour, svg);
+    }
+    let _ = writeln!(
+        svg,
+        "<text x=\"{}\" y=\"{}\">{}</text>",
+        LEGEND + 32.0,
+        y + 4.0,
+        escaped(&series.name)
+    );
+}
+
+/// The mark of a series' points.
+fn mark((n, hollow): (usize, bool), x: f64, y: f64, colour: &str, svg: &mut String) {
+    let fill = if hollow { "#ffffff" } else { colour };
+    let style = format!("fill=\"{fill}\" stroke=\"{colour}\" stroke-width=\"1.5\"");
+    let _ = match n % 4 {
+        0 => writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" {style}/>"),
+        1 => writeln!(
+            svg,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"8\" height=\"8\" {style}/>",
+            x - 4.0,
+            y - 4.0
+        ),
+        2 => writeln!(svg, "<path d=\"M{x:.1} {:.1}l5 9h-10z\" {style}/>", y - 5.5),
+        _ => writeln!(
+            svg,
+            "<path d=\"M{x:.1} {:.1}l5.5 5.5l-5.5 5.5l-5.5 -5.5z\" {style}/>",
+            y - 5.5
+        ),
+    };
+}
+
+struct Scale {
+    x: Steps,
+    y: Steps,
+}
+
+impl Scale {
+    fn x(&self, value: f64) -> f64 {
+        PLOT.0 + PLOT.2 * value / self.x.most
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        PLOT.1 + PLOT.3 * (1.0 - value / self.y.most)
+    }
+}
+
+/// The marks of an axis from 0 on.
+struct Steps {
+    ticks: Vec<f64>,
+    most: f64,
+    decimals: usize,
+}
+
+impl Steps {
+    fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
+        let most = values.filter(|v| v.is_finite()).fold(axis.least, f64::max).max(1e-9);
+        if let Some(ticks) = &axis.ticks {
+            let most = ticks.iter().copied().fold(most, f64::max);
+            return Self { ticks: ticks.clone(), most, decimals: 0 };
+        }
+        // 1, 2 or 5 times a power of ten, so that there are four to eight steps.
+        let rough = most / 5.0;
+        let power = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .map(|m| m * power)
+            .find(|s| *s >= rough)
+            .unwrap_or(10.0 * power);
+        let steps = (most / step).ceil();
+        let ticks = (0..=steps as u32).map(|n| f64::from(n) * step).collect();
+        let decimals = (-step.log10().floor()).max(0.0) as usize;
+        Self { ticks, most: steps * step, decimals }
+    }
+
+    fn label(&self, tick: f64) -> String {
+        if tick >= 1e6 {
+            return format!("{} M", tick / 1e6);
+        }
+        if tick >= 1e4 { format!("{} k", tick / 1e3) } else { format!("{tick:.*}", self.decimals) }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

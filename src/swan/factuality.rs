@@ -1,0 +1,212 @@
+//! Data factuality: how many of the generated cells are true.
+//!
+//! Two counts stand beside each other. *Generated cells only*: for each column,
+//! of the keys whose truth is known, those whose value is it; of columns with
+//! many values a key, F1 over all of them. *SWAN's*: the cells of the key are
+//! counted as right, too; a column with many values adds one F1 a key to what is
+//! right, but each true value to the total, so that true data scores less than
+//! 100 %.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+use serde::Serialize;
+
+use super::benchmark::{Benchmark, Truth};
+use super::compare::{self, Cell};
+use crate::sql;
+use crate::store::StoreError;
+
+/// How true the cells are.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Factuality {
+    /// By SWAN's count.
+    pub swan: Share,
+    /// Generated cells only, of columns with one value a key.
+    pub cells: Share,
+    /// Column by column.
+    pub columns: Vec<ColumnFacts>,
+}
+
+/// Of how many how much is right.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Share {
+    /// What is right; F1 counts in parts.
+    pub right: f64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl Share {
+    /// In percent; nothing of nothing is 0.
+    #[must_use]
+    pub fn percent(self) -> f64 {
+        if self.of == 0 { 0.0 } else { 100.0 * self.right / self.of as f64 }
+    }
+
+    fn add(&mut self, right: bool) {
+        self.right += f64::from(u8::from(right));
+        self.of += 1;
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut share = serializer.serialize_struct("Share", 3)?;
+        share.serialize_field("right", &self.right)?;
+        share.serialize_field("of", &self.of)?;
+        share.serialize_field("percent", &self.percent())?;
+        share.end()
+    }
+}
+
+/// How true a column is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ColumnFacts {
+    /// The published table.
+    pub table: String,
+    /// The column.
+    pub column: String,
+    /// `cells`, or `f1` of a column with many values a key.
+    pub measure: &'static str,
+    /// Cells that are right, of those whose truth is known; of many values a
+    /// key, those given that are true, twice, of all given and all true.
+    pub score: Share,
+}
+
+type Key = Vec<Cell>;
+/// Rows by key; a key may come in several.
+type Table = HashMap<Key, Vec<Vec<Cell>>>;
+
+/// Compares the published tables with the truth.
+///
+/// # Errors
+/// [`StoreError`] when one of the databases cannot be read. A table or column
+/// that was never published is none: its cells are wrong.
+pub fn factuality(
+    benchmark: &Benchmark,
+    gold: &Path,
+    expanded: &Path,
+) -> Result<Factuality, StoreError> {
+    let open = |path: &Path| {
+        if !path.exists() {
+            return Err(StoreError::Missing(path.to_owned()));
+        }
+        Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+            .map_err(|e| StoreError::from_sqlite(path, &e))
+    };
+    let (truths, ours) = (open(gold)?, open(expanded)?);
+    let mut found = Factuality::default();
+    for truth in benchmark.truth {
+        let wanted = read(&truths, truth.select, truth.key.len())
+            .map_err(|e| StoreError::from_sqlite(gold, &e))?;
+        let given = published(&ours, truth).map_err(|e| StoreError::from_sqlite(expanded, &e))?;
+        match truth.many {
+            None => single(truth, &wanted, &given, &mut found),
+            Some(_) => many(truth, &wanted, &given, &mut found),
+        }
+    }
+    Ok(found)
+}
+
+/// Columns with one value a key.
+fn single(truth: &Truth, wanted: &Table, given: &Table, found: &mut Factuality) {
+    for (at, name) in truth.columns.iter().enumerate() {
+        let mut score = Share::default();
+        for (key, rows) in wanted {
+            let value = |rows: &[Vec<Cell>]| rows.first().and_then(|r| r.get(at)).cloned();
+            let wanted = value(rows).unwrap_or(Cell::Null);
+            let given = given.get(key).and_then(|r| value(r)).unwrap_or(Cell::Null);
+            let right = same(&given, &wanted);
+            found.swan.add(right);
+            if wanted != Cell::Null {
+                score.add(right);
+            }
+        }
+        found.cells.right += score.right;
+        found.cells.of += score.of;
+        found.columns.push(ColumnFacts {
+            table: truth.table.to_owned(),
+            column: (*name).to_owned(),
+            measure: "cells",
+            score,
+        });
+    }
+    let keys = (wanted.len() * truth.key.len()) as u64;
+    found.swan.right += keys as f64;
+    found.swan.of += keys;
+}
+
+/// A column with many values a key.
+fn many(truth: &Truth, wanted: &Table, given: &Table, found: &mut Factuality) {
+    let mut score = Share::default();
+    let none = Vec::new();
+    let values = |rows: &[Vec<Cell>]| -> BTreeSet<Cell> {
+        rows.iter().filter_map(|r| r.first()).filter(|c| **c != Cell::Null).cloned().collect()
+    };
+    for (key, rows) in wanted {
+        let wanted = values(rows);
+        let given = values(given.get(key).unwrap_or(&none));
+        let both = wanted.intersection(&given).count() as f64;
+        let all = (wanted.len() + given.len()) as u64;
+        score.right += 2.0 * both;
+        score.of += all;
+        if all > 0 {
+            found.swan.right += 2.0 * both / all as f64;
+        }
+        found.swan.of += wanted.len() as u64;
+    }
+    found.columns.push(ColumnFacts {
+        table: truth.table.to_owned(),
+        column: truth.columns.first().copied().unwrap_or_default().to_owned(),
+        measure: "f1",
+        score,
+    });
+}
+
+/// Whether a generated value is the true one; numbers as numbers, whatever type
+/// they are kept as.
+fn same(given: &Cell, wanted: &Cell) -> bool {
+    if given == wanted {
+        return true;
+    }
+    let number = |cell: &Cell| match cell {
+        Cell::Text(text) => text.trim().parse::<f64>().ok(),
+        other => other.number(),
+    };
+    // Two texts that spell one number differently are two texts.
+    let texts = matches!((given, wanted), (Cell::Text(_), Cell::Text(_)));
+    !texts && number(given).is_some() && number(given) == number(wanted)
+}
+
+/// The published values of a truth's columns; a column that is not there is NULL.
+fn published(connection: &Connection, truth: &Truth) -> rusqlite::Result<Table> {
+    let mut columns = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+    let there: Vec<String> =
+        columns.query_map([truth.table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let has = |name: &str| there.iter().any(|t| t.eq_ignore_ascii_case(name));
+    if !truth.key.iter().all(|k| has(k)) {
+        return Ok(Table::new());
+    }
+    let column = |name: &&str| if has(name) { sql::name(name) } else { "NULL".to_owned() };
+    let names: Vec<String> = truth.key.iter().chain(truth.columns).map(column).collect();
+    let select = format!("SELECT {} FROM {}", names.join(", "), sql::name(truth.table));
+    read(connection, &select, truth.key.len())
+}
+
+fn read(connection: &Connection, select: &str, key: usize) -> rusqlite::Result<Table> {
+    let mut statement = connection.prepare(select)?;
+    let width = statement.column_count();
+    let mut rows = statement.query([])?;
+    let mut table = Table::new();
+    while let Some(row) = rows.next()? {
+        let mut cells = (0..width)
+            .map(|at| Ok(Cell::of(&compare::to_json(row.get_ref(at)?))))
+            .collect::<rusqlite::Result<Vec<Cell>>>()?;
+        let values = cells.split_off(key);
+        table.entry(cells).or_default().push(values);
+    }
+    Ok(table)
+}

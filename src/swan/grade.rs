@@ -1,0 +1,175 @@
+//! How an answer stands against the gold: right or not, how far off, and what
+//! differs, in words.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use super::compare::{self, Cell, Rows};
+
+/// How many values of each kind the words name.
+const NAMED: usize = 3;
+/// The longest value that is written whole.
+const LONGEST: usize = 40;
+
+/// How an answer stands against the gold.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Grade {
+    /// Right by SWAN's rule.
+    pub swan: bool,
+    /// Right by the strict rule.
+    pub strict: bool,
+    /// 1 is right, 0 is nothing of it: one less the relative error of numbers,
+    /// F1 of rows.
+    pub graded: f64,
+    /// How far single numbers are off, relative to the gold's.
+    pub relative_error: Option<f64>,
+    /// What differs; empty when nothing does.
+    pub difference: String,
+}
+
+impl Grade {
+    /// The grade of what has no rows.
+    #[must_use]
+    pub fn none(why: impl Into<String>) -> Self {
+        Self { difference: why.into(), ..Self::default() }
+    }
+}
+
+/// Grades an answer. `tested` is the query that gave it, `ordered` whether the
+/// gold's outermost SELECT orders.
+#[must_use]
+pub fn grade(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
+    let (our_cells, gold_cells) = (compare::cells(ours), compare::cells(gold));
+    let swan = compare::by_swan(&our_cells, &gold_cells, tested);
+    let strict = compare::strictly(&our_cells, &gold_cells, ordered);
+    let errors = relative_errors(&our_cells, &gold_cells);
+    let (graded, relative_error) = match &errors {
+        Some(errors) => {
+            let mean = |of: &dyn Fn(f64) -> f64| {
+                errors.iter().map(|e| of(*e)).sum::<f64>() / errors.len() as f64
+            };
+            (mean(&|e| (1.0 - e).max(0.0)), Some(mean(&|e| e)))
+        }
+        None => (f1(&compare::sorted(&our_cells), &compare::sorted(&gold_cells)), None),
+    };
+    let difference = if errors.is_some() && !strict {
+        format!("{} instead of {}", row(&ours[0]), row(&gold[0]))
+    } else {
+        difference(ours, gold, strict)
+    };
+    Grade { swan, strict, graded, relative_error, difference }
+}
+
+/// How far each number of a single row of numbers is off; none when the gold is
+/// something else, or the answer has another shape.
+fn relative_errors(ours: &[Vec<Cell>], gold: &[Vec<Cell>]) -> Option<Vec<f64>> {
+    let ([ours], [gold]) = (ours, gold) else { return None };
+    if ours.len() != gold.len() || gold.is_empty() {
+        return None;
+    }
+    let error = |(ours, gold): (&Cell, &Cell)| {
+        let gold = gold.number()?;
+        // NULL for a number is as wrong as nothing at all.
+        let ours = match ours {
+            Cell::Null => return Some(1.0),
+            other => other.number()?,
+        };
+        Some(if ours == gold {
+            0.0
+        } else if gold == 0.0 {
+            1.0
+        } else {
+            ((ours - gold) / gold).abs()
+        })
+    };
+    ours.iter().zip(gold).map(error).collect()
+}
+
+/// F1 of rows, each counted as often as it is there.
+fn f1(ours: &[Vec<Cell>], gold: &[Vec<Cell>]) -> f64 {
+    if ours.is_empty() && gold.is_empty() {
+        return 1.0;
+    }
+    let mut left: HashMap<&Vec<Cell>, usize> = HashMap::new();
+    gold.iter().for_each(|row| *left.entry(row).or_default() += 1);
+    let mut both = 0_usize;
+    for row in ours {
+        if let Some(n) = left.get_mut(row).filter(|n| **n > 0) {
+            *n -= 1;
+            both += 1;
+        }
+    }
+    2.0 * both as f64 / (ours.len() + gold.len()) as f64
+}
+
+/// What differs between two lists of rows.
+fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
+    if strict {
+        return String::new();
+    }
+    let missing = beyond(gold, ours);
+    let extra = beyond(ours, gold);
+    if missing.is_empty() && extra.is_empty() {
+        return "the same rows in another order".to_owned();
+    }
+    let width = |rows: &Rows| rows.first().map_or(0, Vec::len);
+    if !ours.is_empty() && !gold.is_empty() && width(ours) != width(gold) {
+        return format!("{} columns instead of {}", width(ours), width(gold));
+    }
+    let whole = |rows: &Rows| compare::sorted(&compare::cells(rows));
+    let (mut a, mut b) = (whole(ours), whole(gold));
+    a.sort();
+    b.sort();
+    if a == b {
+        return "the same values in other columns".to_owned();
+    }
+    let mut said = vec![format!("{} of {} rows", gold.len() - missing.len(), gold.len())];
+    for (name, rows) in [("missing", missing), ("too many", extra)] {
+        if !rows.is_empty() {
+            let mut named: Vec<String> = rows.iter().take(NAMED).map(|r| row(r)).collect();
+            if rows.len() > NAMED {
+                named.push(format!("{} more", rows.len() - NAMED));
+            }
+            said.push(format!("{name}: {}", named.join(", ")));
+        }
+    }
+    said.join("; ")
+}
+
+/// The rows of one list that the other does not have as often.
+fn beyond<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
+    let mut left: HashMap<Vec<Cell>, usize> = HashMap::new();
+    compare::cells(other).into_iter().for_each(|row| *left.entry(row).or_default() += 1);
+    let new = |row: &&Vec<Json>| {
+        let cells: Vec<Cell> = row.iter().map(Cell::of).collect();
+        match left.get_mut(&cells).filter(|n| **n > 0) {
+            Some(n) => {
+                *n -= 1;
+                false
+            }
+            None => true,
+        }
+    };
+    rows.iter().filter(new).collect()
+}
+
+/// A row as words name it.
+fn row(row: &[Json]) -> String {
+    let value = |json: &Json| match json {
+        Json::Null => "NULL".to_owned(),
+        Json::String(text) if text.chars().count() > LONGEST => {
+            text.chars().take(LONGEST).chain(['…']).collect()
+        }
+        Json::String(text) => text.clone(),
+        Json::Number(n) => match n.as_f64() {
+            Some(r) if !n.is_i64() => {
+                format!("{r:.4}").trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
+            _ => n.to_string(),
+        },
+        other => other.to_string(),
+    };
+    row.iter().map(value).collect::<Vec<_>>().join(" | ").replace('\n', " ")
+}

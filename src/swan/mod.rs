@@ -1,0 +1,84 @@
+//! SWAN, the benchmark of hybrid queries over databases and language models
+//! (2024): four of BIRD's databases with columns taken away, and 120 questions
+//! that need them.
+//!
+//! ```text
+//! prepare:  BIRD's database → its rows by SWAN's rules (gold) → without what is hidden
+//! run:      questions → materialize → query, question by question → a record
+//! score:    record + gold → right or not, how far off, at what price
+//! report:   scores → Markdown, JSON, charts
+//! ```
+//!
+//! [`run()`] takes the two paths of every user, [`crate::materialize`] and
+//! [`crate::query`]; nothing there knows of the benchmark. It sees the prepared
+//! database alone: only [`score`] opens the gold.
+
+pub mod benchmark;
+pub mod chart;
+pub mod charts;
+pub mod compare;
+pub mod factuality;
+pub mod grade;
+mod known;
+pub mod prepare;
+pub mod published;
+pub mod questions;
+pub mod record;
+pub mod report;
+pub mod run;
+pub mod score;
+pub mod shots;
+
+use std::path::{Path, PathBuf};
+
+pub use benchmark::Benchmark;
+pub use questions::{Mode, Question};
+pub use record::Record;
+pub use run::run;
+pub use score::{Scored, score};
+
+use crate::store::StoreError;
+
+/// Why an evaluation cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum SwanError {
+    /// What was given cannot be used.
+    #[error("{message}")]
+    Input {
+        /// What is wrong.
+        message: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A database cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl SwanError {
+    fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Input { message: message.into(), hint: hint.into() }
+    }
+
+    fn file(path: &Path, error: std::io::Error) -> Self {
+        Self::File { path: path.to_owned(), error }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &str {
+        match self {
+            Self::Input { hint, .. } => hint,
+            Self::File { .. } => "look at the file and its directory, then run this again",
+            Self::Store(error) => error.hint(),
+        }
+    }
+}

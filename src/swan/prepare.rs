@@ -1,0 +1,439 @@
+//! `prepare`: BIRD's databases made SWAN's. The gold copy has SWAN's rows and
+//! all columns; the prepared one is written anew without the hidden columns, so
+//! that nothing of them is left in its pages.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Map, Value as Json};
+
+use super::benchmark::{Benchmark, Hidden, Truth};
+use super::shots::{self, Shots};
+use super::{SwanError, compare};
+use crate::sql;
+use crate::store::{Database, StoreError};
+
+/// What was written for a database.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The benchmark's name of it.
+    pub name: &'static str,
+    /// The database without what is hidden.
+    pub path: PathBuf,
+    /// The database with the truth.
+    pub gold: PathBuf,
+    /// Example rows of the truth.
+    pub shots: PathBuf,
+    /// Columns left out; a table's name stands for all of it.
+    pub hidden: Vec<String>,
+    /// Rows that SWAN's rules left out, by table.
+    pub removed: Vec<(String, u64)>,
+}
+
+/// Where BIRD's copy of a database may be in a folder; `None` when it is not.
+#[must_use]
+pub fn find(bird: &Path, name: &str) -> Option<PathBuf> {
+    let file = format!("{name}.sqlite");
+    let places = [
+        bird.join(name).join(&file),
+        bird.join("dev_databases").join(name).join(&file),
+        bird.join(&file),
+    ];
+    if bird.is_file() && super::benchmark::name_of(bird) == name {
+        return Some(bird.to_owned());
+    }
+    places.into_iter().find(|p| p.is_file())
+}
+
+/// Makes SWAN's copies of a database in `out`.
+///
+/// # Errors
+/// [`SwanError`] when the source is not BIRD's, or something stands where a copy
+/// is to be and `force` is not set.
+pub fn prepare(
+    benchmark: &'static Benchmark,
+    source: &Path,
+    out: &Path,
+    force: bool,
+) -> Result<Prepared, SwanError> {
+    let path = out.join(format!("{}.sqlite", benchmark.name));
+    let gold = out.join("gold").join(format!("{}.sqlite", benchmark.name));
+    let shots = shots::path_of(&path);
+    for target in [&path, &gold, &shots] {
+        refuse(target, source, force)?;
+    }
+    let dir = out.join("gold");
+    std::fs::create_dir_all(&dir).map_err(|e| SwanError::file(&dir, e))?;
+    let database = Database::open(source)?;
+    has_what_is_hidden(&database, benchmark)?;
+    let part = Part::new(&gold)?;
+    database
+        .connection()
+        .execute("VACUUM INTO ?1", [part.path.to_string_lossy()])
+        .map_err(|e| database.error(&e))?;
+    let removed = curate(&part.path, benchmark)?;
+    let masked = Part::new(&path)?;
+    let hidden = mask(&part.path, &masked.path, benchmark)?;
+    write_shots(&part.path, &shots, benchmark)?;
+    masked.finish(&path)?;
+    part.finish(&gold)?;
+    Ok(Prepared { name: benchmark.name, path, gold, shots, hidden, removed })
+}
+
+/// Refuses to write over the source, and over what is there already.
+fn refuse(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
+    let same = match (target.canonicalize(), source.canonicalize()) {
+        (Ok(target), Ok(source)) => target == source,
+        _ => false,
+    };
+    if same {
+        return Err(SwanError::input(
+            format!("{} is BIRD's database itself", target.display()),
+            "choose another folder with --out",
+        ));
+    }
+    if target.exists() && !force {
+        return Err(SwanError::input(
+            format!("{} exists", target.display()),
+            "pass --force to make it again; tables that hqdl added to it are lost, their facts are not",
+        ));
+    }
+    Ok(())
+}
+
+/// A file that takes its place when it is whole.
+struct Part {
+    path: PathBuf,
+}
+
+impl Part {
+    fn new(target: &Path) -> Result<Self, SwanError> {
+        let mut name = target.as_os_str().to_owned();
+        name.push(".part");
+        let path = PathBuf::from(name);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(SwanError::file(&path, e)),
+            _ => Ok(Self { path }),
+        }
+    }
+
+    fn finish(&self, target: &Path) -> Result<(), SwanError> {
+        std::fs::rename(&self.path, target).map_err(|e| SwanError::file(target, e))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Gone already when it took its place.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A database that lacks a hidden column is not BIRD's: nothing could be masked.
+fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
+    let connection = database.connection();
+    let mut missing = Vec::new();
+    for hidden in benchmark.hidden {
+        let columns = columns(connection, hidden.table).map_err(|e| database.error(&e))?;
+        if columns.is_empty() {
+            missing.push(hidden.table.to_owned());
+            continue;
+        }
+        let absent = |c: &&&str| !columns.iter().any(|x| x.name.eq_ignore_ascii_case(c));
+        // Some of BIRD's releases have it, some don't.
+        let optional = |c: &&&str| hidden.table == "Match" && **c == "goal";
+        let absent = hidden.columns.iter().filter(absent).filter(|c| !optional(c));
+        missing.extend(absent.map(|c| format!("{}.{c}", hidden.table)));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(SwanError::input(
+        format!(
+            "{} is not BIRD's {}: it lacks {}",
+            database.path().display(),
+            benchmark.name,
+            missing.join(", ")
+        ),
+        "name the folder of BIRD's dev_databases with --bird; a prepared copy cannot be prepared again",
+    ))
+}
+
+/// Leaves the rows that SWAN keeps.
+fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, SwanError> {
+    let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let run = || -> rusqlite::Result<Vec<(String, u64)>> {
+        let count = |table: &String| -> rusqlite::Result<u64> {
+            let sql = format!("SELECT count(*) FROM {}", sql::name(table));
+            connection.query_row(&sql, [], |r| r.get(0))
+        };
+        let tables = tables(&connection)?;
+        let before = tables.iter().map(|(t, _)| count(t)).collect::<rusqlite::Result<Vec<_>>>()?;
+        for rule in benchmark.rules {
+            connection.execute(rule, [])?;
+        }
+        let mut removed = Vec::new();
+        for ((table, _), before) in tables.iter().zip(before) {
+            let gone = before - count(table)?;
+            if gone > 0 {
+                removed.push((table.clone(), gone));
+            }
+        }
+        connection.execute_batch("VACUUM")?;
+        Ok(removed)
+    };
+    run().map_err(|e| StoreError::from_sqlite(gold, &e).into())
+}
+
+/// Writes a database without what is hidden; says what was left out.
+fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>, SwanError> {
+    let connection =
+        open(masked, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    let mut left_out = Vec::new();
+    let mut run = || -> rusqlite::Result<()> {
+        connection.execute("ATTACH ?1 AS gold", [gold.to_string_lossy()])?;
+        let source = Connection::open_with_flags(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        connection.execute_batch("BEGIN")?;
+        for (table, without_rowid) in tables(&source)? {
+            let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(&table));
+            if hidden.is_some_and(|h| h.columns.is_empty()) {
+                left_out.push(table);
+                continue;
+            }
+            let all = columns(&source, &table)?;
+            let shown = |c: &&Column| !hidden.is_some_and(|h| hides(h, &c.name));
+            left_out
+                .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
+            let kept: Vec<&Column> = all.iter().filter(shown).collect();
+            let mut constraints = unique(&source, &table, &kept)?;
+            constraints.extend(foreign_keys(&source, &table, &kept, benchmark)?);
+            connection.execute_batch(&definition(&table, &kept, &constraints, without_rowid))?;
+            let names = sql::names("", kept.iter().map(|c| &c.name));
+            let name = sql::name(&table);
+            let order = if without_rowid { "" } else { " ORDER BY rowid" };
+            connection.execute_batch(&format!(
+                "INSERT INTO main.{name} ({names}) SELECT {names} FROM gold.{name}{order}"
+            ))?;
+            for index in indexes(&source, &table, &kept)? {
+                connection.execute_batch(&index)?;
+            }
+        }
+        connection.execute_batch("COMMIT; DETACH gold")
+    };
+    run().map_err(|e| StoreError::from_sqlite(masked, &e))?;
+    Ok(left_out)
+}
+
+fn hides(hidden: &Hidden, column: &str) -> bool {
+    hidden.columns.iter().any(|h| h.eq_ignore_ascii_case(column))
+}
+
+/// A column as its table declares it.
+struct Column {
+    name: String,
+    kind: String,
+    not_null: bool,
+    default: Option<String>,
+    /// Its place in the primary key, from 1; 0 for none.
+    primary: i64,
+}
+
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>> {
+    let sql = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_xinfo(?1)
+               WHERE hidden <> 1 ORDER BY cid";
+    let mut statement = connection.prepare(sql)?;
+    let column = |row: &rusqlite::Row<'_>| {
+        Ok(Column {
+            name: row.get(0)?,
+            kind: row.get(1)?,
+            not_null: row.get(2)?,
+            default: row.get(3)?,
+            primary: row.get(4)?,
+        })
+    };
+    statement.query_map([table], column)?.collect()
+}
+
+/// The tables of a user, in the order they were made, and whether each has no
+/// row numbers.
+fn tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
+    let sql = "SELECT l.name, l.wr FROM pragma_table_list AS l
+               JOIN sqlite_schema AS s ON s.name = l.name AND s.type = 'table'
+               WHERE l.schema = 'main' AND l.type = 'table' AND l.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+               ORDER BY s.rowid";
+    connection.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
+}
+
+/// The foreign keys whose columns, and whose parents, are still there.
+fn foreign_keys(
+    source: &Connection,
+    table: &str,
+    kept: &[&Column],
+    benchmark: &Benchmark,
+) -> rusqlite::Result<Vec<String>> {
+    let sql =
+        "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
+    let mut statement = source.prepare(sql)?;
+    let parts: Vec<(i64, String, String, Option<String>)> = statement
+        .query_map([table], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let stands = |(_, parent, from, to): &(i64, String, String, Option<String>)| {
+        let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(parent));
+        kept.iter().any(|c| c.name.eq_ignore_ascii_case(from))
+            && !hidden.is_some_and(|h| {
+                h.columns.is_empty() || to.as_deref().is_some_and(|to| hides(h, to))
+            })
+    };
+    let mut found = Vec::new();
+    for key in parts.chunk_by(|a, b| a.0 == b.0).filter(|key| key.iter().all(stands)) {
+        let parent = key.first().map(|k| sql::name(&k.1)).unwrap_or_default();
+        let from = sql::names("", key.iter().map(|k| &k.2));
+        let to: Vec<String> = key.iter().filter_map(|k| k.3.as_deref().map(sql::name)).collect();
+        let to = if to.is_empty() { String::new() } else { format!(" ({})", to.join(", ")) };
+        found.push(format!("FOREIGN KEY ({from}) REFERENCES {parent}{to}"));
+    }
+    Ok(found)
+}
+
+/// The UNIQUE constraints whose columns are all still there.
+fn unique(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM pragma_index_list(?1) WHERE origin = 'u' ORDER BY seq DESC";
+    let mut statement = source.prepare(sql)?;
+    let names: Vec<String> =
+        statement.query_map([table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut found = Vec::new();
+    for name in names {
+        if let Some(columns) = index_columns(source, &name, kept)? {
+            found.push(format!("UNIQUE ({})", sql::names("", &columns)));
+        }
+    }
+    Ok(found)
+}
+
+/// The columns of an index, when they are all still there.
+fn index_columns(
+    source: &Connection,
+    index: &str,
+    kept: &[&Column],
+) -> rusqlite::Result<Option<Vec<String>>> {
+    let mut statement = source.prepare("SELECT name FROM pragma_index_info(?1) ORDER BY seqno")?;
+    // An expression has no name; what it reads is not known.
+    let names: Vec<Option<String>> =
+        statement.query_map([index], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let stands = |name: &String| kept.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+    Ok(names.into_iter().map(|name| name.filter(stands)).collect())
+}
+
+/// The table with the columns that are kept.
+fn definition(
+    table: &str,
+    kept: &[&Column],
+    constraints: &[String],
+    without_rowid: bool,
+) -> String {
+    let column = |c: &&Column| {
+        let mut text = format!("{} {}", sql::name(&c.name), c.kind);
+        if c.not_null {
+            text.push_str(" NOT NULL");
+        }
+        if let Some(default) = &c.default {
+            text.push_str(&format!(" DEFAULT ({default})"));
+        }
+        text
+    };
+    let mut parts: Vec<String> = kept.iter().map(column).collect();
+    let mut primary: Vec<&&Column> = kept.iter().filter(|c| c.primary > 0).collect();
+    primary.sort_by_key(|c| c.primary);
+    if !primary.is_empty() {
+        let names = sql::names("", primary.iter().map(|c| &c.name));
+        parts.push(format!("PRIMARY KEY ({names})"));
+    }
+    parts.extend(constraints.iter().cloned());
+    let rowid = if without_rowid { " WITHOUT ROWID" } else { "" };
+    format!("CREATE TABLE {} (\n  {}\n){rowid}", sql::name(table), parts.join(",\n  "))
+}
+
+/// The indexes of a table over columns that are kept.
+fn indexes(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT s.name, s.sql FROM sqlite_schema AS s
+               WHERE s.type = 'index' AND s.tbl_name = ?1 AND s.sql IS NOT NULL";
+    let mut statement = source.prepare(sql)?;
+    let all: Vec<(String, String)> = statement
+        .query_map([table], |r| Ok((r.get(0)?, r.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut found = Vec::new();
+    for (name, definition) in all {
+        let whole = index_columns(source, &name, kept)?.is_some();
+        if whole && !definition.to_uppercase().contains("WHERE") {
+            found.push(definition);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes the first rows of the truth, for `--shots`.
+fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
+    let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let mut all = Shots::new();
+    for truth in benchmark.truth {
+        let rows = examples(&connection, truth).map_err(|e| StoreError::from_sqlite(gold, &e))?;
+        let shown = all.entry(truth.expansion.to_owned()).or_default();
+        for row in rows {
+            let same =
+                |shot: &Map<String, Json>| truth.key.iter().all(|k| shot.get(*k) == row.get(*k));
+            match shown.iter().position(same) {
+                Some(at) => shown[at].extend(row),
+                None if shown.len() < shots::MOST => shown.push(row),
+                None => {}
+            }
+        }
+    }
+    let text = serde_json::to_string_pretty(&all).unwrap_or_default();
+    std::fs::write(path, text + "\n").map_err(|e| SwanError::file(path, e))
+}
+
+/// The first rows of a truth as examples: what is not known is left out.
+fn examples(connection: &Connection, truth: &Truth) -> rusqlite::Result<Vec<Map<String, Json>>> {
+    let mut statement = connection.prepare(truth.select)?;
+    let mut rows = statement.query([])?;
+    let mut found: Vec<Map<String, Json>> = Vec::new();
+    while let Some(row) = rows.next()? {
+        let value = |at: usize| row.get_ref(at).map(compare::to_json);
+        let mut key = Map::new();
+        for (at, name) in truth.key.iter().enumerate() {
+            key.insert((*name).to_owned(), value(at)?);
+        }
+        if let Some(many) = truth.many {
+            let item = value(truth.key.len())?;
+            let same = |shot: &&mut Map<String, Json>| {
+                key.iter().all(|(name, value)| shot.get(name) == Some(value))
+            };
+            if let Some(shot) = found.iter_mut().find(same) {
+                shot.get_mut(many).and_then(Json::as_array_mut).into_iter().for_each(|a| {
+                    a.push(item.clone());
+                });
+                continue;
+            }
+            key.insert(many.to_owned(), Json::from(vec![item]));
+        } else {
+            for (at, name) in truth.columns.iter().enumerate() {
+                let value = value(truth.key.len() + at)?;
+                if !value.is_null() {
+                    key.insert((*name).to_owned(), value);
+                }
+            }
+        }
+        if found.len() == shots::MOST {
+            break;
+        }
+        found.push(key);
+    }
+    Ok(found)
+}
+
+/// Opens a database whose rows may point at rows that are not there, as BIRD's do.
+fn open(path: &Path, flags: OpenFlags) -> Result<Connection, SwanError> {
+    let opened = Connection::open_with_flags(path, flags);
+    let free = |c: Connection| c.pragma_update(None, "foreign_keys", false).map(|()| c);
+    opened.and_then(free).map_err(|e| StoreError::from_sqlite(path, &e).into())
+}

@@ -1,0 +1,174 @@
+//! SWAN's questions: CSV without a header, six or seven columns, as SWAN
+//! publishes them, or with a header that names the columns.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::SwanError;
+
+/// Which of a question's queries is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// HQDL's: plain SQL over the materialized tables.
+    Hqdl,
+    /// BlendSQL's: SQL with calls.
+    Blendsql,
+}
+
+impl Mode {
+    /// The name used in flags and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hqdl => "hqdl",
+            Self::Blendsql => "blendsql",
+        }
+    }
+}
+
+/// A question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Its name: `superhero-00`.
+    pub qid: String,
+    /// What is asked.
+    pub question: String,
+    /// Whose rows are the right answer, over the gold database.
+    pub gold: String,
+    /// HQDL's query.
+    pub hqdl: Option<String>,
+    /// BlendSQL's query.
+    pub blendsql: Option<String>,
+}
+
+impl Question {
+    /// Its query for a mode, when it has one.
+    #[must_use]
+    pub fn query(&self, mode: Mode) -> Option<&str> {
+        match mode {
+            Mode::Hqdl => self.hqdl.as_deref(),
+            Mode::Blendsql => self.blendsql.as_deref(),
+        }
+    }
+}
+
+/// How hard BIRD says a question is: where this stands tells the columns of a
+/// file without a header.
+const DIFFICULTIES: [&str; 3] = ["simple", "moderate", "challenging"];
+
+/// Where each column is.
+#[derive(Debug, Clone, Copy)]
+struct Columns {
+    qid: Option<usize>,
+    question: usize,
+    gold: usize,
+    hqdl: usize,
+    blendsql: Option<usize>,
+}
+
+/// Reads questions; `database` names those that have no name of their own.
+///
+/// # Errors
+/// [`SwanError`] when the file cannot be read as one of the two forms.
+pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
+    let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
+    let name = path.display();
+    let text = std::str::from_utf8(&bytes).map_err(|e| {
+        let line = bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        SwanError::input(
+            format!("{name}, line {line}: text that is not UTF-8"),
+            "save the file as UTF-8, then run this again",
+        )
+    })?;
+    let text = text.trim_start_matches('\u{feff}');
+    let mut reader =
+        csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+    let (mut header, mut first) = (None, true);
+    let (mut questions, mut seen) = (Vec::new(), HashSet::new());
+    for row in reader.records() {
+        let row = row.map_err(|e| SwanError::input(format!("{name}: {e}"), FORMS))?;
+        let line = row.position().map_or(0, csv::Position::line);
+        if std::mem::take(&mut first)
+            && row.iter().any(|f| f.trim().eq_ignore_ascii_case("gold_sql"))
+        {
+            header = Some(named(&row, path)?);
+            continue;
+        }
+        let columns = match header {
+            Some(columns) => columns,
+            None => placed(&row).ok_or_else(|| {
+                SwanError::input(
+                    format!("{name}, line {line}: {} columns are none of SWAN's forms", row.len()),
+                    FORMS,
+                )
+            })?,
+        };
+        let field = |at: usize| row.get(at).map(str::trim).filter(|t| !t.is_empty());
+        let gold = field(columns.gold)
+            .ok_or_else(|| SwanError::input(format!("{name}, line {line}: no gold SQL"), FORMS))?;
+        let qid = columns
+            .qid
+            .and_then(field)
+            .map_or_else(|| format!("{database}-{:02}", questions.len()), str::to_owned);
+        if !seen.insert(qid.clone()) {
+            return Err(SwanError::input(
+                format!("{name}, line {line}: a second question is called {qid}"),
+                "give each question a name of its own",
+            ));
+        }
+        questions.push(Question {
+            qid,
+            question: field(columns.question).unwrap_or_default().to_owned(),
+            gold: gold.to_owned(),
+            hqdl: field(columns.hqdl).map(str::to_owned),
+            blendsql: columns.blendsql.and_then(field).map(str::to_owned),
+        });
+    }
+    if questions.is_empty() {
+        return Err(SwanError::input(format!("{name} holds no questions"), FORMS));
+    }
+    Ok(questions)
+}
+
+const FORMS: &str = "a header names qid, question, gold_sql, hqdl_sql and blendsql; without one, \
+                     the columns are qid, question, evidence, difficulty, gold SQL, HQDL's SQL \
+                     and, where there is one, BlendSQL's";
+
+/// The columns as a header names them.
+fn named(header: &csv::StringRecord, path: &Path) -> Result<Columns, SwanError> {
+    let at = |names: &[&str]| {
+        header.iter().position(|f| names.iter().any(|n| f.trim().eq_ignore_ascii_case(n)))
+    };
+    let missing = |name: &str| {
+        let found: Vec<&str> = header.iter().collect();
+        SwanError::input(
+            format!("{}: no column `{name}` among {}", path.display(), found.join(", ")),
+            FORMS,
+        )
+    };
+    Ok(Columns {
+        qid: at(&["qid", "question_id", "id"]),
+        question: at(&["question"]).ok_or_else(|| missing("question"))?,
+        gold: at(&["gold_sql"]).ok_or_else(|| missing("gold_sql"))?,
+        hqdl: at(&["hqdl_sql"]).ok_or_else(|| missing("hqdl_sql"))?,
+        blendsql: at(&["blendsql", "blendsql_2024", "blendsql_sql"]),
+    })
+}
+
+/// The columns of a row without a header: after the difficulty come the queries,
+/// before it question and evidence.
+fn placed(row: &csv::StringRecord) -> Option<Columns> {
+    let difficulty = row
+        .iter()
+        .position(|f| DIFFICULTIES.contains(&f.trim().to_lowercase().as_str()))
+        .unwrap_or(3);
+    let fits = matches!((difficulty, row.len()), (2, 5 | 6) | (3, 6 | 7));
+    fits.then(|| Columns {
+        qid: (difficulty == 3).then_some(0),
+        question: difficulty - 2,
+        gold: difficulty + 1,
+        hqdl: difficulty + 2,
+        blendsql: (row.len() > difficulty + 3).then_some(difficulty + 3),
+    })
+}
