@@ -115,6 +115,7 @@ pub mod facts;
 // A pure step, but it tells the facts' reasons.
 pub mod plan;
 pub mod model;
+pub mod retrieval;
 // ── pipelines ──
 pub mod generate;
 pub mod dispatch;

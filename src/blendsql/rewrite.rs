@@ -35,6 +35,8 @@ pub struct Site {
     pub after: String,
     /// A query among its arguments stands for its rows, not for its value.
     pub rows: bool,
+    /// It is asked about a document.
+    pub document: bool,
     /// It is asked about pairs: every row must be there before it is.
     pub pairs: bool,
     /// The list it gives is a row of so many values.
@@ -97,6 +99,9 @@ pub struct Gate {
     pub conditions: usize,
     /// It is of the SELECT that yields the query's rows.
     pub ends: bool,
+    /// Its order is ours: any rows do, so those come first that are most likely to
+    /// pass.
+    pub retrieved: bool,
 }
 
 /// A condition with calls.

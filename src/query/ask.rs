@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::mpsc;
 
 use super::batches::{by_target, cuts};
+use super::likeness::Likeness;
+use super::passages::Shown;
 use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::journal::Outcome;
@@ -16,6 +18,7 @@ use crate::generate::{self, Context, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
 use crate::plan::Cut;
+use crate::tokens::Tokenizer;
 use crate::usage::{ColumnUsage, Usage};
 
 /// Who asks for a query, and for the queries within it: one run with one budget,
@@ -44,6 +47,12 @@ impl<'a> Asking<'a> {
         Ok(self.begun.get_or_init(|| asker))
     }
 
+    /// What a user should know of how it was asked.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        self.begun.get().and_then(Asker::without_embeddings)
+    }
+
     /// Ends the run, when it was begun.
     ///
     /// # Errors
@@ -55,13 +64,14 @@ impl<'a> Asking<'a> {
 
 /// One run of asking, over all passes of a query.
 pub struct Asker<'a> {
-    request: Request<'a>,
+    pub(super) request: Request<'a>,
     model: Arc<dyn Model>,
-    runtime: tokio::runtime::Runtime,
-    run: i64,
-    budget: Arc<Budget>,
-    writer: Option<Arc<Writer>>,
-    usage: Arc<Mutex<Usage>>,
+    pub(super) runtime: tokio::runtime::Runtime,
+    pub(super) run: i64,
+    pub(super) budget: Arc<Budget>,
+    pub(super) writer: Option<Arc<Writer>>,
+    pub(super) usage: Arc<Mutex<Usage>>,
+    pub(super) likeness: Mutex<Likeness>,
     reached: Arc<AtomicBool>,
 }
 
@@ -85,7 +95,8 @@ impl<'a> Asker<'a> {
         drop(journal);
         let writer = Some(Arc::new(request.facts.writer()));
         let (usage, reached) = (Arc::default(), Arc::default());
-        Ok(Self { request, model, runtime, run, budget, writer, usage, reached })
+        let likeness = Mutex::default();
+        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, reached })
     }
 
     /// What was used so far.
@@ -111,7 +122,13 @@ impl<'a> Asker<'a> {
                 Some(rows) => rows.min(target.expansion.rows_per_request),
                 None => target.expansion.rows_per_request,
             };
-            self.generate(target, most, cuts(target, entities, most))?;
+            let mut shown = Shown {
+                most: self.request.spec.limits.passage_tokens,
+                tokenizer: Tokenizer::of(&self.request.spec.model.name),
+                compare: &mut |question, passages| self.likeness(question, passages),
+            };
+            let cuts = cuts(target, entities, most, &mut shown)?;
+            self.generate(target, most, cuts)?;
         }
         counts.asked += demands.len() as u64;
         for demand in demands {

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::QueryError;
+use super::passages::Shown;
 use super::targets::{Demand, Target};
 use crate::plan::{Batcher, Cut};
+use crate::value::Value;
 
 /// Bytes of a document that shares a request with others.
 const SHORT: usize = 400;
@@ -20,22 +23,44 @@ pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, V
 
 /// Entities of an expansion and the columns asked for, cut into batches of at
 /// most so many rows.
-pub(super) fn cuts(target: &Target, entities: BTreeMap<usize, Vec<usize>>, most: u32) -> Vec<Cut> {
+///
+/// # Errors
+/// What choosing the passages of long documents ended in.
+pub(super) fn cuts(
+    target: &Target,
+    entities: BTreeMap<usize, Vec<usize>>,
+    most: u32,
+    shown: &mut Shown<'_>,
+) -> Result<Vec<Cut>, QueryError> {
     let whole: Vec<usize> = match target.in_spec {
         Some(_) => (0..target.expansion.columns.len()).collect(),
         None => Vec::new(),
     };
     let mut batcher = Batcher::new(most);
-    // What takes long to read is read alone.
-    let mut alone = Batcher::new(1);
     let mut cuts: Vec<Cut> = Vec::new();
     for (entity, mut columns) in entities {
         columns.sort_unstable();
-        let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
-        let long = target.document(entity).is_some_and(|d| d.bytes() > SHORT);
-        let batcher = if long { &mut alone } else { &mut batcher };
-        cuts.extend(batcher.push(columns, whole, target.gap(entity)));
+        let gap = || target.gap(entity);
+        match target.document(entity) {
+            // Each question has its own passages.
+            Some(document) if !shown.fits(document) => {
+                for column in columns {
+                    let question = &target.expansion.columns[column].about;
+                    let mut gap = gap();
+                    gap.row.context = vec![Value::Text(shown.of(document, question)?)];
+                    cuts.push(Cut { columns: vec![column], whole: vec![column], gaps: vec![gap] });
+                }
+            }
+            // What takes long to read is read alone.
+            Some(document) if document.bytes() > SHORT => {
+                cuts.push(Cut { whole: columns.clone(), columns, gaps: vec![gap()] });
+            }
+            _ => {
+                let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
+                cuts.extend(batcher.push(columns, whole, gap()));
+            }
+        }
     }
     cuts.extend(batcher.finish());
-    cuts
+    Ok(cuts)
 }

@@ -106,6 +106,7 @@ impl Calls {
                     function: "hq_call",
                     rows: matches!(c.kind, Kind::Qa | Kind::Validate),
                     pairs: c.kind == Kind::Join,
+                    document: c.kind == Kind::Answer,
                     ..Site::default()
                 })
                 .collect(),

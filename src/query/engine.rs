@@ -70,9 +70,9 @@ pub(super) fn within(
 pub(super) struct Engine<'r, 'a> {
     pub(super) request: &'r Request<'r>,
     /// Who asks; nobody, where nothing may be asked.
-    asking: Option<&'r Asking<'a>>,
+    pub(super) asking: Option<&'r Asking<'a>>,
     spelled: Spelled,
-    parsed: Parsed,
+    pub(super) parsed: Parsed,
     guard: Guard,
     schema: KnownSchema,
     calls: Calls,
@@ -232,6 +232,13 @@ impl<'r, 'a> Engine<'r, 'a> {
                 }
                 (end, std::mem::take(&mut live.demands))
             };
+            if lock(&self.live).candidates.wait() {
+                self.order_candidates(&rewritten)?;
+                if end != PassEnd::Demands {
+                    self.passes.push(Pass { demanded: 0, seconds });
+                    continue;
+                }
+            }
             match end {
                 PassEnd::Final => {
                     self.passes.push(Pass { demanded: 0, seconds });
@@ -365,6 +372,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 notes.push(format!("{}: {cut}", route.call));
             }
         }
+        notes.extend(self.asking.and_then(Asking::note));
         let inner = |count: fn(&Meta) -> u64| self.inner.iter().map(count).sum::<u64>();
         for meta in &self.inner {
             let new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);

@@ -6,7 +6,9 @@ use std::time::Instant;
 use super::batches::{by_target, cuts};
 use super::engine::Engine;
 use super::kept::Kept;
+use super::likeness::by_words;
 use super::live::lock;
+use super::passages::Shown;
 use super::smoothie::{Meta, Pass};
 use super::{QueryError, Request};
 use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
@@ -64,7 +66,13 @@ impl Engine<'_, '_> {
             let tokenizer = Tokenizer::of(&spec.model.name);
             let mut meter = Meter::new(&target.expansion, format, tokenizer);
             let entities = demands.remove(&n).unwrap_or_default();
-            let cuts = cuts(target, entities, target.expansion.rows_per_request);
+            let mut shown = Shown {
+                most: spec.limits.passage_tokens,
+                tokenizer,
+                compare: &mut |question, passages| Ok(by_words(question, passages)),
+            };
+            let most = target.expansion.rows_per_request;
+            let cuts = cuts(target, entities, most, &mut shown).unwrap_or_default();
             cuts.iter().for_each(|cut| meter.count(cut));
             let mut of_one =
                 ExpansionPlan { name: target.expansion.name.clone(), ..ExpansionPlan::default() };

@@ -8,6 +8,7 @@ use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::asks::Asks;
+use super::candidates::Candidates;
 use super::context::{Contexts, TooLong};
 use super::documents::Document;
 use super::gates::{Passing, Word};
@@ -60,6 +61,8 @@ pub struct Live {
     pub mismatched: HashSet<Demand>,
     /// Values that no model can be shown.
     pub unreadable: u64,
+    /// Rows that are asked about in an order of ours.
+    pub candidates: Candidates,
     /// Gates stand open: everything is asked.
     pub open: bool,
     demanded: HashSet<Demand>,
@@ -130,6 +133,7 @@ impl Live {
             failure: None,
             mismatched: HashSet::new(),
             unreadable: 0,
+            candidates: Candidates::default(),
             open: false,
             demanded: HashSet::new(),
             gates: Vec::new(),
@@ -352,6 +356,10 @@ impl Live {
         let n = usize::try_from(int(values, 0)).unwrap_or(usize::MAX);
         let Some(gate) = self.gates.get_mut(n) else { return Err(broken("no such gate")) };
         gate.pended = self.pended;
+        if gate.retrieves() && self.candidates.gather() && !self.open {
+            self.later = true;
+            return Ok(0);
+        }
         Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {
             Word::Pass => 1,
             Word::Needless => 0,

@@ -225,6 +225,7 @@ pub(super) fn column(
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
         example: None,
         bindings: Vec::new(),
+        classify: false,
         fingerprint: meaning.fingerprint(),
         meaning,
     }
