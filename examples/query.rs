@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             params: Vec::new(),
             truncate: false,
             dialect: hqdl::query::Dialect::Sqlite,
+            classify: false,
             again: None,
             rows_per_request: None,
             timeout: None,

@@ -42,6 +42,10 @@ pub struct Options {
     /// (ILIKE, ANY, unnest, casts by colons …).
     #[arg(long, value_enum, default_value_t, value_name = "DIALECT")]
     dialect: Dialect,
+    /// Let words that a column with few values does not have mean the values that
+    /// mean the same: the model is asked once for each word.
+    #[arg(long)]
+    classify: bool,
     /// Cut a context that is too long for the model, instead of an error.
     #[arg(long)]
     truncate: bool,
@@ -119,6 +123,12 @@ impl<'o> Input<'o> {
     /// Whether there may be calls in it; without one, neither facts nor a model
     /// are needed.
     pub fn has_calls(&self) -> bool {
+        // A word that a column does not have may become one.
+        let classify =
+            self.session.spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
+        if (classify || self.options.classify) && self.sql.contains('\'') {
+            return true;
+        }
         match self.options.dialect {
             Dialect::Sqlite => may_have_calls(&self.sql),
             // What cannot be read is told when it is run.
@@ -171,6 +181,7 @@ impl<'o> Input<'o> {
             model,
             sql: &self.sql,
             dialect: self.options.dialect,
+            classify: self.options.classify,
             params: self.params.clone(),
             truncate: self.options.truncate,
             again,

@@ -23,6 +23,7 @@ mod binder;
 mod binding;
 mod calls;
 mod candidates;
+mod classify;
 mod context;
 mod documents;
 mod engine;
@@ -88,6 +89,9 @@ pub struct Request<'a> {
     pub dialect: Dialect,
     /// The values of its parameters.
     pub params: Vec<(Param, Value)>,
+    /// Whether words that a column with few values does not have mean the values
+    /// that mean the same; the spec may say so of a column, too.
+    pub classify: bool,
     /// Whether a context that is too long is cut, instead of an error.
     pub truncate: bool,
     /// What of that is asked again.
@@ -126,15 +130,38 @@ impl Dialect {
         if self == Self::Sqlite {
             return run(sql);
         }
-        let translated = suql::translate(sql)?;
-        run(&translated.sql).map_err(|error| match error {
-            QueryError::Sql(mut problem) => {
-                problem.span = problem.span.map(|s| translated.place(&s));
-                QueryError::Sql(problem)
-            }
-            other => other,
-        })
+        placed(&suql::translate(sql)?, run)
     }
+}
+
+/// Runs what takes the new text of a query; errors point into the old one.
+fn placed<T>(
+    text: &suql::Translated,
+    run: impl FnOnce(&str) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    run(&text.sql).map_err(|error| match error {
+        QueryError::Sql(mut problem) => {
+            problem.span = problem.span.map(|s| text.place(&s));
+            QueryError::Sql(problem)
+        }
+        other => other,
+    })
+}
+
+/// Runs a query in `SQLite`'s words, whatever it was written in.
+fn in_sqlite<T>(
+    request: &Request<'_>,
+    run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    request.dialect.brought(request.sql, |sql| {
+        let run = |sql: &str| {
+            run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.again() })
+        };
+        match classify::classified(request, sql)? {
+            Some(classified) => placed(&classified, run),
+            None => run(sql),
+        }
+    })
 }
 
 /// What is asked again although it is known.
@@ -170,6 +197,7 @@ impl<'a> Request<'a> {
             sql: self.sql,
             dialect: self.dialect,
             params: self.params.clone(),
+            classify: self.classify,
             truncate: self.truncate,
             again: self.again,
             rows_per_request: self.rows_per_request,
@@ -199,10 +227,7 @@ impl<'a> Request<'a> {
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    request.dialect.brought(request.sql, |sql| {
-        let request = Request { sql, dialect: Dialect::Sqlite, ..request.again() };
-        deep(|| engine::run(&request, sink))?
-    })
+    in_sqlite(request, |request| deep(|| engine::run(request, sink))?)
 }
 
 /// Tells how a query would be run, and what it would ask; asks nothing.
@@ -210,10 +235,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    request.dialect.brought(request.sql, |sql| {
-        let request = Request { sql, dialect: Dialect::Sqlite, ..request.again() };
-        deep(|| explain::explain(&request))?
-    })
+    in_sqlite(request, |request| deep(|| explain::explain(request))?)
 }
 
 /// Does some work where there is room for expressions as deep as `SQLite` takes

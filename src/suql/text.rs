@@ -44,6 +44,19 @@ impl Translated {
         Self { sql, parts }
     }
 
+    /// A query with some places written anew; these in order, none within another.
+    #[must_use]
+    pub fn with(old: &str, edits: Vec<(Range<usize>, String)>) -> Self {
+        let (mut text, mut at) = (Vec::new(), 0);
+        for (span, new) in edits {
+            text.push(Part::Old(at..span.start.max(at)));
+            at = span.end;
+            text.push(Part::New(new, span));
+        }
+        text.push(Part::Old(at..old.len().max(at)));
+        Self::of(old, &text)
+    }
+
     /// The place in the query as it was written.
     #[must_use]
     pub fn place(&self, span: &Range<usize>) -> Range<usize> {

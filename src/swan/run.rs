@@ -219,6 +219,7 @@ impl Run<'_> {
             sql,
             params: Vec::new(),
             dialect: crate::query::Dialect::Sqlite,
+            classify: false,
             truncate: false,
             again: None,
             rows_per_request: None,

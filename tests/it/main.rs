@@ -19,6 +19,7 @@ mod blendsql_cases;
 mod budgets;
 mod case_file;
 mod checker;
+mod classify;
 mod contexts;
 mod corpus;
 mod databases;
