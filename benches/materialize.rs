@@ -91,6 +91,35 @@ fn run(spec: &Path, facts: &Facts) -> Report {
     work.materialize("bench", &listener, &interrupt).expect("a report")
 }
 
+/// The same, of facts that are borrowed over the socket.
+#[cfg(unix)]
+#[divan::bench(sample_count = 5, sample_size = 1)]
+fn again_borrowed(bencher: Bencher) {
+    use std::time::Duration;
+
+    use hqdl::facts::lend::lend;
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let place_of =
+        std::env::var_os("HQDL_BENCH_DIR").map_or_else(|| dir.path().to_owned(), PathBuf::from);
+    let spec = place_of.join("bench.toml");
+    let spec = if spec.exists() { spec } else { place(&place_of) };
+    let own = place_of.join("facts");
+    let owned = Arc::new(Facts::own(&own, "bench", Duration::ZERO).expect("facts"));
+    run(&spec, &owned);
+    let lending = lend(Arc::clone(&owned), Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let facts = Facts::open(&own, "bench").expect("borrowed facts");
+    assert!(facts.owner().is_some());
+    bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {
+        let report = run(&spec, &facts);
+        assert_eq!(report.usage.requests, 0);
+        report
+    });
+    drop(facts);
+    lending.end(Duration::from_secs(1));
+    eprintln!("peak memory {} MB", peak());
+}
+
 /// Peak resident memory of this process, in MB; 0 where /proc is not.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -6,12 +6,13 @@
 //! failed are asked again, in smaller batches. One row's failure is data; what
 //! stops a run is an endpoint that refuses, a disk that fails, or the user.
 
+mod claim;
 mod event;
 mod packing;
 mod shares;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
+use self::claim::Elsewhere;
 pub use self::event::{Event, Listener, Stopped};
 pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
@@ -81,6 +83,8 @@ pub struct Context {
     pub packing: Packing,
     /// Failures since the last success.
     pub failures: AtomicU32,
+    /// Cells that others have brought since they were found missing.
+    pub found: Arc<AtomicU64>,
     /// Whether any request was answered.
     pub reached: Arc<AtomicBool>,
     /// The model whose tokenizer counts where the endpoint does not.
@@ -154,34 +158,50 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     stopped.map_or(Ok(()), Err)
 }
 
-/// A batch, to its end: asked, read, kept; its failed rows asked again.
+/// A batch, to its end: claimed, asked, read, kept; its failed rows asked again,
+/// and what others were asking looked at when they have done.
 async fn settle(
     context: Arc<Context>,
     cut: Cut,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Stopped> {
     let mut left = vec![(cut, 1)];
-    while let Some((mut cut, attempt)) = left.pop() {
+    let mut elsewhere: Vec<(Elsewhere, u32)> = Vec::new();
+    loop {
         if *stopping.borrow() {
             // The rows stay missing; the next run asks for them.
             return Ok(());
         }
+        let Some((mut cut, attempt)) = left.pop() else {
+            let Some((Elsewhere { cut, first }, attempt)) = elsewhere.pop() else { return Ok(()) };
+            // Nothing is claimed while this waits.
+            tokio::select! {
+                biased;
+                released = context.writer.released(&first) => released?,
+                () = stopped(&stopping) => return Ok(()),
+            }
+            left.push((cut, attempt));
+            continue;
+        };
         let rows = context.packing.rows();
         if cut.gaps.len() > rows {
             let rest = cut.gaps.split_off(rows);
             left.push((Cut { gaps: rest, ..cut.clone() }, attempt));
         }
-        let span = debug_span!(
-            "request",
-            prompt = tracing::field::Empty,
-            rows = cut.gaps.len(),
-            columns = cut.columns.len(),
-            asked = attempt
-        );
-        let again = ask(&context, cut, attempt, &stopping).instrument(span).await?;
-        left.extend(again);
+        let claimed = context.claim(cut).await?;
+        elsewhere.extend(claimed.elsewhere.into_iter().map(|e| (e, attempt)));
+        for cut in claimed.ours {
+            let span = debug_span!(
+                "request",
+                prompt = tracing::field::Empty,
+                rows = cut.gaps.len(),
+                columns = cut.columns.len(),
+                asked = attempt
+            );
+            let again = ask(&context, cut, attempt, &stopping).instrument(span).await?;
+            left.extend(again);
+        }
     }
-    Ok(())
 }
 
 /// Asks one request and keeps what it brings. Returns what to ask again.
@@ -246,11 +266,16 @@ async fn ask(
     context.take_in(asked, record, reply).await
 }
 
-/// Ends when the run is to end and the errand is not with the endpoint.
-async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>) {
+/// Ends when the run is to end.
+async fn stopped(stopping: &watch::Receiver<bool>) {
     if stopping.clone().wait_for(|s| *s).await.is_err() {
         std::future::pending::<()>().await;
     }
+}
+
+/// Ends when the run is to end and the errand is not with the endpoint.
+async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>) {
+    stopped(stopping).await;
     while errand.on_wire.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

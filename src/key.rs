@@ -83,6 +83,12 @@ impl KeyColumns {
         Entity(text)
     }
 
+    /// What the text of every entity of this key begins with.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        self.sorted.first().map_or_else(|| "{".to_owned(), |(_, name)| format!("{{{name}:"))
+    }
+
     /// Whether every value already is in its canonical spelling, so that no
     /// other spelling of the same entity can be this very one.
     #[must_use]

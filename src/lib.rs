@@ -20,6 +20,12 @@
 //! scan → parse → routes → rewrite → (run → demand → ask)* → rows
 //! ```
 //!
+//! [`daemon`] does both for whoever asks, and by itself when a file changes:
+//!
+//! ```text
+//! watch | clock | http | signals → Event → one loop → checks, runs → Event
+//! ```
+//!
 //! # Invariants
 //!
 //! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
@@ -77,6 +83,12 @@
 //!   nobody said the type of is whole when it can be.
 //! * Partners of a join are asked with the whole list they are chosen from, so
 //!   its pairs wait for all rows; longer lists are narrowed to the most alike.
+//! * What gives a call its options may hold calls itself: they are asked first,
+//!   in the same run, with its budget; `explain` then tells of both.
+//! * How many values a list is to hold (`quantifier`) is part of the question; a
+//!   list of another length is no answer.
+//! * A recursive common table expression may go on for ever while its call is
+//!   pending: a pass ends after 64 pending calls of it, then 128, 256 …
 //! * Which rows wait is decided from pass to pass: waves of 20 for LIMIT, one
 //!   witness, then two, then four for EXISTS and DISTINCT, and 4, 8, 16 … rows
 //!   where the order of several conditions has to be learnt.
@@ -92,9 +104,38 @@
 //!   were made from this spec, these facts and these overrides and no value of
 //!   the columns has changed since; for what a table lacks, and for all else, the
 //!   facts are looked up. `values_reused` counts what was looked up.
+//! * Who borrows the cache works in a process of its own; only what one process
+//!   can have is the owner's: the index, the writing thread, claims, limits, and
+//!   the budget of the day ([`facts::lend`]).
+//! * Cells that another run is asking are waited for, not asked; when that one
+//!   fails, or dies, they are asked here. What others brought counts as reused.
+//! * The strictest limits of all who ask an endpoint with one key hold, as long as
+//!   they do.
+//! * A request waits while others on their way hold the budget of the day, as it
+//!   does for those of its own run.
+//! * A run belongs to its process: another one of the same spec at the same time
+//!   is another run, with a budget of its own. Batches of one spec are one run's
+//!   at a time.
+//! * When the owner of the cache ends, what a borrower has in flight is kept in
+//!   the journal all the same, and the borrower ends.
 //! * A row of which nothing was asked yet (`--limit`) is not published; a
 //!   column of a published row that was not asked yet is `missing` in
 //!   `hqdl_cell`.
+//! * Facts do not know how many examples were shown when they were asked for,
+//!   so evaluation runs ([`swan`]) keep them apart by that number. Their
+//!   examples are the first rows of the truth; the budget is for tables and
+//!   questions together; of a model other than the spec's there is no price
+//!   until `--price` says it.
+//! * Of heroes that SWAN's key does not tell apart none is kept, after the other
+//!   rules left out theirs, NULLs being one name.
+//! * The daemon runs every `*.toml` that stands directly in its directory; a run
+//!   that a budget or a refusal ended waits for a go or for another spec, and what
+//!   failed in passing is tried again after half a minute, then ever later.
+//! * A changed spec ends the run of the one before, with everything answered kept;
+//!   a changed database waits for it.
+//! * Filling facts over HTTP is a run over the rows that have these keys: keys
+//!   that no source has are looked up, and not asked.
+//! * Over HTTP, only databases that a spec in force names can be queried.
 
 // ── words: no I/O ──
 pub mod value;
@@ -111,6 +152,7 @@ pub mod blendsql;
 pub mod suql;
 // ── edges: all I/O ──
 pub mod store;
+pub mod limits;
 pub mod facts;
 // A pure step, but it tells the facts' reasons.
 pub mod plan;
@@ -125,4 +167,6 @@ pub mod suggest;
 pub mod init;
 // ── doors ──
 pub mod swan;
+pub mod failure;
+pub mod daemon;
 pub mod cli;

@@ -1,5 +1,7 @@
 //! What is used: requests, tokens, money.
 
+use serde::{Deserialize, Serialize};
+
 use crate::cell::Tally;
 use crate::spec::PriceTable;
 
@@ -27,7 +29,7 @@ impl Tokens {
 }
 
 /// Money and tokens spent, or to be spent.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// USD.
     pub usd: f64,

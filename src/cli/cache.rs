@@ -50,7 +50,7 @@ enum Command {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let facts = session::facts(&options.cache, "cache")?;
+    let facts = session::facts(&options.cache, "cache", talk)?;
     match &options.command {
         Command::List { filter, limit } => {
             list(&facts, filter.as_deref(), limit.unwrap_or(usize::MAX), talk)?;

@@ -18,7 +18,7 @@ pub struct Options {
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let input = Input::open(&options.input, "explain", talk)?;
     let explained = if input.has_calls() {
-        let facts = input.facts()?;
+        let facts = input.facts(talk)?;
         // It has a name and habits, and needs no key.
         let model = model::for_planning(&input.session.spec)?;
         let silent = Arc::new(|_: &_| ());

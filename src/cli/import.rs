@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::failure::Failure;
-use super::materialize::{exit_of, failure, show};
+use super::failure::{Failure, INCOMPLETE};
+use super::materialize::show;
 use super::progress::{Progress, thousands};
 use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
 use crate::materialize::{Imported, Selection, Way, Work};
@@ -46,7 +46,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &flags, None)?;
     session::warn(&session.warnings, talk);
     let command = format!("import {}", options.spec.display());
-    let facts = session::facts(&options.cache, &command)?;
+    let facts = session::facts(&options.cache, &command, talk)?;
     let model = model::for_planning(&session.spec)?;
     let selection = Selection::default();
     let work =
@@ -68,9 +68,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     report.reused = report.reused.saturating_sub(imported.asked.total());
     progress.finish();
     let seconds = progress.seconds();
-    let exit = match failure(&mut report) {
+    let exit = match Failure::of_run(&mut report) {
         Some(failure) => failure.print(talk.json),
-        None => ExitCode::from(exit_of(&report)),
+        None if report.is_complete() => ExitCode::SUCCESS,
+        None => ExitCode::from(INCOMPLETE),
     };
     show(&report, &session.spec, seconds, talk);
     Ok(exit)

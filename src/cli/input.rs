@@ -10,16 +10,13 @@ use tokio::sync::watch;
 use super::failure::Failure;
 use super::session::{self, Session};
 use super::{ModelFlags, Talk};
-use crate::blendsql::may_have_calls;
 use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, Model, SetupError};
-use crate::query::{Again, Dialect, Param, Plain, QueryError, Request};
+use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
 use crate::spec::problem::Problems;
-use crate::store::StoreError;
-use crate::store::output::Target;
-use crate::suql;
+use crate::store::output;
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
@@ -108,7 +105,8 @@ impl<'o> Input<'o> {
             }
         };
         session::warn(&session.warnings, talk);
-        let (target, stale) = target(&session)?;
+        let spec = &session.spec;
+        let (target, stale) = output::readable(&session.database, spec.output.as_deref())?;
         if stale && !talk.quiet {
             anstream::eprintln!(
                 "note: {} is older than its database; `hqdl materialize` brings it up to date",
@@ -123,27 +121,18 @@ impl<'o> Input<'o> {
     /// Whether there may be calls in it; without one, neither facts nor a model
     /// are needed.
     pub fn has_calls(&self) -> bool {
-        // A word that a column does not have may become one.
-        let classify =
-            self.session.spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
-        if (classify || self.options.classify) && self.sql.contains('\'') {
-            return true;
-        }
-        match self.options.dialect {
-            Dialect::Sqlite => may_have_calls(&self.sql),
-            // What cannot be read is told when it is run.
-            Dialect::Suql => suql::translate(&self.sql).is_ok_and(|t| may_have_calls(&t.sql)),
-        }
+        let Options { dialect, classify, .. } = *self.options;
+        query::may_ask(&self.session.spec, &self.sql, dialect, classify)
     }
 
     /// The facts.
-    pub fn facts(&self) -> Result<Facts, Failure> {
-        session::facts(&self.flags.cache, &self.command)
+    pub fn facts(&self, talk: Talk) -> Result<Facts, Failure> {
+        session::facts(&self.flags.cache, &self.command, talk)
     }
 
     /// The model. A missing one is an error only when something must be asked,
     /// so what to say then comes in its place.
-    pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
+    pub fn model(&self, facts: &Facts) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // A bare database's model is `replay` by name when no flag names one.
         if settings.provider == Provider::Openai && self.is_nameless() {
@@ -152,7 +141,7 @@ impl<'o> Input<'o> {
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
             )));
         }
-        match model::connect(&self.session.spec) {
+        match model::connect_with(&self.session.spec, facts) {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),
@@ -252,27 +241,6 @@ fn taken(flags: &mut ModelFlags) -> Option<String> {
     let query = last.to_str().filter(|_| !last.exists())?.to_owned();
     flags.recordings.pop();
     Some(query)
-}
-
-/// Where the expanded tables are, and whether they are older than the database:
-/// the copy, where there is one.
-fn target(session: &Session) -> Result<(PathBuf, bool), Failure> {
-    let spec = &session.spec;
-    let Some(output) = spec.output.as_deref().filter(|o| o.exists()) else {
-        return Ok((spec.database.clone(), false));
-    };
-    match Target::look(&session.database, Some(output)) {
-        Ok(Target::Stale(path)) => Ok((path, true)),
-        Ok(_) => Ok((output.to_owned(), false)),
-        Err(
-            error @ (StoreError::ForeignOutput(_)
-            | StoreError::OtherCopy { .. }
-            | StoreError::NotADatabase(_)
-            | StoreError::Locked(_)),
-        ) => Err(error.into()),
-        // In the way of making it again, not of reading it.
-        Err(_) => Ok((output.to_owned(), true)),
-    }
 }
 
 fn params(all: &[String]) -> Result<Vec<(Param, Value)>, Failure> {

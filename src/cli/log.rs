@@ -3,9 +3,9 @@
 //! Only hqdl's own words go there, whatever `RUST_LOG` asks for: other crates
 //! may write headers, and with them the key.
 
-use std::fs::OpenOptions;
-use std::path::Path;
-use std::sync::Arc;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -17,17 +17,43 @@ use super::failure::Failure;
 /// What is written when `RUST_LOG` does not say.
 const DEFAULT: &str = "hqdl=debug";
 
+/// Where this process logs to.
+static PLACE: OnceLock<Place> = OnceLock::new();
+
+/// A file that can be opened again under its name.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    file: RwLock<Arc<File>>,
+}
+
 /// Starts to log to the end of a file.
 pub fn start(path: &Path) -> Result<(), Failure> {
     let said = std::env::var("RUST_LOG").ok().filter(|s| !s.trim().is_empty());
     let filter = filter(said.as_deref().unwrap_or(DEFAULT))?;
-    let file = OpenOptions::new().create(true).append(true).open(path).map_err(|e| {
+    let file = open(path).map_err(|e| {
         Failure::input(format!("cannot log to {}: {e}", path.display()), "choose another --log")
     })?;
-    let layer = fmt::layer().with_ansi(false).with_writer(Arc::new(file)).with_filter(filter);
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let place = PLACE.get_or_init(|| Place { path, file: RwLock::new(Arc::new(file)) });
+    let writer = || Arc::clone(&place.file.read().unwrap_or_else(PoisonError::into_inner));
+    let layer = fmt::layer().with_ansi(false).with_writer(writer).with_filter(filter);
     // A process logs to one place; who set that up before keeps it.
     let _ = tracing_subscriber::registry().with(layer).try_init();
     Ok(())
+}
+
+/// Opens the log file again: the one before may have been moved away.
+pub fn reopen() {
+    let Some(place) = PLACE.get() else { return };
+    // Where that fails, the old one is better than none.
+    if let Ok(file) = open(&place.path) {
+        *place.file.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// The part of a filter that concerns hqdl.

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use super::failure::{Failure, INCOMPLETE, stopped};
+use super::failure::{Failure, INCOMPLETE};
 use super::progress::{Progress, duration, thousands};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
@@ -76,18 +76,17 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &options.flags, options.budget)?;
     session::warn(&session.warnings, talk);
     let command = format!("materialize {}", options.spec.display());
-    let facts = session::facts(&options.flags.cache, &command)?;
+    let facts = session::facts(&options.flags.cache, &command, talk)?;
     let model = match (&options.batch_file, session.spec.model.provider) {
         // Whoever sends the files has the key.
         (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
-        _ => model::connect(&session.spec)?,
+        _ => model::connect_with(&session.spec, &facts)?,
     };
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
         .by(if options.batch { Way::Batch } else { Way::Live })?;
     if talk.verbose {
         anstream::eprintln!("database   {}", session.spec.database.display());
-        anstream::eprintln!("facts      {}", facts.dir().display());
         anstream::eprintln!("model      {}", work.model_name());
     }
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
@@ -105,10 +104,11 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let seconds = progress.seconds();
     let began = report.failed.is_none() || report.usage.requests > 0;
     // With --json, `done` is the last line whatever happened.
-    let failure = failure(&mut report);
+    let failure = Failure::of_run(&mut report);
     let exit = match &failure {
         Some(failure) => failure.print(talk.json),
-        None => ExitCode::from(exit_of(&report)),
+        None if report.is_complete() => ExitCode::SUCCESS,
+        None => ExitCode::from(INCOMPLETE),
     };
     if talk.json || began {
         show(&report, &session.spec, seconds, talk);
@@ -119,7 +119,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 /// Prints what a run did.
 pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
     if talk.json {
-        print_json(report, seconds);
+        anstream::println!("{}", report.to_json(seconds));
     } else if !talk.quiet {
         if talk.verbose || report.asked.total() > 0 {
             print_columns(report);
@@ -158,58 +158,6 @@ fn print_written(written: &[Written], priced: bool, talk: Talk) {
     anstream::eprintln!(
         "run them as batches of /v1/chat/completions, then `hqdl import SPEC OUTPUT...`"
     );
-}
-
-/// What ended the run before its end, or kept it from publishing.
-pub fn failure(report: &mut Report) -> Option<Failure> {
-    if let Some(failed) = report.failed.take() {
-        return Some(failed.into());
-    }
-    let (message, hint, exit) = stopped(report.stopped.as_deref()?);
-    Some(Failure::Message { message, hint, exit })
-}
-
-pub fn exit_of(report: &Report) -> u8 {
-    let complete = report.cells.without_value() == 0
-        && report.unasked == 0
-        // What was asked again in vain shows its old value, and is not complete.
-        && report.asked.without_value() == 0;
-    if complete { 0 } else { INCOMPLETE }
-}
-
-fn print_json(report: &Report, seconds: f64) {
-    let columns: Vec<Json> = report
-        .columns
-        .iter()
-        .flatten()
-        .map(|c| {
-            json!({
-                "expansion": c.expansion, "column": c.column, "cells": c.cells.to_json(),
-                "cells_unasked": c.unasked, "cells_asked": c.usage.cells.total(),
-                "requests": c.usage.requests, "input_tokens": c.usage.input_tokens,
-                "output_tokens": c.usage.output_tokens, "cost_usd": c.usage.cost_usd,
-            })
-        })
-        .collect();
-    let line = json!({
-        "event": "done",
-        "cells": report.cells.to_json(),
-        "cells_reused": report.reused,
-        "cells_unasked": report.unasked,
-        "requests": report.usage.requests,
-        "input_tokens": report.usage.input_tokens,
-        "output_tokens": report.usage.output_tokens,
-        "cost_usd": report.usage.cost_usd,
-        "in_doubt": {
-            "requests": report.in_doubt.requests, "tokens": report.in_doubt.most.tokens,
-            "cost_usd": report.in_doubt.most.usd,
-        },
-        "seconds": seconds,
-        "published": report.published,
-        "target": report.target,
-        "columns": columns,
-    });
-    anstream::println!("{line}");
 }
 
 /// How each column stands and what it used, on stderr.

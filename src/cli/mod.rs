@@ -3,6 +3,7 @@
 
 mod cache;
 mod check;
+mod daemon;
 mod explain;
 mod failure;
 mod import;
@@ -18,6 +19,7 @@ mod progress;
 mod query;
 mod rows;
 mod session;
+mod status;
 mod suggest;
 mod swan;
 mod table;
@@ -88,6 +90,10 @@ enum Command {
     Suggest(suggest::Options),
     /// List, count, move or rebuild the facts kept so far.
     Cache(cache::Options),
+    /// Watch specs and keep their tables filled; serve queries, facts and a page over HTTP.
+    Daemon(daemon::Options),
+    /// Print what the daemon of a cache says: specs, coverage, runs.
+    Status(status::Options),
     /// Evaluate on SWAN, the benchmark of hybrid queries: prepare its databases, run its
     /// questions, score the answers.
     #[command(subcommand)]
@@ -180,6 +186,8 @@ pub fn main() -> ExitCode {
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
+        Command::Daemon(options) => daemon::run(&options, cli.talk),
+        Command::Status(options) => status::run(&options, cli.talk),
         Command::Swan(command) => swan::run(&command, cli.talk),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());

@@ -32,7 +32,8 @@ pub struct Options {
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &options.flags, options.budget)?;
     session::warn(&session.warnings, talk);
-    let facts = session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()))?;
+    let facts =
+        session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()), talk)?;
     let model = model::for_planning(&session.spec)?;
     let selection = options.select.selection();
     let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?

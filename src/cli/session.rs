@@ -83,11 +83,20 @@ fn apply(draft: &mut Draft, flags: &ModelFlags) {
 }
 
 /// The facts that the flags name.
-pub fn facts(flags: &CacheFlags, command: &str) -> Result<Facts, Failure> {
-    if flags.no_cache {
-        return Ok(Facts::temporary()?);
+pub fn facts(flags: &CacheFlags, command: &str, talk: Talk) -> Result<Facts, Failure> {
+    let facts = if flags.no_cache {
+        Facts::temporary()?
+    } else {
+        Facts::open(&cache_dir(flags)?, &format!("hqdl {command}"))?
+    };
+    if talk.verbose {
+        let through = match facts.owner() {
+            Some(owner) => format!(", through the daemon ({owner})"),
+            None => String::new(),
+        };
+        anstream::eprintln!("facts      {}{through}", facts.dir().display());
     }
-    Ok(Facts::open(&cache_dir(flags)?, &format!("hqdl {command}"))?)
+    Ok(facts)
 }
 
 /// The directory of the facts.

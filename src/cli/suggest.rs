@@ -35,7 +35,7 @@ impl From<SuggestError> for Failure {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let facts = session::facts(&options.cache, "suggest")?;
+    let facts = session::facts(&options.cache, "suggest", talk)?;
     let flags = ModelFlags { cache: options.cache.clone(), ..ModelFlags::default() };
     let opened = options.spec.as_deref().map(|s| session::open(s, &flags, None)).transpose()?;
     let all = suggest(&facts, opened.as_ref().map(|s| (&s.spec, &s.database)))?;

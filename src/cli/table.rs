@@ -8,8 +8,9 @@ use std::io::{Result, Write};
 use rusqlite::types::ValueRef;
 use unicode_width::UnicodeWidthStr;
 
-use super::rows::{Out, Rows, text};
+use super::rows::{Out, Rows};
 use crate::query::Sink;
+use crate::query::json::text;
 
 /// Rows held back, at most,
 const ROWS: usize = 1000;

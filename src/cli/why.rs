@@ -7,7 +7,7 @@ use super::Talk;
 use super::failure::Failure;
 use crate::spec::Draft;
 use crate::store::Database;
-use crate::store::provenance::{Origin, Published};
+use crate::store::provenance::{self, Origin, Published};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -30,7 +30,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let Some((column, key)) = options.key_and_column.split_last() else {
         return Err(Failure::input("no column", "hqdl why TABLE KEY… COLUMN"));
     };
-    let Some((expansion, column)) = find(&published, &options.table, column) else {
+    let Some((expansion, column)) = provenance::find(&published, &options.table, column) else {
         return Err(unknown(&published, options, column, &database));
     };
     if key.len() > expansion.key.len() {
@@ -95,23 +95,6 @@ fn target(options: &Options) -> Result<PathBuf, Failure> {
             "name the expanded database with --db, or its spec with --spec",
         )),
     }
-}
-
-/// The expansion of a table, and the name of a column of it.
-fn find<'p>(
-    published: &'p [Published],
-    table: &str,
-    column: &str,
-) -> Option<(&'p Published, String)> {
-    published.iter().find_map(|p| {
-        let own = p.expansion.eq_ignore_ascii_case(table);
-        let found = p.columns.iter().find(|(c, t)| {
-            (own || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
-        });
-        // A one-to-many table is asked by its own name with any column.
-        let many = || p.columns.iter().find(|(_, t)| !own && t.eq_ignore_ascii_case(table));
-        found.or_else(many).map(|(c, _)| (p, c.clone()))
-    })
 }
 
 fn unknown(

@@ -32,6 +32,7 @@ impl Dispatch<'_, '_> {
         let journal = || self.facts().journal();
         let mut rest = Rest {
             readers: &self.readers,
+            run: self.run,
             endpoint: self.endpoint,
             fate: Fate::of(batch, others),
             status: &batch.status,
@@ -172,6 +173,8 @@ impl Fate {
 /// What is done with the requests of a batch that have no answer.
 struct Rest<'r, 'f> {
     readers: &'r Readers<'f>,
+    /// Whose queue takes what is to be asked again.
+    run: i64,
     endpoint: &'r Endpoint,
     fate: Fate,
     status: &'r str,
@@ -182,7 +185,7 @@ struct Rest<'r, 'f> {
 
 impl Sink for Rest<'_, '_> {
     fn again(&mut self, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
-        again(self.readers, form, cuts)
+        again(self.readers, self.run, form, cuts)
     }
 
     fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped> {
@@ -196,7 +199,7 @@ impl Sink for Rest<'_, '_> {
         };
         match (error, self.fate) {
             (ModelError::TooLong(_), _) if cut.gaps.len() > 1 => {
-                again(self.readers, request.form, halves(&cut, request.attempt))?;
+                again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
                 journal().drop_request(request.id)?;
             }
             (ModelError::Passing { .. }, Fate::Left) => {
@@ -204,7 +207,7 @@ impl Sink for Rest<'_, '_> {
                 journal().drop_request(request.id)?;
             }
             (ModelError::Passing { .. }, Fate::Queued) => {
-                journal().send_again(request.id, false)?;
+                journal().send_again(request.id, self.run, false)?;
             }
             (ModelError::Passing { message, .. }, Fate::Again(most)) if request.sent >= most => {
                 self.given_up.push((request.id, message));
@@ -214,7 +217,7 @@ impl Sink for Rest<'_, '_> {
                 self.refused.get_or_insert(ModelError::Refused { status: 400, message });
                 journal().drop_request(request.id)?;
             }
-            (ModelError::Passing { .. }, _) => journal().send_again(request.id, true)?,
+            (ModelError::Passing { .. }, _) => journal().send_again(request.id, self.run, true)?,
             // As live: it refuses all requests like this one.
             (error @ (ModelError::Refused { .. } | ModelError::Budget(_)), _) => {
                 self.refused.get_or_insert(error);
@@ -229,12 +232,12 @@ impl Sink for Rest<'_, '_> {
 }
 
 /// Puts rows that are to be asked about again in the queue.
-fn again(readers: &Readers<'_>, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+fn again(readers: &Readers<'_>, run: i64, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
     let context = readers.get(form, readers.run.unwrap_or_default())?;
     let requests: Vec<Request> = cuts
         .into_iter()
         .map(|(cut, attempt)| form::request(form, &context.wanted, cut, attempt))
         .collect();
-    readers.facts.journal().enqueue(&requests)?;
+    readers.facts.journal().enqueue(run, &requests)?;
     Ok(())
 }

@@ -62,6 +62,13 @@ pub struct Dispatch<'d, 'f> {
     holding: bool,
 }
 
+impl Drop for Dispatch<'_, '_> {
+    fn drop(&mut self) {
+        // Unless something is in it.
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
 /// What a run of batches is about.
 pub struct Errands<'d> {
     /// Who is asked.
@@ -72,7 +79,7 @@ pub struct Errands<'d> {
     pub run: i64,
     /// The spec's full path.
     pub spec: String,
-    /// Where files are for as long as they are needed.
+    /// Where files are for as long as they are needed, in a directory a run.
     pub dir: PathBuf,
     /// Becomes true when the user wants the run to end.
     pub interrupt: watch::Receiver<bool>,
@@ -88,6 +95,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     #[must_use]
     pub fn new(readers: Readers<'f>, errands: Errands<'d>) -> Self {
         let Errands { endpoint, limits, run, spec, dir, interrupt, unsent } = errands;
+        let dir = dir.join(run.to_string());
         Self { readers, endpoint, limits, run, spec, dir, interrupt, unsent, holding: false }
     }
 
@@ -98,9 +106,9 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// # Errors
     /// [`Stopped`].
     pub async fn recover(&mut self) -> Result<Unsent, Stopped> {
-        let forgotten = self.facts().journal().forget_unsent(&self.spec)?;
+        let forgotten = self.facts().journal().forget_unsent(&self.spec, self.run)?;
         self.unsent = forgotten.into_iter().map(|p| (p.token, p.input_file)).collect();
-        let _ = std::fs::remove_dir_all(&self.dir);
+        self.tidy()?;
         let parcels = self.facts().journal().parcels_under_way(&self.spec)?;
         for mut parcel in parcels {
             if parcel.endpoint != self.endpoint.base() {
@@ -125,8 +133,22 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.look(&parcel, false).await?;
         }
         // What is to be asked again is missing, and is asked with all that is.
-        self.facts().journal().forget_unsent(&self.spec)?;
+        self.facts().journal().forget_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
+    }
+
+    /// Removes the files of runs that are over.
+    fn tidy(&self) -> Result<(), FactsError> {
+        let all = self.dir.parent().map(std::fs::read_dir);
+        let Some(Ok(all)) = all else { return Ok(()) };
+        for path in all.flatten().map(|entry| entry.path()) {
+            let run = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse().ok());
+            let other = run.filter(|run| *run != self.run);
+            if !other.map_or(Ok(false), |run| self.facts().journal().goes_on(run))? {
+                let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+            }
+        }
+        Ok(())
     }
 
     /// Sends everything that waits and collects it, round by round, until
@@ -151,7 +173,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 }
                 match beyond {
                     Some(beyond) => return Err(Stopped::Endpoint(ModelError::Budget(beyond))),
-                    None if self.facts().journal().waiting()? == 0 => return Ok(()),
+                    None if self.facts().journal().waiting(self.run)? == 0 => return Ok(()),
                     // Nobody is left to wait for.
                     None => self.holding = false,
                 }

@@ -74,7 +74,7 @@ impl Packer<'_, '_> {
         let part = self.dir.join(format!("{}.part", self.prefix));
         let mut out = std::io::BufWriter::new(std::fs::File::create(&part).map_err(file(&part))?);
         while made.len() < self.limits.requests as usize {
-            let Some(request) = facts.journal().next_waiting(last)? else { break };
+            let Some(request) = facts.journal().next_waiting(self.run, last)? else { break };
             last = request.id;
             let context = self.readers.get(request.form, self.run)?;
             let (_, prompt) = context.prompt(&cut(&request));

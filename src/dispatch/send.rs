@@ -11,6 +11,8 @@ use crate::facts::{Parcel, Stage};
 use crate::generate::{Event, Stopped};
 use crate::model::ModelError;
 use crate::model::batch::Batch;
+use crate::model::budget::{Caps, Reached};
+use crate::usage::Spent;
 
 /// How often a batch is asked for when it is in doubt whether there is one.
 const TRIES: u32 = 5;
@@ -29,7 +31,17 @@ impl Dispatch<'_, '_> {
         };
         self.facts().journal().uploaded(parcel.id, &file)?;
         // From here on there may be a batch.
-        self.facts().journal().creating(parcel.id)?;
+        let of_day = self.limits.budget_usd_per_day;
+        let beyond = self.facts().journal().creating(parcel.id, of_day)?;
+        if let Some(gone) = beyond {
+            // Others have spent it since this was packed.
+            let next = self.facts().journal().worst_of(parcel.id)?;
+            self.facts().journal().forget_parcel(parcel.id)?;
+            self.endpoint.delete_file(&file).await;
+            let caps = Caps { usd: of_day, tokens: None };
+            let spent = Spent { usd: gone, tokens: 0 };
+            return Err(Stopped::Endpoint(ModelError::Budget(Reached { caps, spent, next })));
+        }
         match self.create(&file, &parcel.token).await {
             Ok(batch) => {
                 self.opened(parcel, &batch)?;

@@ -1,16 +1,19 @@
 //! The journal: the record of every completion and of the facts read from it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::FactsError;
 use super::index::Fact;
+use super::sessions::Session;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Fingerprint, ListHash, Meaning};
 use crate::store::{self, migrate, now};
-use crate::usage::{Doubt, Spent};
+use crate::usage::Spent;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +26,19 @@ pub enum Outcome {
     Stopped,
 }
 
+impl Outcome {
+    /// The word that the journal uses.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Interrupted => "interrupted",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// A request that was sent: what came back and what it cost.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The run it belongs to.
     pub run: i64,
@@ -57,17 +71,22 @@ pub struct Completion {
 pub struct Journal {
     path: PathBuf,
     connection: Connection,
+    /// Who writes here.
+    pub(super) session: Session,
 }
+
+/// How long a write waits for those of other processes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Journal {
     /// Opens the journal, and makes it when it is missing.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn open(path: &Path) -> Result<Self, FactsError> {
+    pub(super) fn open(path: &Path, session: Session) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let connection = Connection::open(path).map_err(error)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(error)?;
+        connection.busy_timeout(PATIENCE).map_err(error)?;
         // FULL: what was paid for survives a power cut, too. The writer groups
         // commits, so this costs one fsync for many answers.
         connection
@@ -76,7 +95,7 @@ impl Journal {
             )
             .map_err(error)?;
         migrate::journal(&connection).map_err(error)?;
-        Ok(Self { path: path.to_owned(), connection })
+        Ok(Self { path: path.to_owned(), connection, session })
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -92,49 +111,6 @@ impl Journal {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
         work(&self.connection).map_err(|e| self.error(&e))
-    }
-
-    /// Begins a run.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn begin(&self, command: &str, spec: &str) -> Result<i64, FactsError> {
-        self.run(|c| {
-            c.execute(
-                "INSERT INTO run (started_at, command, spec) VALUES (?1, ?2, ?3)",
-                params![now(), command, spec],
-            )?;
-            Ok(c.last_insert_rowid())
-        })
-    }
-
-    /// Goes on with the last run of a spec when that one never ended (it was
-    /// killed, or has batches under way), else begins one; with what was in
-    /// flight when any run was killed.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError> {
-        let left = self.take_stock()?;
-        match self.unfinished(spec)? {
-            Some(unfinished) => Ok((unfinished, left)),
-            None => Ok((self.begin(command, spec)?, left)),
-        }
-    }
-
-    /// The last run of a spec when that one never ended.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError> {
-        self.run(|c| {
-            c.query_row(
-                "SELECT id FROM run WHERE id = (SELECT max(id) FROM run WHERE spec = ?1) AND ended_at IS NULL",
-                [spec],
-                |r| r.get(0),
-            )
-            .optional()
-        })
     }
 
     /// What a run has spent, and what it may have spent without an answer. What
@@ -174,24 +150,34 @@ impl Journal {
         })
     }
 
-    /// Ends a run, in which nothing is in flight any more.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError> {
-        let outcome = match outcome {
-            Outcome::Complete => "complete",
-            Outcome::Interrupted => "interrupted",
-            Outcome::Stopped => "stopped",
+    /// Work in one transaction that writes. It takes the lock at the beginning:
+    /// what it reads stays so until it has written.
+    pub(super) fn change<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        let all = || {
+            let transaction =
+                Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
         };
-        self.forget_unsent_notes(run)?;
-        self.run(|c| {
-            c.execute(
-                "UPDATE run SET ended_at = ?2, outcome = ?3 WHERE id = ?1",
-                params![run, now(), outcome],
-            )
-        })?;
-        Ok(())
+        all().map_err(|e| self.error(&e))
+    }
+
+    /// Reads that belong together: what others write meanwhile is not seen.
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        let all = || {
+            let transaction = self.connection.unchecked_transaction()?;
+            let read = work(&transaction)?;
+            transaction.commit()?;
+            Ok(read)
+        };
+        all().map_err(|e| self.error(&e))
     }
 
     /// The id of a model.
@@ -203,7 +189,7 @@ impl Journal {
             intern(
                 c,
                 "SELECT id FROM model WHERE name = ?1",
-                "INSERT INTO model (name) VALUES (?1)",
+                "INSERT OR IGNORE INTO model (name) VALUES (?1)",
                 &[&name],
             )
         })
@@ -220,7 +206,7 @@ impl Journal {
             intern(
                 c,
                 "SELECT id FROM meaning WHERE fingerprint = ?1",
-                "INSERT INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
+                "INSERT OR IGNORE INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
                 &[&fingerprint.as_str(), &meaning.column, &text],
             )
         })
@@ -247,7 +233,7 @@ impl Journal {
             intern(
                 c,
                 "SELECT id FROM value_list WHERE hash = ?1",
-                "INSERT INTO value_list (hash) VALUES (?1)",
+                "INSERT OR IGNORE INTO value_list (hash) VALUES (?1)",
                 &[&hash.as_str()],
             )
         })

@@ -2,9 +2,11 @@
 //! (runs, queries, the daemon) decides it here.
 
 use super::FactsError;
+use super::claims::Thing;
 use super::index::{Fact, Record};
 use super::journal::Journal;
 use crate::cell::State;
+use crate::key::Entity;
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Reuse};
 
@@ -154,6 +156,15 @@ impl Wanted {
     #[must_use]
     pub fn meaning(&self, column: usize) -> Option<u32> {
         self.columns.get(column).map(|c| c.meaning)
+    }
+
+    /// What a run claims that asks for a cell of this column.
+    #[must_use]
+    pub fn claimed(&self, entity: &Entity, column: usize) -> Option<Thing> {
+        let meaning = self.meaning(column)?;
+        // Where any model's word will do, whoever asks asks for all.
+        let model = if self.any_model { 0 } else { self.model };
+        Some(Thing::Cell { entity: entity.clone(), meaning, model })
     }
 
     /// The checker of a column.

@@ -9,25 +9,57 @@
 //! ```text
 //! <data directory>/journal.sqlite   the record
 //! <data directory>/index.sled/      its index: entity -> facts
-//! <data directory>/lock             held by the one process that uses them
+//! <data directory>/lock             held by the one process that owns them
+//! <data directory>/socket           where that process lends them to others
 //! ```
+//!
+//! sled is opened by one process. That one *owns* the cache: the index, the thread
+//! that writes, what is being asked ([`claims`]), the limits of endpoints and the
+//! budget of the day. Others *borrow* it ([`lend`]): they do their work
+//! themselves, behind the same methods, and only what one process can have is
+//! the owner's. The journal they read, and write what is small, by themselves.
 
+mod ahead;
+mod borrow;
 mod changes;
+pub mod claims;
+mod desk;
 pub mod index;
 pub mod journal;
+#[cfg(unix)]
+pub mod lend;
 pub mod lookup;
 pub mod parcels;
 pub mod questions;
 pub mod requests;
 mod reservations;
 pub mod rounds;
+mod sessions;
+mod spending;
+mod throttle;
 pub mod transfer;
+mod turns;
+mod wire;
 mod writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use self::borrow::{Borrowed, Refusal};
+use self::claims::Claims;
+use self::desk::Job;
+use self::sessions::Session;
+use self::throttle::Limiters;
+use self::wire::{Ask, Say};
+pub use ahead::Ahead;
+pub use borrow::status;
+pub use claims::Thing;
 
 pub use index::{Fact, Index, Record};
 pub use journal::{Completion, Journal, Outcome};
@@ -35,7 +67,15 @@ pub use lookup::{Found, Reason, Wanted};
 pub use parcels::{Packed, Parcel, Stage};
 pub use questions::{Learned, LiveQuestion, Origin};
 pub use requests::{Known, Request};
-pub use writer::{Batch, Writer};
+pub use spending::Hour;
+pub use throttle::Throttle;
+pub use turns::Turn;
+pub use writer::{Batch, Claim, Noted, Writer};
+
+/// How long a process that owns the cache and is to lend it may take to begin.
+const BEGINNING: Duration = Duration::from_secs(10);
+/// How often the lock is tried while somebody waits for it.
+const TRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Why facts cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +87,20 @@ pub enum FactsError {
         dir: PathBuf,
         /// The process, as it describes itself.
         holder: String,
+    },
+    /// The process that owns the cache has ended, in the midst of something.
+    #[error("{owner}, which owns the cache {}, has ended", dir.display())]
+    Lost {
+        /// The cache.
+        dir: PathBuf,
+        /// The process.
+        owner: String,
+    },
+    /// The process that owns the cache speaks another protocol.
+    #[error("the cache {} is owned by another version of hqdl", dir.display())]
+    Stranger {
+        /// The cache.
+        dir: PathBuf,
     },
     /// The journal failed.
     #[error("the journal {}: {message}", path.display())]
@@ -88,6 +142,8 @@ impl FactsError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Held { .. } => "wait for it to end, or use another cache with --cache",
+            Self::Lost { .. } => "everything answered is kept; run this again to go on",
+            Self::Stranger { .. } => "end it, such as the daemon, and start it with this version",
             Self::Journal { .. } => {
                 "the journal holds what was paid for; check the disk and the file's permissions"
             }
@@ -100,61 +156,124 @@ impl FactsError {
     }
 }
 
-/// The facts of one data directory, open to this process alone.
+/// The facts of one data directory: owned by this process, or borrowed from the
+/// one that owns them. Any number of runs may use them at once.
 pub struct Facts {
     dir: PathBuf,
     journal: Arc<Mutex<Journal>>,
     index: Index,
+    session: Session,
+    hold: Hold,
+}
+
+/// Who has what only one process can have.
+enum Hold {
+    Owned(Owned),
+    Borrowed(Arc<Borrowed>),
+}
+
+/// What the owner of a cache has.
+struct Owned {
     /// Held as long as this lives; the system lets go of it when we die.
     lock: File,
+    /// The journal as the writing thread has it; whoever has it changes the index.
+    writing: Arc<Mutex<Journal>>,
+    jobs: mpsc::Sender<Job>,
+    thread: Option<JoinHandle<()>>,
+    claims: Arc<Claims>,
+    limiters: Limiters,
     temporary: bool,
 }
 
+/// Who has the lock of a cache.
+enum Lock {
+    Ours(File),
+    /// Another process, as it describes itself.
+    Theirs(String),
+}
+
 impl Facts {
-    /// Opens (and makes, when missing) the facts of a data directory.
-    /// `holder` describes this process to others that find it locked.
+    /// Opens (and makes, when missing) the facts of a data directory: as their
+    /// owner, or through the process that owns and lends them. `holder` describes
+    /// this process to others.
     ///
     /// # Errors
-    /// [`FactsError::Held`] when another process has it; others when the disk fails.
+    /// [`FactsError::Held`] when another process has them and does not lend them;
+    /// others when the disk fails.
     pub fn open(dir: &Path, holder: &str) -> Result<Self, FactsError> {
-        let file = |path: &Path| {
-            let path = path.to_owned();
-            move |error| FactsError::File { path, error }
-        };
-        std::fs::create_dir_all(dir).map_err(file(dir))?;
-        let lock_path = dir.join("lock");
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&lock_path)
-            .map_err(file(&lock_path))?;
-        if lock.try_lock().is_err() {
-            let mut holder = String::new();
-            let _ = lock.read_to_string(&mut holder);
-            let holder = if holder.trim().is_empty() {
-                "another process".to_owned()
-            } else {
-                holder.trim().to_owned()
+        make(dir)?;
+        let began = Instant::now();
+        loop {
+            let other = match lock(dir, holder)? {
+                Lock::Ours(lock) => return Self::owned(dir, holder, lock, false),
+                Lock::Theirs(other) => other,
             };
-            return Err(FactsError::Held { dir: dir.to_owned(), holder });
+            match Borrowed::begin(dir, holder) {
+                Ok(owner) => return Self::borrowed(dir, holder, Arc::new(owner)),
+                Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
+                // It is about to lend, or has just ended.
+                Err(Refusal::Nobody)
+                    if began.elapsed() < TRY_EVERY
+                        || (other.contains(LENDER) && began.elapsed() < BEGINNING) =>
+                {
+                    std::thread::sleep(TRY_EVERY);
+                }
+                Err(Refusal::Nobody) => {
+                    return Err(FactsError::Held { dir: dir.to_owned(), holder: other });
+                }
+            }
         }
-        let describe = (|| {
-            lock.set_len(0)?;
-            lock.rewind()?;
-            writeln!(lock, "process {} ({holder})", std::process::id())
-        })();
-        describe.map_err(file(&lock_path))?;
-        let journal = Journal::open(&dir.join("journal.sqlite"))?;
+    }
+
+    /// Opens the facts of a data directory as their owner, to lend them; waits up
+    /// to `patience` for another owner to end.
+    ///
+    /// # Errors
+    /// [`FactsError::Held`] when another process has them still.
+    pub fn own(dir: &Path, holder: &str, patience: Duration) -> Result<Self, FactsError> {
+        make(dir)?;
+        let began = Instant::now();
+        loop {
+            match lock(dir, &format!("{holder}, {LENDER}"))? {
+                Lock::Ours(lock) => return Self::owned(dir, holder, lock, false),
+                Lock::Theirs(_) if began.elapsed() < patience => std::thread::sleep(TRY_EVERY),
+                Lock::Theirs(holder) => {
+                    return Err(FactsError::Held { dir: dir.to_owned(), holder });
+                }
+            }
+        }
+    }
+
+    fn owned(dir: &Path, holder: &str, lock: File, temporary: bool) -> Result<Self, FactsError> {
+        // Of an owner that was killed; nobody answers there.
+        let _ = std::fs::remove_file(borrow::socket(dir));
+        let session = Session::of_owner(holder);
+        let journal = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
+        journal.begin_alone()?;
         let index = Index::open(&dir.join("index.sled"), &journal)?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            journal: Arc::new(Mutex::new(journal)),
-            index,
+        // Of its own, so that who reads long does not hold up who writes.
+        let writing = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
+        let (journal, writing) = (Arc::new(Mutex::new(journal)), Arc::new(Mutex::new(writing)));
+        let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
+        let owned = Owned {
             lock,
-            temporary: false,
-        })
+            writing,
+            jobs,
+            thread: Some(thread),
+            claims: Arc::default(),
+            limiters: Limiters::default(),
+            temporary,
+        };
+        Ok(Self { dir: dir.to_owned(), journal, index, session, hold: Hold::Owned(owned) })
+    }
+
+    fn borrowed(dir: &Path, holder: &str, owner: Arc<Borrowed>) -> Result<Self, FactsError> {
+        let session =
+            Session { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
+        let journal = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
+        let index = Index::lent(dir.join("index.sled"), Arc::clone(&owner));
+        let journal = Arc::new(Mutex::new(journal));
+        Ok(Self { dir: dir.to_owned(), journal, index, session, hold: Hold::Borrowed(owner) })
     }
 
     /// Facts that nobody keeps: an empty directory, gone when this is.
@@ -167,19 +286,27 @@ impl Facts {
             .unwrap_or_default()
             .as_nanos();
         let dir = std::env::temp_dir().join(format!("hqdl-{}-{nanos}", std::process::id()));
-        let mut make = std::fs::DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
-        make.create(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
-        let mut facts = Self::open(&dir, "hqdl --no-cache")?;
-        facts.temporary = true;
-        Ok(facts)
+        private(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
+        let holder = "hqdl --no-cache";
+        match lock(&dir, holder)? {
+            Lock::Ours(lock) => Self::owned(&dir, holder, lock, true),
+            Lock::Theirs(holder) => Err(FactsError::Held { dir, holder }),
+        }
     }
 
     /// The data directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The process that owns the facts, when that is not this one.
+    #[must_use]
+    pub fn owner(&self) -> Option<&str> {
+        match &self.hold {
+            Hold::Owned(_) => None,
+            Hold::Borrowed(owner) => Some(&owner.owner),
+        }
     }
 
     /// The index, for looking facts up.
@@ -194,9 +321,24 @@ impl Facts {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread that keeps what is answered.
+    /// A handle of the thread that keeps what is answered.
     pub fn writer(&self) -> Writer {
-        Writer::start(Arc::clone(&self.journal), self.index.clone())
+        self.writer_of(&self.session.id)
+    }
+
+    fn writer_of(&self, session: &Arc<str>) -> Writer {
+        let index = self.index.clone();
+        match &self.hold {
+            Hold::Owned(owned) => Writer::own(
+                owned.jobs.clone(),
+                Arc::clone(&owned.claims),
+                Arc::clone(session),
+                index,
+            ),
+            Hold::Borrowed(owner) => {
+                Writer::lent(Arc::clone(owner), Arc::clone(&self.journal), index)
+            }
+        }
     }
 
     /// Throws the index away and makes it again from the journal; returns how
@@ -205,15 +347,92 @@ impl Facts {
     /// # Errors
     /// [`FactsError`] when the journal cannot be read or the index not written.
     pub fn rebuild(&self) -> Result<u64, FactsError> {
-        self.index.rebuild(&self.journal())
+        match &self.hold {
+            Hold::Owned(owned) => self.index.rebuild(&owned.writing()),
+            Hold::Borrowed(owner) => match owner.ask_here(&Ask::Rebuild)? {
+                Say::Count(count) => Ok(count),
+                _ => Err(owner.misunderstood()),
+            },
+        }
+    }
+}
+
+impl Owned {
+    fn writing(&self) -> MutexGuard<'_, Journal> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Whoever has a handle still is told that there is no writer any more.
+        let jobs = self.jobs.clone();
+        if let Some(thread) = self.thread.take() {
+            let stopping = std::thread::spawn(move || drop(jobs.blocking_send(Job::Stop)));
+            let _ = (stopping.join(), thread.join());
+        }
+        let _ = self.lock.set_len(0);
     }
 }
 
 impl Drop for Facts {
     fn drop(&mut self) {
-        let _ = self.lock.set_len(0);
-        if self.temporary {
+        if let Hold::Owned(Owned { temporary: true, .. }) = &self.hold {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// What is said of a process that lends its cache, where others find it locked.
+const LENDER: &str = "which lends it";
+
+/// Makes a data directory that only its user can look into.
+fn make(dir: &Path) -> Result<(), FactsError> {
+    let file = |error| FactsError::File { path: dir.to_owned(), error };
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent).map_err(file)?;
+    }
+    match private(dir) {
+        Err(error) if !dir.is_dir() => Err(file(error)),
+        _ => Ok(()),
+    }
+}
+
+fn private(dir: &Path) -> std::io::Result<()> {
+    let mut make = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
+    make.create(dir)
+}
+
+/// Takes the lock of a cache, or tells who has it.
+fn lock(dir: &Path, holder: &str) -> Result<Lock, FactsError> {
+    let path = dir.join("lock");
+    let file = |error| FactsError::File { path: path.clone(), error };
+    let mut lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(file)?;
+    if lock.try_lock().is_err() {
+        let mut holder = String::new();
+        let _ = lock.read_to_string(&mut holder);
+        let holder = match holder.trim() {
+            "" => "another process".to_owned(),
+            holder => holder.to_owned(),
+        };
+        return Ok(Lock::Theirs(holder));
+    }
+    let mut describe = || {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "process {} ({holder})", std::process::id())
+    };
+    describe().map_err(file)?;
+    Ok(Lock::Ours(lock))
 }

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Row as SqlRow, params};
 
 use super::FactsError;
 use super::journal::Journal;
+use super::reservations::Day;
 use crate::store::now;
 use crate::usage::Spent;
 
@@ -83,6 +84,8 @@ const PARCEL: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch FROM parcel";
 /// Parcels whose requests may be billed any moment.
 pub(super) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
+/// Holds of requests that wait for no run that goes on.
+const NOBODYS: &str = "coalesce(run, 0) NOT IN (SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL)";
 
 impl Journal {
     /// The id of a form.
@@ -102,7 +105,7 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn form_text(&self, id: i64) -> Result<String, FactsError> {
-        self.change(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
+        self.read(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
     }
 
     /// Packs requests into a parcel; returns its id.
@@ -142,7 +145,7 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn parcels_of(&self, run: i64) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
-        self.change(|c| c.query_row(sql, [run], |r| r.get(0)))
+        self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
     /// The endpoint has the file of a parcel.
@@ -154,13 +157,25 @@ impl Journal {
         self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
     }
 
-    /// The batch of a parcel is about to be asked for.
+    /// The batch of a parcel is about to be asked for. It is not when the budget
+    /// of the day (`of_day`, in USD) does not cover it any more: what is gone
+    /// today is given then.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn creating(&self, parcel: i64) -> Result<(), FactsError> {
-        let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![parcel, now()]).map(drop))
+    pub fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+        self.change(|c| {
+            if let Some(most) = of_day {
+                let gone = Day::default().gone(self)?;
+                let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
+                let worst: f64 = c.query_row(sql, [parcel], |r| r.get(0))?;
+                if gone + worst > most {
+                    return Ok(Some(gone));
+                }
+            }
+            let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
+            c.execute(sql, params![parcel, now()]).map(|_| None)
+        })
     }
 
     /// The endpoint works on a parcel.
@@ -194,7 +209,7 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
         let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
-        self.change(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
+        self.read(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
     }
 
     /// Whether a run of batches of a spec was ended before its end.
@@ -202,17 +217,20 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting')
-                     OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))";
-        self.change(|c| c.query_row(sql, [spec], |r| r.get(0)))
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {NOBODYS})
+               OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))"
+        );
+        self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
-    /// Forgets what was never sent: requests that wait, and parcels of a spec
-    /// whose batch was never asked for. Their cells are missing, as before.
+    /// Forgets what was never sent: requests that wait for this run or for
+    /// nobody, and parcels of a spec whose batch was never asked for. Their cells
+    /// are missing, as before.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn forget_unsent(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+    pub fn forget_unsent(&self, spec: &str, run: i64) -> Result<Vec<Parcel>, FactsError> {
         self.change(|c| {
             let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let parcels: Vec<Parcel> =
@@ -220,10 +238,14 @@ impl Journal {
             for parcel in &parcels {
                 forget(c, parcel.id)?;
             }
-            c.execute_batch(
-                "DELETE FROM request_row WHERE request IN (SELECT id FROM request WHERE state = 'waiting');
-                 DELETE FROM request WHERE state = 'waiting';",
+            let which = format!("state = 'waiting' AND (run = ?1 OR {NOBODYS})");
+            c.execute(
+                &format!(
+                    "DELETE FROM request_row WHERE request IN (SELECT id FROM request WHERE {which})"
+                ),
+                [run],
             )?;
+            c.execute(&format!("DELETE FROM request WHERE {which}"), [run])?;
             Ok(parcels)
         })
     }
@@ -236,12 +258,24 @@ impl Journal {
         self.change(|c| forget(c, parcel))
     }
 
+    /// What the requests of a parcel may cost.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
+        let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
+                   FROM request WHERE parcel = ?1";
+        self.run(|c| {
+            c.query_row(sql, [parcel], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+        })
+    }
+
     /// What a run's requests under way may cost.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn reserved(&self, run: i64) -> Result<Spent, FactsError> {
-        self.change(|c| reserved(c, "p.run = ?1", &run))
+        self.read(|c| reserved(c, "p.run = ?1", &run))
     }
 
     /// What all requests that were sent today (UTC) and are under way may cost.
@@ -250,7 +284,7 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn reserved_today(&self) -> Result<Spent, FactsError> {
         let today = now().get(..10).unwrap_or_default().to_owned();
-        self.change(|c| reserved(c, "p.sent_at >= ?1", &today))
+        self.read(|c| reserved_since(c, &today))
     }
 
     /// Whether a run has parcels under way.
@@ -259,16 +293,19 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn has_under_way(&self, run: i64) -> Result<bool, FactsError> {
         let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
-        self.change(|c| c.prepare(&sql)?.exists([run]))
+        self.read(|c| c.prepare(&sql)?.exists([run]))
     }
 
-    /// Whether any request at all is under way in a parcel.
+    /// Whether any request at all is under way in a parcel, or waits to be.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn any_under_way(&self) -> Result<bool, FactsError> {
-        let sql = format!("SELECT 1 FROM parcel AS p WHERE {UNDER_WAY} LIMIT 1");
-        self.change(|c| c.prepare(&sql)?.exists([]))
+        let sql = format!(
+            "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
+             UNION ALL SELECT 1 FROM request WHERE state = 'waiting' AND NOT ({NOBODYS}) LIMIT 1"
+        );
+        self.read(|c| c.prepare(&sql)?.exists([]))
     }
 
     /// How many cells each expansion has in requests of a parcel that have no
@@ -280,23 +317,9 @@ impl Journal {
         let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
                    JOIN request_row AS e ON e.request = r.id
                    WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
-        self.change(|c| {
+        self.read(|c| {
             c.prepare(sql)?.query_map([parcel], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
         })
-    }
-
-    /// Work in one transaction.
-    pub(super) fn change<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, FactsError> {
-        let all = || {
-            let transaction = self.connection().unchecked_transaction()?;
-            let done = work(&transaction)?;
-            transaction.commit()?;
-            Ok(done)
-        };
-        all().map_err(|e| self.error(&e))
     }
 }
 
@@ -317,6 +340,11 @@ fn forget(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
     drop_packed(c, parcel)?;
     c.execute("DELETE FROM request WHERE parcel = ?1", [parcel])?;
     c.execute("DELETE FROM parcel WHERE id = ?1", [parcel]).map(drop)
+}
+
+/// What all requests that were sent since then and are under way may cost.
+pub(super) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<Spent> {
+    reserved(c, "p.sent_at >= ?1", &then)
 }
 
 fn reserved(c: &Connection, which: &str, value: &dyn rusqlite::ToSql) -> rusqlite::Result<Spent> {

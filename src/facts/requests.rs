@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use super::FactsError;
 use super::journal::Journal;
 use super::parcels::UNDER_WAY;
+use super::sessions::RUNS_ALIVE;
 use crate::key::Entity;
 use crate::prompt::Row;
 use crate::usage::Spent;
@@ -55,15 +56,15 @@ const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meani
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
 impl Journal {
-    /// Puts requests in the queue.
+    /// Puts requests in the queue of a run.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn enqueue(&self, requests: &[Request]) -> Result<(), FactsError> {
+    pub fn enqueue(&self, run: i64, requests: &[Request]) -> Result<(), FactsError> {
         self.change(|c| {
             let mut request = c.prepare_cached(
-                "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent)
-                 VALUES ('waiting', ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
+                 VALUES ('waiting', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?;
             let mut row = c.prepare_cached(
                 "INSERT INTO request_row (request, number, entity, row) VALUES (?1, ?2, ?3, ?4)",
@@ -76,7 +77,8 @@ impl Journal {
                     text(&r.whole),
                     text(&r.meanings),
                     r.attempt,
-                    r.sent
+                    r.sent,
+                    run
                 ])?;
                 for (n, (entity, cells)) in r.rows.iter().enumerate() {
                     row.execute(params![id, n, entity.as_str(), text(cells)])?;
@@ -86,23 +88,24 @@ impl Journal {
         })
     }
 
-    /// How many requests wait to be packed.
+    /// How many requests of a run wait to be packed.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn waiting(&self) -> Result<u64, FactsError> {
-        let sql = "SELECT count(*) FROM request WHERE state = 'waiting'";
-        self.change(|c| c.query_row(sql, [], |r| r.get(0)))
+    pub fn waiting(&self, run: i64) -> Result<u64, FactsError> {
+        let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
+        self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    /// The first request in the queue after some id.
+    /// The first request in the queue of a run after some id.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn next_waiting(&self, after: i64) -> Result<Option<Request>, FactsError> {
-        let sql =
-            format!("{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 ORDER BY r.id LIMIT 1");
-        self.change(|c| one_request(c, &sql, &[&after]))
+    pub fn next_waiting(&self, run: i64, after: i64) -> Result<Option<Request>, FactsError> {
+        let sql = format!(
+            "{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
+        );
+        self.read(|c| one_request(c, &sql, &[&after, &run]))
     }
 
     /// What is known of the answer's `custom_id`, in one parcel or, without
@@ -111,7 +114,7 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
-        self.change(|c| {
+        self.read(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
             // Of a request that was written down twice, the one that was sent.
             let sql = format!(
@@ -133,7 +136,7 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
-        self.change(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
+        self.read(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
     }
 
     /// A request, by id.
@@ -141,19 +144,19 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
-        self.change(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
+        self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
     }
 
-    /// Takes a request out of its parcel: it waits again. `counts` says whether
-    /// it was sent in earnest.
+    /// Takes a request out of its parcel: it waits again, in the queue of a run.
+    /// `counts` says whether it was sent in earnest.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub fn send_again(&self, request: i64, counts: bool) -> Result<(), FactsError> {
+    pub fn send_again(&self, request: i64, run: i64, counts: bool) -> Result<(), FactsError> {
         let sql =
             "UPDATE request SET state = 'waiting', parcel = NULL, custom_id = NULL, worst_usd = 0,
-                     worst_tokens = 0, sent = sent - ?2 WHERE id = ?1";
-        self.change(|c| c.execute(sql, params![request, i64::from(!counts)]).map(drop))
+                     worst_tokens = 0, sent = sent - ?2, run = ?3 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![request, i64::from(!counts), run]).map(drop))
     }
 
     /// Drops a request: it needs no answer any more.
@@ -165,16 +168,17 @@ impl Journal {
     }
 
     /// Which columns (by meaning) of an entity are asked for by a request that
-    /// is under way to a model.
+    /// is under way to a model, or waits for its turn in a run that goes on.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
-        self.change(|c| {
+        self.read(|c| {
             let sql = format!(
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
-                 JOIN parcel AS p ON p.id = r.parcel
-                 WHERE e.entity = ?1 AND r.model = ?2 AND r.state = 'packed' AND {UNDER_WAY}"
+                 LEFT JOIN parcel AS p ON p.id = r.parcel
+                 WHERE e.entity = ?1 AND r.model = ?2 AND r.state IN ('waiting', 'packed')
+                   AND ({UNDER_WAY} OR r.run IN ({RUNS_ALIVE}))"
             );
             let mut found = Vec::new();
             let mut statement = c.prepare_cached(&sql)?;

@@ -3,18 +3,19 @@
 
 use rusqlite::params;
 
-use super::FactsError;
 use super::journal::Journal;
 use crate::store::now;
-use crate::usage::{Doubt, Spent};
+use crate::usage::Spent;
 
 impl Journal {
-    /// Notes what a request may cost at the worst; returns the note's id.
-    pub(super) fn reserve(&self, run: i64, worst: Spent) -> rusqlite::Result<i64> {
+    /// Notes what a request of a session may cost at the worst; returns the
+    /// note's id.
+    pub(super) fn reserve(&self, session: &str, run: i64, worst: Spent) -> rusqlite::Result<i64> {
         let mut insert = self.connection().prepare_cached(
-            "INSERT INTO reservation (run, cost_usd, tokens, reserved_at) VALUES (?1, ?2, ?3, ?4)",
+            "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
-        insert.insert(params![run, worst.usd, worst.tokens, now()])
+        insert.insert(params![run, worst.usd, worst.tokens, now(), session])
     }
 
     /// Takes a note out: its request is settled, or cost nothing.
@@ -31,42 +32,40 @@ impl Journal {
             .prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;
         update.execute([reservation]).map(|_| ())
     }
+}
 
-    /// Takes out what a run noted and never sent, since it was to end: nothing of
-    /// it is in flight any more.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn forget_unsent_notes(&self, run: i64) -> Result<(), FactsError> {
-        self.connection()
-            .execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run])
-            .map(drop)
-            .map_err(|e| self.error(&e))
-    }
+/// What is spent of a day, kept up to date completion by completion.
+#[derive(Debug, Default)]
+pub(super) struct Day {
+    /// The day, as RFC 3339 begins.
+    date: String,
+    /// The last completion that is counted.
+    last: i64,
+    usd: f64,
+}
 
-    /// What was in flight when a process was killed; from now on it is in doubt.
-    /// Only one process uses a journal, so before a run begins nothing else is
-    /// in flight.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn take_stock(&self) -> Result<Doubt, FactsError> {
-        let c = self.connection();
-        let left = c
-            .query_row(
-                "SELECT count(*), coalesce(sum(cost_usd), 0.0), coalesce(sum(tokens), 0)
-                 FROM reservation WHERE in_doubt = 0",
-                [],
-                |r| {
-                    let most = Spent { usd: r.get(1)?, tokens: r.get(2)? };
-                    Ok(Doubt { requests: r.get(0)?, most })
-                },
-            )
-            .map_err(|e| self.error(&e))?;
-        if left.requests > 0 {
-            c.execute("UPDATE reservation SET in_doubt = 1 WHERE in_doubt = 0", [])
-                .map_err(|e| self.error(&e))?;
+impl Day {
+    /// USD spent today (UTC), and what may be spent of what is under way or was
+    /// never answered.
+    pub(super) fn gone(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
+        let today = now().get(..10).unwrap_or_default().to_owned();
+        if self.date != today {
+            *self = Self { date: today, ..Self::default() };
         }
-        Ok(left)
+        let c = journal.connection();
+        let (last, more): (i64, f64) = c
+            .prepare_cached(
+                "SELECT coalesce(max(id), ?1),
+                   coalesce(sum(CASE WHEN asked_at >= ?2 THEN cost_usd END), 0.0)
+                 FROM completion WHERE id > ?1",
+            )?
+            .query_row(params![self.last, self.date], |r| Ok((r.get(0)?, r.get(1)?)))?;
+        (self.last, self.usd) = (last, self.usd + more);
+        let noted: f64 = c
+            .prepare_cached(
+                "SELECT coalesce(sum(cost_usd), 0.0) FROM reservation WHERE reserved_at >= ?1",
+            )?
+            .query_row([&self.date], |r| r.get(0))?;
+        Ok(self.usd + noted + super::parcels::reserved_since(c, &self.date)?.usd)
     }
 }

@@ -1,7 +1,7 @@
 //! Rounds of asking again for what is known. A round that was limited or cut
 //! off is gone on with, so that it gets on from run to run.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::FactsError;
 use super::journal::Journal;
@@ -61,16 +61,7 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
-        self.connection()
-            .query_row(
-                "SELECT id, up_to, begun_at FROM round
-                 WHERE kind = ?1 AND spec = ?2 AND expansion = ?3 AND meaning = ?4 AND model = ?5
-                   AND scope = ?6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1",
-                params![s.kind.name(), s.spec, s.expansion, s.meaning, s.model, s.scope],
-                |r| Ok(Open { id: r.get(0)?, up_to: r.get(1)?, begun_at: r.get(2)? }),
-            )
-            .optional()
-            .map_err(|e| self.error(&e))
+        self.run(|c| open_round(c, s))
     }
 
     /// Begins a round: facts of completions up to `up_to` no longer count.
@@ -79,8 +70,12 @@ impl Journal {
     /// [`FactsError::Journal`].
     pub fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
         let begun_at = now();
-        self.connection()
-            .execute(
+        self.change(|c| {
+            // Somebody else may have begun it just now.
+            if let Some(open) = open_round(c, s)? {
+                return Ok(open);
+            }
+            c.execute(
                 "INSERT INTO round (kind, spec, expansion, meaning, model, scope, up_to, begun_at)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![
@@ -93,9 +88,9 @@ impl Journal {
                     up_to,
                     begun_at
                 ],
-            )
-            .map_err(|e| self.error(&e))?;
-        Ok(Open { id: self.connection().last_insert_rowid(), up_to, begun_at })
+            )?;
+            Ok(Open { id: c.last_insert_rowid(), up_to, begun_at })
+        })
     }
 
     /// Ends a round: all it was about has been asked.
@@ -108,4 +103,15 @@ impl Journal {
             .map(|_| ())
             .map_err(|e| self.error(&e))
     }
+}
+
+fn open_round(c: &Connection, s: &Subject) -> rusqlite::Result<Option<Open>> {
+    c.query_row(
+        "SELECT id, up_to, begun_at FROM round
+         WHERE kind = ?1 AND spec = ?2 AND expansion = ?3 AND meaning = ?4 AND model = ?5
+           AND scope = ?6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1",
+        params![s.kind.name(), s.spec, s.expansion, s.meaning, s.model, s.scope],
+        |r| Ok(Open { id: r.get(0)?, up_to: r.get(1)?, begun_at: r.get(2)? }),
+    )
+    .optional()
 }

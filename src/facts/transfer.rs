@@ -15,10 +15,13 @@ use std::io::{BufRead, Write};
 
 use serde_json::{Value as Json, json};
 
+use super::borrow::Borrowed;
+use super::desk::keep;
 use super::index::Fact;
 use super::journal::Completion;
-use super::writer::{Batch, keep};
-use super::{Facts, FactsError};
+use super::wire::{Ask, Say};
+use super::writer::Batch;
+use super::{Facts, FactsError, Hold};
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Meaning};
 
@@ -75,6 +78,10 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Import`] with the number of a line that cannot be used.
     pub fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+        let owned = match &self.hold {
+            Hold::Owned(owned) => owned,
+            Hold::Borrowed(owner) => return lend_lines(owner, input),
+        };
         let mut lines = Vec::new();
         for (n, line) in input.lines().enumerate() {
             let bad = |message: String| FactsError::Import { line: n + 1, message };
@@ -86,7 +93,7 @@ impl Facts {
                 serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
             lines.push(Line::read(&json).map_err(bad)?);
         }
-        let journal = self.journal();
+        let journal = owned.writing();
         let run = journal.begin("cache import", "")?;
         let mut batches: Vec<Batch> = Vec::new();
         let mut count = lines.len() as u64;
@@ -138,6 +145,24 @@ impl Facts {
         keep(&journal, self.index(), batches)?;
         journal.end(run, super::Outcome::Complete)?;
         Ok(count)
+    }
+}
+
+/// Has the owner of the cache take lines in.
+fn lend_lines(owner: &Borrowed, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+    let file = |error| FactsError::File { path: "the input".into(), error };
+    loop {
+        let mut lines = vec![0; 1 << 20];
+        let n = input.read(&mut lines).map_err(file)?;
+        if n == 0 {
+            break;
+        }
+        lines.truncate(n);
+        owner.ask_here(&Ask::Lines(lines.into()))?;
+    }
+    match owner.ask_here(&Ask::Import)? {
+        Say::Count(count) => Ok(count),
+        _ => Err(owner.misunderstood()),
     }
 }
 

@@ -1,27 +1,24 @@
-//! The one thread that writes facts. It takes all batches that wait, commits
-//! them to the journal together (one fsync for many answers), then brings the
-//! index up to date, and only then tells the senders that their batch is safe.
+//! How a run asks for facts and keeps them: its handle of the writing thread
+//! ([`super::desk`]) and of the claims, in this process or in the one that owns
+//! the cache.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
-use tracing::debug;
 
 use super::FactsError;
+use super::borrow::Borrowed;
+use super::claims::{Claims, Thing};
+use super::desk::{Job, Reply, Wish, keep_alone};
 use super::index::{Fact, Index, Record};
 use super::journal::{Completion, Journal};
+use super::wire::{Ask, Say};
 use crate::key::Entity;
 use crate::usage::Spent;
 
-/// Batches that may wait; a sender waits when there are more.
-const QUEUE: usize = 256;
-
 /// A completion and the facts that were read from it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Batch {
     /// The request.
     pub completion: Completion,
@@ -34,41 +31,44 @@ pub struct Batch {
     pub answers: Option<i64>,
 }
 
-type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
-
-/// What the thread is asked to do.
-enum Job {
-    /// Keep a batch.
-    Keep(Box<Batch>, Reply<()>),
-    /// Note what a request of a run may cost.
-    Reserve(i64, Spent, Reply<i64>),
-    /// A request ended without an answer; whether it may have been billed.
-    End { reservation: i64, in_doubt: bool },
+/// What became of the wish to send a request.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Noted {
+    /// What it may cost is noted, by this id.
+    Note(i64),
+    /// The budget of the day does not cover it: so much, in USD, is gone today.
+    Beyond(f64),
+    /// Its run has ended meanwhile.
+    Ended,
 }
 
-/// Handle of the writing thread.
+/// Handle of the writing thread, and of the claims: how a run asks for facts.
+#[derive(Clone)]
 pub struct Writer {
-    jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    way: Way,
+    index: Index,
+}
+
+#[derive(Clone)]
+enum Way {
+    /// In the process that owns the cache.
+    Own { jobs: mpsc::Sender<Job>, claims: Arc<Claims>, session: Arc<str> },
+    /// In a process that borrows it, with its own journal.
+    Lent(Arc<Borrowed>, Arc<Mutex<Journal>>),
 }
 
 impl Writer {
-    pub(super) fn start(journal: Arc<Mutex<Journal>>, index: Index) -> Self {
-        let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
-        let thread = std::thread::spawn(move || {
-            while let Some(first) = queue.blocking_recv() {
-                let mut waiting = vec![first];
-                while waiting.len() < QUEUE {
-                    match queue.try_recv() {
-                        Ok(job) => waiting.push(job),
-                        Err(_) => break,
-                    }
-                }
-                let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
-                work(&journal, &index, waiting);
-            }
-        });
-        Self { jobs: Some(jobs), thread: Some(thread) }
+    pub(super) fn own(
+        jobs: mpsc::Sender<Job>,
+        claims: Arc<Claims>,
+        session: Arc<str>,
+        index: Index,
+    ) -> Self {
+        Self { way: Way::Own { jobs, claims, session }, index }
+    }
+
+    pub(super) fn lent(owner: Arc<Borrowed>, journal: Arc<Mutex<Journal>>, index: Index) -> Self {
+        Self { way: Way::Lent(owner, journal), index }
     }
 
     /// Keeps a batch; returns when it is safe on the disk.
@@ -76,175 +76,153 @@ impl Writer {
     /// # Errors
     /// [`FactsError`] when it could not be kept.
     pub async fn keep(&self, batch: Batch) -> Result<(), FactsError> {
-        let (reply, kept) = oneshot::channel();
-        self.send(Job::Keep(Box::new(batch), reply)).await?;
-        kept.await.map_err(|_| gone())?
+        match &self.way {
+            Way::Own { jobs, .. } => ask(jobs, |reply| Job::Keep(Box::new(batch), reply)).await,
+            Way::Lent(owner, journal) => {
+                let ask = Ask::Keep(Box::new(batch));
+                match (owner.ask(&ask).await, ask) {
+                    // It is paid for, and whoever owns the cache next finds it.
+                    (Err(lost @ FactsError::Lost { .. }), Ask::Keep(batch)) => {
+                        keep_alone(journal, &batch)?;
+                        Err(lost)
+                    }
+                    (kept, _) => kept.map(drop),
+                }
+            }
+        }
     }
 
-    /// Notes what a request may cost at the worst, before it leaves; returns the
-    /// note's id. The note outlives a process that is killed (of a power cut it
-    /// is not safe: it is not worth a disk's flush).
+    /// Notes what a request may cost at the worst, before it leaves. The note
+    /// outlives a process that is killed (of a power cut it is not safe: it is
+    /// not worth a disk's flush). Where the budget of the day (`of_day`, in USD)
+    /// is held by requests on their way, this waits for them.
     ///
     /// # Errors
     /// [`FactsError`] when it could not be noted.
-    pub async fn reserve(&self, run: i64, worst: Spent) -> Result<i64, FactsError> {
-        let (reply, noted) = oneshot::channel();
-        self.send(Job::Reserve(run, worst, reply)).await?;
-        noted.await.map_err(|_| gone())?
+    pub async fn reserve(
+        &self,
+        run: i64,
+        worst: Spent,
+        of_day: Option<f64>,
+    ) -> Result<Noted, FactsError> {
+        match &self.way {
+            Way::Own { jobs, session, .. } => {
+                let wish = Wish { session: Arc::clone(session), run, worst, of_day };
+                ask(jobs, |reply| Job::Reserve(wish, reply)).await
+            }
+            Way::Lent(owner, _) => match owner.ask(&Ask::Reserve { run, worst, of_day }).await? {
+                Say::Noted(noted) => Ok(noted),
+                _ => Err(owner.misunderstood()),
+            },
+        }
     }
 
     /// Says that a request ended without an answer. Its note is taken out, or
     /// stands when the request may have been billed.
     ///
     /// # Errors
-    /// [`FactsError`] when nobody writes any more.
+    /// [`FactsError`] when that could not be noted.
     pub async fn end(&self, reservation: i64, in_doubt: bool) -> Result<(), FactsError> {
-        self.send(Job::End { reservation, in_doubt }).await
+        match &self.way {
+            Way::Own { jobs, .. } => {
+                ask(jobs, |reply| Job::End { reservation, in_doubt, reply }).await
+            }
+            Way::Lent(owner, _) => owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop),
+        }
     }
 
-    async fn send(&self, job: Job) -> Result<(), FactsError> {
-        self.jobs.as_ref().ok_or_else(gone)?.send(job).await.map_err(|_| gone())
+    /// Claims what nobody else holds, in one step; does not wait.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the owner of the cache is gone.
+    pub async fn claim(&self, things: Vec<Thing>) -> Result<Claim, FactsError> {
+        let granted = match &self.way {
+            Way::Own { claims, session, .. } => claims.claim(session, &things),
+            Way::Lent(owner, _) => match owner.ask(&Ask::Claim(things.clone())).await? {
+                Say::Claimed(granted) => granted,
+                _ => return Err(owner.misunderstood()),
+            },
+        };
+        let held = things.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(t, _)| t).collect();
+        Ok(Claim { way: self.way.clone(), held, granted })
     }
+
+    /// Waits until this is released; who waits must hold nothing.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the owner of the cache is gone.
+    pub async fn released(&self, thing: &Thing) -> Result<(), FactsError> {
+        match &self.way {
+            Way::Own { claims, .. } => {
+                let _ = claims.wait(thing).await;
+                Ok(())
+            }
+            Way::Lent(owner, _) => owner.ask(&Ask::Wait(thing.clone())).await.map(drop),
+        }
+    }
+
+    /// The facts about some entities, as they are now.
+    ///
+    /// # Errors
+    /// [`FactsError`] when they cannot be read.
+    pub async fn known(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+        match &self.way {
+            Way::Own { .. } => entities.iter().map(|e| self.index.get(e)).collect(),
+            Way::Lent(owner, _) => {
+                let mut found = Vec::with_capacity(entities.len());
+                while found.len() < entities.len() {
+                    let left = &entities[found.len()..];
+                    let left = left.iter().map(|e| e.as_str().to_owned()).collect();
+                    let Say::Records(records) = owner.ask(&Ask::Get(left)).await? else {
+                        return Err(owner.misunderstood());
+                    };
+                    self.index.decode_all(&records, &mut found)?;
+                }
+                Ok(found)
+            }
+        }
+    }
+}
+
+/// Things that nobody else may ask or do; given back when this is dropped.
+pub struct Claim {
+    way: Way,
+    held: Vec<Thing>,
+    granted: Vec<bool>,
+}
+
+impl Claim {
+    /// For each thing that was asked for, whether it is held by this now.
+    #[must_use]
+    pub fn granted(&self) -> &[bool] {
+        &self.granted
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        match &self.way {
+            Way::Own { claims, session, .. } => claims.release(session, &self.held),
+            Way::Lent(owner, _) => owner.tell(&Ask::Release(std::mem::take(&mut self.held))),
+        }
+    }
+}
+
+async fn ask<T>(
+    jobs: &mpsc::Sender<Job>,
+    job: impl FnOnce(Reply<T>) -> Job,
+) -> Result<T, FactsError> {
+    let (reply, told) = oneshot::channel();
+    jobs.send(job(reply)).await.map_err(|_| gone())?;
+    told.await.map_err(|_| gone())?
 }
 
 fn gone() -> FactsError {
     FactsError::Journal {
         path: "journal.sqlite".into(),
         message: "its writer has ended".to_owned(),
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Does what is waiting: first the notes, for which requests wait that have not
-/// left yet, then the batches.
-fn work(journal: &Journal, index: &Index, waiting: Vec<Job>) {
-    let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    for job in waiting {
-        match job {
-            Job::Keep(batch, reply) => {
-                batches.push(*batch);
-                kept_for.push(reply);
-            }
-            note => notes.push(note),
-        }
-    }
-    if !notes.is_empty() {
-        note(journal, notes);
-    }
-    if batches.is_empty() {
-        return;
-    }
-    let kept = keep(journal, index, batches);
-    for reply in kept_for {
-        let _ = reply.send(match &kept {
-            Ok(()) => Ok(()),
-            Err(error) => Err(again(error)),
-        });
-    }
-}
-
-/// Writes notes of reservations in one transaction, without a flush.
-fn note(journal: &Journal, notes: Vec<Job>) {
-    let error = |e: rusqlite::Error| journal.error(&e);
-    let mut reserved = Vec::new();
-    let write = || -> rusqlite::Result<()> {
-        journal.connection().execute_batch("PRAGMA synchronous = NORMAL")?;
-        let transaction = journal.connection().unchecked_transaction()?;
-        for job in notes {
-            match job {
-                Job::Reserve(run, worst, reply) => {
-                    reserved.push((journal.reserve(run, worst), reply));
-                }
-                Job::End { reservation, in_doubt: true } => journal.leave_in_doubt(reservation)?,
-                Job::End { reservation, in_doubt: false } => journal.release(reservation)?,
-                Job::Keep(..) => {}
-            }
-        }
-        transaction.commit()
-    };
-    let written = write();
-    let flushing = journal.connection().execute_batch("PRAGMA synchronous = FULL");
-    let written = written.and(flushing).map_err(error);
-    debug!(reserved = reserved.len(), "the journal notes reservations");
-    for (noted, reply) in reserved {
-        let noted = match &written {
-            Ok(()) => noted.map_err(error),
-            Err(failed) => Err(again(failed)),
-        };
-        if let Err(Ok(unwanted)) = reply.send(noted) {
-            // Whoever wanted to ask has gone meanwhile, and asks nothing.
-            let _ = journal.release(unwanted);
-        }
-    }
-}
-
-/// Commits batches to the journal, then to the index.
-pub(super) fn keep(
-    journal: &Journal,
-    index: &Index,
-    batches: Vec<Batch>,
-) -> Result<(), FactsError> {
-    let error = |e: rusqlite::Error| journal.error(&e);
-    let transaction = journal.connection().unchecked_transaction().map_err(error)?;
-    let (began, completions) = (Instant::now(), batches.len());
-    let mut head = None;
-    let mut records: HashMap<Entity, Record> = HashMap::new();
-    let mut changed: BTreeMap<u32, i64> = BTreeMap::new();
-    for batch in batches {
-        let completion = journal.insert_completion(&batch.completion).map_err(error)?;
-        if let Some(reservation) = batch.settles {
-            journal.release(reservation).map_err(error)?;
-        }
-        if let Some(request) = batch.answers {
-            super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
-        }
-        for (entity, mut of_entity) in batch.facts {
-            for fact in &mut of_entity {
-                (fact.completion, fact.asked) = (completion, completion);
-            }
-            let line = journal.insert_answer(completion, &entity, &of_entity).map_err(error)?;
-            head = Some(line);
-            let record = match records.entry(entity) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let known = index.get(new.key())?.unwrap_or_default();
-                    new.insert(known)
-                }
-            };
-            for fact in of_entity {
-                if record.is_changed_by(&fact) {
-                    changed.insert(fact.meaning, line);
-                }
-                record.merge(fact);
-            }
-        }
-    }
-    // With the answers themselves: tables published before are told apart.
-    for (meaning, line) in changed {
-        journal.note_changed(meaning, line).map_err(error)?;
-    }
-    transaction.commit().map_err(error)?;
-    debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
-    match head {
-        Some(head) => index.put(records, head),
-        None => Ok(()),
-    }
-}
-
-/// The same error for another sender.
-fn again(error: &FactsError) -> FactsError {
-    match error {
-        FactsError::Journal { path, message } => {
-            FactsError::Journal { path: path.clone(), message: message.clone() }
-        }
-        other => FactsError::Journal { path: "journal.sqlite".into(), message: other.to_string() },
     }
 }

@@ -70,8 +70,8 @@ pub enum Stopped {
     /// The endpoint refuses.
     #[error(transparent)]
     Endpoint(#[from] ModelError),
-    /// Nothing gets through to the endpoint.
-    #[error("the endpoint does not answer: {0}")]
+    /// No request gets an answer, however often it is tried.
+    #[error("no request gets an answer: {0}")]
     Gone(String),
     /// What was answered cannot be kept.
     #[error(transparent)]

@@ -1,14 +1,14 @@
 //! Asking for all that is missing, request by request: the walk over the keys
 //! on this thread, the requests on the runtime's.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tracing::info;
 
 use super::run::Run;
-use super::survey::Survey;
+use super::survey::{Known, Survey};
 use super::{Halt, MaterializeError, Report, Work};
 use crate::generate::{self, Context, Event, Packing, Stopped};
 use crate::model::budget::Budget;
@@ -34,6 +34,7 @@ impl Work<'_> {
             }
         };
         let reached = Arc::new(AtomicBool::new(false));
+        let found: Arc<AtomicU64> = Arc::default();
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.missing();
             if cells == 0 {
@@ -67,6 +68,7 @@ impl Work<'_> {
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
+                found: Arc::clone(&found),
                 reached: Arc::clone(&reached),
                 tokenizer_of: self.spec.model.name.clone(),
                 tokenizer: OnceLock::new(),
@@ -74,10 +76,19 @@ impl Work<'_> {
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
             let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
+            let (mut given, mut all) = (0, true);
             let walked = self.walk(n, &survey.keys, &mut |cut| {
-                send.blocking_send(cut).map_err(|_| Halt::Closed)
+                given += (cut.columns.len() * cut.gaps.len()) as u64;
+                send.blocking_send(cut).map_err(|_| {
+                    all = false;
+                    Halt::Closed
+                })
             });
             drop(send);
+            if walked.is_ok() && all {
+                // The rest others have brought since the survey.
+                found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
+            }
             match run.runtime.block_on(generating) {
                 Ok(Ok(())) => {}
                 Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
@@ -92,6 +103,7 @@ impl Work<'_> {
                 break;
             }
         }
+        report.found = found.load(Ordering::Relaxed);
         report.in_doubt = budget.in_doubt();
     }
 
@@ -104,11 +116,11 @@ impl Work<'_> {
     ) -> Result<(), MaterializeError> {
         let mut batcher = Batcher::new(self.rows_per_request(&self.spec.expansions[n]));
         let mut asked_keys = 0;
-        let mut walked = keys.each(&mut |key: &KeyRow| {
+        let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: Known| {
             if !key.first {
                 return Ok(());
             }
-            let record = self.facts.index().get(&key.entity)?;
+            let record = found.map(|(record, _)| record);
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(open.counts());
             if open.ask.is_empty() {

@@ -27,7 +27,7 @@ pub use self::parcels::{Imported, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
 pub use self::run::Way;
-use self::survey::{Survey, orphans};
+use self::survey::{Known, Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
@@ -75,7 +75,7 @@ pub enum MaterializeError {
 }
 
 /// What a run is to ask, of all that is missing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// At most so many keys an expansion.
     pub limit: Option<u64>,
@@ -236,7 +236,11 @@ impl<'w> Work<'w> {
             target: self.spec.target().clone(),
             ..Report::of(&self.spec)
         };
-        let mut run = self.recover(command, listener, interrupt, &mut report)?;
+        let batches = match self.way {
+            Way::Batch => Some(self.batches_alone(listener)?),
+            _ => None,
+        };
+        let mut run = self.recover(batches.is_some(), command, listener, interrupt, &mut report)?;
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, None)?;
@@ -294,10 +298,12 @@ impl<'w> Work<'w> {
             }
         }
         self.end(run, &mut report);
+        report.reused += report.found;
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.
         let nothing = missing > 0
             && self.way != Way::Kept
+            && report.found == 0
             && report.asked.total() == report.asked.get(State::Error);
         if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
         {
@@ -307,7 +313,7 @@ impl<'w> Work<'w> {
             ));
             return Ok(report);
         }
-        let published = self.publish(&surveys, &target, listener, &mut report);
+        let published = self.publish(&surveys, listener, &mut report);
         report.failed = report.failed.take().or(published.err());
         Ok(report)
     }
@@ -334,10 +340,15 @@ impl<'w> Work<'w> {
     fn publish(
         &self,
         surveys: &[Survey<'_>],
-        target: &Target,
         listener: &Listener,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
+        let path = self.spec.target();
+        let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+        let path = path.unwrap_or_else(|_| self.spec.target().clone());
+        let _turn = self.facts.turn(&format!("publish {}", path.display()))?;
+        // Somebody else may have made the copy again while this waited.
+        let target = Target::look(self.database, self.spec.output.as_deref())?;
         let place = target.prepare(self.database)?;
         if let Err(error) = self.write(surveys, place.database(), listener, report) {
             place.abandon();
@@ -364,28 +375,26 @@ impl<'w> Work<'w> {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
             let mut digest = Digest::default();
-            survey
-                .keys
-                .each(&mut |key: &KeyRow| {
-                    let record = self.look_up(n, key, &mut digest)?;
-                    // The first spelling counts the entity's cells; each shows its own.
-                    let columns = if key.first { &key.entity_columns } else { &key.columns };
-                    let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
-                    let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
-                    for (column, looked) in &looked {
-                        let cell = looked.shown();
-                        if key.first {
-                            let state = cell.as_ref().and_then(|c| State::from_name(c.state));
-                            report.count(n, *column, state);
-                        }
-                        if key.columns[*column] {
-                            shown[*column] = cell;
-                        }
+            self.each_known(&survey.keys, &mut |key: &KeyRow, found: Known| {
+                let record = self.sum_up(n, key, found, &mut digest);
+                // The first spelling counts the entity's cells; each shows its own.
+                let columns = if key.first { &key.entity_columns } else { &key.columns };
+                let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
+                let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
+                for (column, looked) in &looked {
+                    let cell = looked.shown();
+                    if key.first {
+                        let state = cell.as_ref().and_then(|c| State::from_name(c.state));
+                        report.count(n, *column, state);
                     }
-                    tables.row(&key.row, &shown)?;
-                    Ok::<(), Halt>(())
-                })
-                .map_err(|h| h.into_error(self.database))?;
+                    if key.columns[*column] {
+                        shown[*column] = cell;
+                    }
+                }
+                tables.row(&key.row, &shown)?;
+                Ok::<(), Halt>(())
+            })
+            .map_err(|h| h.into_error(self.database))?;
             let journal = self.facts.journal();
             let mut origins = |id: i64| {
                 let (c, model) = journal.completion(id).ok()??;

@@ -13,7 +13,7 @@ use crate::cell::Tally;
 use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
 use crate::dispatch::read::{Lines, Sink};
 use crate::dispatch::{Dispatch, Errands};
-use crate::facts::{Outcome, Request};
+use crate::facts::{FactsError, Outcome, Request, Turn};
 use crate::generate::{Event, Listener, Stopped};
 use crate::model::ModelError;
 use crate::plan::Cut;
@@ -60,10 +60,27 @@ pub struct Written {
 }
 
 impl Work<'_> {
+    /// The batches of the spec for this run alone, when no other run sends any.
+    pub(super) fn batches_alone(&self, listener: &Listener) -> Result<Turn<'_>, FactsError> {
+        let name = self.batches_name();
+        if let Some(turn) = self.facts.try_turn(&name)? {
+            return Ok(turn);
+        }
+        let why = "another run sends batches of this spec; this one waits for its end";
+        listener(&Event::Warning(why.to_owned()));
+        self.facts.turn(&name)
+    }
+
+    fn batches_name(&self) -> String {
+        format!("batches {}", self.spec.full_path())
+    }
+
     /// Collects what batches of earlier runs have brought, and forgets what was
-    /// never sent. Gives the run when there was anything to do.
+    /// never sent. Gives the run when there was anything to do. `alone` says
+    /// whether this run has the batches of the spec for itself already.
     pub(super) fn recover(
         &self,
+        alone: bool,
         command: &str,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
@@ -71,6 +88,11 @@ impl Work<'_> {
     ) -> Result<Option<Run>, MaterializeError> {
         let unsettled = self.facts.journal().is_unsettled(&self.spec.full_path())?;
         if self.way == Way::Kept || !unsettled {
+            return Ok(None);
+        }
+        // Another run that sends batches collects them itself.
+        let turn = if alone { None } else { self.facts.try_turn(&self.batches_name())? };
+        if !alone && turn.is_none() {
             return Ok(None);
         }
         let mut run = self.start(command, listener)?;
@@ -96,7 +118,7 @@ impl Work<'_> {
         report: &mut Report,
     ) {
         let Some(mut dispatch) = self.dispatch(run, interrupt) else { return };
-        if let Err(failed) = self.enqueue(surveys, &run.listener, interrupt) {
+        if let Err(failed) = self.enqueue(run, surveys, interrupt) {
             report.failed = Some(failed);
             return;
         }
@@ -125,12 +147,13 @@ impl Work<'_> {
         for n in 0..self.spec.expansions.len() {
             surveys.push(self.survey(n, None)?);
         }
+        let _alone = self.batches_alone(listener)?;
         // A run of its own: nothing of a budget is spent in it.
         let id = self.facts.journal().begin(command, "")?;
-        self.facts.journal().forget_unsent(&self.spec.full_path())?;
+        self.facts.journal().forget_unsent(&self.spec.full_path(), id)?;
         let run = self.open(id, listener)?;
         let dispatch = self.dispatch(&run, interrupt).ok_or(MaterializeError::NoBatches)?;
-        self.enqueue(&surveys, &run.listener, interrupt)?;
+        self.enqueue(&run, &surveys, interrupt)?;
         if *interrupt.borrow() {
             return Err(MaterializeError::Stopped(Stopped::Interrupted));
         }
@@ -152,6 +175,8 @@ impl Work<'_> {
         command: &str,
         listener: &Listener,
     ) -> Result<Imported, MaterializeError> {
+        // Whoever takes in the same files takes in none of it twice.
+        let _turn = self.facts.turn("import")?;
         let id = self.facts.journal().begin(command, "")?;
         let run = self.open(id, listener)?;
         let mut readers = self.readers(&run);
@@ -185,8 +210,8 @@ impl Work<'_> {
     /// Puts all that is missing in the queue.
     fn enqueue(
         &self,
+        run: &Run,
         surveys: &[Survey<'_>],
-        listener: &Listener,
         interrupt: &watch::Receiver<bool>,
     ) -> Result<(), MaterializeError> {
         for (n, survey) in surveys.iter().enumerate() {
@@ -195,7 +220,7 @@ impl Work<'_> {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
-            listener(&Event::Begin { expansion: expansion.name.clone(), cells });
+            (run.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
             let form = Form {
                 expansion: expansion.clone(),
                 format: self.format(expansion),
@@ -213,12 +238,12 @@ impl Work<'_> {
                 }
                 waiting.push(request(form, &self.wanted[n], cut, 1));
                 if waiting.len() >= TOGETHER {
-                    self.facts.journal().enqueue(&waiting)?;
+                    self.facts.journal().enqueue(run.id, &waiting)?;
                     waiting.clear();
                 }
                 Ok(())
             })?;
-            self.facts.journal().enqueue(&waiting)?;
+            self.facts.journal().enqueue(run.id, &waiting)?;
         }
         Ok(())
     }

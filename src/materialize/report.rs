@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::{Value as Json, json};
+
 use super::MaterializeError;
 use super::survey::Survey;
 use crate::cell::{State, Tally};
@@ -20,6 +22,8 @@ pub struct Report {
     pub cells: Tally,
     /// Cells that were known before.
     pub reused: u64,
+    /// Cells that others brought while this run asked.
+    pub found: u64,
     /// Cells that were left unasked (`--limit`, `--columns`, an end before time).
     pub unasked: u64,
     /// What was used.
@@ -58,6 +62,19 @@ pub struct ColumnReport {
     /// Cells that came since the survey, by how they ended: not those of batches
     /// that earlier runs left.
     pub(super) asked: Tally,
+}
+
+impl ColumnReport {
+    /// As it stands in the event `done`.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "expansion": self.expansion, "column": self.column, "cells": self.cells.to_json(),
+            "cells_unasked": self.unasked, "cells_asked": self.usage.cells.total(),
+            "requests": self.usage.requests, "input_tokens": self.usage.input_tokens,
+            "output_tokens": self.usage.output_tokens, "cost_usd": self.usage.cost_usd,
+        })
+    }
 }
 
 impl Report {
@@ -106,6 +123,38 @@ impl Report {
         for (expansion, name, used) in asked {
             self.column(expansion, name).into_iter().for_each(|c| c.asked.merge(&used.cells));
         }
+    }
+
+    /// Whether every cell has a value that this run had to bring.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.cells.without_value() == 0
+            && self.unasked == 0
+            // What was asked again in vain shows its old value, and is not complete.
+            && self.asked.without_value() == 0
+    }
+
+    /// The event `done` of `hqdl materialize --json`: a stable contract.
+    #[must_use]
+    pub fn to_json(&self, seconds: f64) -> Json {
+        json!({
+            "event": "done",
+            "cells": self.cells.to_json(),
+            "cells_reused": self.reused,
+            "cells_unasked": self.unasked,
+            "requests": self.usage.requests,
+            "input_tokens": self.usage.input_tokens,
+            "output_tokens": self.usage.output_tokens,
+            "cost_usd": self.usage.cost_usd,
+            "in_doubt": {
+                "requests": self.in_doubt.requests, "tokens": self.in_doubt.most.tokens,
+                "cost_usd": self.in_doubt.most.usd,
+            },
+            "seconds": seconds,
+            "published": self.published,
+            "target": self.target,
+            "columns": self.columns.iter().flatten().map(ColumnReport::to_json).collect::<Vec<_>>(),
+        })
     }
 
     fn column(&mut self, expansion: &str, name: &str) -> Option<&mut ColumnReport> {

@@ -98,7 +98,7 @@ impl Work<'_> {
         let ended = || {
             let journal = self.facts.journal();
             if journal.has_under_way(id)? {
-                journal.forget_unsent_notes(id)?;
+                journal.leave_open(id)?;
             } else {
                 journal.end(id, outcome)?;
             }

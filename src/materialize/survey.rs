@@ -15,6 +15,12 @@ use crate::store::publish::Shown;
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 
+/// Keys whose facts are read at once from another process.
+const AHEAD: usize = 1000;
+
+/// The facts about an entity, and the bytes that hold them.
+pub(super) type Known = crate::facts::index::Found;
+
 /// What a survey found in one expansion.
 pub(super) struct Survey<'db> {
     pub(super) keys: Keys<'db>,
@@ -90,8 +96,8 @@ impl<'w> Work<'w> {
         let (mut known, mut asked_keys) = (0, 0);
         let mut overridden = HashSet::new();
         self.look_for_parcels()?;
-        keys.each(&mut |key: &KeyRow| {
-            let record = self.look_up(n, key, &mut digest)?;
+        self.each_known(&keys, &mut |key: &KeyRow, found: Known| {
+            let record = self.sum_up(n, key, found, &mut digest);
             if !key.first {
                 return Ok(());
             }
@@ -161,19 +167,46 @@ impl<'w> Work<'w> {
         })
     }
 
+    /// Visits every key with the facts about its entity. Facts that another
+    /// process owns are read for many keys at once.
+    pub(super) fn each_known(
+        &self,
+        keys: &Keys<'_>,
+        visit: &mut dyn FnMut(&KeyRow, Known) -> Result<(), Halt>,
+    ) -> Result<(), Halt> {
+        let index = self.facts.index();
+        if !index.is_lent() {
+            return keys.each(&mut |key: &KeyRow| {
+                let found = index.get_many(&[&key.entity])?.pop().flatten();
+                visit(key, found)
+            });
+        }
+        let mut ahead: Vec<KeyRow> = Vec::with_capacity(AHEAD);
+        let mut give = |ahead: &mut Vec<KeyRow>| {
+            let entities: Vec<_> = ahead.iter().map(|k| &k.entity).collect();
+            let found = index.get_many(&entities)?;
+            ahead.drain(..).zip(found).try_for_each(|(key, found)| visit(&key, found))
+        };
+        keys.each(&mut |key: &KeyRow| {
+            ahead.push(key.clone());
+            if ahead.len() < AHEAD { Ok(()) } else { give(&mut ahead) }
+        })?;
+        give(&mut ahead)
+    }
+
     /// The facts about a key's entity, summed up in the digest with all else
     /// that is published of it.
-    pub(super) fn look_up(
+    pub(super) fn sum_up(
         &self,
         n: usize,
         key: &KeyRow,
+        found: Known,
         digest: &mut Digest,
-    ) -> Result<Option<Record>, FactsError> {
-        let found = self.facts.index().get_raw(&key.entity)?;
+    ) -> Option<Record> {
         let mark = self.overrides.mark(n, &key.entity);
         let bytes = found.as_ref().map(|(_, bytes)| bytes.as_ref());
         digest.add(&key.row.key, bytes, mark.as_deref());
-        Ok(found.map(|(record, _)| record))
+        found.map(|(record, _)| record)
     }
 
     /// Which cells of a key are to be asked, and what is known of each.

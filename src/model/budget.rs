@@ -81,6 +81,8 @@ impl Reached {
 #[derive(Debug, Default)]
 pub struct Budget {
     caps: Caps,
+    /// USD that may be spent a day, by whoever uses these facts.
+    of_day: Option<f64>,
     state: Mutex<State>,
     settled: Notify,
 }
@@ -112,6 +114,7 @@ impl Budget {
     pub fn new(caps: Caps, spent: Spent) -> Self {
         Self {
             caps,
+            of_day: None,
             state: Mutex::new(State { spent, ..State::default() }),
             settled: Notify::new(),
         }
@@ -123,13 +126,27 @@ impl Budget {
     /// [`FactsError`] when the journal cannot be read.
     pub fn of_run(journal: &Journal, limits: &Limits, run: i64) -> Result<Self, FactsError> {
         let (caps, gone) = allowance(journal, limits, Some(run))?;
-        Ok(Self::new(caps, gone))
+        Ok(Self { of_day: limits.budget_usd_per_day, ..Self::new(caps, gone) })
     }
 
     /// Whether anything is capped.
     #[must_use]
     pub fn is_capped(&self) -> bool {
         self.caps != Caps::default()
+    }
+
+    /// USD that may be spent a day: checked where all requests are noted, since
+    /// other runs spend of it, too.
+    #[must_use]
+    pub fn of_day(&self) -> Option<f64> {
+        self.of_day
+    }
+
+    /// The budget of the day does not cover a request: so much is gone.
+    #[must_use]
+    pub fn beyond(&self, gone: f64, next: Spent) -> Reached {
+        let caps = Caps { usd: self.of_day, tokens: None };
+        Reached { caps, spent: Spent { usd: gone, tokens: 0 }, next }
     }
 
     /// Reserves the worst case of a request. While requests in flight hold

@@ -9,28 +9,27 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::limits::Limiter;
 use super::openai::{self, Endpoint, Failure};
 use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
+use crate::facts::Facts;
 use crate::prompt::Prompt;
 use crate::spec::{Embeddings as Settings, Limits};
 
 /// An endpoint for embeddings.
 pub struct Embeddings {
     endpoint: Endpoint,
-    limiter: Limiter,
     timeout: Duration,
 }
 
 impl Embeddings {
-    /// The endpoint that the settings name.
+    /// The endpoint that the settings name, under the limits of all who ask it with
+    /// these facts.
     ///
     /// # Errors
     /// [`SetupError`] without its key.
-    pub fn new(settings: &Settings, limits: &Limits) -> Result<Self, SetupError> {
-        let limiter = || Limiter::new(limits.requests_per_minute, limits.tokens_per_minute);
-        let endpoint = Endpoint::new(&settings.model, limiter())?;
-        Ok(Self { endpoint, limiter: limiter(), timeout: settings.timeout })
+    pub fn new(settings: &Settings, limits: &Limits, facts: &Facts) -> Result<Self, SetupError> {
+        let endpoint = Endpoint::shared(&settings.model, super::per_minute(limits), facts)?;
+        Ok(Self { endpoint, timeout: settings.timeout })
     }
 
     /// The prompt that asks for the vectors of some texts.
@@ -68,7 +67,7 @@ impl Embeddings {
             .body(body.to_string())
             .send();
         let response = sent.await.map_err(passing)?;
-        self.limiter.observe(response.headers());
+        self.endpoint.throttle.observe(response.headers());
         if !response.status().is_success() {
             return Err(openai::failed(Failure::read(response).await));
         }
@@ -92,8 +91,8 @@ impl Embeddings {
         }
         let used = json.pointer("/usage/prompt_tokens").and_then(Json::as_u64);
         let tokens = used.map(|input| Tokens { input, cached_input: 0, output: 0 });
-        self.limiter.settle(prompt.input_tokens, used.unwrap_or(prompt.input_tokens));
-        let content = Json::from_iter(vectors.into_iter().flatten()).to_string();
+        self.endpoint.throttle.settle(prompt.input_tokens, used.unwrap_or(prompt.input_tokens));
+        let content = vectors.into_iter().flatten().collect::<Json>().to_string();
         Ok(Reply { content, tokens, ..Reply::default() })
     }
 }
@@ -108,7 +107,7 @@ impl Model for Embeddings {
     }
 
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.limiter.admit(prompt.input_tokens))
+        Box::pin(self.endpoint.throttle.admit(prompt.input_tokens))
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {

@@ -4,7 +4,6 @@
 pub mod batch;
 pub mod budget;
 pub mod embeddings;
-pub mod limits;
 pub mod openai;
 pub mod replay;
 
@@ -18,10 +17,11 @@ use backon::{ExponentialBuilder, Retryable};
 use tracing::debug;
 
 use self::budget::{Budget, Reached};
-use self::limits::{LONGEST_WAIT, Limiter};
-use crate::facts::{FactsError, Writer};
+use crate::facts::{Facts, FactsError, Noted, Writer};
+pub use crate::limits;
+use crate::limits::{LONGEST_WAIT, PerMinute};
 use crate::prompt::Prompt;
-use crate::spec::{Format, PriceTable, Provider, Spec};
+use crate::spec::{Format, Limits, PriceTable, Provider, Spec};
 use crate::usage::Spent;
 pub use crate::usage::Tokens;
 
@@ -97,6 +97,9 @@ pub enum SetupError {
         /// What is wrong.
         message: String,
     },
+    /// The owner of the facts does not tell its limits.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
     /// The HTTP client cannot be made.
     #[error("no HTTP client: {0}")]
     Client(String),
@@ -110,6 +113,7 @@ impl SetupError {
             Self::NoKey(name) => {
                 format!("export {name}=…, or name another variable in `api_key_env`")
             }
+            Self::Facts(error) => error.hint().to_owned(),
             Self::Recording { .. } => "a recording is JSON lines, plain or .gz".to_owned(),
             Self::Client(_) => "check the system's TLS certificates".to_owned(),
         }
@@ -171,14 +175,31 @@ pub trait Model: Send + Sync {
 /// # Errors
 /// [`SetupError`] when its key or its recordings are missing.
 pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    let (settings, limits) = (&spec.model, &spec.limits);
-    match settings.provider {
+    match spec.model.provider {
         Provider::Openai => {
-            let limiter = Limiter::new(limits.requests_per_minute, limits.tokens_per_minute);
-            Ok(Arc::new(openai::Endpoint::new(settings, limiter)?))
+            Ok(Arc::new(openai::Endpoint::new(&spec.model, per_minute(&spec.limits))?))
         }
         Provider::Replay => recordings(spec),
     }
+}
+
+/// The model that the settings name, asked under limits that are shared by all
+/// who ask it with these facts.
+///
+/// # Errors
+/// [`SetupError`] when its key or its recordings are missing.
+pub fn connect_with(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
+    match spec.model.provider {
+        Provider::Openai => {
+            let limits = per_minute(&spec.limits);
+            Ok(Arc::new(openai::Endpoint::shared(&spec.model, limits, facts)?))
+        }
+        Provider::Replay => recordings(spec),
+    }
+}
+
+fn per_minute(limits: &Limits) -> PerMinute {
+    PerMinute { requests: limits.requests_per_minute, tokens: limits.tokens_per_minute }
 }
 
 /// The endpoint that the settings name, to write requests for and not to send
@@ -346,7 +367,17 @@ impl Errand<'_> {
         let reservation = self.budget.reserve(worst).await?;
         self.model.admit(self.prompt).await;
         let note = match self.ledger {
-            Some(ledger) => Some(ledger.writer.reserve(ledger.run, worst).await?),
+            Some(ledger) => {
+                let of_day = self.budget.of_day();
+                match ledger.writer.reserve(ledger.run, worst, of_day).await? {
+                    Noted::Note(note) => Some(note),
+                    // Nobody waits for it any more.
+                    Noted::Ended => {
+                        return Err(ModelError::NoAnswer("its run has ended".into()).into());
+                    }
+                    Noted::Beyond(gone) => return Err(self.budget.beyond(gone, worst).into()),
+                }
+            }
             None => None,
         };
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");

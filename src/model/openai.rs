@@ -19,8 +19,10 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 use tracing::debug;
 
-use super::limits::{Limiter, retry_after};
+use super::limits::{PerMinute, retry_after};
 use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
+use crate::facts::{Facts, Throttle};
+use crate::key::tagged_text;
 use crate::prompt::Prompt;
 use crate::spec::ModelSettings;
 
@@ -43,7 +45,7 @@ pub struct Endpoint {
     /// For what is no chat: files and batches.
     pub(super) http: reqwest::Client,
     pub(super) base: String,
-    limiter: Arc<Limiter>,
+    pub(super) throttle: Arc<Throttle>,
     model: String,
     temperature: Option<f64>,
     max_output_name: &'static str,
@@ -53,30 +55,32 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint that the settings name. The key is read from the
-    /// environment and stays in memory that is wiped.
+    /// The endpoint that the settings name, asked under limits of its own. The key
+    /// is read from the environment and stays in memory that is wiped.
     ///
     /// # Errors
     /// [`SetupError::NoKey`] when the named variable is not set. An endpoint of
     /// one's own (`base_url`) without `api_key_env` is asked without a key.
-    pub fn new(settings: &ModelSettings, limiter: Limiter) -> Result<Self, SetupError> {
-        let variable = match (&settings.api_key_env, &settings.base_url) {
-            (Some(name), _) => Some(name.as_str()),
-            (None, None) => Some(OPENAI_KEY),
-            (None, Some(_)) => None,
-        };
-        let key = match variable {
-            None => SecretString::from(NO_KEY),
-            Some(name) => match std::env::var(name) {
-                Ok(key) if !key.trim().is_empty() => SecretString::from(key.trim().to_owned()),
-                // A server on this machine seldom wants one.
-                _ if settings.base_url.as_deref().is_some_and(is_loopback) => {
-                    SecretString::from(NO_KEY)
-                }
-                _ => return Err(SetupError::NoKey(name.to_owned())),
-            },
-        };
-        Self::with_key(settings, key, limiter)
+    pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
+        Self::with_key(settings, key(settings)?, Throttle::alone(limits))
+    }
+
+    /// The same endpoint, asked under the limits of all who ask it with these
+    /// facts.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn shared(
+        settings: &ModelSettings,
+        limits: PerMinute,
+        facts: &Facts,
+    ) -> Result<Self, SetupError> {
+        let key = key(settings)?;
+        // Endpoint and key are told apart from others, and not told.
+        let parts = [base(settings).to_owned(), key.expose_secret().to_owned()];
+        let id = tagged_text("hqdl endpoint v1", &parts);
+        let throttle = facts.throttle(&id, limits)?;
+        Self::with_key(settings, key, throttle)
     }
 
     /// The same endpoint for requests that somebody else sends.
@@ -84,15 +88,16 @@ impl Endpoint {
     /// # Errors
     /// [`SetupError::Client`].
     pub fn without_a_key(settings: &ModelSettings) -> Result<Self, SetupError> {
-        Self::with_key(settings, SecretString::from(NO_KEY), Limiter::new(None, None))
+        let throttle = Throttle::alone(PerMinute::default());
+        Self::with_key(settings, SecretString::from(NO_KEY), throttle)
     }
 
     fn with_key(
         settings: &ModelSettings,
         key: SecretString,
-        limiter: Limiter,
+        throttle: Throttle,
     ) -> Result<Self, SetupError> {
-        let limiter = Arc::new(limiter);
+        let throttle = Arc::new(throttle);
         // The first endpoint of the process says it; who says it again is told no.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
@@ -102,15 +107,15 @@ impl Endpoint {
             .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| SetupError::Client(e.to_string()))?;
-        let base = settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
+        let base = base(settings);
         let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
         let client = async_openai::Client::with_config(config)
-            .with_http_service(Wire { http: http.clone(), limiter: Arc::clone(&limiter) });
+            .with_http_service(Wire { http: http.clone(), throttle: Arc::clone(&throttle) });
         Ok(Self {
             client,
             http,
             base: base.to_owned(),
-            limiter,
+            throttle,
             model: settings.name.clone(),
             temperature: settings.temperature,
             // OpenAI's newer models take the new name alone, other servers the old.
@@ -179,6 +184,28 @@ impl Endpoint {
     }
 }
 
+/// The key of an endpoint.
+fn key(settings: &ModelSettings) -> Result<SecretString, SetupError> {
+    let variable = match (&settings.api_key_env, &settings.base_url) {
+        (Some(name), _) => name.as_str(),
+        (None, None) => OPENAI_KEY,
+        (None, Some(_)) => return Ok(SecretString::from(NO_KEY)),
+    };
+    match std::env::var(variable) {
+        Ok(key) if !key.trim().is_empty() => Ok(SecretString::from(key.trim().to_owned())),
+        // A server on this machine seldom wants one.
+        _ if settings.base_url.as_deref().is_some_and(is_loopback) => {
+            Ok(SecretString::from(NO_KEY))
+        }
+        _ => Err(SetupError::NoKey(variable.to_owned())),
+    }
+}
+
+/// Where an endpoint is.
+fn base(settings: &ModelSettings) -> &str {
+    settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/')
+}
+
 impl Model for Endpoint {
     fn name(&self) -> &str {
         &self.model
@@ -193,7 +220,7 @@ impl Model for Endpoint {
     }
 
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.limiter.admit(admitted(prompt)))
+        Box::pin(self.throttle.admit(admitted(prompt)))
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
@@ -203,11 +230,11 @@ impl Model for Endpoint {
             let reply =
                 reply.map_err(error).and_then(|json| read(&json)).map_err(|e| self.without_key(e));
             if let Ok(Reply { tokens: Some(tokens), .. }) = &reply {
-                self.limiter.settle(admitted(prompt), tokens.input + tokens.output);
+                self.throttle.settle(admitted(prompt), tokens.input + tokens.output);
             }
             let reply = reply.map_err(|e| self.without_schema(prompt, e));
             if let Err(ModelError::Passing { wait: Some(wait), .. }) = &reply {
-                self.limiter.pause(*wait);
+                self.throttle.pause(*wait);
             }
             reply
         })
@@ -215,7 +242,7 @@ impl Model for Endpoint {
 }
 
 /// Tokens that a prompt is admitted for: what it takes, and an answer of a
-/// quarter of its bound; the limiter is told the difference afterwards.
+/// quarter of its bound; the limits are told the difference afterwards.
 fn admitted(prompt: &Prompt) -> u64 {
     prompt.input_tokens + prompt.max_output / 4
 }
@@ -267,7 +294,7 @@ pub(super) struct Failure {
 #[derive(Clone)]
 struct Wire {
     http: reqwest::Client,
-    limiter: Arc<Limiter>,
+    throttle: Arc<Throttle>,
 }
 
 impl tower::Service<HttpRequestFactory> for Wire {
@@ -281,7 +308,7 @@ impl tower::Service<HttpRequestFactory> for Wire {
 
     fn call(&mut self, factory: HttpRequestFactory) -> Self::Future {
         let http = self.http.clone();
-        let limiter = Arc::clone(&self.limiter);
+        let throttle = Arc::clone(&self.throttle);
         Box::pin(async move {
             let request = factory.build().await?;
             let response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
@@ -291,7 +318,7 @@ impl tower::Service<HttpRequestFactory> for Wire {
                 retry_after = ?retry_after(response.headers()),
                 "the endpoint answers"
             );
-            limiter.observe(response.headers());
+            throttle.observe(response.headers());
             if response.status().is_success() {
                 return Ok(response);
             }

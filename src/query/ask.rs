@@ -2,7 +2,7 @@
 //! spec, over just these cells.
 
 use std::cell::OnceCell;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::mpsc;
@@ -18,8 +18,10 @@ use crate::generate::{self, Context, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
 use crate::plan::Cut;
-use crate::tokens::Tokenizer;
 use crate::usage::{ColumnUsage, Usage};
+
+/// Answers that are read at once.
+const TOGETHER: usize = 1000;
 
 /// Who asks for a query, and for the queries within it: one run with one budget,
 /// begun when something must be asked.
@@ -73,6 +75,8 @@ pub struct Asker<'a> {
     pub(super) usage: Arc<Mutex<Usage>>,
     pub(super) likeness: Mutex<Likeness>,
     reached: Arc<AtomicBool>,
+    /// Cells that others have brought meanwhile.
+    found: Arc<AtomicU64>,
 }
 
 impl<'a> Asker<'a> {
@@ -94,9 +98,9 @@ impl<'a> Asker<'a> {
         let budget = Arc::new(Budget::of_run(&journal, &request.spec.limits, run)?);
         drop(journal);
         let writer = Some(Arc::new(request.facts.writer()));
-        let (usage, reached) = (Arc::default(), Arc::default());
+        let (usage, reached, found) = (Arc::default(), Arc::default(), Arc::default());
         let likeness = Mutex::default();
-        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, reached })
+        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, reached, found })
     }
 
     /// What was used so far.
@@ -124,15 +128,23 @@ impl<'a> Asker<'a> {
             };
             let mut shown = Shown {
                 most: self.request.spec.limits.passage_tokens,
-                tokenizer: Tokenizer::of(&self.request.spec.model.name),
+                model: &self.request.spec.model.name,
                 compare: &mut |question, passages| self.likeness(question, passages),
             };
             let cuts = cuts(target, entities, most, &mut shown)?;
             self.generate(target, most, cuts)?;
         }
-        counts.asked += demands.len() as u64;
-        for demand in demands {
-            targets[demand.target].answered(demand.entity, demand.column, index, counts)?;
+        let found = self.found.swap(0, Ordering::Relaxed);
+        counts.asked += (demands.len() as u64).saturating_sub(found);
+        counts.reused += found;
+        for some in demands.chunks(TOGETHER) {
+            let entities: Vec<_> = some.iter().map(|d| targets[d.target].about(d.entity)).collect();
+            let found = index.get_many(&entities)?;
+            for (demand, found) in some.iter().zip(found) {
+                let record = found.map(|(record, _)| record);
+                let target = &mut targets[demand.target];
+                target.answered(demand.entity, demand.column, record.as_ref(), counts);
+            }
         }
         Ok(())
     }
@@ -163,6 +175,7 @@ impl<'a> Asker<'a> {
             frames: Mutex::default(),
             packing: Packing::new(most),
             failures: 0.into(),
+            found: Arc::clone(&self.found),
             reached: Arc::clone(&self.reached),
             tokenizer_of: spec.model.name.clone(),
             tokenizer: OnceLock::new(),

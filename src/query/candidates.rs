@@ -15,12 +15,16 @@ use super::targets::spell;
 /// Bytes of a document that are compared.
 const COMPARED: usize = 32 << 10;
 
+/// A row, as the digest of its documents.
+type Digest = [u8; 32];
+/// A row's documents, by the call that asks of them.
+type Documents = Vec<(usize, Document)>;
+
 /// Rows that may be asked about, and their order once it is known.
 #[derive(Default)]
 pub struct Candidates {
-    ranks: HashMap<[u8; 32], i64>,
-    /// Their documents, by the call that asks of them.
-    waiting: Vec<([u8; 32], Vec<(usize, Document)>)>,
+    ranks: HashMap<Digest, i64>,
+    waiting: Vec<(Digest, Documents)>,
     ranked: bool,
 }
 
@@ -44,11 +48,7 @@ impl Candidates {
     }
 
     /// The place of a row by the digest of its documents.
-    fn rank(
-        &mut self,
-        digest: [u8; 32],
-        documents: impl FnOnce() -> Vec<(usize, Document)>,
-    ) -> i64 {
+    fn rank(&mut self, digest: Digest, documents: impl FnOnce() -> Documents) -> i64 {
         let next = i64::try_from(self.ranks.len()).unwrap_or(i64::MAX);
         let rank = *self.ranks.entry(digest).or_insert(next);
         if rank == next && !self.ranked {

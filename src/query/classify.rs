@@ -246,7 +246,9 @@ impl Lists<'_> {
         let Some(Value::Integer(all)) = all.first().and_then(|r| r.first()).cloned() else {
             return None;
         };
-        let few = found.len() <= SMALL && !found.is_empty() && 2 * found.len() as i64 <= all;
+        let few = found.len() <= SMALL
+            && !found.is_empty()
+            && i64::try_from(2 * found.len()).is_ok_and(|twice| twice <= all);
         let mut values: Vec<String> = found
             .iter()
             .filter_map(|r| r.first()?.text().map(std::borrow::Cow::into_owned))

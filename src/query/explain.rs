@@ -68,7 +68,7 @@ impl Engine<'_, '_> {
             let entities = demands.remove(&n).unwrap_or_default();
             let mut shown = Shown {
                 most: spec.limits.passage_tokens,
-                tokenizer,
+                model: &spec.model.name,
                 compare: &mut |question, passages| Ok(by_words(question, passages)),
             };
             let most = target.expansion.rows_per_request;

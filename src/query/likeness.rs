@@ -99,7 +99,7 @@ impl Asker<'_> {
             return Err(Failed::Instead(String::new()));
         };
         if likeness.open.is_none() {
-            let model = Embeddings::new(settings, &self.request.spec.limits)
+            let model = Embeddings::new(settings, &self.request.spec.limits, self.request.facts)
                 .map_err(|e| Failed::Instead(e.to_string()))?;
             let vectors = Vectors::open(self.request.facts.dir())?;
             likeness.open = Some((Arc::new(model), vectors));

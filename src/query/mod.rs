@@ -34,6 +34,7 @@ mod functions;
 mod gates;
 pub mod guard;
 mod join;
+pub mod json;
 mod kept;
 mod likeness;
 mod live;
@@ -62,6 +63,7 @@ pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
 
+use crate::blendsql::may_have_calls;
 use crate::facts::{Facts, Wanted};
 use crate::generate::Listener;
 use crate::model::Model;
@@ -110,7 +112,18 @@ pub struct Request<'a> {
 }
 
 /// Whose spellings a query is written in. Calls are the same in all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    schemars::JsonSchema,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Dialect {
     /// `SQLite`'s.
     #[default]
@@ -219,6 +232,22 @@ impl<'a> Request<'a> {
             timeout: self.timeout,
             interrupt: self.interrupt.clone(),
         }
+    }
+}
+
+/// Whether a query may ask anything; what asks nothing needs neither facts nor a
+/// model, and is [`Plain`].
+#[must_use]
+pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
+    // A word that a column does not have may become a question.
+    let classify = classify || spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
+    if classify && sql.contains('\'') {
+        return true;
+    }
+    match dialect {
+        Dialect::Sqlite => may_have_calls(sql),
+        // What cannot be read is told when it is run.
+        Dialect::Suql => suql::translate(sql).is_ok_and(|t| may_have_calls(&t.sql)),
     }
 }
 

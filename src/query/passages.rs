@@ -18,17 +18,23 @@ pub(super) type Compare<'c> = dyn FnMut(&str, &[&str]) -> Result<Vec<f64>, Query
 pub(super) struct Shown<'c> {
     /// The most tokens of it.
     pub most: u64,
-    /// Counts them.
-    pub tokenizer: Tokenizer,
+    /// Whose tokens they are.
+    pub model: &'c str,
     /// Says which passages are like the question.
     pub compare: &'c mut Compare<'c>,
 }
 
 impl Shown<'_> {
+    /// Counts tokens; asked for only where there is something to count.
+    fn tokenizer(&self) -> Tokenizer {
+        Tokenizer::of(self.model)
+    }
+
     /// Whether a document may be shown whole.
     pub fn fits(&self, document: &Document) -> bool {
         // No token is shorter than a byte.
-        document.bytes() as u64 <= self.most || self.tokenizer.count(&document.text()) <= self.most
+        document.bytes() as u64 <= self.most
+            || self.tokenizer().count(&document.text()) <= self.most
     }
 
     /// The passages of a document that a question is shown.
@@ -36,12 +42,13 @@ impl Shown<'_> {
     /// # Errors
     /// What comparing them ended in.
     pub fn of(&mut self, document: &Document, question: &str) -> Result<String, QueryError> {
+        let tokenizer = self.tokenizer();
         let passages: Vec<(usize, usize, &str)> = document
             .texts
             .iter()
             .enumerate()
             .flat_map(|(text, whole)| {
-                let cut = cut(whole, self.tokenizer, PASSAGE.min(self.most));
+                let cut = cut(whole, tokenizer, PASSAGE.min(self.most));
                 cut.into_iter().enumerate().map(move |(at, passage)| (text, at, passage))
             })
             .collect();
@@ -63,7 +70,7 @@ impl Shown<'_> {
         });
         let (mut left, mut chosen) = (self.most, Vec::new());
         for n in order {
-            let tokens = self.tokenizer.count(passages[n].2) + BETWEEN;
+            let tokens = tokenizer.count(passages[n].2) + BETWEEN;
             if tokens > left {
                 // A shorter one may fit, but would be less like it.
                 break;

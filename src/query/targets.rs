@@ -12,7 +12,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::documents::Document;
 use crate::cell::{CellValue, State};
-use crate::facts::{FactsError, Found, Index, Wanted};
+use crate::facts::{Ahead, FactsError, Found, Index, Record, Wanted};
 use crate::key::Entity;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
@@ -56,6 +56,7 @@ pub struct Target {
     by_entity: HashMap<Entity, usize>,
     /// The documents that are to be asked about.
     documents: HashMap<usize, Document>,
+    ahead: Ahead,
 }
 
 struct Known {
@@ -79,6 +80,7 @@ impl Target {
     /// An expansion that nothing is known of yet.
     #[must_use]
     pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
+        let ahead = Ahead::of(&expansion.key);
         Self {
             expansion,
             wanted,
@@ -87,6 +89,7 @@ impl Target {
             entities: Vec::new(),
             by_entity: HashMap::new(),
             documents: HashMap::new(),
+            ahead,
         }
     }
 
@@ -146,7 +149,7 @@ impl Target {
     ) -> Result<&Cell, FactsError> {
         let known = &mut self.entities[entity];
         if known.cells[column] == Cell::Unseen {
-            let record = index.get(&known.entity)?;
+            let record = self.ahead.get(index, &known.entity)?;
             let word =
                 self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
             known.cells[column] = match word {
@@ -178,20 +181,22 @@ impl Target {
         crate::plan::Gap { row, entity: known.entity.clone() }
     }
 
+    /// Whom a cell is about.
+    #[must_use]
+    pub fn about(&self, entity: usize) -> &Entity {
+        &self.entities[entity].entity
+    }
+
     /// Reads what was answered for a cell that was asked for.
-    ///
-    /// # Errors
-    /// [`FactsError`] when the facts cannot be read.
     pub fn answered(
         &mut self,
         entity: usize,
         column: usize,
-        index: &Index,
+        record: Option<&Record>,
         counts: &mut Counts,
-    ) -> Result<(), FactsError> {
+    ) {
         let known = &mut self.entities[entity];
-        let record = index.get(&known.entity)?;
-        known.cells[column] = match self.wanted.find(record.as_ref(), column) {
+        known.cells[column] = match self.wanted.find(record, column) {
             Found::Known(fact) => {
                 counts.without_value += u64::from(fact.answer.state != State::Ok);
                 Cell::Known(sql(&fact.answer.value))
@@ -201,7 +206,6 @@ impl Target {
                 Cell::Failed
             }
         };
-        Ok(())
     }
 }
 

@@ -34,6 +34,8 @@ impl Vectors {
         let connection = Connection::open(directory.join("vectors.sqlite"))?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
+        // Another process may be keeping some.
+        connection.busy_timeout(std::time::Duration::from_secs(10))?;
         connection.execute_batch(
             "CREATE TABLE IF NOT EXISTS vector (model TEXT, passage BLOB, vector BLOB NOT NULL,
              PRIMARY KEY (model, passage)) WITHOUT ROWID",

@@ -117,6 +117,29 @@ impl Target {
     }
 }
 
+/// Where the expanded tables are read: the copy, where there is one; and whether
+/// that is older than its database.
+///
+/// # Errors
+/// [`StoreError`] when what is at `output` is no copy of this database.
+pub fn readable(source: &Database, output: Option<&Path>) -> Result<(PathBuf, bool), StoreError> {
+    let Some(output) = output.filter(|o| o.exists()) else {
+        return Ok((source.path.clone(), false));
+    };
+    match Target::look(source, Some(output)) {
+        Ok(Target::Stale(path)) => Ok((path, true)),
+        Ok(_) => Ok((output.to_owned(), false)),
+        Err(
+            error @ (StoreError::ForeignOutput(_)
+            | StoreError::OtherCopy { .. }
+            | StoreError::NotADatabase(_)
+            | StoreError::Locked(_)),
+        ) => Err(error),
+        // In the way of making it again, not of reading it.
+        Err(_) => Ok((output.to_owned(), true)),
+    }
+}
+
 /// A database that is being published into.
 #[derive(Debug)]
 pub struct Place {

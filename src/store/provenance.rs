@@ -78,6 +78,24 @@ pub struct Published {
     pub columns: Vec<(String, String)>,
 }
 
+/// The expansion of a table, and the name of a column of it.
+#[must_use]
+pub fn find<'p>(
+    published: &'p [Published],
+    table: &str,
+    column: &str,
+) -> Option<(&'p Published, String)> {
+    published.iter().find_map(|p| {
+        let own = p.expansion.eq_ignore_ascii_case(table);
+        let found = p.columns.iter().find(|(c, t)| {
+            (own || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
+        });
+        // A one-to-many table is asked by its own name with any column.
+        let many = || p.columns.iter().find(|(_, t)| !own && t.eq_ignore_ascii_case(table));
+        found.or_else(many).map(|(c, _)| (p, c.clone()))
+    })
+}
+
 impl Database {
     /// All expansions published here.
     ///

@@ -6,6 +6,8 @@ use super::chart::{Axis, Chart, Line, Series};
 use super::report::lines;
 use super::{Scored, published};
 
+type Points = Vec<(f64, f64)>;
+
 /// Shots × score.
 #[must_use]
 pub fn by_shots(scored: &[Scored]) -> Chart {
@@ -63,7 +65,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
 pub fn by_cost(scored: &[Scored]) -> Chart {
     let priced = scored.iter().all(|s| s.header.priced);
     let cost = |run: &Scored| {
-        let total = run.first().total;
+        let total = run.spent;
         if priced { total.cost_usd } else { (total.input_tokens + total.output_tokens) as f64 }
     };
     let mut series = Vec::new();
@@ -97,7 +99,7 @@ pub fn by_cost(scored: &[Scored]) -> Chart {
 #[must_use]
 pub fn by_question(scored: &[Scored]) -> Chart {
     // Runs that asked the same are one line.
-    let mut all: Vec<(String, Vec<(f64, f64)>, usize)> = Vec::new();
+    let mut all: Vec<(String, Points, usize)> = Vec::new();
     for run in scored {
         for (n, cost) in run.runs.iter().enumerate() {
             let mut so_far = cost.materialized.unwrap_or_default().requests;

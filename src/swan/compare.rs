@@ -55,7 +55,10 @@ pub type Rows = Vec<Vec<Json>>;
 /// A value of a result, as a record keeps it.
 #[must_use]
 pub fn to_json(value: ValueRef<'_>) -> Json {
-    let blob = |bytes: &[u8]| json!({ "blob": bytes.iter().map(|b| format!("{b:02x}")).collect::<String>() });
+    let blob = |bytes: &[u8]| {
+        let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        json!({ "blob": hex.concat() })
+    };
     match value {
         ValueRef::Null => Json::Null,
         ValueRef::Integer(i) => i.into(),

@@ -70,18 +70,13 @@ fn relative_errors(ours: &[Vec<Cell>], gold: &[Vec<Cell>]) -> Option<Vec<f64>> {
         return None;
     }
     let error = |(ours, gold): (&Cell, &Cell)| {
-        let gold = gold.number()?;
+        let wanted = gold.number()?;
         // NULL for a number is as wrong as nothing at all.
-        let ours = match ours {
-            Cell::Null => return Some(1.0),
-            other => other.number()?,
-        };
-        Some(if ours == gold {
-            0.0
-        } else if gold == 0.0 {
-            1.0
-        } else {
-            ((ours - gold) / gold).abs()
+        let given = if *ours == Cell::Null { 0.0 } else { ours.number()? };
+        Some(match (ours == gold, *gold == Cell::Integer(0)) {
+            (true, _) => 0.0,
+            (false, true) => 1.0,
+            (false, false) => ((given - wanted) / wanted).abs(),
         })
     };
     ours.iter().zip(gold).map(error).collect()

@@ -1,4 +1,4 @@
-//! Faults of the BlendSQL queries that SWAN published in 2024 for its superhero
+//! Faults of the `BlendSQL` queries that SWAN published in 2024 for its superhero
 //! database: questions that no model can answer right, because the query asks
 //! for something else than the gold.
 

@@ -11,7 +11,7 @@
 //!
 //! [`run()`] takes the two paths of every user, [`crate::materialize`] and
 //! [`crate::query`]; nothing there knows of the benchmark. It sees the prepared
-//! database alone: only [`score`] opens the gold.
+//! database alone: only [`score()`] opens the gold.
 
 pub mod benchmark;
 pub mod chart;

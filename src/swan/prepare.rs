@@ -131,20 +131,9 @@ impl Drop for Part {
 
 /// A database that lacks a hidden column is not BIRD's: nothing could be masked.
 fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), SwanError> {
-    let connection = database.connection();
-    let mut missing = Vec::new();
-    for hidden in benchmark.hidden {
-        let columns = columns(connection, hidden.table).map_err(|e| database.error(&e))?;
-        if columns.is_empty() {
-            missing.push(hidden.table.to_owned());
-            continue;
-        }
-        let absent = |c: &&&str| !columns.iter().any(|x| x.name.eq_ignore_ascii_case(c));
-        // Some of BIRD's releases have it, some don't.
-        let optional = |c: &&&str| hidden.table == "Match" && **c == "goal";
-        let absent = hidden.columns.iter().filter(absent).filter(|c| !optional(c));
-        missing.extend(absent.map(|c| format!("{}.{c}", hidden.table)));
-    }
+    let (_, missing) = hidden_of(database, benchmark)?;
+    // Some of BIRD's releases have it, some don't.
+    let missing: Vec<String> = missing.into_iter().filter(|m| m != "Match.goal").collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -157,6 +146,32 @@ fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), 
         ),
         "name the folder of BIRD's dev_databases with --bird; a prepared copy cannot be prepared again",
     ))
+}
+
+/// What of the hidden tables and columns a database has, and what it lacks.
+///
+/// # Errors
+/// [`StoreError`] when it cannot be read.
+pub fn hidden_of(
+    database: &Database,
+    benchmark: &Benchmark,
+) -> Result<(Vec<String>, Vec<String>), StoreError> {
+    let (mut there, mut missing) = (Vec::new(), Vec::new());
+    for hidden in benchmark.hidden {
+        let columns =
+            columns(database.connection(), hidden.table).map_err(|e| database.error(&e))?;
+        if columns.is_empty() || hidden.columns.is_empty() {
+            let side = if columns.is_empty() { &mut missing } else { &mut there };
+            side.push(hidden.table.to_owned());
+            continue;
+        }
+        for name in hidden.columns {
+            let has = columns.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+            let side = if has { &mut there } else { &mut missing };
+            side.push(format!("{}.{name}", hidden.table));
+        }
+    }
+    Ok((there, missing))
 }
 
 /// Leaves the rows that SWAN keeps.

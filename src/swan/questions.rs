@@ -12,7 +12,7 @@ use super::SwanError;
 pub enum Mode {
     /// HQDL's: plain SQL over the materialized tables.
     Hqdl,
-    /// BlendSQL's: SQL with calls.
+    /// `BlendSQL`'s: SQL with calls.
     Blendsql,
 }
 
@@ -38,7 +38,7 @@ pub struct Question {
     pub gold: String,
     /// HQDL's query.
     pub hqdl: Option<String>,
-    /// BlendSQL's query.
+    /// `BlendSQL`'s query.
     pub blendsql: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
     let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
     let name = path.display();
     let text = std::str::from_utf8(&bytes).map_err(|e| {
-        let line = bytes[..e.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        let line = bytes[..e.valid_up_to()].split(|b| *b == b'\n').count();
         SwanError::input(
             format!("{name}, line {line}: text that is not UTF-8"),
             "save the file as UTF-8, then run this again",

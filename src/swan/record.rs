@@ -28,11 +28,14 @@ pub struct Header {
     /// The model's name, as its facts are kept under.
     pub model: String,
     /// The questions' file.
-    pub questions: PathBuf,
+    pub questions_file: PathBuf,
     /// The database that was asked about, before it was expanded.
     pub source: PathBuf,
     /// Where the expanded tables are, when there are any.
     pub expanded: Option<PathBuf>,
+    /// What the database holds of the columns that SWAN hides.
+    #[serde(default)]
+    pub unmasked: Vec<String>,
     /// Whether there is a price.
     pub priced: bool,
     /// When it began.
@@ -278,7 +281,7 @@ impl Writer {
             OpenOptions::new().create(true).read(true).append(true).open(&path).map_err(failed)?;
         // A kill may have cut the last line; what follows stands on its own.
         cut_half_line(&mut file).map_err(failed)?;
-        let mut writer = Self { file, path };
+        let mut writer = Self { path, file };
         writer.write(&Line::Run(header.clone()))?;
         Ok(writer)
     }

@@ -55,13 +55,6 @@ pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
 }
 
 impl Scored {
-    /// The first run in the folder: nothing was known before it.
-    #[must_use]
-    pub fn first(&self) -> &RunCost {
-        // A record has at least one run.
-        &self.runs[0]
-    }
-
     /// Its folder's name.
     pub(super) fn name(&self) -> String {
         self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
@@ -138,7 +131,7 @@ fn runs(scored: &[Scored], text: &mut String) {
     ];
     head(&["run", "database", "mode", "model"], &numbers, text);
     for run in scored {
-        let total = run.first().total;
+        let total = run.spent;
         let facts = run.factuality.as_ref();
         row(
             [
@@ -167,7 +160,7 @@ fn runs(scored: &[Scored], text: &mut String) {
          their order, rows in order where the gold's outermost query orders. Graded: one less the \
          relative error of single numbers, F1 of lists, on average. Median error: of single \
          numbers. Cells true: generated cells only, of columns with one value a key. Requests, \
-         tokens and price are those of the first run in the folder.\n",
+         tokens and price are of all runs in the folder up to the first that came to its end.\n",
     );
     for run in scored {
         run.notes.iter().for_each(|n| {
@@ -309,21 +302,38 @@ fn costs(scored: &[Scored], text: &mut String) {
             );
         }
     }
+    if scored.iter().any(|s| s.header.database == "superhero") {
+        let by: Vec<String> = published::SUPERHERO_INPUT_TOKENS
+            .iter()
+            .map(|(shots, tokens)| format!("{tokens} ({shots})"))
+            .collect();
+        let _ = write!(
+            text,
+            "\nInput tokens of HQDL's released code for the tables of superhero, by shots: {}; one \
+             request a hero.\n",
+            by.join(", ")
+        );
+    }
     for run in scored {
-        let asked: Vec<&(String, super::record::Cost)> =
-            run.first().questions.iter().filter(|(_, c)| c.requests > 0).collect();
-        if asked.is_empty() {
-            continue;
+        for (n, cost) in run.runs.iter().enumerate() {
+            asked(&format!("{}, run {}", run.name(), n + 1), cost, text);
         }
-        let _ = write!(text, "\n### Questions of {} that asked the model\n\n", run.name());
-        head(&["question"], &["requests", "so far", "values", "tokens in", "tokens out"], text);
-        let mut so_far = run.first().materialized.unwrap_or_default().requests;
-        for (qid, cost) in asked {
-            so_far += cost.requests;
-            let counts =
-                [cost.requests, so_far, cost.values_asked, cost.input_tokens, cost.output_tokens];
-            row(std::iter::once(qid.clone()).chain(counts.map(|n| n.to_string())), text);
+    }
+}
+
+/// The questions of a run that asked the model.
+fn asked(name: &str, run: &RunCost, text: &mut String) {
+    let mut so_far = run.materialized.unwrap_or_default().requests;
+    let mut any = false;
+    for (qid, cost) in run.questions.iter().filter(|(_, c)| c.requests > 0) {
+        if !std::mem::replace(&mut any, true) {
+            let _ = write!(text, "\n### Questions that asked the model: {name}\n\n");
+            head(&["question"], &["requests", "so far", "values", "tokens in", "out"], text);
         }
+        so_far += cost.requests;
+        let counts =
+            [cost.requests, so_far, cost.values_asked, cost.input_tokens, cost.output_tokens];
+        row(std::iter::once(qid.clone()).chain(counts.map(|n| n.to_string())), text);
     }
 }
 
@@ -367,7 +377,10 @@ fn differences(run: &Scored, text: &mut String) {
         row(
             [
                 q.qid.clone(),
-                if q.right() { "right" } else { "wrong" }.to_owned(),
+                match &q.grade {
+                    None => dash(),
+                    Some(grade) => if grade.swan { "right" } else { "wrong" }.to_owned(),
+                },
                 differs,
                 format!("{:.2}", grade.graded),
                 grade.relative_error.map_or_else(dash, |e| percent(100.0 * e)),

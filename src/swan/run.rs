@@ -39,8 +39,10 @@ pub struct Run<'r> {
     pub timeout: Duration,
     /// What the run is called in the journal.
     pub command: &'r str,
-    /// Who is told what goes on.
+    /// Who is told what goes on while the tables are made.
     pub listener: Listener,
+    /// Who is told what goes on in a query.
+    pub query_listener: Listener,
     /// Becomes true when the user wants it to end.
     pub interrupt: watch::Receiver<bool>,
 }
@@ -208,7 +210,7 @@ impl Run<'_> {
         let Some(sql) = question.query(self.mode) else {
             return (smoothie, Some(Failed::NoQuery(self.mode)));
         };
-        let (listener, spent) = (Arc::clone(&self.listener), Arc::clone(spent));
+        let (listener, spent) = (Arc::clone(&self.query_listener), Arc::clone(spent));
         let target = self.spec.target();
         let database = if target.exists() { target } else { &self.spec.database };
         let request = Request {

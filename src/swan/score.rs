@@ -1,5 +1,7 @@
 //! A record and the gold, made scores.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +33,9 @@ pub struct Scored {
     pub relative_error: Option<f64>,
     /// How true the generated cells are, when there are any.
     pub factuality: Option<Factuality>,
+    /// What it took to have all answers: every run up to the first that came to
+    /// its end.
+    pub spent: Cost,
     /// What the first, second … run in the folder used.
     pub runs: Vec<RunCost>,
     /// The questions.
@@ -87,11 +92,13 @@ impl ScoredQuestion {
     }
 }
 
-/// The gold: rows of a question's gold SQL, asked once.
+/// The gold: rows of each gold query, which is run once, however many runs are
+/// scored.
 pub struct Gold {
     database: PathBuf,
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
+    known: RefCell<HashMap<String, Result<Rows, String>>>,
 }
 
 impl Gold {
@@ -108,7 +115,7 @@ impl Gold {
         let file = format!("{name}.sqlite");
         let places = [path.to_owned(), path.join("gold").join(&file), path.join(&file)];
         match places.into_iter().find(|p| p.is_file()) {
-            Some(database) => Ok(Self { database, timeout, interrupt }),
+            Some(database) => Ok(Self { database, timeout, interrupt, known: RefCell::default() }),
             None => Err(SwanError::input(
                 format!("no gold database of {name} at {}", path.display()),
                 "`hqdl swan prepare` writes it into the folder `gold`; name that, or the file",
@@ -116,7 +123,22 @@ impl Gold {
         }
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn database(&self) -> &Path {
+        &self.database
+    }
+
     fn rows(&self, question: &Question) -> Result<Rows, String> {
+        let known = self.known.borrow().get(&question.gold).cloned();
+        known.unwrap_or_else(|| {
+            let rows = self.run(question);
+            self.known.borrow_mut().insert(question.gold.clone(), rows.clone());
+            rows
+        })
+    }
+
+    fn run(&self, question: &Question) -> Result<Rows, String> {
         let mut rows = Smoothie::default();
         Plain {
             database: &self.database,
@@ -159,6 +181,12 @@ pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Sco
             questions.len()
         ));
     }
+    if !header.unmasked.is_empty() {
+        notes.push(format!(
+            "the database of the run was not masked: it holds {}",
+            header.unmasked.join(", ")
+        ));
+    }
     let share = |right: fn(&Grade) -> bool| Share {
         right: grades.iter().filter(|g| right(g)).count() as f64,
         of: grades.len() as u64,
@@ -172,11 +200,23 @@ pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Sco
         graded: mean(grades.iter().map(|g| g.graded).sum()),
         relative_error: median(grades.iter().filter_map(|g| g.relative_error).collect()),
         factuality,
+        spent: spent(record),
         runs: record.runs.iter().map(run_cost).collect(),
         questions: scored,
         notes,
         header,
     })
+}
+
+fn spent(record: &Record) -> Cost {
+    let mut cost = Cost::default();
+    for run in &record.runs {
+        cost.add(&run.cost());
+        if run.finished {
+            break;
+        }
+    }
+    cost
 }
 
 fn run_cost(run: &super::record::Invocation) -> RunCost {

@@ -40,15 +40,14 @@ fn meant(column: &AskedColumn, row: &AskedRow) -> Json {
 }
 
 fn project(endpoint: &Endpoint, classify: &str) -> Project {
-    let project = Project::new(
+    Project::new(
         endpoint,
         "CREATE TABLE place (id INTEGER, name TEXT, price TEXT CHECK (price IN ('cheap', 'moderate', 'expensive', 'luxury')), cuisines TEXT, city TEXT);
          WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39)
          INSERT INTO place SELECT i, 'Place ' || i, CASE i % 5 WHEN 0 THEN 'cheap' WHEN 1 THEN 'moderate' WHEN 2 THEN 'expensive' WHEN 3 THEN 'luxury' END,
            CASE WHEN i % 2 THEN '[\"barbecue\",\"grill\"]' ELSE '[\"thai\"]' END, CASE WHEN i % 2 THEN 'Oslo' ELSE 'Rome' END FROM n;",
         &SPEC.replace("CLASSIFY", classify),
-    );
-    project
+    )
 }
 
 fn query(project: &Project, flags: &[&str], sql: &str) -> Ended {

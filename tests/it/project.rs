@@ -75,6 +75,11 @@ impl Project {
         self.dir.path().join(name)
     }
 
+    /// Where the endpoint is.
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
     /// Writes the spec.
     pub fn spec(&self, text: &str) {
         std::fs::write(self.path("specs/x.toml"), text.replace("{base_url}", &self.base_url))
@@ -202,6 +207,11 @@ impl Project {
 pub struct Running(Child);
 
 impl Running {
+    /// A process of whichever program.
+    pub fn of(child: Child) -> Self {
+        Self(child)
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.0.id()

@@ -151,13 +151,17 @@ impl Writer<'_> {
     fn query(&mut self) -> Text {
         let mut with = Vec::new();
         for _ in 0..[0, 0, 0, 1, 1, 2][self.rng.usize(..6)] {
-            let (body, columns) = self.select(1);
             let name = format!("c{}", self.ctes.len() + 1);
+            let (body, columns) =
+                if self.chance(20) { self.recursive(&name) } else { self.select(1) };
             with.push(format!("{name} AS ({body})"));
             self.ctes.push((name, columns));
         }
-        let with =
-            if with.is_empty() { String::new() } else { format!("WITH {} ", with.join(", ")) };
+        let with = if with.is_empty() {
+            String::new()
+        } else {
+            format!("WITH RECURSIVE {} ", with.join(", "))
+        };
         let (mut body, columns) = self.select(2);
         if self.chance(15) {
             // Both sides of a compound query have the same columns.
@@ -219,6 +223,22 @@ impl Writer<'_> {
         (format!("SELECT {distinct}{} FROM {from}{filter}{limit}", written.join(", ")), columns)
     }
 
+    /// A CTE that reads itself, a few times.
+    fn recursive(&mut self, name: &str) -> (String, Vec<(String, Kind)>) {
+        let (from, scope) = self.from(0);
+        let (start, filter) = (self.value(&scope, Kind::Text, 0), self.filter(&scope, 0));
+        let alias = self.alias();
+        let own: Scope =
+            vec![(format!("{alias}.x1"), Kind::Int), (format!("{alias}.x2"), Kind::Text)];
+        let (step, on) = (self.value(&own, Kind::Text, 0), self.predicate(&own, 1));
+        let union = self.pick(&["UNION", "UNION ALL"]);
+        let sql = format!(
+            "SELECT 1 AS x1, {start} AS x2 FROM {from}{filter} {union} \
+             SELECT {alias}.x1 + 1, {step} FROM {name} AS {alias} WHERE {alias}.x1 < 3 AND {on}"
+        );
+        (sql, vec![("x1".to_owned(), Kind::Int), ("x2".to_owned(), Kind::Text)])
+    }
+
     fn grouped(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
         let (from, scope) = self.from(depth);
         let filter = self.filter(&scope, depth);
@@ -230,6 +250,7 @@ impl Writer<'_> {
             format!("max({int})"),
             format!("count({text})"),
             format!("sum(CASE WHEN {} THEN 1 ELSE 0 END)", self.predicate(&scope, 0)),
+            format!("count(*) FILTER (WHERE {})", self.predicate(&scope, 0)),
         ];
         let aggregate = aggregates[self.rng.usize(..aggregates.len())].clone();
         if self.chance(35) {
@@ -268,6 +289,11 @@ impl Writer<'_> {
                 (Some(left), Some(right)) => format!("{left} = {right}"),
                 _ => "1".to_owned(),
             };
+            if self.chance(8) {
+                // A column of both that is one afterwards.
+                (from, scope) = self.using(&from, &scope, &source, &columns);
+                continue;
+            }
             scope.extend(columns);
             let join = self.pick(&[
                 "JOIN",
@@ -290,6 +316,30 @@ impl Writer<'_> {
             };
         }
         (from, scope)
+    }
+
+    /// Two sources as stars, joined by name.
+    fn using(&mut self, from: &str, scope: &Scope, other: &str, of: &Scope) -> (String, Scope) {
+        let mut sides = Vec::new();
+        let mut all = Scope::new();
+        for (from, scope) in [(from, scope), (other, of)] {
+            let alias = self.alias();
+            let key = self.bare(scope, Kind::Int);
+            let mut written = Vec::new();
+            for (n, (column, kind)) in scope.iter().enumerate() {
+                let name = format!("{alias}_{n}");
+                written.push(format!("{column} AS {name}"));
+                all.push((format!("{alias}.{name}"), *kind));
+            }
+            written.push(format!("{key} AS j"));
+            sides.push(format!(
+                "(SELECT * FROM (SELECT {} FROM {from})) AS {alias}",
+                written.join(", ")
+            ));
+        }
+        let join = self.pick(&["JOIN", "LEFT JOIN", "FULL JOIN"]);
+        all.push(("j".to_owned(), Kind::Int));
+        (format!("{} {join} {} USING (j)", sides[0], sides[1]), all)
     }
 
     fn source(&mut self, depth: u8) -> (String, Scope) {
@@ -408,9 +458,32 @@ impl Writer<'_> {
         (source, format!("{own} = {other} AND {filter}"))
     }
 
+    /// Conditions that are rarer: row values, collations, patterns.
+    fn uncommon(&mut self, scope: &Scope) -> String {
+        let argument = self.argument(scope);
+        let (text, int) = (self.call(Kind::Text, &argument), self.call(Kind::Int, &argument));
+        let (own, number) = (self.bare(scope, Kind::Text), self.bare(scope, Kind::Int));
+        match self.rng.u8(0..6) {
+            0 => format!("({number}, {int}) {} (2, 3)", self.pick(&["=", "<", "<>", ">="])),
+            1 => format!("({own}, {int}) = ({}, {number})", literal(self.rng)),
+            2 => format!("{text} COLLATE NOCASE = {}", literal(self.rng)),
+            3 => format!("{text} {} '%a%'", self.pick(&["LIKE", "NOT LIKE"])),
+            4 => format!("iif({}, {int} > 1, {own} IS NOT NULL)", self.yes_or_no(scope)),
+            _ => {
+                let (source, columns) = self.source(0);
+                let (a, b) = (self.bare(&columns, Kind::Text), self.bare(&columns, Kind::Int));
+                let not = self.pick(&["", "NOT "]);
+                format!("({own}, {int}) {not}IN (SELECT {a}, {b} FROM {source})")
+            }
+        }
+    }
+
     fn predicate(&mut self, scope: &Scope, depth: u8) -> String {
         let more = |writer: &mut Self| writer.predicate(scope, depth.saturating_sub(1));
         let budget: u8 = if depth == 0 { 13 } else { 20 };
+        if self.chance(8) {
+            return self.uncommon(scope);
+        }
         match self.rng.u8(0..budget) {
             0 => format!("{} > {}", self.bare(scope, Kind::Int), self.rng.u8(0..5)),
             1 => {

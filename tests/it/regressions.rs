@@ -799,3 +799,16 @@ name = "c"
         assert!(!ended.stderr.contains("csv:2"), "{}", ended.stderr);
     }
 }
+
+#[test]
+fn an_endpoint_that_answers_429_for_ever_was_said_to_be_down() {
+    for (status, hint) in [(429, "ask for less a minute"), (503, "try again later")] {
+        let endpoint = honest();
+        let soon = vec![("retry-after-ms", "1".to_owned())];
+        endpoint.fault(Fault::Status(status, soon, "busy".to_owned()), Times::Always);
+        let project = heroes(&endpoint, "json");
+        let ended = project.hqdl(&["materialize", "specs/x.toml"]).exits(4);
+        assert!(ended.stderr.contains(hint), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("does not answer"), "{}", ended.stderr);
+    }
+}

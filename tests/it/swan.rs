@@ -235,7 +235,7 @@ fn eight_recordings_score_what_their_models_knew() {
             assert!(cells >= 76.3, "cells {cells}");
             assert!(powers(&score) >= 41.9, "powers {}", powers(&score));
             // What HQDL's own extraction made of the same words.
-            assert!(swan > 5339.750_490_036_954, "{swan}");
+            assert!(swan > 5_339.750_490_036_954, "{swan}");
         }
     }
     // All of them in one report.
@@ -264,10 +264,14 @@ fn with_true_values_as_the_model_all_questions_are_right() {
     assert_eq!(number(&score, "/factuality/cells/percent"), 100.0);
     // By SWAN's count nothing can be better than this.
     assert_eq!(format!("{:.1}", number(&score, "/factuality/swan/percent")), "59.0");
-    // The database may hold its truth all the while: nothing of it is read.
+    assert_eq!(score["notes"], json!([]));
+    // The database may hold its truth all the while: nothing of it is read, and
+    // that it does is told.
     let shared = bench.swan.join("superhero.sqlite").display().to_string();
     let done = bench.run_of(&shared, "unprepared", &flags);
     assert_eq!(done["requests"], 699);
+    let note = bench.score("unprepared")["notes"][0].as_str().unwrap().to_owned();
+    assert!(note.contains("was not masked: it holds alignment, hero_power, superhero.gender_id"));
 }
 
 /// The copy that models and queries see holds nothing of what is hidden.

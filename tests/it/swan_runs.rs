@@ -140,13 +140,8 @@ impl Bench {
         swan(self.dir.path(), args)
     }
 
-    fn args<'a>(&'a self, url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        let fixed = ["run", "--db", "out/superhero.sqlite", "--json", "--base-url", url];
-        [&fixed, &["--questions", "questions.csv", "--out", "run"][..], more].concat()
-    }
-
     fn run(&self, more: &[&str]) -> Ended {
-        self.swan(&self.args(&self.endpoint.url(), more))
+        self.swan(&args(&self.endpoint.url(), more))
     }
 
     /// What the first request may cost, in USD, as a run says that has no budget for it.
@@ -168,7 +163,13 @@ impl Bench {
     }
 }
 
-/// A question a line: name, gold, HQDL's query, BlendSQL's.
+/// The arguments of a run into `run`.
+fn args<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let fixed = ["run", "--db", "out/superhero.sqlite", "--json", "--base-url", url];
+    [&fixed, &["--questions", "questions.csv", "--out", "run"][..], more].concat()
+}
+
+/// A question a line: name, gold, HQDL's query, `BlendSQL`'s.
 const QUESTIONS: [[&str; 4]; 5] = [
     [
         "superhero-00",
@@ -203,7 +204,7 @@ fn line(fields: &[&str]) -> String {
     String::from_utf8(writer.into_inner().unwrap()).unwrap()
 }
 
-/// The questions as CSV, with BlendSQL's queries or without.
+/// The questions as CSV, with `BlendSQL`'s queries or without.
 fn questions(header: bool) -> String {
     let mut text = String::new();
     if header {
@@ -330,6 +331,7 @@ fn the_other_databases_run_with_examples() {
         let args = ["run", "--db", &db, "--questions", "q.csv", "--out", "run", "--base-url", &url];
         bench.swan(&[&args, &["--shots", "1"][..]].concat()).exits(0);
         let score = bench.score();
+        assert!(score["questions_file"].as_str().unwrap().ends_with("q.csv"));
         assert_eq!(score["questions"][0]["qid"], format!("{name}-00"));
         let facts = &score["factuality"];
         assert_eq!(facts["cells"]["percent"], 100.0, "{facts:#}");
@@ -371,7 +373,7 @@ fn what_fails_is_told_and_the_run_goes_on() {
     let other = bench.run(&["--mode", "blendsql"]).exits(2);
     assert!(other.stderr.contains("run holds a run of superhero in mode hqdl with 0 shots"));
     let url = bench.endpoint.url();
-    let mut args = bench.args(&url, &["--mode", "blendsql"]);
+    let mut args = args(&url, &["--mode", "blendsql"]);
     let out = args.iter().rposition(|a| *a == "run").unwrap();
     args[out] = "blend";
     let ended = bench.swan(&args).exits(1);
@@ -457,7 +459,7 @@ fn a_budget_ends_the_run_and_the_next_one_goes_on() {
     assert_eq!(bench.run(&few).exits(1).lines.last().unwrap()["requests"], 0);
     let score = bench.score();
     assert_eq!(score["runs"].as_array().unwrap().len(), 3);
-    assert_eq!(score["ex"]["right"], 2.0);
+    assert_eq!((&score["ex"]["right"], &score["spent"]["requests"]), (&2.0.into(), &3.into()));
 }
 
 /// The budget is the whole run's: what the tables cost is not there for the
@@ -485,7 +487,7 @@ fn an_interrupted_run_goes_on_where_it_was() {
     let bench = Bench::heroes();
     bench.endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::Always);
     let url = bench.endpoint.url();
-    let args = bench.args(&url, &["--rows-per-request", "1", "--concurrency", "1"]);
+    let args = args(&url, &["--rows-per-request", "1", "--concurrency", "1"]);
     let child = Command::new(env!("CARGO_BIN_EXE_hqdl"))
         .arg("swan")
         .args(&args)
@@ -547,7 +549,7 @@ fn runs_with_and_without_examples_share_no_facts() {
     let table = bench.swan(&["score", "a", "e", "--gold", "out"]).exits(0).stdout;
     assert!(table.lines().last().unwrap().trim_end().ends_with('?'), "{table}");
     // More examples than there are.
-    let args = bench.args(&url, &["--shots", "4"]);
+    let args = args(&url, &["--shots", "4"]);
     let many = bench.swan(&args).exits(2);
     assert!(
         many.stderr.contains("holds 3 examples for `llm`, and 4 are asked for"),

@@ -61,14 +61,19 @@ struct ScoreFlags {
 impl ScoreFlags {
     fn scored(&self) -> Result<Vec<Scored>, Failure> {
         let interrupt = interrupt::watch(None);
-        let mut all = Vec::new();
+        let (mut all, mut golds) = (Vec::new(), Vec::<Gold>::new());
         for dir in &self.runs {
             let record = Record::read(dir)?;
             let header = record.header();
-            let file = self.questions.as_deref().unwrap_or(&header.questions);
+            let file = self.questions.as_deref().unwrap_or(&header.questions_file);
             let questions = questions::read(file, &header.database)?;
             let gold = Gold::find(&self.gold, &header.database, self.timeout, interrupt.clone())?;
-            all.push(crate::swan::score(&record, &questions, &gold)?);
+            let before = golds.iter().position(|g| g.database() == gold.database());
+            let at = before.unwrap_or(golds.len());
+            if before.is_none() {
+                golds.push(gold);
+            }
+            all.push(crate::swan::score(&record, &questions, &golds[at])?);
             if *interrupt.borrow() {
                 return Err(Failure::interrupted());
             }

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::super::failure::{Failure, INCOMPLETE, stopped};
+use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::{Progress, thousands};
 use super::super::session::Session;
 use super::super::{ModelFlags, Talk, input, interrupt, session};
+use crate::failure::stopped;
 use crate::model;
 use crate::spec::Draft;
 use crate::store::now;
+use crate::swan::prepare::hidden_of;
 use crate::swan::record::{Header, Line, Writer};
 use crate::swan::run::{Ended, Run, Stop};
 use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
@@ -29,8 +31,8 @@ pub struct Options {
     /// Where the examples are [default: beside the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
-    /// The folder of the run; a further run in it is its second
-    /// [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    /// The folder of the run, and of its facts without --cache; a further run in it is its
+    /// second [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// The spec [default: the one for SWAN's database of this name].
@@ -77,15 +79,27 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
     let Session { spec, database, warnings } = session::checked(draft, &flags, options.budget)?;
     session::warn(&warnings, talk);
+    let unmasked = match Benchmark::named(&name) {
+        Some(benchmark) => hidden_of(&database, benchmark)?.0,
+        None => Vec::new(),
+    };
+    if !unmasked.is_empty() && !talk.quiet {
+        anstream::eprintln!(
+            "note: {} holds what SWAN hides ({}); `hqdl swan prepare` makes a copy without",
+            spec.database.display(),
+            unmasked.join(", ")
+        );
+    }
     let model = model::connect(&spec)?;
     let header = Header {
         database: name,
         mode,
         shots: options.shots,
         model: model.name().to_owned(),
-        questions: absolute(&options.questions),
+        questions_file: absolute(&options.questions),
         source: absolute(&spec.database),
         expanded: (!options.on_demand).then(|| absolute(spec.target())),
+        unmasked,
         priced: spec.model.price.is_some(),
         began: now(),
     };
@@ -97,10 +111,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
     flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
     let command = format!("swan run --out {}", out.display());
-    let facts = session::facts(&flags.cache, &command)?;
+    let facts = session::facts(&flags.cache, &command, talk)?;
     let (progress, listener) = Progress::new(talk);
     let mut count = 0;
     let mut told = |line: &Line| {
+        if matches!(line, Line::Materialized { .. }) {
+            progress.finish();
+        }
         if talk.json {
             say(line);
         } else if let Line::Answer(answer) = line {
@@ -134,10 +151,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         timeout: options.timeout,
         command: &command,
         listener,
+        query_listener: Progress::of_passes(talk),
         interrupt: interrupt::watch(Some(interrupt::FINISHING)),
     };
     let ended = crate::swan::run(run, &mut writer, &mut told)?;
-    progress.finish();
     Ok(end(ended, &out, &header, talk))
 }
 

@@ -53,7 +53,7 @@ fn summary(scored: &[Scored]) -> Table {
     table.load_style(presets::NOTHING);
     table.set_header(header);
     for run in scored {
-        let total = run.first().total;
+        let total = run.spent;
         let percent = |p: f64| format!("{p:.1} %");
         let facts = run.factuality.as_ref();
         table.add_row([

@@ -7,12 +7,14 @@
 //! and one moment before which nobody is admitted, from `Retry-After` and
 //! `x-ratelimit-reset-*`.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use reqwest::header::HeaderMap;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
@@ -38,9 +40,78 @@ pub struct Limiter {
 struct State {
     requests: Option<Rate>,
     tokens: Option<Rate>,
+    /// What those who use it ask for now.
+    asked: BTreeMap<u64, PerMinute>,
+    /// How many have asked so far.
+    joined: u64,
+    /// What the endpoint said.
+    told: PerMinute,
     not_before: Option<Instant>,
     /// Tokens used beyond those admitted; below zero, admitted and not used.
     debt: i64,
+}
+
+/// Limits; `None` is unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerMinute {
+    /// Requests a minute.
+    pub requests: Option<u32>,
+    /// Tokens a minute.
+    pub tokens: Option<u32>,
+}
+
+impl PerMinute {
+    /// The stricter of two, each by itself.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        let least = |a: Option<u32>, b: Option<u32>| a.into_iter().chain(b).min();
+        Self {
+            requests: least(self.requests, other.requests),
+            tokens: least(self.tokens, other.tokens),
+        }
+    }
+}
+
+/// What an endpoint says of its limits: `x-ratelimit-limit/remaining/reset-*`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Word {
+    /// Its limits.
+    pub limits: PerMinute,
+    /// How long until there is room again, when there is none.
+    pub wait: Option<Duration>,
+}
+
+impl Word {
+    /// What the headers of a response say.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        let text = |name: String| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
+        let number = |name: String| text(name).and_then(|t| t.parse::<u32>().ok());
+        let limit = |what: &str| number(format!("x-ratelimit-limit-{what}")).filter(|l| *l > 0);
+        let wait = |what: &str| {
+            let none_left = number(format!("x-ratelimit-remaining-{what}")) == Some(0);
+            text(format!("x-ratelimit-reset-{what}")).filter(|_| none_left).and_then(duration)
+        };
+        Self {
+            limits: PerMinute { requests: limit("requests"), tokens: limit("tokens") },
+            wait: wait("requests").into_iter().chain(wait("tokens")).max(),
+        }
+    }
+}
+
+impl State {
+    /// Brings the rates in line with what is asked and told.
+    fn apply(&mut self) {
+        let all = self.asked.values().fold(self.told, |all, one| all.stricter(*one));
+        for (rate, limit, parts) in [
+            (&mut self.requests, all.requests, REQUEST_BURST),
+            (&mut self.tokens, all.tokens, TOKEN_BURST),
+        ] {
+            if rate.as_ref().map(|r| r.per_minute) != limit {
+                *rate = limit.map(|n| Rate::new(n, parts));
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -77,12 +148,27 @@ impl Limiter {
     /// The limits of a spec; `None` is unlimited until the endpoint says otherwise.
     #[must_use]
     pub fn new(requests_per_minute: Option<u32>, tokens_per_minute: Option<u32>) -> Self {
-        let state = State {
-            requests: requests_per_minute.map(|n| Rate::new(n, REQUEST_BURST)),
-            tokens: tokens_per_minute.map(|n| Rate::new(n, TOKEN_BURST)),
-            ..State::default()
-        };
-        Self { turn: tokio::sync::Mutex::default(), state: Mutex::new(state) }
+        let limiter = Self { turn: tokio::sync::Mutex::default(), state: Mutex::default() };
+        limiter.join(PerMinute { requests: requests_per_minute, tokens: tokens_per_minute });
+        limiter
+    }
+
+    /// One more uses it, with limits of its own: the strictest of all hold, until
+    /// that one leaves.
+    pub fn join(&self, limits: PerMinute) -> u64 {
+        let mut state = self.state();
+        state.joined += 1;
+        let id = state.joined;
+        state.asked.insert(id, limits);
+        state.apply();
+        id
+    }
+
+    /// Who joined with this id uses it no more.
+    pub fn leave(&self, id: u64) {
+        let mut state = self.state();
+        state.asked.remove(&id);
+        state.apply();
     }
 
     /// Waits for the turn of a request of about so many tokens.
@@ -125,24 +211,24 @@ impl Limiter {
         state.not_before = Some(state.not_before.map_or(until, |before| before.max(until)));
     }
 
-    /// Takes the endpoint's word: `x-ratelimit-limit/remaining/reset-*`.
+    /// Takes the endpoint's word.
     pub fn observe(&self, headers: &HeaderMap) {
-        let text = |name: String| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
-        let number = |name: String| text(name).and_then(|t| t.parse::<u32>().ok());
-        for (what, parts) in [("requests", REQUEST_BURST), ("tokens", TOKEN_BURST)] {
-            if let Some(limit) = number(format!("x-ratelimit-limit-{what}")).filter(|l| *l > 0) {
-                let mut state = self.state();
-                let rate = if what == "requests" { &mut state.requests } else { &mut state.tokens };
-                if rate.as_ref().is_none_or(|r| limit < r.per_minute) {
-                    info!(what, per_minute = limit, "the limiter takes the endpoint's limit");
-                    *rate = Some(Rate::new(limit, parts));
-                }
+        self.hear(Word::of(headers));
+    }
+
+    /// Takes the endpoint's word, as it was read.
+    pub fn hear(&self, word: Word) {
+        if word.limits != PerMinute::default() {
+            let mut state = self.state();
+            let told = state.told.stricter(word.limits);
+            if told != state.told {
+                info!(?told, "the limiter takes the endpoint's limits");
+                state.told = told;
+                state.apply();
             }
-            if number(format!("x-ratelimit-remaining-{what}")) == Some(0)
-                && let Some(reset) = text(format!("x-ratelimit-reset-{what}")).and_then(duration)
-            {
-                self.pause(reset);
-            }
+        }
+        if let Some(wait) = word.wait {
+            self.pause(wait);
         }
     }
 

@@ -13,9 +13,12 @@
 //! `note`. An empty key field stands for NULL and for the empty text. A row
 //! speaks of every expansion that has these key columns and that column.
 
+mod edit;
+
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+pub use self::edit::{EditError, set, unset};
 use crate::cell::{CellValue, State};
 use crate::key::Entity;
 use crate::spec::checker::Checker;

@@ -1,0 +1,90 @@
+//! `hqdl daemon`
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde_json::json;
+
+use super::failure::Failure;
+use super::{CacheFlags, Talk, log, session};
+use crate::daemon::{self, Settings, TOKEN};
+use crate::facts::Facts;
+
+/// How long another process that uses the cache may take to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Characters of a token.
+const TOKEN_LENGTH: usize = 16;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The directory of the specs (every *.toml in it), or one spec.
+    #[arg(long, value_name = "DIR", default_value = "specs")]
+    specs: PathBuf,
+    /// Where to listen; port 0 takes any free one. Beyond loopback, clients must
+    /// show the token in `HQDL_TOKEN`.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = daemon::LISTEN)]
+    listen: SocketAddr,
+    /// A name that clients may call this machine by, besides its addresses.
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Ask for nothing by itself: plan, publish what is known, and wait for a go.
+    #[arg(long)]
+    no_spend: bool,
+    /// Look at the files every so many seconds, where the system cannot tell of
+    /// changes (network drives, limits of inotify).
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    poll: Option<u64>,
+    /// How many seconds what is in flight may take at the end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// Rows that one query over HTTP may bring.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    max_rows: u64,
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let token = std::env::var(TOKEN).ok().filter(|t| !t.is_empty());
+    if token.as_ref().is_some_and(|t| t.chars().count() < TOKEN_LENGTH) {
+        return Err(Failure::input(
+            format!("the token in {TOKEN} is too short"),
+            format!("make it {TOKEN_LENGTH} characters or more, such as `openssl rand -hex 16`"),
+        ));
+    }
+    let command = format!("daemon {}", options.specs.display());
+    let facts = if options.cache.no_cache {
+        Facts::temporary()?
+    } else {
+        let holder = format!("hqdl {command}");
+        Facts::own(&session::cache_dir(&options.cache)?, &holder, PATIENCE)?
+    };
+    let settings = Settings {
+        specs: options.specs.clone(),
+        listen: options.listen,
+        hosts: options.host.clone(),
+        token: token.map(SecretString::from),
+        spend: !options.no_spend,
+        poll: options.poll.map(Duration::from_secs),
+        grace: Duration::from_secs(options.grace),
+        max_rows: options.max_rows,
+        reopen_log: Box::new(log::reopen),
+        say: Box::new(move |line| say(line, talk)),
+    };
+    daemon::run(Arc::new(facts), settings)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What happens, on stderr; with --json, as events on stdout.
+fn say(line: &str, talk: Talk) {
+    if talk.json {
+        anstream::println!("{}", json!({ "event": "said", "message": line }));
+    } else if !talk.quiet {
+        anstream::eprintln!("{line}");
+    }
+}

@@ -1,0 +1,138 @@
+//! `hqdl status`
+
+use std::process::ExitCode;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::Value as Json;
+
+use super::failure::Failure;
+use super::progress::{duration, thousands};
+use super::{CacheFlags, Talk, session};
+use crate::facts;
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    cache: CacheFlags,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let cache = session::cache_dir(&options.cache)?;
+    let told = facts::status(&cache)?.ok_or_else(|| {
+        Failure::input(
+            format!("no daemon runs on the cache {}", cache.display()),
+            "start one with `hqdl daemon`, or name another cache with --cache",
+        )
+    })?;
+    let json: Json = serde_json::from_str(&told).unwrap_or_default();
+    if talk.json {
+        anstream::println!("{json}");
+    } else {
+        print(&json);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(status: &Json) {
+    let text = |json: &Json| json.as_str().unwrap_or_default().to_owned();
+    anstream::println!(
+        "hqdl {}, process {}, {}",
+        text(&status["version"]),
+        status["pid"],
+        text(&status["url"])
+    );
+    anstream::println!("since     {}", text(&status["began"]));
+    anstream::println!("specs     {}", text(&status["watched"]));
+    anstream::println!("cache     {}", text(&status["cache"]));
+    if status["spend"] == false {
+        anstream::println!("asks      only when it is told to (--no-spend)");
+    }
+    if let Some(why) = status["blind"].as_str() {
+        anstream::println!("warning   changes are not seen: {why}");
+    }
+    let all = |name: &str| status[name].as_array().cloned().unwrap_or_default();
+    anstream::println!();
+    specs(&all("specs"));
+    let runs = all("runs");
+    if !runs.is_empty() {
+        anstream::println!();
+        print_runs(&runs);
+    }
+}
+
+fn specs(specs: &[Json]) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["spec", "state", "cells", "with a value", "not asked"]);
+    let mut notes = Vec::new();
+    for spec in specs {
+        let columns = spec["columns"].as_array().cloned().unwrap_or_default();
+        let (mut cells, mut shown, mut unasked) = (0, 0, 0);
+        for column in &columns {
+            let of = |state: &str| column["cells"][state].as_u64().unwrap_or(0);
+            let states = column["cells"].as_object().into_iter().flatten();
+            cells += states.filter_map(|(_, n)| n.as_u64()).sum::<u64>();
+            shown += of("ok") + of("overridden");
+            unasked += column["cells_unasked"].as_u64().unwrap_or(0);
+        }
+        let name = spec["name"].as_str().unwrap_or_default();
+        table.add_row([
+            name.to_owned(),
+            spec["state"].as_str().unwrap_or_default().to_owned(),
+            thousands(cells + unasked),
+            thousands(shown),
+            thousands(unasked),
+        ]);
+        if let Some(held) = spec["held"].as_str() {
+            notes.push(format!("{name} waits for a go: {held}"));
+        }
+        if let Some(price) = spec["plan"]["totals"]["cost_usd"]["likely"].as_f64() {
+            notes.push(format!("{name}: what is missing costs about ${price:.4}"));
+        }
+        for problem in spec["problem"]["problems"].as_array().into_iter().flatten() {
+            let place = |n: &str| problem[n].as_u64().map(|n| format!(":{n}")).unwrap_or_default();
+            let file = problem["file"].as_str().unwrap_or_default();
+            let message = problem["message"].as_str().unwrap_or_default();
+            notes.push(format!("{file}{}{}: {message}", place("line"), place("column")));
+        }
+        if let Some(message) = spec["problem"]["message"].as_str() {
+            notes.push(format!("{name}: {message}"));
+        }
+        if spec["state"] == "broken" && spec["in_force"] == true {
+            notes.push(format!("{name}: the last good spec stays in force"));
+        }
+    }
+    for column in 2..5 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    anstream::println!("{table}");
+    notes.iter().for_each(|n| anstream::println!("{n}"));
+}
+
+fn print_runs(runs: &[Json]) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["run", "spec", "why", "state", "cells", "requests", "price", "time"]);
+    for run in runs.iter().take(10) {
+        let text = |name: &str| run[name].as_str().unwrap_or_default().to_owned();
+        let number = |name: &str| thousands(run[name].as_u64().unwrap_or(0));
+        table.add_row([
+            run["run"].to_string(),
+            text("spec"),
+            text("cause"),
+            text("state"),
+            format!("{} of {}", number("cells_done"), number("cells")),
+            number("requests"),
+            format!("${:.4}", run["cost_usd"].as_f64().unwrap_or(0.0)),
+            duration(run["seconds"].as_f64().unwrap_or(0.0)),
+        ]);
+    }
+    anstream::println!("{table}");
+    let failed = runs
+        .iter()
+        .take(10)
+        .filter_map(|r| Some((r["run"].as_u64()?, r["error"]["message"].as_str()?)));
+    failed.for_each(|(run, why)| anstream::println!("run {run}: {why}"));
+}

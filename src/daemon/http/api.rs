@@ -1,0 +1,364 @@
+//! What the daemon is and does: status, specs, plans, runs, why, overrides.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tokio::sync::oneshot;
+
+use super::Shop;
+use super::query::at_work;
+use super::reply::{Refusal, json_body};
+use crate::daemon::event::{Event, Wish};
+use crate::daemon::loaded::Loaded;
+use crate::daemon::state::ending;
+use crate::daemon::status::{Cause, RunStatus};
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::materialize::{Selection, Work};
+use crate::model;
+use crate::overrides::{self, read_lines};
+use crate::store::Database;
+use crate::store::provenance::{Origin, find};
+
+type Answer = Result<axum::Json<Json>, Refusal>;
+
+/// `GET /healthz`: it is alive.
+pub(super) async fn health() -> &'static str {
+    "ok\n"
+}
+
+/// `GET /metrics`, for Prometheus.
+pub(super) async fn metrics(State(shop): State<Shop>) -> impl IntoResponse {
+    let status = shop.house.status.borrow().clone();
+    let text = shop.house.metrics.text(&status, shop.house.clients.count());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+}
+
+/// `GET /v1/status`
+pub(super) async fn status(State(shop): State<Shop>) -> axum::Json<Json> {
+    let status = shop.house.status.borrow().clone();
+    axum::Json(status.to_json())
+}
+
+/// `GET /v1/specs`
+pub(super) async fn specs(State(shop): State<Shop>) -> axum::Json<Json> {
+    let status = shop.house.status.borrow().clone();
+    axum::Json(json!({ "specs": status.specs.iter().map(|s| s.to_json()).collect::<Vec<_>>() }))
+}
+
+/// `GET /v1/specs/{spec}`
+pub(super) async fn spec(State(shop): State<Shop>, Path(name): Path<String>) -> Answer {
+    let status = shop.house.status.borrow().clone();
+    let Some(spec) = status.spec(&name) else { return Err(missing_spec(&shop, &name)) };
+    Ok(axum::Json(spec.to_json()))
+}
+
+fn missing_spec(shop: &Shop, name: &str) -> Refusal {
+    let status = shop.house.status.borrow().clone();
+    let names: Vec<String> = status.specs.iter().map(|s| s.name.clone()).collect();
+    let failure = super::no_spec(name, names.iter());
+    Refusal { status: StatusCode::NOT_FOUND, failure }
+}
+
+/// What to ask, of all that is missing.
+#[derive(Debug, Default, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Wanted {
+    /// The spec; may be left out when there is one only.
+    pub(super) spec: Option<String>,
+    /// Ask for the first so many keys that lack something.
+    limit: Option<u64>,
+    /// Ask for these columns only.
+    columns: Option<Vec<String>>,
+    /// Ask only for keys of source rows for which this SQL holds.
+    #[serde(rename = "where")]
+    filter: Option<String>,
+    /// Ask again for these columns, whatever is known.
+    refresh: Vec<String>,
+    /// Ask again for cells that were answered without a value.
+    retry_failed: bool,
+    /// USD that the run may spend, instead of the spec's word.
+    budget: Option<f64>,
+    /// Answer when the run has ended.
+    wait: bool,
+}
+
+impl Wanted {
+    fn selection(&self) -> Selection {
+        Selection {
+            limit: self.limit,
+            columns: self.columns.clone(),
+            filter: self.filter.clone(),
+            refresh: self.refresh.clone(),
+            retry_failed: self.retry_failed,
+        }
+    }
+}
+
+/// `POST /v1/plan`: what would be asked, and its price.
+pub(super) async fn plan(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
+    let wanted: Wanted = json_body(&headers, body).await?;
+    let (name, loaded) = shop.loaded(wanted.spec.as_deref())?;
+    let (served, _) = shop.house.clients.begin();
+    let place = shop.place().await?;
+    let facts = Arc::clone(&shop.house.facts);
+    let planned = at_work(place, served, move || Ok(planned(&name, &loaded, &wanted, &facts)?));
+    Ok(axum::Json(planned.await?))
+}
+
+fn planned(name: &str, loaded: &Loaded, wanted: &Wanted, facts: &Facts) -> Result<Json, Failure> {
+    let mut spec = loaded.spec.clone();
+    spec.limits.budget_usd = wanted.budget.or(spec.limits.budget_usd);
+    let database = Database::open(&spec.database)?;
+    let model = match &loaded.model {
+        Ok(model) => Arc::clone(model),
+        Err(_) => model::for_planning(&spec)?,
+    };
+    let selection = wanted.selection();
+    let (plan, notes) = Work::new(&spec, &database, facts, model, &selection)?.plan()?;
+    let mut json = plan.to_json();
+    json["spec"] = name.into();
+    json["notes"] = notes.into();
+    Ok(json)
+}
+
+/// `GET /v1/runs`
+pub(super) async fn runs(State(shop): State<Shop>) -> axum::Json<Json> {
+    let status = shop.house.status.borrow().clone();
+    axum::Json(json!({ "runs": status.runs.iter().map(|r| r.to_json()).collect::<Vec<_>>() }))
+}
+
+/// `GET /v1/runs/{run}`
+pub(super) async fn run(State(shop): State<Shop>, Path(id): Path<u64>) -> Answer {
+    match shop.house.status.borrow().run(id) {
+        Some(run) => Ok(axum::Json(run.to_json())),
+        None => Err(missing_run(id)),
+    }
+}
+
+fn missing_run(id: u64) -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, format!("no run {id}"), "GET /v1/runs lists the last ones")
+}
+
+/// `DELETE /v1/runs/{run}`: it ends; everything answered is kept.
+pub(super) async fn interrupt(State(shop): State<Shop>, Path(id): Path<u64>) -> Answer {
+    let (reply, told) = oneshot::channel();
+    let _ = shop.house.events.send(Event::Interrupt(id, reply)).await;
+    match told.await {
+        Ok(true) => Ok(axum::Json(json!({ "run": id, "interrupted": true }))),
+        _ => Err(Refusal::new(
+            StatusCode::NOT_FOUND,
+            format!("no run {id} is under way"),
+            "GET /v1/runs lists the last ones",
+        )),
+    }
+}
+
+/// `POST /v1/runs`: the go.
+pub(super) async fn start(
+    State(shop): State<Shop>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, axum::Json<Json>), Refusal> {
+    let wanted: Wanted = json_body(&headers, body).await?;
+    let (name, _) = shop.loaded(wanted.spec.as_deref())?;
+    if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
+        return Err(Refusal::bad(format!("{budget} is no budget"), "`budget` is USD, 0 or more"));
+    }
+    let begun = shop.begin(&name, wanted.selection(), wanted.budget).await?;
+    if !wanted.wait {
+        let body = json!({ "run": begun.id, "spec": name });
+        return Ok((StatusCode::ACCEPTED, axum::Json(body)));
+    }
+    let run = begun.end(&shop).await?;
+    Ok((StatusCode::OK, axum::Json(run.to_json())))
+}
+
+/// A run that was begun for a client.
+pub(super) struct Begun {
+    pub(super) id: u64,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Begun {
+    /// Waits for its end.
+    pub(super) async fn end(self, shop: &Shop) -> Result<Arc<RunStatus>, Refusal> {
+        let Ok(()) = self.ended.await else { return Err(ending().into()) };
+        let run = shop.house.status.borrow().run(self.id).cloned();
+        run.ok_or_else(|| missing_run(self.id))
+    }
+}
+
+impl Shop {
+    /// Has the loop begin a run.
+    pub(super) async fn begin(
+        &self,
+        spec: &str,
+        selection: Selection,
+        budget: Option<f64>,
+    ) -> Result<Begun, Refusal> {
+        let (begun, told) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let wish = Wish {
+            spec: spec.to_owned(),
+            selection,
+            budget,
+            cause: Cause::Client,
+            begun,
+            ended: Some(end),
+        };
+        let _ = self.house.events.send(Event::Start(Box::new(wish))).await;
+        let id = told.await.map_err(|_| ending())??;
+        Ok(Begun { id, ended })
+    }
+}
+
+/// `GET /v1/why?spec=…&table=…&key=…&key=…&column=…`
+pub(super) async fn why(
+    State(shop): State<Shop>,
+    Query(asked): Query<Vec<(String, String)>>,
+) -> Answer {
+    let cells = origins(&shop, asked).await?;
+    Ok(axum::Json(json!({ "cells": cells.iter().map(Origin::to_json).collect::<Vec<_>>() })))
+}
+
+/// Where a cell came from, as `why` asks for it.
+pub(super) async fn origins(
+    shop: &Shop,
+    asked: Vec<(String, String)>,
+) -> Result<Vec<Origin>, Refusal> {
+    let one = |name: &str| asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let needed = |name: &str| {
+        one(name).ok_or_else(|| {
+            Refusal::bad(
+                format!("no `{name}`"),
+                "ask with spec, table, column, and a key=… for each part of the key",
+            )
+        })
+    };
+    let (table, column) = (needed("table")?, needed("column")?);
+    let key: Vec<String> =
+        asked.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
+    let (_, loaded) = shop.loaded(one("spec").as_deref())?;
+    let (served, _) = shop.house.clients.begin();
+    let place = shop.place().await?;
+    at_work(place, served, move || Ok(cell(&loaded, &table, &key, &column)?)).await
+}
+
+fn cell(
+    loaded: &Loaded,
+    table: &str,
+    key: &[String],
+    column: &str,
+) -> Result<Vec<Origin>, Failure> {
+    let database = Database::open(loaded.spec.target())?;
+    let published = database.published()?;
+    let Some((expansion, column)) = find(&published, table, column) else {
+        let all: Vec<String> = published
+            .iter()
+            .map(|p| {
+                let columns: Vec<&str> = p.columns.iter().map(|(c, _)| c.as_str()).collect();
+                format!("{} ({})", p.expansion, columns.join(", "))
+            })
+            .collect();
+        return Err(Failure::input(
+            format!("nothing published is `{table}` with a column `{column}`"),
+            format!("there is {}", all.join("; ")),
+        ));
+    };
+    let cells = database.why(&expansion.expansion, key, &column)?;
+    if cells.is_empty() {
+        return Err(Failure::input(
+            format!("`{}` has no row with the key {}", expansion.expansion, key.join(", ")),
+            format!("its key is {}", expansion.key.join(", ")),
+        ));
+    }
+    Ok(cells)
+}
+
+/// A person's word about a cell.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Word {
+    /// The spec; may be left out when there is one only.
+    pub(super) spec: Option<String>,
+    /// The expansion, or the table of a one-to-many column.
+    pub(super) table: String,
+    /// The key's values in the order of the key; `NULL` for NULL.
+    pub(super) key: Vec<String>,
+    /// The column.
+    pub(super) column: String,
+    /// The value; `|` between the values of a list. Not for DELETE.
+    #[serde(default)]
+    pub(super) value: String,
+    /// Why.
+    #[serde(default)]
+    pub(super) note: String,
+}
+
+/// `POST /v1/overrides`: a person's word beats the model's.
+pub(super) async fn set(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
+    let word: Word = json_body(&headers, body).await?;
+    let path = shop.override_cell(word, true).await?;
+    Ok(axum::Json(json!({ "set": true, "file": path })))
+}
+
+/// `DELETE /v1/overrides`: the model's word counts again.
+pub(super) async fn unset(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
+    let word: Word = json_body(&headers, body).await?;
+    let path = shop.override_cell(word, false).await?;
+    Ok(axum::Json(json!({ "set": false, "file": path })))
+}
+
+impl Shop {
+    /// Sets an override or takes it back; the loop is told at once.
+    pub(super) async fn override_cell(
+        &self,
+        word: Word,
+        set: bool,
+    ) -> Result<std::path::PathBuf, Refusal> {
+        let (_, loaded) = self.loaded(word.spec.as_deref())?;
+        let (served, _) = self.house.clients.begin();
+        let place = self.place().await?;
+        let one_at_a_time = self.edits.lock().await;
+        let path = loaded.spec.overrides_path();
+        at_work(place, served, move || {
+            let Word { table, key, column, value, note, .. } = word;
+            let done = if set {
+                overrides::set(&loaded.spec, &table, &key, &column, &value, &note)
+            } else {
+                overrides::unset(&loaded.spec, &table, &key, &column)
+            };
+            Ok(done.map_err(Failure::from)?)
+        })
+        .await?;
+        drop(one_at_a_time);
+        let _ = self.house.events.send(Event::Files(vec![path.clone()])).await;
+        Ok(path)
+    }
+}
+
+/// `GET /v1/overrides?spec=…`
+pub(super) async fn overrides(
+    State(shop): State<Shop>,
+    Query(asked): Query<Vec<(String, String)>>,
+) -> Answer {
+    let name = asked.into_iter().find(|(n, _)| n == "spec").map(|(_, v)| v);
+    let (_, loaded) = shop.loaded(name.as_deref())?;
+    let lines = read_lines(&loaded.spec.overrides_path()).map_err(Failure::from)?;
+    let lines: Vec<Json> = lines
+        .into_iter()
+        .map(|(number, l)| {
+            let key: serde_json::Map<String, Json> =
+                l.key.into_iter().map(|(n, v)| (n, v.into())).collect();
+            json!({ "line": number, "key": key, "column": l.column, "value": l.value, "note": l.note })
+        })
+        .collect();
+    Ok(axum::Json(json!({ "overrides": lines })))
+}

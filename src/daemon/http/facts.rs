@@ -1,0 +1,226 @@
+//! `/v1/facts`: what is known of some entities, and asking for what is not.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::Shop;
+use super::query::at_work;
+use super::reply::{Refusal, json_body};
+use crate::cell::State as CellState;
+use crate::daemon::loaded::Loaded;
+use crate::facts::{Facts, Found, Wanted};
+use crate::failure::Failure;
+use crate::materialize::Selection;
+use crate::model;
+use crate::overrides::Overrides;
+use crate::spec::Expansion;
+use crate::sql;
+use crate::value::Value;
+
+/// Keys of one request.
+const MOST: usize = 1000;
+
+/// Some cells.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Asked {
+    /// The spec; may be left out when there is one only.
+    spec: Option<String>,
+    /// The expansion; may be left out when there is one only.
+    expansion: Option<String>,
+    /// The keys: each an array in the order of the key, or an object by name.
+    keys: Vec<Json>,
+    /// The columns [default: all].
+    columns: Option<Vec<String>>,
+    /// Ask the model for what is missing, for keys that the source has.
+    #[serde(default)]
+    fill: bool,
+    /// USD that this may spend, instead of the spec's word.
+    budget: Option<f64>,
+}
+
+/// `POST /v1/facts`
+pub(super) async fn look_up(
+    State(shop): State<Shop>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<axum::Json<Json>, Refusal> {
+    let asked: Asked = json_body(&headers, body).await?;
+    let (name, loaded) = shop.loaded(asked.spec.as_deref())?;
+    let cells = Cells::read(&asked, &loaded)?;
+    let mut found = cells.find(&shop).await?;
+    let mut run = Json::Null;
+    let missing = found.iter().flat_map(|c| c["cells"].as_object().into_iter().flatten());
+    if asked.fill && missing.into_iter().any(|(_, cell)| cell["state"] == "missing") {
+        let begun = shop.begin(&name, cells.selection(), asked.budget).await?;
+        let ended = begun.end(&shop).await?;
+        if let Some(failure) = &ended.failure {
+            return Err(Failure::clone(failure).into());
+        }
+        run = ended.id.into();
+        found = cells.find(&shop).await?;
+    }
+    let expansion = &cells.expansion().name;
+    Ok(axum::Json(json!({ "spec": name, "expansion": expansion, "run": run, "facts": found })))
+}
+
+/// Cells that were asked for, checked.
+#[derive(Clone)]
+struct Cells {
+    loaded: Arc<Loaded>,
+    expansion: usize,
+    keys: Vec<Vec<Value>>,
+    columns: Vec<usize>,
+}
+
+impl Cells {
+    fn read(asked: &Asked, loaded: &Arc<Loaded>) -> Result<Self, Refusal> {
+        let all = &loaded.spec.expansions;
+        let names = || all.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
+        let at = match (&asked.expansion, all.len()) {
+            (Some(name), _) => all.iter().position(|e| e.name.eq_ignore_ascii_case(name)),
+            (None, 1) => Some(0),
+            (None, _) => None,
+        };
+        let Some(at) = at else {
+            let name = asked.expansion.as_deref().unwrap_or_default();
+            let hint = format!("there is {}", names());
+            return Err(Refusal::bad(format!("no expansion `{name}`"), &hint));
+        };
+        let expansion = &all[at];
+        if asked.keys.len() > MOST {
+            let message = format!("{} keys; {MOST} are the most", asked.keys.len());
+            return Err(Refusal::bad(message, "ask in smaller pieces"));
+        }
+        let keys = asked.keys.iter().map(|k| key(expansion, k)).collect::<Result<_, _>>()?;
+        let columns = match &asked.columns {
+            None => (0..expansion.columns.len()).collect(),
+            Some(names) => names
+                .iter()
+                .map(|name| {
+                    expansion.column(name).ok_or_else(|| {
+                        let all: Vec<&str> =
+                            expansion.columns.iter().map(|c| c.name.as_str()).collect();
+                        let hint = format!("its columns are {}", all.join(", "));
+                        Refusal::bad(format!("`{}` has no column `{name}`", expansion.name), &hint)
+                    })
+                })
+                .collect::<Result<_, _>>()?,
+        };
+        Ok(Self { loaded: Arc::clone(loaded), expansion: at, keys, columns })
+    }
+
+    fn expansion(&self) -> &Expansion {
+        &self.loaded.spec.expansions[self.expansion]
+    }
+
+    /// What is known now.
+    async fn find(&self, shop: &Shop) -> Result<Vec<Json>, Refusal> {
+        let (served, _) = shop.house.clients.begin();
+        let place = shop.place().await?;
+        let (cells, facts) = (self.clone(), Arc::clone(&shop.house.facts));
+        at_work(place, served, move || Ok(cells.known(&facts)?)).await
+    }
+
+    fn known(&self, facts: &Facts) -> Result<Vec<Json>, Failure> {
+        let spec = &self.loaded.spec;
+        let model = match &self.loaded.model {
+            Ok(model) => Arc::clone(model),
+            Err(_) => model::for_planning(spec)?,
+        };
+        let expansion = self.expansion();
+        let wanted = Wanted::new(&facts.journal(), expansion, model.name(), spec.model.reuse)?;
+        let overrides = Overrides::read(spec)?;
+        let entity = |key: &Vec<Value>| {
+            let entity = expansion.key.entity(key);
+            let record = facts.index().get(&entity)?;
+            let cells: serde_json::Map<String, Json> = self
+                .columns
+                .iter()
+                .map(|c| {
+                    let cell = match overrides.get(self.expansion, &entity, *c) {
+                        Some(word) => json!({
+                            "state": CellState::Overridden.name(), "value": word.value.to_json(),
+                            "note": word.note,
+                        }),
+                        None => found(&wanted.find(record.as_ref(), *c)),
+                    };
+                    (expansion.columns[*c].name.clone(), cell)
+                })
+                .collect();
+            let key: Vec<Json> = key.iter().map(Value::to_json).collect();
+            Ok(json!({ "key": key, "cells": cells }))
+        };
+        self.keys.iter().map(entity).collect()
+    }
+
+    /// These cells, as a run asks for them.
+    fn selection(&self) -> Selection {
+        let expansion = self.expansion();
+        let mut filter = String::from("EXISTS (SELECT 1 FROM (VALUES ");
+        for (n, key) in self.keys.iter().enumerate() {
+            let parts: Vec<String> = key.iter().map(literal).collect();
+            let _ = write!(filter, "{}({})", if n == 0 { "" } else { "," }, parts.join(","));
+        }
+        let same: Vec<String> = expansion
+            .key
+            .names()
+            .iter()
+            .enumerate()
+            .map(|(n, name)| format!("asked.column{} IS {}", n + 1, sql::name(name)))
+            .collect();
+        let _ = write!(filter, ") AS asked WHERE {})", same.join(" AND "));
+        let columns = self.columns.iter().map(|c| expansion.columns[*c].name.clone()).collect();
+        Selection { filter: Some(filter), columns: Some(columns), ..Selection::default() }
+    }
+}
+
+fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, Refusal> {
+    let names = expansion.key.names();
+    let wrong = || {
+        Refusal::bad(
+            format!("{json} is no key of `{}`", expansion.name),
+            &format!("its key is {}, as an array in that order or an object", names.join(", ")),
+        )
+    };
+    let parts: Vec<&Json> = match json {
+        Json::Array(parts) => parts.iter().collect(),
+        Json::Object(parts) if parts.len() == names.len() => {
+            names.iter().map(|n| parts.get(n)).collect::<Option<_>>().ok_or_else(wrong)?
+        }
+        _ => return Err(wrong()),
+    };
+    let scalar = |p: &&Json| !p.is_array() && !p.is_object();
+    if parts.len() != names.len() || !parts.iter().all(scalar) {
+        return Err(wrong());
+    }
+    Ok(parts.into_iter().map(Value::from_json).collect())
+}
+
+/// A value in a condition, which takes no parameters.
+fn literal(value: &Value) -> String {
+    match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Text(text) => format!("'{}'", text.replace('\'', "''")),
+        other => other.to_string(),
+    }
+}
+
+fn found(found: &Found<'_>) -> Json {
+    match found {
+        Found::Known(fact) => json!({
+            "state": fact.answer.state.name(), "value": fact.answer.value.to_json(),
+            "raw": fact.answer.raw, "repair": fact.answer.repair, "completion": fact.completion,
+        }),
+        Found::Missing(reason, _) => {
+            json!({ "state": "missing", "value": null, "reason": reason.name() })
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Who may ask: the `Host` header (a page of another site could have its name
+//! point here), the origin of what changes something, and the token.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use secrecy::ExposeSecret;
+
+use super::Shop;
+use super::reply::Refusal;
+use crate::daemon::TOKEN;
+
+/// What pages may do: nothing but show what comes from here.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// Lets a request in, or says why not; counts it.
+pub(super) async fn check(State(shop): State<Shop>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    // Only routes that are there have a name; strangers' paths are one.
+    let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
+    let route = super::openapi::name(route.as_deref().unwrap_or_default());
+    let response = match let_in(&shop, request.method(), request.headers(), route) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    shop.house.metrics.served(route, response.status().as_u16(), began.elapsed());
+    response
+}
+
+/// Sets the headers that every response has.
+pub(super) async fn harden(request: Request, next: Next) -> Response<Body> {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+fn let_in(shop: &Shop, method: &Method, headers: &HeaderMap, route: &str) -> Result<(), Refusal> {
+    let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    if !is_ours(host, &shop.house.settings.hosts, shop.house.settings.listen.ip()) {
+        return Err(Refusal::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            format!("the daemon is not called `{host}`"),
+            "call it by its address or localhost, or start it with --host NAME",
+        ));
+    }
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let own = |origin: &str| origin.split_once("://").is_some_and(|(_, o)| o == host);
+        let foreign = text(header::ORIGIN).is_some_and(|o| !own(o))
+            || headers.get("sec-fetch-site").is_some_and(|s| s != "same-origin" && s != "none");
+        if foreign {
+            return Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                "a page of another site asks".to_owned(),
+                "only the daemon's own page and programs may change something",
+            ));
+        }
+    }
+    let Some(token) = &shop.house.settings.token else { return Ok(()) };
+    // Whether it is alive is no secret.
+    if route == "/healthz" {
+        return Ok(());
+    }
+    let shown = text(header::AUTHORIZATION).and_then(shown);
+    match shown {
+        Some(shown) if same(shown.as_bytes(), token.expose_secret().as_bytes()) => Ok(()),
+        _ => Err(Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            match shown {
+                Some(_) => "this is not the token".to_owned(),
+                None => "a token is needed".to_owned(),
+            },
+            &format!(
+                "send `Authorization: Bearer …` with what is in {TOKEN}; a browser takes it as the password"
+            ),
+        )),
+    }
+}
+
+/// Whether a `Host` header names this daemon: an address, `localhost`, or a name
+/// it was given. On loopback, only an address of loopback.
+fn is_ours(host: &str, names: &[String], listens: IpAddr) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    if name.eq_ignore_ascii_case("localhost") || names.iter().any(|n| n.eq_ignore_ascii_case(name))
+    {
+        return true;
+    }
+    name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || !listens.is_loopback())
+}
+
+/// The token in an `Authorization` header: a bearer's, or a browser's password.
+fn shown(value: &str) -> Option<String> {
+    let (scheme, rest) = value.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(rest.trim().to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = String::from_utf8(base64(rest.trim())?).ok()?;
+    Some(pair.split_once(':')?.1.to_owned())
+}
+
+/// Reads base64; `None` for what is none.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut bits, mut held) = (0u32, 0);
+    for c in text.trim_end_matches('=').bytes() {
+        let six = match c {
+            b'A'..=b'Z' => c - b'A',
+            b'a'..=b'z' => c - b'a' + 26,
+            b'0'..=b'9' => c - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(six);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held) as u8);
+        }
+    }
+    Some(out)
+}
+
+/// Compares without telling by its time how much is the same.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    blake3::hash(a) == blake3::hash(b)
+}

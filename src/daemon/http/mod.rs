@@ -1,0 +1,135 @@
+//! HTTP: every client that is not a command line. `/v1/…` speaks JSON, the rest
+//! is a page to look at.
+//!
+//! Handlers read the [`Status`](super::Status) that the loop publishes and work
+//! on threads of their own; only what changes something goes through the loop.
+
+mod api;
+mod events;
+mod facts;
+mod guard;
+mod openapi;
+mod page;
+mod query;
+mod reply;
+mod rows;
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+pub(super) use self::reply::no_spec;
+use super::state::House;
+use crate::failure::Failure;
+
+/// Connections at once; one more waits to be accepted.
+const CONNECTIONS: usize = 512;
+/// How long the head of a request may take.
+const HEAD: Duration = Duration::from_secs(10);
+/// Queries, plans and fills that work at once.
+const AT_WORK: usize = 16;
+/// And that may wait for that.
+const WAITING: i64 = 128;
+
+/// What handlers share.
+#[derive(Clone)]
+struct Shop {
+    house: House,
+    /// Places to work in.
+    places: Arc<Semaphore>,
+    /// One edit of an overrides file after the other.
+    edits: Arc<tokio::sync::Mutex<()>>,
+    /// Becomes true when the daemon ends.
+    closing: watch::Receiver<bool>,
+}
+
+/// Takes the address.
+pub(super) async fn bind(listen: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(listen).await.map_err(|e| {
+        Failure::input(
+            format!("cannot listen on {listen}: {e}"),
+            "does another daemon? `hqdl status` asks it; --listen 127.0.0.1:0 takes any free port",
+        )
+    })
+}
+
+/// Serves until `closing` becomes true; requests under way are answered.
+pub(super) async fn serve(listener: TcpListener, house: House, closing: watch::Receiver<bool>) {
+    let shop = Shop {
+        house,
+        places: Arc::new(Semaphore::new(AT_WORK)),
+        edits: Arc::default(),
+        closing: closing.clone(),
+    };
+    let service = TowerToHyperService::new(router(shop));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut ending = closing.clone();
+    loop {
+        let Ok(place) = Arc::clone(&connections).acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ends(&mut ending) => return,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of file handles, most likely: others will go.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let connection = http.serve_connection(TokioIo::new(stream), service.clone());
+        let mut closing = closing.clone();
+        tokio::spawn(async move {
+            let mut connection = pin!(connection);
+            tokio::select! {
+                _ = connection.as_mut() => {}
+                () = ends(&mut closing) => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Waits until it becomes true.
+async fn ends(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|c| *c).await;
+}
+
+fn router(shop: Shop) -> Router {
+    let api = Router::new()
+        .route("/v1/query", post(query::run))
+        .route("/v1/explain", post(query::explain))
+        .route("/v1/plan", post(api::plan))
+        .route("/v1/status", get(api::status))
+        .route("/v1/specs", get(api::specs))
+        .route("/v1/specs/{spec}", get(api::spec))
+        .route("/v1/runs", get(api::runs).post(api::start))
+        .route("/v1/runs/events", get(events::stream))
+        .route("/v1/runs/{run}", get(api::run).delete(api::interrupt))
+        .route("/v1/facts", post(facts::look_up))
+        .route("/v1/why", get(api::why))
+        .route("/v1/overrides", get(api::overrides).post(api::set).delete(api::unset))
+        .route("/v1/openapi.json", get(openapi::document))
+        .route("/healthz", get(api::health))
+        .route("/metrics", get(api::metrics));
+    page::routes(api)
+        .fallback(reply::no_route)
+        .method_not_allowed_fallback(reply::no_method)
+        .layer(from_fn_with_state(shop.clone(), guard::check))
+        .layer(from_fn(guard::harden))
+        .with_state(shop)
+}

@@ -1,0 +1,139 @@
+//! One cell: where it came from, and a form for a person's word about it.
+
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value as Json;
+
+use super::super::api::{Word, origins};
+use super::super::reply::Refusal;
+use super::spec::find;
+use super::table::text;
+use super::{Shop, Shown, Sorry, back, encoded, form, page, spec_path};
+use crate::store::provenance::Origin;
+
+type Pairs = Vec<(String, String)>;
+
+/// The page of a cell.
+pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
+    let mut path =
+        format!("{}/cell?table={}&column={}", spec_path(spec), encoded(table), encoded(column));
+    for part in key {
+        path.push_str("&key=");
+        path.push_str(&encoded(&text(part)));
+    }
+    path
+}
+
+/// `GET /specs/{spec}/cell?table=…&column=…&key=…`
+pub(super) async fn show(
+    State(shop): State<Shop>,
+    Path(name): Path<String>,
+    Query(asked): Query<Pairs>,
+) -> Shown {
+    find(&shop, &name)?;
+    let mut of_spec = asked.clone();
+    of_spec.retain(|(n, _)| n != "spec");
+    of_spec.push(("spec".to_owned(), name.clone()));
+    let cells = origins(&shop, of_spec).await?;
+    let (table, column, key) = place(&asked);
+    let value = cells.first().map(|c| written(&c.to_json()["value"])).unwrap_or_default();
+    let overridden = cells.iter().any(|c| c.state == "overridden");
+    let whole = format!("{}/tables/{}", spec_path(&name), encoded(&table));
+    Ok(page(
+        &column,
+        &html! {
+            h1 { a href=(spec_path(&name)) { (name) } " / " a href=(whole) { (table) } " / " (column) }
+            @for cell in &cells { (origin(cell)) }
+            h2 { "Your word" }
+            p.quiet { "It beats the model's for ever, and stands in the overrides file beside the spec." }
+            form method="post" action=(format!("{}/cell", spec_path(&name))) {
+                input type="hidden" name="table" value=(table);
+                input type="hidden" name="column" value=(column);
+                @for part in &key { input type="hidden" name="key" value=(part); }
+                p { label { "Value " input name="value" value=(value) size="50"; } " (" code { "|" } " between the values of a list)" }
+                p { label { "Why " input name="note" size="50"; } }
+                button name="do" value="set" { "Override" }
+                @if overridden { " " button name="do" value="unset" { "Take it back" } }
+            }
+        },
+    ))
+}
+
+/// `POST /specs/{spec}/cell`
+pub(super) async fn set(
+    State(shop): State<Shop>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Sorry> {
+    let pairs: Pairs = form(request).await?;
+    find(&shop, &name)?;
+    let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
+    let (table, column, key) = place(&pairs);
+    let set = match one("do").as_deref() {
+        Some("set") | None => true,
+        Some("unset") => false,
+        Some(other) => return Err(Refusal::bad(format!("`{other}` is not done here"), "").into()),
+    };
+    let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();
+    let whole = path(&name, &table, &parts, &column);
+    let word = Word {
+        spec: Some(name),
+        table,
+        key,
+        column,
+        value: one("value").unwrap_or_default(),
+        note: one("note").unwrap_or_default(),
+    };
+    shop.override_cell(word, set).await?;
+    // The tables follow within a moment.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    Ok(back(&whole))
+}
+
+/// Table, column and key of a query or a form.
+fn place(pairs: &Pairs) -> (String, String, Vec<String>) {
+    let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
+    let key = pairs.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
+    (one("table").unwrap_or_default(), one("column").unwrap_or_default(), key)
+}
+
+/// A value as an overrides file writes it.
+fn written(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join("|"),
+        other => text(other),
+    }
+}
+
+fn origin(cell: &Origin) -> Markup {
+    let json = cell.to_json();
+    let shows = matches!(cell.state.as_str(), "ok" | "overridden");
+    let lines: [(&str, Option<String>); 9] = [
+        ("said", cell.raw.clone()),
+        (if shows { "repaired" } else { "reason" }, cell.repair.clone()),
+        ("error", cell.error.clone()),
+        ("model", cell.model.clone()),
+        ("asked", cell.asked_at.clone()),
+        ("run", cell.run.map(|r| r.to_string())),
+        ("prompt", cell.prompt_hash.clone()),
+        (
+            "tokens",
+            cell.input_tokens
+                .zip(cell.output_tokens)
+                .map(|(i, o)| format!("{i:.1} in, {o:.1} out")),
+        ),
+        ("price", cell.cost_usd.map(|c| format!("${c:.6}"))),
+    ];
+    html! {
+        table.why {
+            tr { th { "key" } td { (text(&json["key"])) } }
+            tr { th { "state" } td { span class={ "badge " (cell.state) } { (cell.state) } } }
+            tr { th { "value" } td.value { @if shows { (text(&json["value"])) } @else { "NULL" } } }
+            @for (name, value) in lines {
+                @if let Some(value) = value { tr { th { (name) } td { (value) } } }
+            }
+        }
+    }
+}

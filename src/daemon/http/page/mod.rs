@@ -1,0 +1,190 @@
+//! The page: everything the daemon says, to look at. Written whole on the
+//! server and readable without JavaScript; the one script keeps figures moving.
+//! All text goes through `maud`, which escapes it: values come from a model.
+
+mod cell;
+mod chart;
+mod overview;
+mod query;
+mod spec;
+mod table;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Form, FromRequest, Request};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use maud::{DOCTYPE, Markup, html};
+use serde::de::DeserializeOwned;
+
+use super::Shop;
+use super::reply::Refusal;
+use crate::daemon::status::{RunStatus, SpecStatus};
+use crate::failure::Failure;
+
+/// How long a form may take to come.
+const SLOW: Duration = Duration::from_secs(30);
+
+/// Adds the page to the API.
+pub(super) fn routes(api: Router<Shop>) -> Router<Shop> {
+    let asset = |kind: &'static str, text: &'static str| {
+        get(move || async move {
+            ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], text)
+        })
+    };
+    api.route("/", get(overview::show))
+        .route("/specs/{spec}", get(spec::show))
+        .route("/specs/{spec}/go", post(spec::go))
+        .route("/specs/{spec}/tables/{table}", get(table::show))
+        .route("/specs/{spec}/cell", get(cell::show).post(cell::set))
+        .route("/query", get(query::show).post(query::run))
+        .route("/page.css", asset("text/css; charset=utf-8", include_str!("page.css")))
+        .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("page.js")))
+}
+
+/// A page.
+pub(super) struct Page(Markup);
+
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], self.0.into_string()).into_response()
+    }
+}
+
+/// A page that says why it is not the one that was asked for.
+pub(super) struct Sorry(Refusal);
+
+impl From<Refusal> for Sorry {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
+    }
+}
+
+impl From<Failure> for Sorry {
+    fn from(failure: Failure) -> Self {
+        Self(failure.into())
+    }
+}
+
+impl IntoResponse for Sorry {
+    fn into_response(self) -> Response {
+        let Refusal { status, failure } = self.0;
+        (status, page("Sorry", &html! { h1 { "That did not work" } (wrong(&failure)) }))
+            .into_response()
+    }
+}
+
+type Shown = Result<Page, Sorry>;
+
+/// A whole page.
+fn page(title: &str, content: &Markup) -> Page {
+    Page(html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) " · hqdl" }
+                link rel="stylesheet" href="/page.css";
+                link rel="icon" href="data:,";
+                script src="/page.js" defer {}
+            }
+            body {
+                header { a.home href="/" { "hqdl" } nav { a href="/" { "Specs" } a href="/query" { "Query" } } }
+                main { (content) }
+            }
+        }
+    })
+}
+
+/// What went wrong, as on the command line.
+fn wrong(failure: &Failure) -> Markup {
+    html! { pre.problem role="alert" { (failure.text()) } }
+}
+
+/// Where a browser goes after a form.
+fn back(place: &str) -> Response {
+    (StatusCode::SEE_OTHER, [(header::LOCATION, place.to_owned())]).into_response()
+}
+
+/// Reads a form.
+async fn form<T: DeserializeOwned>(request: Request) -> Result<T, Sorry> {
+    match tokio::time::timeout(SLOW, Form::<T>::from_request(request, &())).await {
+        Ok(Ok(Form(form))) => Ok(form),
+        Ok(Err(why)) => Err(Refusal::bad(format!("the form cannot be read: {why}"), "").into()),
+        Err(_) => Err(Refusal::bad("the form did not come", "").into()),
+    }
+}
+
+/// A text as a part of a path or a query.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(char::from(byte));
+            }
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}
+
+/// The page of a spec.
+fn spec_path(name: &str) -> String {
+    format!("/specs/{}", encoded(name))
+}
+
+/// How a spec stands, as a badge: a word, never colour alone.
+fn badge(spec: &SpecStatus) -> Markup {
+    html! { span class={ "badge " (spec.word()) } { (spec.word()) } }
+}
+
+/// Runs, the newest first.
+fn runs(all: &[&RunStatus]) -> Markup {
+    html! {
+        table.runs {
+            thead { tr {
+                th { "run" } th { "spec" } th { "why" } th { "state" } th { "cells" }
+                th.n { "requests" } th.n { "price" } th { "of its budget" } th.n { "seconds" }
+            } }
+            tbody {
+                @for run in all {
+                    tr data-run=(run.id) {
+                        td { (run.id) }
+                        td { a href=(spec_path(&run.spec)) { (run.spec) } }
+                        td { (run.cause.name()) }
+                        td data-is="state" { (run.state.name()) }
+                        td {
+                            progress data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
+                            " " span data-is="cells" { (run.done) " of " (run.cells) }
+                        }
+                        td.n data-is="requests" { (run.usage.requests) }
+                        td.n data-is="price" { (usd(run.usage.cost_usd)) }
+                        td {
+                            @match run.budget {
+                                Some(budget) => {
+                                    meter data-is="budget" min="0" max=(budget.max(1e-9)) value=(run.usage.cost_usd) {}
+                                    " of " (usd(budget))
+                                }
+                                None => { "no budget" }
+                            }
+                        }
+                        td.n data-is="seconds" { (format!("{:.1}", run.seconds)) }
+                    }
+                    @if let Some(failure) = &run.failure {
+                        tr { td {} td colspan="8" { (wrong(failure)) } }
+                    }
+                }
+            }
+        }
+        @if all.is_empty() { p.quiet { "No run yet." } }
+    }
+}
+
+/// Dollars.
+fn usd(usd: f64) -> String {
+    format!("${usd:.4}")
+}

@@ -1,0 +1,72 @@
+//! The first page: all specs, what was spent, the last runs.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use maud::{Markup, html};
+
+use super::super::query::at_work;
+use super::{Shop, Shown, badge, chart, page, runs, spec_path, wrong};
+use crate::daemon::status::{RunStatus, SpecStatus, Status};
+use crate::failure::Failure;
+
+/// `GET /`
+pub(super) async fn show(State(shop): State<Shop>) -> Shown {
+    let status = shop.house.status.borrow().clone();
+    let spending = spending(&shop, &status).await?;
+    let latest: Vec<&RunStatus> = status.runs.iter().take(10).map(Arc::as_ref).collect();
+    Ok(page(
+        "Specs",
+        &html! {
+            h1 { "Specs" }
+            @if let Some(why) = &status.blind {
+                p.problem role="alert" { "Changes are not seen: " (why) }
+            }
+            @if !status.spend { p { "It asks for nothing by itself (" code { "--no-spend" } ")." } }
+            @for spec in &status.specs { (card(spec)) }
+            @if status.specs.is_empty() {
+                p.quiet { "No spec in " code { (status.watched) } " yet; it is watched." }
+            }
+            h2 { "Spent today" }
+            (spending)
+            h2 { "Runs" }
+            (runs(&latest))
+            p.quiet { "Since " time { (status.began) } ", cache " code { (status.cache) }
+                ", " a href="/v1/openapi.json" { "API" } ", " a href="/metrics" { "metrics" } }
+        },
+    ))
+}
+
+fn card(spec: &SpecStatus) -> Markup {
+    let cells = spec.cells();
+    let all = cells.total() + spec.unasked();
+    html! {
+        section.spec data-spec=(spec.name) {
+            h3 { a href=(spec_path(&spec.name)) { (spec.name) } " " (badge(spec)) }
+            @if let Some(problem) = &spec.problem {
+                @if spec.loaded.is_some() { p { "The last good spec stays in force." } }
+                (wrong(problem))
+            }
+            @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
+            @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
+            p {
+                meter min="0" max=(all.max(1)) value=(all - cells.without_value() - spec.unasked()) {}
+                " " (all - cells.without_value() - spec.unasked()) " of " (all) " cells have a value"
+            }
+        }
+    }
+}
+
+/// What was spent, against the budget of a day.
+pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, super::Sorry> {
+    let per_day = |s: &Arc<SpecStatus>| s.loaded.as_ref()?.spec.limits.budget_usd_per_day;
+    let budget = status.specs.iter().filter_map(per_day).reduce(f64::min);
+    let (served, _) = shop.house.clients.begin();
+    let place = shop.place().await?;
+    let facts = Arc::clone(&shop.house.facts);
+    let midnight = format!("{}T00", crate::store::now().get(..10).unwrap_or_default());
+    let hours = at_work(place, served, move || {
+        Ok(facts.journal().hours_since(&midnight).map_err(Failure::from)?)
+    });
+    Ok(chart::spent(&hours.await?, budget))
+}

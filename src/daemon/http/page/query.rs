@@ -1,0 +1,161 @@
+//! The query box: run it, or see first what it would ask and cost.
+
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use rusqlite::types::ValueRef;
+use serde::Deserialize;
+
+use super::super::query::{Asked, explained, kept};
+use super::super::reply::Refusal;
+use super::{Shop, Sorry, form, page, usd, wrong};
+use crate::query::{Meta, Sink, json};
+
+/// Rows that the page shows.
+const ROWS: usize = 500;
+
+/// What the box holds.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Box {
+    spec: String,
+    sql: String,
+    #[serde(rename = "do")]
+    action: String,
+}
+
+/// What came of it.
+enum Result {
+    Nothing,
+    Rows(Meta, Head),
+    Explained(Meta),
+    Wrong(Refusal),
+}
+
+/// The first rows of a result, as text.
+#[derive(Default)]
+struct Head {
+    columns: Vec<String>,
+    rows: Vec<Vec<Option<String>>>,
+    count: usize,
+}
+
+impl Sink for Head {
+    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        self.columns = names.to_vec();
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.count += 1;
+        if self.count <= ROWS {
+            let text = |v: &ValueRef<'_>| (*v != ValueRef::Null).then(|| json::text(*v));
+            self.rows.push(row.iter().map(text).collect());
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `GET /query`: asks nothing, whatever stands in its box.
+pub(super) async fn show(State(shop): State<Shop>, Query(asked): Query<Box>) -> Response {
+    whole(&shop, &asked, &Result::Nothing)
+}
+
+/// `POST /query`
+pub(super) async fn run(
+    State(shop): State<Shop>,
+    request: Request,
+) -> std::result::Result<Response, Sorry> {
+    let asked: Box = form(request).await?;
+    let spec = Some(asked.spec.clone()).filter(|s| !s.is_empty());
+    let request = Asked { spec, sql: asked.sql.clone(), ..Asked::default() };
+    let result = match asked.action.as_str() {
+        "explain" => explained(&shop, request).await.map(Result::Explained),
+        _ => kept(&shop, request, Head::default()).await.map(|(m, r)| Result::Rows(m, r)),
+    };
+    Ok(whole(&shop, &asked, &result.unwrap_or_else(Result::Wrong)))
+}
+
+fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
+    let status = shop.house.status.borrow().clone();
+    let content = html! {
+        h1 { "Query" }
+        form method="post" action="/query" {
+            p { label { "Spec " select name="spec" {
+                @for spec in &status.specs {
+                    option value=(spec.name) selected[spec.name == asked.spec] { (spec.name) }
+                }
+            } } }
+            textarea name="sql" rows="8" aria-label="SQL" spellcheck="false" { (asked.sql) }
+            p {
+                button name="do" value="explain" { "Explain" } " "
+                button name="do" value="run" { "Run" }
+                span.quiet { " Explain asks nothing; Run may spend what the spec's budget allows." }
+            }
+        }
+        @match result {
+            Result::Nothing => {}
+            Result::Wrong(refusal) => (wrong(&refusal.failure)),
+            Result::Explained(meta) => (explanation(meta)),
+            Result::Rows(meta, rows) => { (table(rows)) (told(meta)) }
+        }
+    };
+    let page = page("Query", &content);
+    match result {
+        Result::Wrong(refusal) => (refusal.status, page).into_response(),
+        _ => page.into_response(),
+    }
+}
+
+fn table(rows: &Head) -> Markup {
+    html! {
+        div.wide { table.rows {
+            thead { tr { @for name in &rows.columns { th { (name) } } } }
+            tbody {
+                @for row in &rows.rows {
+                    tr { @for value in row {
+                        @match value { Some(text) => td { (text) }, None => td.null { "NULL" } }
+                    } }
+                }
+            }
+        } }
+        p.quiet {
+            (rows.count) " rows"
+            @if rows.count > rows.rows.len() { ", the first " (rows.rows.len()) " shown" }
+        }
+    }
+}
+
+fn told(meta: &Meta) -> Markup {
+    html! {
+        p {
+            (meta.values_asked) " values asked, " (meta.values_reused) " known, "
+            (meta.requests) " requests, " (usd(meta.cost_usd)) ", "
+            (format!("{:.3}", meta.seconds)) " s"
+        }
+        (routes(meta))
+    }
+}
+
+fn explanation(meta: &Meta) -> Markup {
+    html! {
+        p {
+            "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
+            (meta.requests) " requests: at most about " strong { (usd(meta.cost_usd)) } "."
+        }
+        (routes(meta))
+    }
+}
+
+fn routes(meta: &Meta) -> Markup {
+    html! {
+        @for route in &meta.routes {
+            p { code { (route.call) } " → " (route.route.name()) " " (route.expansion) " " (route.column) ": " (route.why) }
+        }
+        details { summary { "SQL" } pre { (meta.sql) } }
+    }
+}

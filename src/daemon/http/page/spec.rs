@@ -1,0 +1,137 @@
+//! One spec: its columns, what it waits for, its tables and runs.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::super::reply::Refusal;
+use super::{Shop, Shown, Sorry, back, badge, encoded, form, page, runs, spec_path, usd, wrong};
+use crate::cell::State as CellState;
+use crate::daemon::status::{RunStatus, SpecStatus, coverage};
+use crate::materialize::Selection;
+
+/// `GET /specs/{spec}`
+pub(super) async fn show(State(shop): State<Shop>, Path(name): Path<String>) -> Shown {
+    let status = shop.house.status.borrow().clone();
+    let spec = find(&shop, &name)?;
+    let own: Vec<&RunStatus> =
+        status.runs.iter().filter(|r| r.spec == name).take(20).map(Arc::as_ref).collect();
+    Ok(page(
+        &name,
+        &html! {
+            h1 { (name) " " (badge(&spec)) }
+            p.quiet { code { (spec.path) } }
+            @if let Some(problem) = &spec.problem {
+                @if spec.loaded.is_some() { p { "The last good spec stays in force." } }
+                (wrong(problem))
+            }
+            @if let Some(loaded) = &spec.loaded {
+                p.quiet {
+                    "model " code { (loaded.spec.model.name) } ", tables in "
+                    code { (loaded.spec.target().display()) }
+                }
+                @if !loaded.warnings.problems.is_empty() {
+                    details { summary { (loaded.warnings.problems.len()) " warnings" }
+                        pre { (loaded.warnings.render(false)) } }
+                }
+            }
+            (go_form(&spec))
+            (columns(&spec))
+            h2 { "Runs" }
+            (runs(&own))
+        },
+    ))
+}
+
+/// A spec, or a page that says there is none.
+pub(super) fn find(shop: &Shop, name: &str) -> Result<Arc<SpecStatus>, Sorry> {
+    let status = shop.house.status.borrow().clone();
+    let names: Vec<String> = status.specs.iter().map(|s| s.name.clone()).collect();
+    status.spec(name).cloned().ok_or_else(|| {
+        let failure = super::super::no_spec(name, names.iter());
+        Refusal { status: StatusCode::NOT_FOUND, failure }.into()
+    })
+}
+
+/// What it waits for, and the go.
+fn go_form(spec: &SpecStatus) -> Markup {
+    let missing = spec.unasked();
+    html! {
+        @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
+            @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
+        @if let Some(totals) = spec.plan.as_ref().map(|p| &p["totals"]) {
+            p {
+                (totals["cells"]) " cells in " (totals["requests"]) " requests: "
+                strong { (usd(totals["cost_usd"]["likely"].as_f64().unwrap_or(0.0))) } " likely, "
+                (usd(totals["cost_usd"]["most"].as_f64().unwrap_or(0.0))) " at most."
+            }
+        }
+        @if missing > 0 && spec.loaded.is_some() && spec.run.is_none() {
+            form method="post" action=(format!("{}/go", spec_path(&spec.name))) {
+                label { "Spend at most $" input name="budget" inputmode="decimal" size="8" placeholder="as the spec says"; }
+                " " button { "Ask for " (missing) " cells" }
+            }
+        }
+    }
+}
+
+fn columns(spec: &SpecStatus) -> Markup {
+    let states: Vec<CellState> =
+        CellState::ALL.into_iter().filter(|s| spec.cells().get(*s) > 0).collect();
+    html! {
+        h2 { "Columns" }
+        table {
+            thead { tr {
+                th { "table" } th { "column" } th { "coverage" }
+                @for state in &states { th.n { (state.name()) } }
+                th.n { "missing" }
+            } }
+            tbody {
+                @for c in spec.columns.iter() {
+                    tr {
+                        td { a href=(format!("{}/tables/{}", spec_path(&spec.name), encoded(&c.expansion))) { (c.expansion) } }
+                        td { (c.column) }
+                        td { meter min="0" max="1" value=(coverage(c)) {} " " (format!("{:.0} %", 100.0 * coverage(c))) }
+                        @for state in &states { td.n { (c.cells.get(*state)) } }
+                        td.n { (c.unasked) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Go {
+    #[serde(default)]
+    budget: String,
+}
+
+/// `POST /specs/{spec}/go`
+pub(super) async fn go(
+    State(shop): State<Shop>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Sorry> {
+    let go: Go = form(request).await?;
+    let budget = match go.budget.trim() {
+        "" => None,
+        text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {
+            Some(budget) => Some(budget),
+            None => {
+                return Err(Refusal::bad(
+                    format!("`{text}` is no budget"),
+                    "a number of USD, such as 0.50",
+                )
+                .into());
+            }
+        },
+    };
+    find(&shop, &name)?;
+    shop.begin(&name, Selection::default(), budget).await?;
+    Ok(back(&spec_path(&name)))
+}

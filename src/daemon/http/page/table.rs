@@ -1,0 +1,148 @@
+//! The table browser: rows of an expansion, every cell with its state.
+
+use axum::extract::{Path, Query, State};
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use super::super::query::at_work;
+use super::spec::find;
+use super::{Shop, Shown, encoded, page, spec_path};
+use crate::failure::Failure;
+use crate::store::Database;
+
+/// Rows of a page.
+const ROWS: usize = 50;
+/// Characters of a value that are shown in the table.
+const SHOWN: usize = 120;
+
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    /// Which page, from 0.
+    #[serde(default)]
+    page: usize,
+    /// What the keys must hold.
+    #[serde(default)]
+    key: String,
+}
+
+/// Some rows of an expansion.
+struct Sheet {
+    key: Vec<String>,
+    columns: Vec<String>,
+    /// The key as JSON, and its cells by column.
+    rows: Vec<(Vec<Json>, Json)>,
+    more: bool,
+}
+
+/// `GET /specs/{spec}/tables/{table}`
+pub(super) async fn show(
+    State(shop): State<Shop>,
+    Path((name, table)): Path<(String, String)>,
+    Query(asked): Query<Asked>,
+) -> Shown {
+    find(&shop, &name)?;
+    let (_, loaded) = shop.loaded(Some(&name))?;
+    let (served, _) = shop.house.clients.begin();
+    let place = shop.place().await?;
+    let (of, at, key) = (table.clone(), asked.page, asked.key.clone());
+    let read = move || {
+        let database = Database::open(loaded.spec.target()).map_err(Failure::from)?;
+        Ok(read(&database, &of, at, &key)?)
+    };
+    let rows = at_work(place, served, read).await?;
+    let own = format!("{}/tables/{}", spec_path(&name), encoded(&table));
+    let to = |page: usize| format!("{own}?page={page}&key={}", encoded(&asked.key));
+    Ok(page(
+        &table,
+        &html! {
+            h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
+            form method="get" action=(own) {
+                label { "Keys with " input name="key" value=(asked.key); } " " button { "Find" }
+            }
+            (shown(&name, &table, &rows))
+            nav.pages {
+                @if asked.page > 0 { a rel="prev" href=(to(asked.page - 1)) { "← before" } " " }
+                "page " (asked.page + 1) " "
+                @if rows.more { a rel="next" href=(to(asked.page + 1)) { "after →" } }
+            }
+        },
+    ))
+}
+
+fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Sheet, Failure> {
+    let published = database.published()?;
+    let Some(expansion) = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) else {
+        let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
+        return Err(Failure::input(
+            format!("`{table}` is not published"),
+            format!("there is {}", all.join(", ")),
+        ));
+    };
+    let rows = || -> rusqlite::Result<Vec<(Vec<Json>, Json)>> {
+        let sql = "SELECT key, cells FROM hqdl_record WHERE expansion = ?1
+                   AND (?2 = '' OR instr(lower(key), lower(?2)) > 0)
+                   ORDER BY key LIMIT ?3 OFFSET ?4";
+        let mut statement = database.connection().prepare(sql)?;
+        let of = rusqlite::params![expansion.expansion, key, ROWS + 1, at.saturating_mul(ROWS)];
+        let json = |text: String| serde_json::from_str::<Json>(&text).unwrap_or_default();
+        let row = |r: &rusqlite::Row<'_>| {
+            let key = json(r.get(0)?).as_array().cloned().unwrap_or_default();
+            Ok((key, json(r.get(1)?)))
+        };
+        statement.query_map(of, row)?.collect()
+    };
+    let mut rows = rows().map_err(|e| database.error(&e))?;
+    let more = rows.len() > ROWS;
+    rows.truncate(ROWS);
+    let columns = expansion.columns.iter().map(|(c, _)| c.clone()).collect();
+    Ok(Sheet { key: expansion.key.clone(), columns, rows, more })
+}
+
+fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
+    html! {
+        div.wide { table.cells {
+            thead { tr {
+                @for name in &rows.key { th.key { (name) } }
+                @for name in &rows.columns { th { (name) } }
+            } }
+            tbody {
+                @for (key, cells) in &rows.rows {
+                    tr {
+                        @for part in key { th.key scope="row" { (text(part)) } }
+                        @for column in &rows.columns {
+                            @let cell = &cells[column.as_str()];
+                            @let state = cell[0].as_str().unwrap_or("missing");
+                            td class=(state) {
+                                a href=(super::cell::path(spec, table, key, column)) title=(state) {
+                                    @if matches!(state, "ok" | "overridden") { (short(&cell[1])) } @else { (state) }
+                                }
+                                @if state == "overridden" { " " span.mark title="a person's word" { "✎" } }
+                                @if !cell[4].is_null() && state == "ok" { " " span.mark title=(text(&cell[4])) { "~" } }
+                            }
+                        }
+                    }
+                }
+            }
+        } }
+        @if rows.rows.is_empty() { p.quiet { "No rows." } }
+    }
+}
+
+/// A value of a key or a cell as text.
+pub(super) fn text(value: &Json) -> String {
+    match value {
+        Json::Null => "NULL".to_owned(),
+        Json::String(text) => text.clone(),
+        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+fn short(value: &Json) -> String {
+    let whole = text(value);
+    match whole.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("{}…", &whole[..at]),
+        None => whole,
+    }
+}

@@ -1,0 +1,385 @@
+//! `/v1/query` and `/v1/explain`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value as Json;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use super::reply::{Refusal, json_body, no_spec};
+use super::rows::{Lines, Reading};
+use super::{Shop, WAITING};
+use crate::daemon::clients::Served;
+use crate::daemon::loaded::Loaded;
+use crate::failure::Failure;
+use crate::model::{self, Model};
+use crate::query::{self, Dialect, Meta, Param, QueryError, Request, Sink};
+use crate::spec::Spec;
+use crate::spec::problem::Problems;
+use crate::store::{Database, output};
+use crate::value::Value;
+
+/// How long the database may take over a pass when the client does not say.
+const PATIENCE: f64 = 30.0;
+/// And at most.
+const LONGEST: f64 = 600.0;
+
+/// A query.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Asked {
+    /// The spec; may be left out when there is one only.
+    pub(super) spec: Option<String>,
+    /// A database of a spec, to query it as it is, without the spec's expansions.
+    pub(super) db: Option<PathBuf>,
+    /// The query.
+    pub(super) sql: String,
+    /// Its parameters: an object by name, or an array by position.
+    pub(super) params: Json,
+    /// Whose spellings the query has.
+    pub(super) dialect: Dialect,
+    /// Let words that a column with few values does not have mean those that mean
+    /// the same.
+    pub(super) classify: bool,
+    /// Cut a context that is too long, instead of an error.
+    pub(super) truncate: bool,
+    /// Rows that share a request.
+    pub(super) rows_per_request: Option<u32>,
+    /// Seconds that the database may take over a pass [default: 30, at most 600].
+    pub(super) timeout: Option<f64>,
+    /// Rows that the result may have.
+    pub(super) max_rows: Option<u64>,
+    /// USD that the query may spend, instead of the spec's word.
+    pub(super) budget: Option<f64>,
+}
+
+/// A query with all it takes to run it.
+pub(super) struct Ready {
+    loaded: Arc<Loaded>,
+    /// When it is not quite the spec in force.
+    other: Option<Spec>,
+    target: PathBuf,
+    sql: String,
+    dialect: Dialect,
+    classify: bool,
+    params: Vec<(Param, Value)>,
+    truncate: bool,
+    rows_per_request: Option<u32>,
+    timeout: Duration,
+    command: String,
+}
+
+/// `POST /v1/query`
+pub(super) async fn run(
+    State(shop): State<Shop>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let asked: Asked = json_body(&headers, body).await?;
+    let most = asked.max_rows.unwrap_or(u64::MAX).min(shop.house.settings.max_rows);
+    let (served, interrupt) = shop.house.clients.begin();
+    let place = shop.place().await?;
+    let (lines, mut parts) = Lines::new(most, Handle::current());
+    let house = shop.house.clone();
+    tokio::task::spawn_blocking(move || {
+        let mut lines = lines;
+        let ran = |ready: Ready| Ok(ready.run(&house, interrupt, &mut lines)?);
+        let ended = ready(&shop, asked).and_then(ran);
+        match ended {
+            Ok(meta) => {
+                house.metrics.reused(meta.values_reused);
+                lines.close(Ok(&meta));
+            }
+            Err(refusal) => lines.close(Err(refusal)),
+        }
+        drop(place);
+    });
+    match parts.recv().await {
+        Some(Ok(first)) => {
+            let body = Reading { first: Some(first), parts, _served: served };
+            let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+            Ok((kind, Body::new(body)).into_response())
+        }
+        Some(Err(refusal)) => Err(refusal),
+        None => Err(bug().into()),
+    }
+}
+
+/// `POST /v1/explain`
+pub(super) async fn explain(
+    State(shop): State<Shop>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<axum::Json<Json>, Refusal> {
+    let asked: Asked = json_body(&headers, body).await?;
+    let meta = explained(&shop, asked).await?;
+    Ok(axum::Json(meta.to_json()))
+}
+
+/// How a query would be run.
+pub(super) async fn explained(shop: &Shop, asked: Asked) -> Result<Meta, Refusal> {
+    let (served, interrupt) = shop.house.clients.begin();
+    let shop = shop.clone();
+    let place = shop.place().await?;
+    at_work(place, served, move || Ok(ready(&shop, asked)?.explain(&shop, interrupt)?)).await
+}
+
+/// The rows of a query, kept: for the page.
+pub(super) async fn kept<S: Sink + Send + 'static>(
+    shop: &Shop,
+    asked: Asked,
+    sink: S,
+) -> Result<(Meta, S), Refusal> {
+    let (served, interrupt) = shop.house.clients.begin();
+    let shop = shop.clone();
+    let place = shop.place().await?;
+    at_work(place, served, move || {
+        let mut sink = sink;
+        let meta = ready(&shop, asked)?.run(&shop.house, interrupt, &mut sink)?;
+        Ok((meta, sink))
+    })
+    .await
+}
+
+/// Does what takes time on a thread of its own.
+pub(super) async fn at_work<T: Send + 'static>(
+    place: OwnedSemaphorePermit,
+    served: Served,
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let ended = tokio::task::spawn_blocking(move || {
+        let done = work();
+        drop(place);
+        done
+    });
+    let ended = ended.await;
+    drop(served);
+    ended.map_err(|_| Refusal::from(bug()))?
+}
+
+fn bug() -> Failure {
+    Failure::input("this is a bug of hqdl", "please report this query")
+}
+
+impl Shop {
+    /// A place to work in; waits for one, when not too many do.
+    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let waiting = Waiting::new(&self.house.metrics.waiting);
+        if waiting.1 > WAITING {
+            return Err(Refusal::busy());
+        }
+        Arc::clone(&self.places).acquire_owned().await.map_err(|_| Refusal::busy())
+    }
+
+    /// The spec in force of a name; of no name, the only one.
+    pub(super) fn loaded(&self, name: Option<&str>) -> Result<(String, Arc<Loaded>), Refusal> {
+        let status = self.house.status.borrow().clone();
+        let spec = match (name, status.specs.as_slice()) {
+            (Some(name), _) => status.spec(name),
+            (None, [one]) => Some(one),
+            (None, _) => None,
+        };
+        let Some(spec) = spec else {
+            let names: Vec<String> = status.specs.iter().map(|s| s.name.clone()).collect();
+            let failure = match name {
+                Some(name) => no_spec(name, names.iter()),
+                None => Failure::input("no spec to ask", format!("name one: {}", names.join(", "))),
+            };
+            return Err(Refusal { status: axum::http::StatusCode::NOT_FOUND, failure });
+        };
+        match (&spec.loaded, &spec.problem) {
+            (Some(loaded), _) => Ok((spec.name.clone(), Arc::clone(loaded))),
+            (None, Some(problem)) => Err(Failure::clone(problem).into()),
+            (None, None) => Err(Refusal::new(
+                axum::http::StatusCode::SERVICE_UNAVAILABLE,
+                format!("the spec {} is still being read", spec.name),
+                "ask again in a moment",
+            )),
+        }
+    }
+}
+
+/// Counted among those who wait, as long as it lives.
+struct Waiting<'a>(&'a std::sync::atomic::AtomicI64, i64);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a std::sync::atomic::AtomicI64) -> Self {
+        let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Self(count, before + 1)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Reads and checks everything but the query itself.
+fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
+    let (name, loaded, bare) = match (&asked.spec, &asked.db) {
+        (Some(name), _) => (name.clone(), shop.loaded(Some(name))?.1, false),
+        (None, None) => {
+            let (name, loaded) = shop.loaded(None)?;
+            (name, loaded, false)
+        }
+        (None, Some(db)) => {
+            let (name, loaded) = of_database(shop, db)?;
+            (name, loaded, true)
+        }
+    };
+    let mut other = None;
+    if bare || asked.budget.is_some() {
+        let mut spec = loaded.spec.clone();
+        if bare {
+            spec.expansions.clear();
+        }
+        spec.limits.budget_usd = asked.budget.or(spec.limits.budget_usd);
+        other = Some(spec);
+    }
+    let target = match (&asked.db, &loaded.spec.output) {
+        (Some(db), _) if bare => db.clone(),
+        (_, None) => loaded.spec.database.clone(),
+        (_, Some(copy)) => {
+            let readable = Database::open(&loaded.spec.database)
+                .and_then(|database| output::readable(&database, Some(copy)));
+            readable.map_err(Failure::from)?.0
+        }
+    };
+    let seconds = asked.timeout.unwrap_or(PATIENCE).min(LONGEST);
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
+    let timeout = timeout.ok_or_else(|| Failure::input("`timeout` is seconds, more than 0", ""))?;
+    Ok(Ready {
+        params: params(&asked.params)?,
+        command: format!("query {name}"),
+        loaded,
+        other,
+        target,
+        sql: asked.sql,
+        dialect: asked.dialect,
+        classify: asked.classify,
+        truncate: asked.truncate,
+        rows_per_request: asked.rows_per_request.filter(|n| *n > 0),
+        timeout,
+    })
+}
+
+/// The spec whose database this is: no other file is read for a client.
+fn of_database(shop: &Shop, db: &Path) -> Result<(String, Arc<Loaded>), Failure> {
+    let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let status = shop.house.status.borrow().clone();
+    let found = status.specs.iter().find_map(|s| {
+        let loaded = s.loaded.as_ref()?;
+        let own = full(&loaded.spec.database) == full(db) || full(loaded.spec.target()) == full(db);
+        own.then(|| (s.name.clone(), Arc::clone(loaded)))
+    });
+    found.ok_or_else(|| {
+        Failure::input(
+            format!("{} is the database of no spec", db.display()),
+            "`db` is the full path of a database that a spec of the daemon names",
+        )
+    })
+}
+
+fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
+    let scalar = |value: &Json| match value {
+        Json::Array(_) | Json::Object(_) => Err(Failure::input(
+            format!("the parameter {value} is no value"),
+            "a parameter is null, a number, a text, true or false",
+        )),
+        value => Ok(Value::from_json(value)),
+    };
+    match json {
+        Json::Null => Ok(Vec::new()),
+        Json::Object(all) => {
+            all.iter().map(|(name, v)| Ok((Param::parse(name), scalar(v)?))).collect()
+        }
+        Json::Array(all) => {
+            let at = |n: usize| Param::Position(n + 1);
+            all.iter().enumerate().map(|(n, v)| Ok((at(n), scalar(v)?))).collect()
+        }
+        _ => Err(Failure::input("`params` is an object or an array", "")),
+    }
+}
+
+impl Ready {
+    fn request<'r>(
+        &'r self,
+        house: &'r crate::daemon::state::House,
+        model: Option<Arc<dyn Model>>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Request<'r> {
+        Request {
+            spec: self.other.as_ref().unwrap_or(&self.loaded.spec),
+            database: &self.target,
+            facts: &house.facts,
+            model,
+            sql: &self.sql,
+            dialect: self.dialect,
+            classify: self.classify,
+            params: self.params.clone(),
+            truncate: self.truncate,
+            again: None,
+            rows_per_request: self.rows_per_request,
+            timeout: Some(self.timeout),
+            command: &self.command,
+            listener: house.metrics.listener(),
+            interrupt,
+        }
+    }
+
+    fn has_calls(&self) -> bool {
+        let spec = self.other.as_ref().unwrap_or(&self.loaded.spec);
+        query::may_ask(spec, &self.sql, self.dialect, self.classify)
+    }
+
+    fn run(
+        &self,
+        house: &crate::daemon::state::House,
+        interrupt: watch::Receiver<bool>,
+        sink: &mut dyn Sink,
+    ) -> Result<Meta, Failure> {
+        let request = self.request(house, self.loaded.model.clone().ok(), interrupt);
+        let ran =
+            if self.has_calls() { query::run(&request, sink) } else { request.plain().run(sink) };
+        ran.map_err(|error| self.failure(error))
+    }
+
+    fn explain(&self, shop: &Shop, interrupt: watch::Receiver<bool>) -> Result<Meta, Failure> {
+        // It has a name and habits, and needs no key.
+        let model = match &self.loaded.model {
+            Ok(model) => Arc::clone(model),
+            Err(_) => model::for_planning(&self.loaded.spec)?,
+        };
+        let request = self.request(&shop.house, Some(model), interrupt);
+        let explained =
+            if self.has_calls() { query::explain(&request) } else { request.plain().explain() };
+        explained.map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: QueryError) -> Failure {
+        match (error, &self.loaded.model) {
+            (QueryError::Sql(problem), _) => Failure::Problems(Problems {
+                path: PathBuf::from("<query>"),
+                text: self.sql.clone(),
+                problems: vec![*problem],
+            }),
+            (QueryError::NoModel, Err(why)) => Failure::clone(why),
+            (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {
+                Failure::input(
+                    e.to_string(),
+                    "add LIMIT, or raise `max_rows` (the daemon's --max-rows is the most)",
+                )
+            }
+            (error, _) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What clients are answered when it is not what they asked for: the same
+//! message and hint as on the command line, with a status beside.
+
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde_json::{Value as Json, json};
+
+use crate::failure::{BUDGET, Failure, INTERRUPTED, REFUSED};
+
+/// Bytes that a request's body may have.
+const BODY: usize = 1 << 20;
+/// How long a body may take.
+const SLOW: Duration = Duration::from_secs(30);
+
+/// Why a request is not answered as it was asked.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) failure: Failure,
+}
+
+impl Refusal {
+    /// With a status of its own.
+    pub(super) fn new(status: StatusCode, message: String, hint: &str) -> Self {
+        Self { status, failure: Failure::input(message, hint) }
+    }
+
+    /// Something in the request is wrong.
+    pub(super) fn bad(message: impl Into<String>, hint: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message.into(), hint)
+    }
+
+    /// All places are taken.
+    pub(super) fn busy() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many requests are waiting".to_owned(),
+            "ask again in a second",
+        )
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let status = match failure.exit() {
+            BUDGET => StatusCode::PAYMENT_REQUIRED,
+            REFUSED => StatusCode::BAD_GATEWAY,
+            INTERRUPTED => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self { status, failure }
+    }
+}
+
+/// The object of an error, in a body and on the last line of rows.
+pub(super) fn error(failure: &Failure) -> Json {
+    let mut json = failure.to_json();
+    if let Some(object) = json.as_object_mut() {
+        object.shift_remove("event");
+        if let Failure::Problems(_) = failure {
+            object.insert("message".to_owned(), failure.message().into());
+        }
+    }
+    json
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": error(&self.failure) });
+        let mut response = (self.status, axum::Json(body)).into_response();
+        let mut set =
+            |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
+        match self.status {
+            StatusCode::UNAUTHORIZED => set(header::WWW_AUTHENTICATE, "Basic realm=\"hqdl\""),
+            StatusCode::SERVICE_UNAVAILABLE => set(header::RETRY_AFTER, "1"),
+            _ => None,
+        };
+        response
+    }
+}
+
+/// There is no such path.
+pub(super) async fn no_route(uri: Uri) -> Refusal {
+    Refusal::new(
+        StatusCode::NOT_FOUND,
+        format!("there is no {}", uri.path()),
+        "/v1/openapi.json lists what there is",
+    )
+}
+
+/// The path is not asked that way.
+pub(super) async fn no_method(uri: Uri) -> Refusal {
+    Refusal::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{} is not asked that way", uri.path()),
+        "/v1/openapi.json lists how",
+    )
+}
+
+/// There is no such spec.
+pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a String>) -> Failure {
+    let all: Vec<&str> = all.map(String::as_str).collect();
+    let hint = if all.is_empty() {
+        "the daemon has none: put one into the directory it watches".to_owned()
+    } else {
+        format!("there is {}", all.join(", "))
+    };
+    Failure::input(format!("no spec `{name}`"), hint)
+}
+
+/// The bytes of a body, held to their limits.
+pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, Refusal> {
+    let too_large = || {
+        Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body is longer than {BODY} bytes"),
+            "ask in smaller pieces",
+        )
+    };
+    match tokio::time::timeout(SLOW, to_bytes(body, BODY)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(too_large()),
+        Err(_) => Err(Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not come".to_owned(),
+            "send it at once",
+        )),
+    }
+}
+
+/// Reads a JSON body.
+pub(super) async fn json_body<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    // Also what keeps forms of other sites out.
+    if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!("the body is of type `{kind}`"),
+            "send JSON with `Content-Type: application/json`",
+        ));
+    }
+    let bytes = bytes(body).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Refusal::bad(format!("the body cannot be read: {e}"), "see /v1/openapi.json"))
+}

@@ -1,0 +1,287 @@
+//! What takes time, each on a thread of its own: checking a spec, and running
+//! one. A thread ends by telling the loop.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+use tokio::sync::{mpsc, watch};
+
+use super::event::Event;
+use super::listing::Stamp;
+use super::loaded::{self, Loaded};
+use super::metrics::Metrics;
+use super::state::House;
+use super::status::Cause;
+use crate::cell::State;
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::generate::{self, Listener, Stopped};
+use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
+use crate::model::{self, ModelError};
+use crate::store::Database;
+use crate::usage::Usage;
+
+/// How often a run shows itself at most.
+const SHOWN_EVERY: Duration = Duration::from_millis(100);
+
+/// A spec was read and checked.
+pub(super) struct Checked {
+    pub(super) name: String,
+    pub(super) cause: Cause,
+    /// The files it depends on, as they were before.
+    pub(super) files: Vec<(PathBuf, Stamp)>,
+    pub(super) result: Result<Arc<Loaded>, Arc<Failure>>,
+}
+
+/// Reads and checks a spec.
+pub(super) fn check(
+    name: String,
+    path: PathBuf,
+    cause: Cause,
+    before: Option<Arc<Loaded>>,
+    house: &House,
+) {
+    let (facts, metrics) = (Arc::clone(&house.facts), Arc::clone(&house.metrics));
+    let events = house.events.clone();
+    std::thread::spawn(move || {
+        let read = || loaded::read(&path, before.as_deref(), &facts, &metrics);
+        let (files, result) = match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(reading) => (reading.files, reading.spec.map(Arc::new).map_err(Arc::new)),
+            Err(_) => (vec![(path.clone(), Stamp::of(&path))], Err(Arc::new(bug()))),
+        };
+        drop(facts);
+        let checked = Checked { name, cause, files, result };
+        let _ = events.blocking_send(Event::Checked(Box::new(checked)));
+    });
+}
+
+/// A run to be made.
+pub(super) struct Order {
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) loaded: Arc<Loaded>,
+    pub(super) cause: Cause,
+    pub(super) selection: Selection,
+    pub(super) budget: Option<f64>,
+    /// Whether the model may be asked; else what is known is published and the
+    /// rest is priced.
+    pub(super) spend: bool,
+}
+
+/// A run has ended.
+pub(super) struct Ended {
+    pub(super) id: u64,
+    pub(super) seconds: f64,
+    /// How the columns stand, where that was found out.
+    pub(super) columns: Option<Vec<ColumnReport>>,
+    pub(super) report: Option<Json>,
+    pub(super) published: bool,
+    pub(super) complete: bool,
+    pub(super) interrupted: bool,
+    pub(super) failure: Option<Failure>,
+    /// What would be asked, when nothing was.
+    pub(super) plan: Option<Json>,
+    pub(super) after: After,
+}
+
+/// What is to come after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// Nothing.
+    Rest,
+    /// The same again, in a while or when a file changes: what failed may pass.
+    Retry,
+    /// Nothing until somebody says so or the spec changes: it would fail again,
+    /// or spend more than a run may.
+    Hold,
+}
+
+/// How far a run has come.
+#[derive(Default)]
+pub(super) struct Progress(Mutex<Going>);
+
+/// The figures of a run under way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Going {
+    pub(super) cells: u64,
+    pub(super) done: u64,
+    pub(super) usage: Usage,
+    pub(super) failed: u64,
+    pub(super) last_error: Option<String>,
+    told: Option<Instant>,
+}
+
+impl Progress {
+    /// The figures now.
+    pub(super) fn now(&self) -> Going {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Going> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A listener that keeps the figures, counts them, and tells the loop.
+    fn listener(
+        self: &Arc<Self>,
+        id: u64,
+        metrics: &Arc<Metrics>,
+        events: &mpsc::Sender<Event>,
+    ) -> Listener {
+        let (progress, events) = (Arc::clone(self), events.clone());
+        let metered = metrics.listener();
+        Arc::new(move |event: &generate::Event| {
+            metered(event);
+            let mut going = progress.lock();
+            let at_once = match event {
+                generate::Event::Begin { cells, .. } => {
+                    going.cells += cells;
+                    true
+                }
+                generate::Event::Kept { cells, usage } => {
+                    going.done += cells.total();
+                    going.usage = *usage;
+                    false
+                }
+                generate::Event::Failed(message) => {
+                    going.failed += 1;
+                    going.last_error = Some(message.clone());
+                    false
+                }
+                _ => return,
+            };
+            if at_once || going.told.is_none_or(|t| t.elapsed() >= SHOWN_EVERY) {
+                going.told = Some(Instant::now());
+                // A loop that is busy sees the figures a little later.
+                let _ = events.try_send(Event::Progress(id));
+            }
+        })
+    }
+}
+
+/// Makes a run.
+pub(super) fn run(
+    order: Order,
+    facts: Arc<Facts>,
+    interrupt: watch::Receiver<bool>,
+    progress: &Arc<Progress>,
+    metrics: &Arc<Metrics>,
+    events: mpsc::Sender<Event>,
+) -> std::thread::JoinHandle<()> {
+    let listener = progress.listener(order.id, metrics, &events);
+    std::thread::spawn(move || {
+        let began = Instant::now();
+        let id = order.id;
+        let made = catch_unwind(AssertUnwindSafe(|| make(&order, &facts, &listener, &interrupt)));
+        let mut ended = match made {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(failure)) => failed(failure, After::Retry),
+            Err(_) => failed(bug(), After::Hold),
+        };
+        drop(facts);
+        ended.id = id;
+        ended.seconds = began.elapsed().as_secs_f64();
+        let _ = events.blocking_send(Event::Ended(Box::new(ended)));
+    })
+}
+
+fn make(
+    order: &Order,
+    facts: &Facts,
+    listener: &Listener,
+    interrupt: &watch::Receiver<bool>,
+) -> Result<Ended, Failure> {
+    let mut spec = order.loaded.spec.clone();
+    if order.budget.is_some() {
+        spec.limits.budget_usd = order.budget;
+    }
+    let database = Database::open(&spec.database)?;
+    let model = match (&order.loaded.model, order.spend) {
+        (Ok(model), _) => Arc::clone(model),
+        (Err(_), false) => model::for_planning(&spec)?,
+        // What is known is published before it is said that nobody can be asked.
+        (Err(why), true) => {
+            let kept = make(&without_spending(order), facts, listener, interrupt)?;
+            let missing = kept.columns.iter().flatten().any(|c| c.unasked > 0);
+            return Ok(if missing {
+                Ended { failure: Some(Failure::clone(why)), after: After::Hold, ..kept }
+            } else {
+                kept
+            });
+        }
+    };
+    let way = if order.spend { Way::Live } else { Way::Kept };
+    let work = Work::new(&spec, &database, facts, model, &order.selection)?.by(way)?;
+    let command = format!("daemon {}", order.name);
+    let mut report = work
+        .materialize(&command, listener, interrupt)
+        .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
+    let after = after(&report);
+    let surveyed = !report.columns.is_empty();
+    let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
+    let failure = Failure::of_run(&mut report);
+    let waits = !order.spend && report.unasked > 0 && failure.is_none();
+    let plan = if waits { Some(work.plan()?.0.to_json()) } else { None };
+    Ok(Ended {
+        id: 0,
+        seconds: 0.0,
+        columns: surveyed.then(|| report.columns.iter().flatten().cloned().collect()),
+        report: Some(report.to_json(0.0)),
+        published: report.published,
+        complete: report.is_complete(),
+        interrupted,
+        failure,
+        plan,
+        after,
+    })
+}
+
+fn without_spending(order: &Order) -> Order {
+    Order {
+        id: order.id,
+        name: order.name.clone(),
+        loaded: Arc::clone(&order.loaded),
+        cause: order.cause,
+        selection: order.selection.clone(),
+        budget: order.budget,
+        spend: false,
+    }
+}
+
+fn after(report: &Report) -> After {
+    match (report.stopped.as_deref(), &report.failed) {
+        (Some(Stopped::Interrupted | Stopped::Left(_)), _) => After::Rest,
+        (
+            Some(
+                Stopped::Endpoint(ModelError::Refused { .. } | ModelError::Budget(_))
+                | Stopped::Bug(_),
+            ),
+            _,
+        ) => After::Hold,
+        (Some(_), _) | (None, Some(_)) => After::Retry,
+        (None, None) if report.asked.get(State::Error) > 0 => After::Retry,
+        (None, None) => After::Rest,
+    }
+}
+
+fn failed(failure: Failure, after: After) -> Ended {
+    Ended {
+        id: 0,
+        seconds: 0.0,
+        columns: None,
+        report: None,
+        published: false,
+        complete: false,
+        interrupted: false,
+        failure: Some(failure),
+        plan: None,
+        after,
+    }
+}
+
+fn bug() -> Failure {
+    Failure::input("this is a bug of hqdl", "everything answered is kept; please report this")
+}

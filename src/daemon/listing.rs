@@ -1,0 +1,52 @@
+//! What stands in files, cheaply: which specs there are, and whether what they
+//! depend on is still what it was.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The specs of a directory, by name: every `*.toml` in it, or the one file that
+/// was named. A directory that is not there has none.
+pub(super) fn specs(place: &Path) -> BTreeMap<String, PathBuf> {
+    let named = |path: PathBuf| {
+        let name = path.file_stem()?.to_str()?.to_owned();
+        let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
+        toml.then_some((name, path))
+    };
+    if place.is_file() {
+        return named(place.to_owned()).into_iter().collect();
+    }
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+    entries.map(|e| e.path()).filter(|p| p.is_file()).filter_map(named).collect()
+}
+
+/// What a file holds, as far as it takes to see a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stamp {
+    /// It is not there.
+    Missing,
+    /// A text, by its content: an editor that saves the same thing changes nothing.
+    Text(blake3::Hash),
+    /// Anything greater, by size and time, with its write-ahead log.
+    File(u64, Option<SystemTime>, Option<(u64, Option<SystemTime>)>),
+}
+
+impl Stamp {
+    /// The stamp of a file.
+    pub(super) fn of(path: &Path) -> Self {
+        let Ok(meta) = std::fs::metadata(path) else { return Self::Missing };
+        if path.extension().is_some_and(|e| e == "toml" || e == "csv") {
+            return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
+        }
+        // A log without a page is there or not as readers come and go.
+        let log = std::fs::metadata(beside(path, "-wal")).ok().filter(|m| m.len() > 0);
+        Self::File(meta.len(), meta.modified().ok(), log.map(|m| (m.len(), m.modified().ok())))
+    }
+}
+
+/// A file that `SQLite` puts beside a database.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

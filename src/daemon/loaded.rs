@@ -1,0 +1,76 @@
+//! A spec in force: read, checked against its database, and with its model.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::listing::Stamp;
+use super::metrics::{Metered, Metrics};
+use crate::facts::Facts;
+use crate::failure::{Failure, open_database};
+use crate::model::{self, Model};
+use crate::spec::problem::Problems;
+use crate::spec::{Draft, Spec};
+
+/// A spec that passed its checks.
+pub(super) struct Loaded {
+    /// Its file's content.
+    pub(super) stamp: Stamp,
+    /// The spec.
+    pub(super) spec: Spec,
+    /// What is worth a look.
+    pub(super) warnings: Problems,
+    /// Who is asked; without a key, why nobody is.
+    pub(super) model: Result<Arc<dyn Model>, Arc<Failure>>,
+    /// What the model was made from: it is kept, with what its limiter knows, as
+    /// long as this is the same.
+    made_from: String,
+}
+
+/// What reading a spec brought: the files it depends on, as they were before it
+/// was read, and the spec.
+pub(super) struct Reading {
+    pub(super) files: Vec<(PathBuf, Stamp)>,
+    pub(super) spec: Result<Loaded, Failure>,
+}
+
+/// Reads and checks a spec.
+pub(super) fn read(
+    path: &Path,
+    before: Option<&Loaded>,
+    facts: &Facts,
+    metrics: &Arc<Metrics>,
+) -> Reading {
+    let stamp = Stamp::of(path);
+    let mut files = vec![(path.to_owned(), stamp.clone())];
+    let mut see = |path: PathBuf| {
+        let stamp = Stamp::of(&path);
+        files.push((path, stamp));
+    };
+    let draft = match Draft::read(path) {
+        Ok(draft) => draft,
+        Err(error) => return Reading { files, spec: Err(error.into()) },
+    };
+    see(path.with_extension("overrides.csv"));
+    see(draft.database());
+    draft.output().into_iter().for_each(&mut see);
+    let checked = || -> Result<(Spec, Problems), Failure> {
+        let database = open_database(&draft)?;
+        Ok(draft.check(&database)?)
+    };
+    let (spec, warnings) = match checked() {
+        Ok(checked) => checked,
+        Err(failure) => return Reading { files, spec: Err(failure) },
+    };
+    spec.model.recordings.iter().cloned().for_each(&mut see);
+    let recordings: Vec<Stamp> = spec.model.recordings.iter().map(|p| Stamp::of(p)).collect();
+    let questions: Vec<_> =
+        spec.expansions.iter().flat_map(|e| &e.columns).map(|c| (&c.name, &c.bindings)).collect();
+    let made_from = format!("{:?} {:?} {recordings:?} {questions:?}", spec.model, spec.limits);
+    let model = match before.filter(|b| b.made_from == made_from && b.model.is_ok()) {
+        Some(before) => before.model.clone(),
+        None => model::connect_with(&spec, facts)
+            .map(|model| Metered::of(model, metrics))
+            .map_err(|e| Arc::new(e.into())),
+    };
+    Reading { files, spec: Ok(Loaded { stamp, spec, warnings, model, made_from }) }
+}

@@ -1,0 +1,274 @@
+//! What is counted, and the text that Prometheus reads.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::status::Status;
+use crate::cell::State;
+use crate::generate::{Event, Listener};
+use crate::model::{Asking, Model, ModelError, openai};
+use crate::prompt::Prompt;
+use crate::spec::Format;
+use crate::usage::Usage;
+
+/// Upper bounds of the histograms' buckets, in seconds.
+const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+/// How a request to a model can end.
+const OUTCOMES: [&str; 5] = ["answered", "refused", "failed", "too_long", "no_answer"];
+
+/// All that is counted since the daemon began.
+#[derive(Default)]
+pub(super) struct Metrics {
+    outcomes: [AtomicU64; 5],
+    asking: AtomicI64,
+    asked: Histogram,
+    cells: [AtomicU64; 7],
+    input_tokens: AtomicU64,
+    output_tokens: AtomicU64,
+    /// Billionths of a dollar.
+    cost: AtomicU64,
+    hits: AtomicU64,
+    /// Queries that wait for a place.
+    pub(super) waiting: AtomicI64,
+    served: Mutex<BTreeMap<(&'static str, u16), Histogram>>,
+}
+
+/// Durations by how long they were.
+#[derive(Default)]
+struct Histogram {
+    buckets: [AtomicU64; BOUNDS.len()],
+    count: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Histogram {
+    fn add(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        if let Some(at) = BOUNDS.iter().position(|b| seconds <= *b) {
+            self.buckets[at].fetch_add(1, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    fn write(&self, out: &mut String, name: &str, labels: &str) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let mut sum = 0;
+        for (bound, n) in BOUNDS.iter().zip(&self.buckets) {
+            sum += n.load(Ordering::Relaxed);
+            let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {sum}");
+        }
+        let count = self.count.load(Ordering::Relaxed);
+        let _ = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}");
+        let seconds = self.micros.load(Ordering::Relaxed) as f64 / 1e6;
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let _ = writeln!(out, "{name}_sum{braced} {seconds}\n{name}_count{braced} {count}");
+    }
+}
+
+impl Metrics {
+    /// Counts a client's request.
+    pub(super) fn served(&self, route: &'static str, status: u16, took: Duration) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        served.entry((route, status)).or_default().add(took);
+    }
+
+    /// Counts values that were known and needed no asking.
+    pub(super) fn reused(&self, values: u64) {
+        self.hits.fetch_add(values, Ordering::Relaxed);
+    }
+
+    /// A listener that counts what one run or query uses.
+    pub(super) fn listener(self: &Arc<Self>) -> Listener {
+        let metrics = Arc::clone(self);
+        // A run tells what it has used so far; what came since is counted.
+        let before = Mutex::new(Usage::default());
+        Arc::new(move |event: &Event| {
+            let Event::Kept { cells, usage } = event else { return };
+            let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
+            let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
+            for (counter, state) in metrics.cells.iter().zip(State::ALL) {
+                add(counter, cells.get(state));
+            }
+            let since = |now: u64, then: u64| now.saturating_sub(then);
+            add(&metrics.input_tokens, since(usage.input_tokens, before.input_tokens));
+            add(&metrics.output_tokens, since(usage.output_tokens, before.output_tokens));
+            let cost = (usage.cost_usd - before.cost_usd).max(0.0) * 1e9;
+            add(&metrics.cost, cost.round() as u64);
+            // Threads may tell out of turn.
+            if usage.requests > before.requests {
+                *before = *usage;
+            }
+        })
+    }
+
+    /// The text of `/metrics`.
+    pub(super) fn text(&self, status: &Status, clients: usize) -> String {
+        let mut out = String::with_capacity(8192);
+        let head = |out: &mut String, name: &str, kind: &str, help: &str| {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        };
+        head(&mut out, "hqdl_cells", "gauge", "Cells of an expansion, by state; missing ones too.");
+        for spec in &status.specs {
+            for c in spec.columns.iter() {
+                let labels = format!(
+                    "spec=\"{}\",expansion=\"{}\",column=\"{}\"",
+                    quoted(&spec.name),
+                    quoted(&c.expansion),
+                    quoted(&c.column)
+                );
+                for state in State::ALL {
+                    let (name, n) = (state.name(), c.cells.get(state));
+                    let _ = writeln!(out, "hqdl_cells{{{labels},state=\"{name}\"}} {n}");
+                }
+                let _ = writeln!(out, "hqdl_cells{{{labels},state=\"missing\"}} {}", c.unasked);
+            }
+        }
+        head(&mut out, "hqdl_specs", "gauge", "Specs, by how they stand.");
+        let mut words: BTreeMap<&str, u64> = BTreeMap::new();
+        status.specs.iter().for_each(|s| *words.entry(s.word()).or_default() += 1);
+        for (word, n) in words {
+            let _ = writeln!(out, "hqdl_specs{{state=\"{word}\"}} {n}");
+        }
+        head(&mut out, "hqdl_model_requests_total", "counter", "Requests to models, by outcome.");
+        for (counter, outcome) in self.outcomes.iter().zip(OUTCOMES) {
+            let n = counter.load(Ordering::Relaxed);
+            let _ = writeln!(out, "hqdl_model_requests_total{{outcome=\"{outcome}\"}} {n}");
+        }
+        head(&mut out, "hqdl_cells_answered_total", "counter", "Cells that models answered.");
+        for (counter, state) in self.cells.iter().zip(State::ALL) {
+            let (n, state) = (counter.load(Ordering::Relaxed), state.name());
+            let _ = writeln!(out, "hqdl_cells_answered_total{{state=\"{state}\"}} {n}");
+        }
+        head(&mut out, "hqdl_tokens_total", "counter", "Tokens used.");
+        for (kind, counter) in [("input", &self.input_tokens), ("output", &self.output_tokens)] {
+            let n = counter.load(Ordering::Relaxed);
+            let _ = writeln!(out, "hqdl_tokens_total{{kind=\"{kind}\"}} {n}");
+        }
+        let cost = self.cost.load(Ordering::Relaxed) as f64 / 1e9;
+        let hits = self.hits.load(Ordering::Relaxed);
+        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+            head(&mut out, name, kind, help);
+            let _ = writeln!(out, "{name} {value}");
+        };
+        one("hqdl_cost_usd_total", "counter", "Price of what was used.", cost);
+        one("hqdl_cache_hits_total", "counter", "Values that were known before.", hits as f64);
+        let queued = status.queued as f64;
+        one("hqdl_runs_queued", "gauge", "Runs that wait for others.", queued);
+        let waiting = self.waiting.load(Ordering::Relaxed) as f64;
+        one("hqdl_queries_waiting", "gauge", "Queries that wait for a place.", waiting);
+        one("hqdl_clients", "gauge", "Queries, plans and fills under way.", clients as f64);
+        let asking = self.asking.load(Ordering::Relaxed) as f64;
+        one("hqdl_model_requests_in_flight", "gauge", "Requests with a model.", asking);
+        if let Some((bytes, files)) = process() {
+            one("process_resident_memory_bytes", "gauge", "Memory of the process.", bytes);
+            one("process_open_fds", "gauge", "Open file handles.", files);
+        }
+        head(&mut out, "hqdl_model_seconds", "histogram", "Time until a model's reply.");
+        self.asked.write(&mut out, "hqdl_model_seconds", "");
+        head(&mut out, "hqdl_http_seconds", "histogram", "Time until a response begins.");
+        for ((route, status), histogram) in
+            self.served.lock().unwrap_or_else(PoisonError::into_inner).iter()
+        {
+            let labels = format!("route=\"{route}\",status=\"{status}\"");
+            histogram.write(&mut out, "hqdl_http_seconds", &labels);
+        }
+        out
+    }
+}
+
+/// A label's value.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Bytes in memory and open file handles, where the system tells.
+fn process() -> Option<(f64, f64)> {
+    let pages = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kb = pages.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    let kb: f64 = kb.trim().trim_end_matches(" kB").trim().parse().ok()?;
+    Some((kb * 1024.0, std::fs::read_dir("/proc/self/fd").ok()?.count() as f64))
+}
+
+/// A model whose requests are counted and timed.
+pub(super) struct Metered {
+    model: Arc<dyn Model>,
+    metrics: Arc<Metrics>,
+}
+
+impl Metered {
+    /// Counts what a model is asked.
+    pub(super) fn of(model: Arc<dyn Model>, metrics: &Arc<Metrics>) -> Arc<dyn Model> {
+        Arc::new(Self { model, metrics: Arc::clone(metrics) })
+    }
+}
+
+impl Model for Metered {
+    fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        self.model.admit(prompt)
+    }
+
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+        Box::pin(async move {
+            let began = Instant::now();
+            self.metrics.asking.fetch_add(1, Ordering::Relaxed);
+            let under_way = Asked(&self.metrics.asking);
+            let reply = self.model.ask(prompt).await;
+            drop(under_way);
+            self.metrics.asked.add(began.elapsed());
+            let outcome = match &reply {
+                Ok(_) => 0,
+                Err(ModelError::Refused { .. } | ModelError::Budget(_)) => 1,
+                Err(ModelError::Passing { .. }) => 2,
+                Err(ModelError::TooLong(_)) => 3,
+                Err(ModelError::NoAnswer(_)) => 4,
+            };
+            self.metrics.outcomes[outcome].fetch_add(1, Ordering::Relaxed);
+            reply
+        })
+    }
+
+    fn rows_at_most(&self) -> Option<u32> {
+        self.model.rows_at_most()
+    }
+
+    fn repeats_itself(&self) -> bool {
+        self.model.repeats_itself()
+    }
+
+    fn answers_whole_rows(&self) -> bool {
+        self.model.answers_whole_rows()
+    }
+
+    fn batches(&self) -> Option<&openai::Endpoint> {
+        self.model.batches()
+    }
+
+    fn bills(&self) -> bool {
+        self.model.bills()
+    }
+
+    fn format(&self) -> Format {
+        self.model.format()
+    }
+}
+
+/// A request that is with the model, until this is dropped: also when nobody
+/// waits for it any more.
+struct Asked<'a>(&'a AtomicI64);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

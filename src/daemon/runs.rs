@@ -1,0 +1,198 @@
+//! The runs: those under way, and what the last ones did.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::job::{self, Ended, Progress};
+use super::spec::Begin;
+use super::state::House;
+use super::status::{Cause, RunState, RunStatus};
+
+/// Runs at once, each of another spec.
+const AT_ONCE: usize = 4;
+/// Runs that are remembered.
+const REMEMBERED: usize = 200;
+
+/// All runs.
+#[derive(Default)]
+pub(super) struct Runs {
+    last: u64,
+    going: Vec<Run>,
+    /// What ended runs did, the newest first.
+    past: VecDeque<Arc<RunStatus>>,
+    /// Who waits for runs that have ended.
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+struct Run {
+    status: RunStatus,
+    since: Instant,
+    progress: Arc<Progress>,
+    interrupt: watch::Sender<bool>,
+    waiting: Option<oneshot::Sender<()>>,
+}
+
+impl Run {
+    /// Whether it does anything that is worth a line: a look at a spec that
+    /// lacks nothing is not.
+    fn is_shown(&self) -> bool {
+        self.status.cells > 0 || self.status.cause == Cause::Client
+    }
+}
+
+impl Runs {
+    /// The number of the next run.
+    pub(super) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Whether one more may begin.
+    pub(super) fn has_room(&self) -> bool {
+        self.going.len() < AT_ONCE
+    }
+
+    /// How many are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.going.len()
+    }
+
+    /// Begins one.
+    pub(super) fn begin(&mut self, begin: Begin, house: &House) {
+        let Begin { order, ended } = begin;
+        let limits = &order.loaded.spec.limits;
+        let status = RunStatus {
+            id: order.id,
+            spec: order.name.clone(),
+            cause: order.cause,
+            state: RunState::Running,
+            began: crate::store::now(),
+            seconds: 0.0,
+            cells: 0,
+            done: 0,
+            usage: crate::usage::Usage::default(),
+            budget: order.budget.or(limits.budget_usd),
+            failed: 0,
+            last_error: None,
+            failure: None,
+            report: None,
+        };
+        let (interrupt, receive) = watch::channel(false);
+        let progress = Arc::new(Progress::default());
+        let (facts, metrics) = (Arc::clone(&house.facts), &house.metrics);
+        job::run(order, facts, receive, &progress, metrics, house.events.clone());
+        let since = Instant::now();
+        self.going.push(Run { status, since, progress, interrupt, waiting: ended });
+    }
+
+    /// Tells a run to end; whether it is under way.
+    pub(super) fn interrupt(&self, id: u64) -> bool {
+        let run = self.going.iter().find(|r| r.status.id == id);
+        run.is_some_and(|r| !r.interrupt.send_replace(true))
+    }
+
+    /// Tells all to end.
+    pub(super) fn interrupt_all(&self) {
+        for run in &self.going {
+            run.interrupt.send_replace(true);
+        }
+    }
+
+    /// A run has something to show.
+    pub(super) fn progress(&mut self, id: u64) {
+        if let Some(run) = self.going.iter_mut().find(|r| r.status.id == id) {
+            take(run);
+        }
+    }
+
+    /// The spec of a run under way.
+    pub(super) fn spec_of(&self, id: u64) -> Option<String> {
+        self.going.iter().find(|r| r.status.id == id).map(|r| r.status.spec.clone())
+    }
+
+    /// A run has ended: what is to be said of it.
+    pub(super) fn ended(&mut self, ended: &Ended) -> Option<String> {
+        let at = self.going.iter().position(|r| r.status.id == ended.id)?;
+        let mut run = self.going.swap_remove(at);
+        take(&mut run);
+        let shown = run.is_shown() || ended.published || ended.failure.is_some();
+        let mut status = run.status;
+        status.seconds = ended.seconds;
+        status.state = match ended {
+            Ended { interrupted: true, .. } => RunState::Interrupted,
+            Ended { failure: Some(_), .. } => RunState::Failed,
+            Ended { complete: true, .. } => RunState::Complete,
+            _ => RunState::Incomplete,
+        };
+        status.failure = ended.failure.clone().filter(|_| !ended.interrupted).map(Arc::new);
+        status.report = ended.report.clone().map(|mut report| {
+            report["seconds"] = ended.seconds.into();
+            Arc::new(report)
+        });
+        let line = shown.then(|| {
+            let why = status.failure.as_ref().map(|f| format!(": {}", f.message()));
+            format!(
+                "{}: run {} ({}) {}, {} of {} cells, {} requests, ${:.4}{}",
+                status.spec,
+                status.id,
+                status.cause.name(),
+                status.state.name(),
+                status.done,
+                status.cells,
+                status.usage.requests,
+                status.usage.cost_usd,
+                why.unwrap_or_default()
+            )
+        });
+        if shown {
+            self.past.push_front(Arc::new(status));
+            self.past.truncate(REMEMBERED);
+        }
+        self.waiting.extend(run.waiting);
+        line
+    }
+
+    /// Tells those who wait; by now everyone can see what has become of the runs.
+    pub(super) fn release(&mut self) {
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(());
+        }
+    }
+
+    /// Whether an ended run is remembered.
+    pub(super) fn is_shown(&self, id: u64) -> bool {
+        self.past.iter().any(|r| r.id == id)
+    }
+
+    /// A run that is worth a line.
+    pub(super) fn shown(&self, id: u64) -> Option<Arc<RunStatus>> {
+        let going = self.going.iter().find(|r| r.status.id == id && r.is_shown());
+        going
+            .map(|r| Arc::new(r.status.clone()))
+            .or_else(|| self.past.iter().find(|r| r.id == id).cloned())
+    }
+
+    /// All that are worth a line, the newest first.
+    pub(super) fn all(&self) -> Vec<Arc<RunStatus>> {
+        let mut all: Vec<Arc<RunStatus>> = self
+            .going
+            .iter()
+            .filter(|r| r.is_shown())
+            .map(|r| Arc::new(r.status.clone()))
+            .collect();
+        all.extend(self.past.iter().cloned());
+        all.sort_by_key(|r| std::cmp::Reverse(r.id));
+        all
+    }
+}
+
+fn take(run: &mut Run) {
+    let going = run.progress.now();
+    let status = &mut run.status;
+    status.seconds = run.since.elapsed().as_secs_f64();
+    (status.cells, status.done, status.usage) = (going.cells, going.done, going.usage);
+    (status.failed, status.last_error) = (going.failed, going.last_error);
+}

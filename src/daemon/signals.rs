@@ -1,0 +1,49 @@
+//! What the system says: end (SIGTERM, SIGINT), read again (SIGHUP).
+
+use tokio::sync::mpsc::Sender;
+
+use super::event::Event;
+
+/// Told a signal twice, the process ends at once, as if it was killed.
+const TWICE: i32 = 130;
+
+/// Turns signals into events.
+#[cfg(unix)]
+pub(super) fn listen(events: Sender<Event>) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut end = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut reload = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        let mut ending = false;
+        loop {
+            let event = tokio::select! {
+                _ = end.recv() => Event::Stop,
+                _ = interrupt.recv() => Event::Stop,
+                _ = reload.recv() => Event::Reload,
+            };
+            if matches!(event, Event::Stop) && std::mem::replace(&mut ending, true) {
+                std::process::exit(TWICE);
+            }
+            if events.send(event).await.is_err() && !ending {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Turns Ctrl-C into events.
+#[cfg(not(unix))]
+pub(super) fn listen(events: Sender<Event>) -> std::io::Result<()> {
+    tokio::spawn(async move {
+        let mut ending = false;
+        while tokio::signal::ctrl_c().await.is_ok() {
+            if std::mem::replace(&mut ending, true) {
+                std::process::exit(TWICE);
+            }
+            let _ = events.send(Event::Stop).await;
+        }
+    });
+    Ok(())
+}

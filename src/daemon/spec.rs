@@ -1,0 +1,237 @@
+//! A spec as the loop knows it: what is in force, what is wanted, what came of it.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::job::{After, Ended, Order};
+use super::listing::Stamp;
+use super::loaded::Loaded;
+use super::status::{Cause, SpecStatus};
+use crate::failure::Failure;
+use crate::materialize::{ColumnReport, Selection};
+
+/// Runs that clients may have waiting for one spec.
+const WISHES: usize = 64;
+/// The first pause before what failed is tried again; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+/// A database that changes all the time is looked at for a part of the time only:
+/// after a look, this many times as long as it took passes before the next.
+const REST: u32 = 4;
+
+/// A spec.
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// The spec in force.
+    pub(super) loaded: Option<Arc<Loaded>>,
+    /// Why the file as it is is not.
+    pub(super) problem: Option<Arc<Failure>>,
+    /// The files it depends on as they were at the last check, its own first.
+    pub(super) files: Vec<(PathBuf, Stamp)>,
+    pub(super) checking: bool,
+    /// A change came while it was being checked.
+    pub(super) recheck: Option<Cause>,
+    pub(super) running: Option<u64>,
+    /// Whether that asks for all that is missing.
+    whole: bool,
+    /// When it is to be looked at again, and why.
+    pub(super) due: Option<(Instant, Cause)>,
+    /// Runs that failed one after another.
+    pub(super) failures: u32,
+    /// Why it waits for a go.
+    pub(super) held: Option<String>,
+    /// Why the last run failed, when that may pass.
+    trouble: Option<Arc<Failure>>,
+    /// It is to be looked at, for this reason.
+    look: Option<Cause>,
+    wishes: VecDeque<Wanted>,
+    rests_until: Option<Instant>,
+    columns: Arc<Vec<ColumnReport>>,
+    plan: Option<Arc<serde_json::Value>>,
+    last: Option<u64>,
+    looked: bool,
+}
+
+/// A run that a client wants.
+pub(super) struct Wanted {
+    pub(super) id: u64,
+    pub(super) cause: Cause,
+    pub(super) selection: Selection,
+    pub(super) budget: Option<f64>,
+    pub(super) ended: Option<oneshot::Sender<()>>,
+}
+
+/// A run to begin, and who waits for its end.
+pub(super) struct Begin {
+    pub(super) order: Order,
+    pub(super) ended: Option<oneshot::Sender<()>>,
+}
+
+impl Entry {
+    /// A spec of which nothing is known yet.
+    pub(super) fn new(name: &str, path: PathBuf) -> Self {
+        Self {
+            name: name.to_owned(),
+            path,
+            loaded: None,
+            problem: None,
+            files: Vec::new(),
+            checking: false,
+            recheck: None,
+            running: None,
+            whole: false,
+            due: None,
+            failures: 0,
+            held: None,
+            trouble: None,
+            look: None,
+            wishes: VecDeque::new(),
+            rests_until: None,
+            columns: Arc::default(),
+            plan: None,
+            last: None,
+            looked: false,
+        }
+    }
+
+    /// It is to be looked at: now, or when it has rested.
+    pub(super) fn look(&mut self, cause: Cause) {
+        match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
+            Some(at) => self.due = Some((at, cause)),
+            None => self.look = Some(cause),
+        }
+    }
+
+    /// A moment that was waited for has come.
+    pub(super) fn again(&mut self, cause: Cause) {
+        self.look = Some(cause);
+    }
+
+    /// Takes a client's wish.
+    pub(super) fn wish(&mut self, wanted: Wanted) -> Result<(), Failure> {
+        if self.loaded.is_none() {
+            return Err(match &self.problem {
+                Some(problem) => Failure::clone(problem),
+                None => Failure::input(
+                    format!("the spec {} is still being read", self.name),
+                    "ask again in a moment",
+                ),
+            });
+        }
+        if self.wishes.len() >= WISHES {
+            return Err(Failure::input(
+                format!("too many runs of {} are waiting", self.name),
+                "ask again later",
+            ));
+        }
+        self.wishes.push_back(wanted);
+        Ok(())
+    }
+
+    /// Drops all that is wanted: the daemon ends.
+    pub(super) fn forget_wishes(&mut self) {
+        self.wishes.clear();
+        self.look = None;
+        self.due = None;
+    }
+
+    /// Whether something waits for a run to end.
+    pub(super) fn waits(&self) -> bool {
+        self.loaded.is_some() && (self.look.is_some() || !self.wishes.is_empty())
+    }
+
+    /// The next run, when one is wanted and none is under way.
+    pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
+        let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
+        let name = self.name.clone();
+        let order = move |id, cause, selection, budget, spend| Order {
+            id,
+            name,
+            loaded,
+            cause,
+            selection,
+            budget,
+            spend,
+        };
+        if let Some(wanted) = self.wishes.pop_front() {
+            // A go: what held it back is settled by whoever says so.
+            let Wanted { id, cause, selection, budget, ended } = wanted;
+            self.whole = selection == Selection::default();
+            return Some(Begin { order: order(id, cause, selection, budget, true), ended });
+        }
+        let cause = self.look.take()?;
+        let spend = spend && self.held.is_none();
+        self.whole = true;
+        self.due = None;
+        let order = order(number(), cause, Selection::default(), None, spend);
+        Some(Begin { order, ended: None })
+    }
+
+    /// A run has ended.
+    pub(super) fn ended(&mut self, ended: Ended, shown: bool) {
+        let now = Instant::now();
+        self.running = None;
+        self.last = shown.then_some(ended.id).or(self.last);
+        let took = Duration::from_secs_f64(ended.seconds.max(0.0));
+        self.rests_until = Some(now + took * REST);
+        if let Some(columns) = ended.columns {
+            self.columns = Arc::new(columns);
+            self.looked = true;
+            self.plan = ended.plan.map(Arc::new);
+        }
+        if !self.whole {
+            // What became of a part says nothing of the rest.
+            return;
+        }
+        self.trouble = match ended.after {
+            After::Retry => ended.failure.clone().map(Arc::new),
+            After::Rest | After::Hold => None,
+        };
+        match ended.after {
+            After::Rest => {
+                self.failures = 0;
+                let unasked: u64 = self.columns.iter().map(|c| c.unasked).sum();
+                self.held = match (&self.plan, unasked) {
+                    (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
+                        format!("{unasked} cells are missing, and it asks for nothing by itself")
+                    })),
+                    // What was said before the last run no longer holds.
+                    _ if ended.interrupted => self.held.take(),
+                    _ => None,
+                };
+            }
+            After::Retry => {
+                let pause = FIRST_PAUSE * 2u32.saturating_pow(self.failures.min(10));
+                self.failures += 1;
+                self.due = Some((now + pause.min(LONGEST_PAUSE), Cause::Retry));
+            }
+            After::Hold => {
+                self.held = ended.failure.map(|f| f.message());
+            }
+        }
+    }
+
+    /// As everyone sees it.
+    pub(super) fn status(&self) -> SpecStatus {
+        SpecStatus {
+            name: self.name.clone(),
+            path: self.path.display().to_string(),
+            loaded: self.loaded.clone(),
+            problem: self.problem.clone(),
+            trouble: self.trouble.clone(),
+            columns: Arc::clone(&self.columns),
+            plan: self.plan.clone(),
+            held: self.held.clone(),
+            run: self.running,
+            last: self.last,
+            looked: self.looked,
+        }
+    }
+}

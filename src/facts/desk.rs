@@ -1,0 +1,299 @@
+//! The one thread that writes facts. It takes all batches that wait, commits
+//! them to the journal together (one fsync for many answers), then brings the
+//! index up to date, and only then tells the senders that their batch is safe.
+//!
+//! It also notes what requests may cost before they leave, and holds the budget
+//! of the day: whatever process asks, what is spent and what is on its way is
+//! summed up here, so that nobody overshoots it.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use rusqlite::{Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+use tracing::debug;
+
+use super::FactsError;
+use super::index::{Index, Record};
+use super::journal::Journal;
+use super::reservations::Day;
+use super::sessions::Session;
+use super::writer::{Batch, Noted};
+use crate::cell::State;
+use crate::key::Entity;
+use crate::usage::Spent;
+
+/// Batches that may wait; a sender waits when there are more.
+const QUEUE: usize = 256;
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
+
+/// What the thread is asked to do.
+pub(super) enum Job {
+    /// Keep a batch.
+    Keep(Box<Batch>, Reply<()>),
+    /// Note what a request of a run may cost.
+    Reserve(Wish, Reply<Noted>),
+    /// A request ended without an answer; whether it may have been billed.
+    End { reservation: i64, in_doubt: bool, reply: Reply<()> },
+    /// A session begins.
+    Enter(Session, Reply<()>),
+    /// A session is over: what it had in flight is in doubt.
+    Over(Arc<str>, Reply<()>),
+    /// Do what was asked until now, and nothing more.
+    Stop,
+}
+
+/// A request that is to leave.
+pub(super) struct Wish {
+    pub(super) session: Arc<str>,
+    pub(super) run: i64,
+    pub(super) worst: Spent,
+    pub(super) of_day: Option<f64>,
+}
+
+/// Starts the writing thread.
+pub(super) fn start(
+    journal: Arc<Mutex<Journal>>,
+    index: Index,
+) -> (mpsc::Sender<Job>, JoinHandle<()>) {
+    let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
+    let thread = std::thread::spawn(move || {
+        let mut desk = Desk { index, day: Day::default(), waiting: Vec::new() };
+        while let Some(first) = queue.blocking_recv() {
+            let mut jobs = vec![first];
+            while jobs.len() < QUEUE {
+                match queue.try_recv() {
+                    Ok(job) => jobs.push(job),
+                    Err(_) => break,
+                }
+            }
+            let stop = jobs.iter().any(|j| matches!(j, Job::Stop));
+            desk.work(&journal.lock().unwrap_or_else(PoisonError::into_inner), jobs);
+            if stop {
+                return;
+            }
+        }
+    });
+    (jobs, thread)
+}
+
+/// What the writing thread has before it.
+struct Desk {
+    index: Index,
+    day: Day,
+    /// Requests that may leave when others on their way have cost less than
+    /// their worst.
+    waiting: Vec<(Wish, Reply<Noted>)>,
+}
+
+impl Desk {
+    /// Does what is asked: first the notes, for which requests wait that have
+    /// not left yet, then the batches.
+    fn work(&mut self, journal: &Journal, jobs: Vec<Job>) {
+        let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut settled = false;
+        for job in jobs {
+            match job {
+                Job::Keep(batch, reply) => {
+                    batches.push(*batch);
+                    kept_for.push(reply);
+                }
+                Job::Stop => {}
+                note => {
+                    settled |= !matches!(note, Job::Reserve(..));
+                    notes.push(note);
+                }
+            }
+        }
+        if !notes.is_empty() {
+            self.note(journal, notes);
+        }
+        if !batches.is_empty() {
+            settled = true;
+            let kept = keep(journal, &self.index, batches);
+            for reply in kept_for {
+                let _ = reply.send(kept.as_ref().map_or_else(|e| Err(again(e)), |()| Ok(())));
+            }
+        }
+        if settled && !self.waiting.is_empty() {
+            let waiting = std::mem::take(&mut self.waiting);
+            let jobs = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
+            self.note(journal, jobs.map(|(wish, reply)| Job::Reserve(wish, reply)).collect());
+        }
+    }
+
+    /// Writes notes of reservations in one transaction, without a flush.
+    fn note(&mut self, journal: &Journal, notes: Vec<Job>) {
+        let error = |e: rusqlite::Error| journal.error(&e);
+        let (mut reserved, mut ended) = (Vec::new(), Vec::new());
+        let write = || -> rusqlite::Result<()> {
+            journal.connection().execute_batch("PRAGMA synchronous = NORMAL")?;
+            let transaction =
+                Transaction::new_unchecked(journal.connection(), TransactionBehavior::Immediate)?;
+            for job in notes {
+                match job {
+                    Job::Reserve(wish, reply) => match self.reserve(journal, &wish) {
+                        Ok(None) => self.waiting.push((wish, reply)),
+                        Ok(Some(noted)) => reserved.push((Ok(noted), reply)),
+                        Err(failed) => reserved.push((Err(failed), reply)),
+                    },
+                    Job::End { reservation, in_doubt, reply } => {
+                        ended.push(reply);
+                        if in_doubt {
+                            journal.leave_in_doubt(reservation)?;
+                        } else {
+                            journal.release(reservation)?;
+                        }
+                    }
+                    Job::Enter(session, reply) => {
+                        ended.push(reply);
+                        journal.enter(&session)?;
+                    }
+                    Job::Over(session, reply) => {
+                        ended.push(reply);
+                        journal.leave(&session)?;
+                    }
+                    Job::Keep(..) | Job::Stop => {}
+                }
+            }
+            transaction.commit()
+        };
+        let written = write();
+        let flushing = journal.connection().execute_batch("PRAGMA synchronous = FULL");
+        let written = written.and(flushing).map_err(error);
+        debug!(reserved = reserved.len(), "the journal notes reservations");
+        for reply in ended {
+            let _ = reply.send(written.as_ref().map_or_else(|e| Err(again(e)), |()| Ok(())));
+        }
+        for (noted, reply) in reserved {
+            let noted = match &written {
+                Ok(()) => noted.map_err(error),
+                Err(failed) => Err(again(failed)),
+            };
+            if let Err(Ok(Noted::Note(unwanted))) = reply.send(noted) {
+                // Whoever wanted to ask has gone meanwhile, and asks nothing.
+                let _ = journal.release(unwanted);
+            }
+        }
+    }
+
+    /// Notes a request, or says that the day's budget does not cover it; `None`
+    /// while others on their way may leave it enough.
+    fn reserve(&mut self, journal: &Journal, wish: &Wish) -> rusqlite::Result<Option<Noted>> {
+        if let Some(most) = wish.of_day {
+            let gone = self.day.gone(journal)?;
+            if gone + wish.worst.usd > most {
+                let wait = journal.is_any_in_flight()?;
+                return Ok((!wait).then_some(Noted::Beyond(gone)));
+            }
+        }
+        if !journal.is_open(wish.run)? {
+            return Ok(Some(Noted::Ended));
+        }
+        journal.reserve(&wish.session, wish.run, wish.worst).map(|note| Some(Noted::Note(note)))
+    }
+}
+
+/// Commits batches to the journal, then to the index.
+pub(super) fn keep(
+    journal: &Journal,
+    index: &Index,
+    batches: Vec<Batch>,
+) -> Result<(), FactsError> {
+    let error = |e: rusqlite::Error| journal.error(&e);
+    let transaction =
+        Transaction::new_unchecked(journal.connection(), TransactionBehavior::Immediate)
+            .map_err(error)?;
+    // While nobody else can write there.
+    index.catch_up(journal)?;
+    let (began, completions) = (Instant::now(), batches.len());
+    let mut head = None;
+    let mut records: HashMap<Entity, Record> = HashMap::new();
+    let mut changed: BTreeMap<u32, i64> = BTreeMap::new();
+    for batch in batches {
+        let completion = journal.insert_completion(&batch.completion).map_err(error)?;
+        if let Some(reservation) = batch.settles {
+            journal.release(reservation).map_err(error)?;
+        }
+        if let Some(request) = batch.answers {
+            super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
+        }
+        for (entity, mut of_entity) in batch.facts {
+            for fact in &mut of_entity {
+                (fact.completion, fact.asked) = (completion, completion);
+            }
+            let line = journal.insert_answer(completion, &entity, &of_entity).map_err(error)?;
+            head = Some(line);
+            let record = match records.entry(entity) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let known = index.get(new.key())?.unwrap_or_default();
+                    new.insert(known)
+                }
+            };
+            for fact in of_entity {
+                if record.is_changed_by(&fact) {
+                    changed.insert(fact.meaning, line);
+                }
+                record.merge(fact);
+            }
+        }
+    }
+    // With the answers themselves: tables published before are told apart.
+    for (meaning, line) in changed {
+        journal.note_changed(meaning, line).map_err(error)?;
+    }
+    transaction.commit().map_err(error)?;
+    debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
+    match head {
+        Some(head) => index.put(records, head),
+        None => Ok(()),
+    }
+}
+
+/// Commits a batch to the journal alone, from a process whose owner has ended:
+/// the index follows when somebody owns the cache again. Once, whether or not the
+/// owner had kept it before it ended.
+pub(super) fn keep_alone(journal: &Mutex<Journal>, batch: &Batch) -> Result<(), FactsError> {
+    let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+    journal.change(|c| {
+        let done = &batch.completion;
+        let kept = c
+            .prepare(
+                "SELECT 1 FROM completion WHERE run = ?1 AND prompt_hash = ?2 AND asked_at = ?3",
+            )?
+            .exists(params![done.run, done.prompt_hash, done.asked_at])?;
+        if kept {
+            return Ok(());
+        }
+        let completion = journal.insert_completion(done)?;
+        if let Some(reservation) = batch.settles {
+            journal.release(reservation)?;
+        }
+        if let Some(request) = batch.answers {
+            super::requests::settle(c, request, "answered")?;
+        }
+        for (entity, facts) in &batch.facts {
+            let line = journal.insert_answer(completion, entity, facts)?;
+            // Without the index, nobody knows what these take the place of.
+            for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
+                journal.note_changed(fact.meaning, line)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The same error for another sender.
+fn again(error: &FactsError) -> FactsError {
+    match error {
+        FactsError::Journal { path, message } => {
+            FactsError::Journal { path: path.clone(), message: message.clone() }
+        }
+        other => FactsError::Journal { path: "journal.sqlite".into(), message: other.to_string() },
+    }
+}

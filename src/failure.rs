@@ -1,0 +1,253 @@
+//! What a user is told when something cannot be done: what, where, and what to
+//! do next. It is rendered in two places: on the terminal and over HTTP.
+
+use serde_json::json;
+
+use crate::facts::FactsError;
+use crate::generate::Stopped;
+use crate::materialize::{MaterializeError, Report};
+use crate::model::{ModelError, SetupError};
+use crate::overrides::{EditError, OverridesError};
+use crate::query::QueryError;
+use crate::spec::problem::Problems;
+use crate::spec::{Draft, ReadError};
+use crate::store::StoreError;
+
+/// Exit code: some cells have no value.
+pub const INCOMPLETE: u8 = 1;
+/// Exit code: wrong input.
+pub const WRONG_INPUT: u8 = 2;
+/// Exit code: the budget is reached.
+pub const BUDGET: u8 = 3;
+/// Exit code: the endpoint refused.
+pub const REFUSED: u8 = 4;
+/// Exit code: interrupted.
+pub const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug, Clone)]
+pub enum Failure {
+    /// A message, and what to do.
+    Message {
+        /// What happened.
+        message: String,
+        /// What to do next.
+        hint: String,
+        /// The exit code.
+        exit: u8,
+    },
+    /// Problems of a spec.
+    Problems(Problems),
+}
+
+impl Failure {
+    /// Wrong input.
+    pub fn input(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Message { message: message.into(), hint: hint.into(), exit: WRONG_INPUT }
+    }
+
+    /// Ctrl-C in the midst of something that leaves nothing behind.
+    pub fn interrupted() -> Self {
+        let message = "interrupted".to_owned();
+        Self::Message { message, hint: String::new(), exit: INTERRUPTED }
+    }
+
+    /// What ended a run before its end, or kept it from publishing.
+    pub fn of_run(report: &mut Report) -> Option<Self> {
+        if let Some(failed) = report.failed.take() {
+            return Some(failed.into());
+        }
+        let (message, hint, exit) = stopped(report.stopped.as_deref()?);
+        Some(Self::Message { message, hint, exit })
+    }
+
+    /// What happened, in a line.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Message { message, .. } => message.clone(),
+            Self::Problems(problems) => match problems.problems.as_slice() {
+                [one] => format!("{}: {}", problems.path.display(), one.message),
+                _ => problems.to_string(),
+            },
+        }
+    }
+
+    /// What happened, where and what to do, without colours.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Message { message, hint, .. } if hint.is_empty() => format!("error: {message}"),
+            Self::Message { message, hint, .. } => format!("error: {message}\nhelp: {hint}"),
+            Self::Problems(problems) => problems.render(false),
+        }
+    }
+
+    /// The exit code.
+    pub fn exit(&self) -> u8 {
+        match self {
+            Self::Message { exit, .. } => *exit,
+            Self::Problems(_) => WRONG_INPUT,
+        }
+    }
+
+    /// As the event `error` of `--json`.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Message { message, hint, exit } => {
+                json!({ "event": "error", "message": message, "hint": hint, "exit": exit })
+            }
+            Self::Problems(problems) => {
+                json!({ "event": "error", "problems": problems.to_json(), "exit": WRONG_INPUT })
+            }
+        }
+    }
+}
+
+/// The message, exit code and hint for a run that stopped on the way.
+pub fn stopped(why: &Stopped) -> (String, String, u8) {
+    match why {
+        Stopped::Interrupted => {
+            ("interrupted".to_owned(), "everything answered is kept; run this again to go on".to_owned(), INTERRUPTED)
+        }
+        Stopped::Left(_) => (
+            why.to_string(),
+            "run this again with --batch to wait for it, or without to collect it once it has ended".to_owned(),
+            INTERRUPTED,
+        ),
+        Stopped::Endpoint(ModelError::Refused { status, .. }) => {
+            let hint = match status {
+                401 | 403 => "check the key in the variable that `api_key_env` names; everything answered is kept",
+                404 => "check `base_url` and the model's `name`; everything answered is kept",
+                _ => "everything answered is kept; mend the cause and run this again",
+            };
+            (why.to_string(), hint.to_owned(), REFUSED)
+        }
+        Stopped::Endpoint(ModelError::Budget(_)) => (
+            why.to_string(),
+            "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
+            BUDGET,
+        ),
+        Stopped::Endpoint(_) | Stopped::Gone(_) => {
+            let text = why.to_string();
+            let check = if text.contains("the endpoint answers 429") {
+                "ask for less a minute (`requests_per_minute`, `tokens_per_minute`), or check the account's quota"
+            } else if text.contains("the endpoint answers 5") {
+                "the endpoint is in trouble: try again later"
+            } else {
+                "check that the endpoint of `base_url` is up"
+            };
+            (text, format!("{check}; everything answered is kept, run this again to go on"), REFUSED)
+        }
+        Stopped::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
+        Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), WRONG_INPUT),
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Problems(problems) => Self::Problems(problems),
+            ReadError::File { .. } => Self::input(
+                error.to_string(),
+                "name a spec file, such as specs/superhero.toml; `hqdl init DB` writes a first one",
+            ),
+        }
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Self {
+        Self::Problems(problems)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<FactsError> for Failure {
+    fn from(error: FactsError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Self {
+        let exit = if matches!(error, SetupError::NoKey(_)) { REFUSED } else { WRONG_INPUT };
+        Self::Message { message: error.to_string(), hint: error.hint(), exit }
+    }
+}
+
+impl From<OverridesError> for Failure {
+    fn from(error: OverridesError) -> Self {
+        Self::input(error.to_string(), "mend the line; nothing was asked and nothing changed")
+    }
+}
+
+impl From<EditError> for Failure {
+    fn from(error: EditError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<MaterializeError> for Failure {
+    fn from(error: MaterializeError) -> Self {
+        match error {
+            MaterializeError::Store(e) => e.into(),
+            MaterializeError::Facts(e) => e.into(),
+            MaterializeError::Setup(e) => e.into(),
+            MaterializeError::Overrides(e) => e.into(),
+            MaterializeError::Stopped(why) => {
+                let (message, hint, exit) = stopped(&why);
+                Self::Message { message, hint, exit }
+            }
+            MaterializeError::NoColumn(_) => {
+                Self::input(error.to_string(), "`hqdl plan SPEC` lists the columns")
+            }
+            MaterializeError::Where(_) => Self::input(
+                error.to_string(),
+                "it is SQL over the columns of the source, such as \"height_cm > 200\"",
+            ),
+            MaterializeError::NoBatches => Self::input(
+                error.to_string(),
+                "batches need an endpoint that has the Batch API: `provider = \"openai\"`",
+            ),
+            MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
+        }
+    }
+}
+
+impl From<QueryError> for Failure {
+    fn from(error: QueryError) -> Self {
+        match error {
+            QueryError::Store(e) => e.into(),
+            QueryError::Facts(e) => e.into(),
+            QueryError::Setup(e) => e.into(),
+            QueryError::Overrides(e) => e.into(),
+            QueryError::Stopped(why) => {
+                let (message, hint, exit) = stopped(&why);
+                Self::Message { message, hint, exit }
+            }
+            QueryError::Sql(problem) => {
+                let help = problem.help.unwrap_or_default();
+                Self::input(problem.message, help)
+            }
+            QueryError::NoModel => {
+                Self::input(error.to_string(), "name one in [model] of the spec, or with --model")
+            }
+            QueryError::Timeout(_) => Self::input(
+                error.to_string(),
+                "give it longer with --timeout, or ask for less; `hqdl explain` shows the SQL",
+            ),
+            QueryError::Output(_) | QueryError::Runtime(_) => Self::input(error.to_string(), ""),
+        }
+    }
+}
+
+/// The database of a draft, opened; a database that cannot be is a problem of
+/// the spec, shown at its place.
+pub fn open_database(draft: &Draft) -> Result<crate::store::Database, Failure> {
+    crate::store::Database::open(&draft.database())
+        .map_err(|e| draft.database_problem(&e.to_string(), e.hint()).into())
+}

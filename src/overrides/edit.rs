@@ -1,0 +1,142 @@
+//! Changing an overrides file: one cell at a time, and only to what can be read
+//! back.
+
+use super::{Line, Overrides, OverridesError, read_lines, write_lines};
+use crate::spec::{Expansion, Spec};
+
+/// Why an override cannot be set or taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    /// No expansion makes the table.
+    #[error("no expansion makes a table `{table}`")]
+    NoTable {
+        /// The table.
+        table: String,
+        /// Those that there are.
+        all: Vec<String>,
+    },
+    /// The key has another number of parts.
+    #[error("the key of `{expansion}` has {} parts, {given} are given", names.len())]
+    Key {
+        /// The expansion.
+        expansion: String,
+        /// The key's columns.
+        names: Vec<String>,
+        /// Parts that were given.
+        given: usize,
+    },
+    /// The expansion has no such column.
+    #[error("`{expansion}` has no column `{column}`")]
+    NoColumn {
+        /// The expansion.
+        expansion: String,
+        /// The column.
+        column: String,
+        /// Those that there are.
+        all: Vec<String>,
+    },
+    /// There is nothing to take back.
+    #[error("there is no such override")]
+    None,
+    /// The file cannot be read or written, or the value not be read back.
+    #[error(transparent)]
+    File(#[from] OverridesError),
+}
+
+impl EditError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
+            Self::Key { names, .. } => format!("its key is {}", names.join(", ")),
+            Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::None => "`hqdl override list SPEC` lists them".to_owned(),
+            Self::File(_) => "mend the line; nothing was asked and nothing changed".to_owned(),
+        }
+    }
+}
+
+/// Says what a cell is, whatever the model says: `key` in the order of the key,
+/// NULL for NULL.
+///
+/// # Errors
+/// [`EditError`]; the file is as it was then.
+pub fn set(
+    spec: &Spec,
+    table: &str,
+    key: &[String],
+    column: &str,
+    value: &str,
+    note: &str,
+) -> Result<(), EditError> {
+    let cell = cell(spec, table, key, column)?;
+    let line = Line { value: value.to_owned(), note: note.to_owned(), ..cell };
+    let path = spec.overrides_path();
+    let before: Vec<Line> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
+    let mut lines: Vec<Line> = before.iter().filter(|l| !same(l, &line)).cloned().collect();
+    lines.push(line);
+    write_lines(&path, &lines)?;
+    // A word that cannot be read back is taken back at once.
+    if let Err(error) = Overrides::read(spec) {
+        write_lines(&path, &before)?;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+/// Takes it back: the model's word counts again.
+///
+/// # Errors
+/// [`EditError`]; the file is as it was then.
+pub fn unset(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<(), EditError> {
+    let line = cell(spec, table, key, column)?;
+    let path = spec.overrides_path();
+    let before = read_lines(&path)?;
+    let lines: Vec<Line> =
+        before.iter().map(|(_, l)| l).filter(|l| !same(l, &line)).cloned().collect();
+    if lines.len() == before.len() {
+        return Err(EditError::None);
+    }
+    Ok(write_lines(&path, &lines)?)
+}
+
+/// The line of a cell, without a value.
+fn cell(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<Line, EditError> {
+    let makes = |e: &&Expansion| {
+        let many = e.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
+        std::iter::once(e.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
+    };
+    let Some(expansion) = spec.expansions.iter().find(makes) else {
+        let all = spec.expansions.iter().map(|e| e.name.clone()).collect();
+        return Err(EditError::NoTable { table: table.to_owned(), all });
+    };
+    let names = expansion.key.names();
+    if key.len() != names.len() {
+        let (expansion, names) = (expansion.name.clone(), names.to_vec());
+        return Err(EditError::Key { expansion, names, given: key.len() });
+    }
+    let Some(at) = expansion.column(column) else {
+        let all = expansion.columns.iter().map(|c| c.name.clone()).collect();
+        let expansion = expansion.name.clone();
+        return Err(EditError::NoColumn { expansion, column: column.to_owned(), all });
+    };
+    let field = |text: &String| if text == "NULL" { String::new() } else { text.clone() };
+    Ok(Line {
+        key: names.iter().cloned().zip(key.iter().map(field)).collect(),
+        column: expansion.columns[at].name.clone(),
+        value: String::new(),
+        note: String::new(),
+    })
+}
+
+fn same(a: &Line, b: &Line) -> bool {
+    // Fields of other expansions' keys are empty in this one's lines.
+    let key = |l: &Line| {
+        let mut key: Vec<(String, String)> =
+            l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();
+        key.sort();
+        key
+    };
+    key(a) == key(b) && a.column == b.column
+}

@@ -1,0 +1,69 @@
+//! Values of rows as JSON and as text.
+
+use std::io::{Result, Write};
+
+use rusqlite::types::ValueRef;
+
+/// A value as JSON. An infinite number has no spelling there: it is the text
+/// that `SQLite` prints.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(out: &mut dyn Write, value: ValueRef<'_>) -> Result<()> {
+    match value {
+        ValueRef::Null => out.write_all(b"null"),
+        ValueRef::Integer(i) => write!(out, "{i}"),
+        ValueRef::Real(r) if r.is_finite() => Ok(serde_json::to_writer(&mut *out, &r)?),
+        ValueRef::Real(r) => Ok(serde_json::to_writer(&mut *out, &real(r))?),
+        ValueRef::Text(bytes) => {
+            Ok(serde_json::to_writer(&mut *out, &String::from_utf8_lossy(bytes))?)
+        }
+        ValueRef::Blob(bytes) => {
+            out.write_all(b"{\"blob\":\"")?;
+            bytes.iter().try_for_each(|b| write!(out, "{b:02x}"))?;
+            out.write_all(b"\"}")
+        }
+    }
+}
+
+/// A real number the way `SQLite` spells one (always with a point, with an
+/// exponent from 1e17 and below 1e-4), in the fewest digits that read back as
+/// the same number: at most 17, where `SQLite` at times writes one more than it
+/// takes.
+#[must_use]
+pub fn real(r: f64) -> String {
+    if !r.is_finite() {
+        return if r > 0.0 { "Inf" } else { "-Inf" }.to_owned();
+    }
+    if r == 0.0 {
+        return "0.0".to_owned();
+    }
+    let spelled = format!("{r:e}");
+    let Some((digits, exponent)) = spelled.split_once('e') else { return spelled };
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..17).contains(&exponent) {
+        let plain = r.to_string();
+        return if plain.contains('.') { plain } else { plain + ".0" };
+    }
+    let point = if digits.contains('.') { "" } else { ".0" };
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}{point}e{sign}{:02}", exponent.abs())
+}
+
+/// A value as text: NULL by name, bytes in hexadecimal.
+#[must_use]
+pub fn text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Null => "NULL".to_owned(),
+        ValueRef::Integer(i) => i.to_string(),
+        ValueRef::Real(r) => real(r),
+        ValueRef::Text(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        ValueRef::Blob(bytes) => {
+            let mut hex = String::with_capacity(2 * bytes.len() + 3);
+            hex.push_str("X'");
+            bytes.iter().for_each(|b| hex.push_str(&format!("{b:02X}")));
+            hex.push('\'');
+            hex
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The daemon over HTTP: what it answers, and whom it does not.
+
+use serde_json::json;
+
+use crate::daemon::Daemon;
+use crate::endpoint::Endpoint;
+use crate::project::{COLUMNS, COUNT, Project, heroes, honest};
+
+fn filled() -> (Endpoint, Project, Daemon) {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    (endpoint, project, daemon)
+}
+
+/// A daemon that asks for nothing by itself.
+fn waiting() -> (Endpoint, Project, Daemon) {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.rests("waiting");
+    (endpoint, project, daemon)
+}
+
+#[test]
+fn rows_come_as_json_lines_with_columns_before_and_meta_after() {
+    let (_endpoint, _project, daemon) = filled();
+    let asked = json!({ "spec": "x", "sql": "SELECT name, height, x'0aff' AS b, 1.5 AS r FROM hero
+                        WHERE height > :h ORDER BY 2 LIMIT 2", "params": { "h": 180 } });
+    let lines = daemon.post("/v1/query", &asked).is(200).lines();
+    assert_eq!(lines[0], json!({ "columns": ["name", "height", "b", "r"] }));
+    assert_eq!(lines[1], json!(["Captain O'Malley", 181, { "blob": "0aff" }, 1.5]));
+    assert_eq!(lines.len(), 4);
+    assert_eq!(lines[3]["meta"]["requests"], 0);
+    let by_position = json!({ "sql": "SELECT ? + ?", "params": [1, 2] });
+    assert_eq!(daemon.post("/v1/query", &by_position).is(200).lines()[1], json!([3]));
+}
+
+#[test]
+fn a_query_asks_what_is_missing_and_explain_asks_nothing() {
+    let (endpoint, _project, daemon) = waiting();
+    let sql = "SELECT name FROM hero WHERE height > 180 AND {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
+    let explained = daemon.post("/v1/explain", &json!({ "sql": sql })).is(200).json();
+    assert_eq!(explained["routes"][0]["column"], "eye_color", "{explained}");
+    assert_eq!(endpoint.count(), 0);
+    let lines = daemon.post("/v1/query", &json!({ "sql": sql })).is(200).lines();
+    let meta = &lines.last().unwrap()["meta"];
+    assert!(meta["values_asked"].as_u64().unwrap() > 0, "{meta}");
+    assert_eq!(endpoint.cells_since(0).len() as u64, meta["values_asked"].as_u64().unwrap());
+    let metrics = daemon.get("/metrics").is(200).body;
+    assert!(metrics.contains("hqdl_model_requests_total{outcome=\"answered\"} "), "{metrics}");
+    let again = daemon.post("/v1/query", &json!({ "sql": sql })).is(200).lines();
+    assert_eq!(again.last().unwrap()["meta"]["requests"], 0);
+}
+
+#[test]
+fn errors_are_those_of_the_command_line() {
+    let (_endpoint, project, daemon) = waiting();
+    let wrong = "SELECT nme FROM hero WHERE {{LLMMap('Old?', hero.name)}}";
+    let over_http = daemon.post("/v1/query", &json!({ "sql": wrong })).is(400).json();
+    daemon.signal("TERM");
+    daemon.ends();
+    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", wrong]).exits(2);
+    let problem = &ended.lines[0]["problems"][0];
+    let told = &over_http["error"]["problems"][0];
+    for part in ["message", "line", "column", "help"] {
+        assert_eq!(told[part], problem[part], "{part}");
+    }
+    assert_eq!(over_http["error"]["exit"], 2);
+}
+
+#[test]
+fn requests_that_cannot_be_answered_say_why() {
+    let (endpoint, _project, daemon) = waiting();
+    let post = |path: &str, body: serde_json::Value| daemon.post(path, &body);
+    assert!(
+        post("/v1/query", json!({ "sql": "SELECT 1", "spec": "y" }))
+            .is(404)
+            .error()
+            .contains("no spec `y`")
+    );
+    assert!(post("/v1/query", json!({ "sqll": "SELECT 1" })).is(400).error().contains("sqll"));
+    post("/v1/query", json!({ "sql": "DELETE FROM hero" })).is(400);
+    post("/v1/query", json!({ "sql": "SELECT 1", "db": "/etc/passwd" })).is(400);
+    post("/v1/query", json!({ "sql": "SELECT ?", "params": [[1]] })).is(400);
+    post("/v1/query", json!({ "sql": "SELECT 1", "timeout": -1 })).is(400);
+    post("/v1/query", json!({ "sql": "x".repeat(2 << 20) })).is(413);
+    post("/v1/runs", json!({ "budget": -1.0 })).is(400);
+    post("/v1/runs", json!({ "columns": ["nothing"], "wait": true })).is(200);
+    post("/v1/facts", json!({ "keys": [["only one"]] })).is(400);
+    daemon.get("/v1/runs/999").is(404);
+    daemon.get("/v1/why?table=llm").is(400);
+    daemon.get("/v1/nothing").is(404);
+    daemon.get("/v1/query").is(405);
+    daemon.delete("/v1/runs/999", &json!({})).is(404);
+    let text = format!(
+        "POST /v1/query HTTP/1.0\r\nHost: {}\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{{}}",
+        daemon.address
+    );
+    daemon.raw(&text).is(415);
+    let slow = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n", "timeout": 0.2 });
+    assert!(post("/v1/query", slow).is(400).error().contains("longer than"));
+    let many = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100) SELECT i FROM n", "max_rows": 10 });
+    assert!(post("/v1/query", many).is(400).error().contains("more than 10 rows"));
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[test]
+fn an_error_on_the_way_ends_the_lines() {
+    let (_endpoint, _project, daemon) = filled();
+    let many = json!({ "sql": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 100000) SELECT i, hex(zeroblob(20)) FROM n", "max_rows": 50_000 });
+    let lines = daemon.post("/v1/query", &many).is(200).lines();
+    assert!(lines.last().unwrap()["error"]["message"].as_str().unwrap().contains("50000"));
+    assert_eq!(lines.len(), 50_002);
+}
+
+#[test]
+fn facts_are_looked_up_and_filled_in_batches() {
+    let (endpoint, project, daemon) = waiting();
+    let keys =
+        json!([["Zed", "Zed Zedsson"], { "name": "Echo", "full_name": null }, ["Nobody", "x"]]);
+    let asked = json!({ "keys": keys, "columns": ["born", "motto"] });
+    let facts = daemon.post("/v1/facts", &asked).is(200).json();
+    assert_eq!(facts["facts"][0]["cells"]["born"]["state"], "missing");
+    assert_eq!(endpoint.count(), 0);
+    let filled = json!({ "keys": keys, "columns": ["born", "motto"], "fill": true });
+    let facts = daemon.post("/v1/facts", &filled).is(200).json();
+    assert_eq!(facts["facts"][1]["cells"]["motto"]["state"], "ok", "{facts}");
+    assert_eq!(facts["facts"][2]["cells"]["motto"]["state"], "missing");
+    assert_eq!(endpoint.cells_since(0).len(), 4);
+    daemon.post("/v1/facts", &filled).is(200);
+    assert_eq!(endpoint.cells_since(0).len(), 4);
+    assert_eq!(project.rows("SELECT count(*) FROM llm"), [[json!(2)]]);
+}
+
+#[test]
+fn why_tells_where_a_cell_came_from() {
+    let (_endpoint, _project, daemon) = filled();
+    let why = daemon.get("/v1/why?table=llm&key=Zed&key=Zed%20Zedsson&column=motto").is(200).json();
+    assert_eq!(why["cells"][0]["state"], "ok");
+    assert_eq!(why["cells"][0]["model"], "test-model");
+    daemon.get("/v1/why?table=llm&key=Nobody&column=motto").is(400);
+}
+
+#[test]
+fn a_plan_has_a_price_and_asks_nothing() {
+    let (endpoint, _project, daemon) = waiting();
+    let plan = daemon.post("/v1/plan", &json!({ "columns": ["born"] })).is(200).json();
+    assert_eq!(plan["totals"]["cells"], COUNT);
+    assert!(plan["totals"]["cost_usd"]["likely"].as_f64().unwrap() > 0.0);
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[test]
+fn runs_are_told_as_they_happen() {
+    let (_endpoint, _project, daemon) = waiting();
+    let ended =
+        |event: &str, data: &serde_json::Value| event == "run" && data["state"] == "complete";
+    let events = daemon.events_until(ended, || {
+        daemon.post("/v1/runs", &json!({})).is(202);
+    });
+    let done = events.last().unwrap().1["cells_done"].as_u64().unwrap();
+    assert_eq!(done, (COUNT * COLUMNS.len()) as u64);
+    assert!(events.iter().any(|(_, data)| data["state"] == "running"), "{events:?}");
+}
+
+#[test]
+fn strangers_are_not_let_in() {
+    let (endpoint, _project, daemon) = waiting();
+    let ask = |head: &str| daemon.raw(&format!("{head}\r\n\r\n"));
+    let own = daemon.address.clone();
+    let port = own.rsplit(':').next().unwrap();
+    // A name of somebody else's that points here.
+    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: evil.example:{port}")).is(421);
+    ask("GET /v1/specs HTTP/1.0").is(421);
+    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: 192.168.1.7:{port}")).is(421);
+    ask(&format!("GET /v1/specs HTTP/1.0\r\nHost: localhost:{port}")).is(200);
+    // A page of another site.
+    let run = |more: &str| {
+        ask(&format!(
+            "POST /v1/runs HTTP/1.0\r\nHost: {own}\r\nContent-Type: application/json\r\n{more}\r\nContent-Length: 2\r\n\r\n{{}}"
+        ))
+    };
+    run("Origin: http://evil.example").is(403);
+    run("Origin: null").is(403);
+    run("Sec-Fetch-Site: cross-site").is(403);
+    ask(&format!(
+        "POST /v1/runs HTTP/1.0\r\nHost: {own}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{{}}"
+    ))
+    .is(415);
+    assert_eq!(endpoint.count(), 0);
+    let head = daemon.get("/v1/specs").is(200).head.to_lowercase();
+    assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
+    assert!(head.contains("x-content-type-options: nosniff"), "{head}");
+    assert!(!head.contains("access-control-allow"), "{head}");
+}
+
+#[test]
+fn a_token_is_demanded_where_there_is_one() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let refused = project.hqdl(&["daemon", "--listen", "0.0.0.0:0"]).exits(2);
+    assert!(refused.stderr.contains("HQDL_TOKEN"), "{}", refused.stderr);
+    let mut short = project.command(&["daemon", "--listen", "127.0.0.1:0"]);
+    assert_eq!(short.env("HQDL_TOKEN", "short").output().unwrap().status.code(), Some(2));
+    let token = "0123456789abcdef0123";
+    let mut daemon =
+        Daemon::start_with(&project, &["--listen", "127.0.0.1:0"], &[("HQDL_TOKEN", token)]);
+    daemon.rests("complete");
+    // Whoever may read the cache needs none.
+    project.hqdl(&["status"]).exits(0);
+    daemon.token = None;
+    let refused = daemon.get("/v1/specs").is(401);
+    assert!(refused.head.to_lowercase().contains("www-authenticate: basic"), "{}", refused.head);
+    daemon.get("/").is(401);
+    daemon.get("/healthz").is(200);
+    daemon.token = Some(format!("{token}0"));
+    daemon.get("/v1/specs").is(401);
+    // A browser shows it as the password of anyone: base64 of "me:" and the token.
+    let head = format!(
+        "GET /v1/specs HTTP/1.0\r\nHost: {}\r\nAuthorization: Basic bWU6MDEyMzQ1Njc4OWFiY2RlZjAxMjM=\r\n\r\n",
+        daemon.address
+    );
+    daemon.raw(&head).is(200);
+    assert!(project.files_with(token).is_empty());
+}
+
+#[test]
+fn the_document_names_every_route_and_no_other() {
+    let (_endpoint, _project, daemon) = waiting();
+    let document = daemon.get("/v1/openapi.json").is(200).json();
+    let source = std::fs::read_to_string(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/daemon/http/mod.rs"),
+    )
+    .unwrap();
+    let mut routes = std::collections::BTreeSet::new();
+    for line in source.lines() {
+        let Some(rest) = line.trim().strip_prefix(".route(\"") else { continue };
+        let (path, methods) = rest.split_once("\", ").unwrap();
+        for method in ["get(", "post(", "delete("] {
+            if methods.contains(method) && path != "/v1/openapi.json" {
+                routes.insert((path.to_owned(), method.trim_end_matches('(').to_owned()));
+            }
+        }
+    }
+    let told: std::collections::BTreeSet<(String, String)> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, of)| {
+            of.as_object().unwrap().keys().map(move |m| (path.clone(), m.clone()))
+        })
+        .collect();
+    assert!(routes.len() > 15);
+    assert_eq!(routes, told);
+    assert!(document["paths"]["/v1/query"]["post"]["requestBody"].to_string().contains("max_rows"));
+}

@@ -1,0 +1,244 @@
+//! The daemon's life: kills, signals, several clients, several daemons.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::daemon::{Daemon, status, until};
+use crate::endpoint::{Fault, Times};
+use crate::project::{COLUMNS, COUNT, check, heroes, honest};
+
+const CELLS: usize = COUNT * COLUMNS.len();
+
+#[test]
+fn a_daemon_that_is_killed_goes_on_where_it_was() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    project.spec(
+        &project
+            .spec_text()
+            .replace("concurrency = 4", "concurrency = 1")
+            .replace("rows_per_request = 4", "rows_per_request = 1"),
+    );
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(4);
+    daemon.signal("KILL");
+    assert_eq!(daemon.ends(), -1);
+    let kept = project.kept();
+    assert!(!kept.is_empty() && kept.len() < CELLS, "{}", kept.len());
+    let before = endpoint.count();
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(before).len(), CELLS - kept.len());
+    check(&project);
+}
+
+#[test]
+fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(700)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(3);
+    daemon.signal("TERM");
+    assert_eq!(daemon.ends(), 0);
+    assert_eq!(project.kept().len(), CELLS);
+    assert!(!project.path("cache/socket").exists());
+    status(&project, &[]).exits(2);
+    // What was answered is there for anyone, and the cache is free.
+    endpoint.mend();
+    let asked = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), asked);
+}
+
+#[test]
+fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--grace", "1"]);
+    endpoint.wait_for(3);
+    let began = Instant::now();
+    daemon.signal("INT");
+    assert_eq!(daemon.ends(), 0);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    endpoint.mend();
+    let ended = project.materialize(&[]).exits(0);
+    assert!(ended.stdout.contains("3 requests were in flight when a run was killed"), "{ended:?}");
+}
+
+#[test]
+fn fifty_clients_that_ask_the_same_ask_once() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(100)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.rests("waiting");
+    let sql =
+        "SELECT name, {{LLMMap('What does the hero whisper?', hero.name)}} FROM hero ORDER BY 1";
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..50).map(|_| scope.spawn(|| daemon.query(sql))).collect();
+        all.into_iter().map(|a| a.join().unwrap()).collect()
+    });
+    assert!(answers.iter().all(|a| *a == answers[0]));
+    let asked = endpoint.cells_since(0);
+    let distinct: std::collections::BTreeSet<String> =
+        asked.iter().map(|(key, _)| format!("{key:?}")).collect();
+    assert_eq!(asked.len(), distinct.len());
+}
+
+#[test]
+fn two_daemons_do_not_share_a_cache_or_a_port() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let ended = project.hqdl(&["daemon", "--listen", "127.0.0.1:0"]).exits(2);
+    assert!(ended.stderr.contains("in use by process"), "{}", ended.stderr);
+    let other = project.path("other").display().to_string();
+    let ended =
+        project.hqdl(&["daemon", "--cache", &other, "--listen", &daemon.address.clone()]).exits(2);
+    assert!(ended.stderr.contains("cannot listen on"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("help: "), "{}", ended.stderr);
+}
+
+#[test]
+fn status_prints_what_the_daemon_says() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let none = status(&project, &[]).exits(2);
+    assert!(none.stderr.contains("no daemon runs on the cache"), "{}", none.stderr);
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let said = status(&project, &[]).exits(0).stdout;
+    assert!(said.contains(&daemon.address) && said.contains("complete"), "{said}");
+    let json = &status(&project, &["--json"]).exits(0).lines[0];
+    assert_eq!(json["specs"][0]["columns"][0]["coverage"], 1.0);
+    // Killed, it leaves its socket; nobody answers there.
+    daemon.signal("KILL");
+    daemon.ends();
+    let gone = status(&project, &[]).exits(2);
+    assert!(gone.stderr.contains("no daemon runs on the cache"), "{}", gone.stderr);
+}
+
+#[test]
+fn a_hangup_reads_everything_again_and_opens_the_log_again() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let log = project.path("run.log");
+    let daemon = Daemon::start(&project, &["--log", "run.log"]);
+    daemon.rests("complete");
+    std::fs::rename(&log, project.path("run.log.1")).unwrap();
+    daemon.signal("HUP");
+    until("a new log", || std::fs::read_to_string(&log).is_ok_and(|t| t.contains("again")));
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_client_that_goes_away_stops_its_query() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 1"));
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.rests("waiting");
+    let body = json!({
+        "sql": "SELECT {{LLMMap('Is this hero old?', hero.name)}} FROM hero", "rows_per_request": 1,
+    })
+    .to_string();
+    {
+        use std::io::Write;
+        let mut stream = std::net::TcpStream::connect(&daemon.address).unwrap();
+        write!(
+            stream,
+            "POST /v1/query HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            daemon.address,
+            body.len()
+        )
+        .unwrap();
+        endpoint.wait_for(1);
+    }
+    until("nobody served", || daemon.get("/metrics").body.contains("\nhqdl_clients 0\n"));
+    std::thread::sleep(Duration::from_millis(900));
+    assert!(endpoint.count() < COUNT, "{}", endpoint.count());
+}
+
+#[test]
+fn a_service_manager_is_told_how_it_goes() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let path = project.path("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(crate::daemon::DEADLINE)).unwrap();
+    let until_told = |word: &str| {
+        let mut bytes = [0; 4096];
+        loop {
+            let n = socket.recv(&mut bytes).unwrap_or_else(|e| panic!("never told {word}: {e}"));
+            let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            if text.lines().any(|l| l.starts_with(word)) {
+                return text;
+            }
+        }
+    };
+    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")];
+    let daemon = Daemon::start_with(&project, &[], &env);
+    let told = until_told("READY=1");
+    assert!(told.contains("STATUS=1 specs"), "{told}");
+    until_told("WATCHDOG=1");
+    daemon.signal("HUP");
+    until_told("RELOADING=1");
+    until_told("READY=1");
+    daemon.signal("TERM");
+    until_told("STOPPING=1");
+    assert_eq!(daemon.ends(), 0);
+}
+
+#[test]
+fn a_command_line_beside_the_daemon_says_the_same() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let bound =
+        "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', hero.name)}} = 'Blue'";
+    let commands: [&[&str]; 8] = [
+        &["query", "--spec", "specs/x.toml", bound],
+        &["query", "--spec", "specs/x.toml", "--format", "csv", "SELECT * FROM llm"],
+        &["query", "--spec", "specs/x.toml", "SELECT nope"],
+        &["explain", "--spec", "specs/x.toml", bound],
+        &["plan", "specs/x.toml", "--json"],
+        &["cache", "list"],
+        &["why", "llm", "Zed", "motto", "--spec", "specs/x.toml"],
+        &["check", "specs/x.toml"],
+    ];
+    let all = || commands.map(|args| project.hqdl(args));
+    let beside = all();
+    let verbose = project.hqdl(&["materialize", "specs/x.toml", "-v"]).exits(0);
+    assert!(verbose.stderr.contains("daemon"), "{}", verbose.stderr);
+    daemon.signal("TERM");
+    assert_eq!(daemon.ends(), 0);
+    for ((beside, alone), args) in beside.iter().zip(all()).zip(commands) {
+        assert_eq!((beside.code, &beside.stdout), (alone.code, &alone.stdout), "{args:?}");
+        assert_eq!(beside.stderr, alone.stderr, "{args:?}");
+    }
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_command_line_and_the_daemon_ask_nothing_twice() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(150)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(2);
+    let ended = project.materialize(&[]).exits(0);
+    assert!(ended.done()["requests"].as_u64().unwrap() < COUNT as u64, "{}", ended.done());
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    check(&project);
+}

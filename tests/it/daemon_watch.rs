@@ -1,0 +1,357 @@
+//! The daemon keeps tables filled: specs, rows, overrides and folders change
+//! under it, and just what is missing is asked.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::daemon::{Daemon, until};
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{COLUMNS, COUNT, Project, check, heroes, honest};
+
+const CELLS: usize = COUNT * COLUMNS.len();
+
+/// A daemon that has filled its tables.
+fn filled() -> (Endpoint, Project, Daemon) {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    (endpoint, project, daemon)
+}
+
+fn columns(cells: &[(Vec<Json>, String)]) -> BTreeSet<String> {
+    cells.iter().map(|(_, c)| c.clone()).collect()
+}
+
+#[test]
+fn a_daemon_fills_the_tables_of_its_specs() {
+    let (endpoint, project, daemon) = filled();
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    check(&project);
+    let runs = daemon.get("/v1/runs").is(200).json();
+    assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{runs}");
+    assert_eq!(runs["runs"][0]["state"], "complete");
+    assert_eq!(runs["runs"][0]["cells_done"], CELLS);
+}
+
+#[test]
+fn only_the_column_that_changed_in_a_spec_is_asked() {
+    let (endpoint, project, daemon) = filled();
+    let before = endpoint.count();
+    // Another order and other spaces mean the same.
+    project.spec(&project.spec_text().replace(" = ", "  =  "));
+    std::thread::sleep(Duration::from_millis(600));
+    daemon.rests("complete");
+    assert_eq!(endpoint.count(), before);
+    project.spec(&project.spec_text().replace("what the hero says", "what the hero shouts"));
+    until("the changed column asked", || endpoint.cells_since(before).len() >= COUNT);
+    daemon.rests("complete");
+    let asked = endpoint.cells_since(before);
+    assert_eq!(asked.len(), COUNT);
+    assert_eq!(columns(&asked), BTreeSet::from(["motto".to_owned()]));
+    check(&project);
+}
+
+#[test]
+fn new_rows_of_a_database_are_new_keys() {
+    let (endpoint, project, daemon) = filled();
+    let before = endpoint.count();
+    project.execute(
+        "INSERT INTO hero (name, full_name, height) VALUES ('N1', 'x', 1), ('N2', 'x', 1),
+         ('N3', 'x', 1), ('N4', 'x', 1), ('N5', 'x', 1)",
+    );
+    until("the new rows asked", || endpoint.cells_since(before).len() >= 5 * COLUMNS.len());
+    daemon.until("15 rows", |s| s["run"].is_null() && s["columns"][0]["cells"]["ok"] == 15);
+    let asked = endpoint.cells_since(before);
+    assert_eq!(asked.len(), 5 * COLUMNS.len());
+    assert!(asked.iter().all(|(key, _)| key[0].as_str().unwrap().starts_with('N')));
+    check(&project);
+}
+
+#[test]
+fn a_database_with_a_write_ahead_log_is_seen_to_change() {
+    let (endpoint, project, daemon) = filled();
+    let connection = project.connect();
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    let before = endpoint.count();
+    // The connection stays open, so the row stands in the log alone.
+    connection.execute("INSERT INTO hero (name, full_name) VALUES ('Wal', 'x')", []).unwrap();
+    until("the row asked", || endpoint.cells_since(before).len() >= COLUMNS.len());
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    assert_eq!(endpoint.cells_since(before).len(), COLUMNS.len());
+}
+
+#[test]
+fn what_the_daemon_publishes_does_not_wake_it_for_ever() {
+    let (_endpoint, project, daemon) = filled();
+    std::thread::sleep(Duration::from_millis(700));
+    let ticks = || {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", daemon.id())).unwrap_or_default();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
+        let number = |n: usize| fields.get(n).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+        number(12) + number(13)
+    };
+    let changed = || std::fs::metadata(project.path("data.sqlite")).unwrap().modified().unwrap();
+    let (before, at) = (ticks(), changed());
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(changed(), at);
+    // A hundredth of a second is one tick.
+    assert!(ticks() - before <= 15, "{} ticks in 1.5 s", ticks() - before);
+}
+
+#[test]
+fn a_broken_spec_leaves_the_last_good_one_in_force() {
+    let (endpoint, project, daemon) = filled();
+    let good = project.spec_text();
+    project.spec(&good.replace("type = \"integer\"", "type = \"number\""));
+    let spec = daemon.until("broken", |s| s["state"] == "broken");
+    assert_eq!(spec["in_force"], true);
+    let problem = &spec["problem"]["problems"][0];
+    assert!(problem["line"].as_u64().unwrap() > 1, "{spec}");
+    // It still answers, and still fills rows that come.
+    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
+    let said = crate::daemon::status(&project, &[]).exits(0).stdout;
+    assert!(said.contains("broken") && said.contains("x.toml:"), "{said}");
+    project.spec(&good);
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_daemon_that_begins_with_a_broken_spec_serves_and_waits() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let good = project.spec_text();
+    project.spec("this is no TOML =");
+    let daemon = Daemon::start(&project, &[]);
+    let spec = daemon.until("broken", |s| s["state"] == "broken");
+    assert_eq!(spec["in_force"], false);
+    let refused = daemon.post("/v1/query", &json!({ "sql": "SELECT 1" })).is(400);
+    assert!(!refused.error().is_empty());
+    project.spec(&good);
+    daemon.rests("complete");
+}
+
+#[test]
+fn an_atomic_save_counts_once_and_files_come_and_go() {
+    let (endpoint, project, daemon) = filled();
+    let before = endpoint.count();
+    // As an editor does it: a backup, a new file, a rename over the old one.
+    let text = project.spec_text().replace("what the hero says", "what the hero sings");
+    std::fs::copy(project.path("specs/x.toml"), project.path("specs/x.toml~")).unwrap();
+    std::fs::write(project.path("specs/.x.toml.swp"), &text).unwrap();
+    std::fs::rename(project.path("specs/.x.toml.swp"), project.path("specs/x.toml")).unwrap();
+    until("the column asked", || endpoint.cells_since(before).len() >= COUNT);
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(before).len(), COUNT);
+    assert_eq!(daemon.status()["specs"].as_array().unwrap().len(), 1);
+    std::fs::rename(project.path("specs/x.toml"), project.path("specs/y.toml")).unwrap();
+    until("renamed", || {
+        let specs = daemon.status()["specs"].clone();
+        specs.as_array().unwrap().iter().map(|s| s["name"].clone()).eq([json!("y")])
+    });
+    std::fs::remove_file(project.path("specs/y.toml")).unwrap();
+    until("gone", || daemon.status()["specs"] == json!([]));
+    assert_eq!(endpoint.cells_since(before).len(), COUNT);
+}
+
+#[test]
+fn a_folder_and_a_database_that_appear_later_are_seen() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    std::fs::rename(project.path("specs"), project.path("elsewhere")).unwrap();
+    std::fs::rename(project.path("data.sqlite"), project.path("later.sqlite")).unwrap();
+    let daemon = Daemon::start(&project, &[]);
+    assert_eq!(daemon.status()["specs"], json!([]));
+    std::fs::rename(project.path("elsewhere"), project.path("specs")).unwrap();
+    let spec = daemon.until("without its database", |s| s["state"] == "broken");
+    assert!(spec.to_string().contains("no database at"), "{spec}");
+    std::fs::rename(project.path("later.sqlite"), project.path("data.sqlite")).unwrap();
+    daemon.rests("complete");
+    // The folder is taken away whole, and another takes its place.
+    std::fs::rename(project.path("specs"), project.path("elsewhere")).unwrap();
+    until("gone", || daemon.status()["specs"] == json!([]));
+    std::fs::create_dir(project.path("specs")).unwrap();
+    std::fs::copy(project.path("elsewhere/x.toml"), project.path("specs/x.toml")).unwrap();
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn overrides_show_at_once() {
+    let (endpoint, project, daemon) = filled();
+    let motto = || project.rows("SELECT motto FROM llm WHERE name = 'Zed'");
+    project
+        .hqdl(&["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto", "Zzz"])
+        .exits(0);
+    until("shown", || motto() == [[json!("Zzz")]]);
+    let word = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto",
+                       "value": "Zzzz", "note": "louder" });
+    daemon.post("/v1/overrides", &word).is(200);
+    until("louder", || motto() == [[json!("Zzzz")]]);
+    let all = daemon.get("/v1/overrides?spec=x").is(200).json();
+    assert_eq!(all["overrides"].as_array().unwrap().len(), 1, "{all}");
+    daemon
+        .delete(
+            "/v1/overrides",
+            &json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto" }),
+        )
+        .is(200);
+    until("the model's again", || motto()[0][0].as_str().unwrap().starts_with("The motto of Zed"));
+    let wrong = json!({ "table": "llm", "key": ["Zed"], "column": "motto", "value": "x" });
+    let refused = daemon.post("/v1/overrides", &wrong).is(400);
+    assert_eq!(refused.json()["error"]["hint"], "its key is name, full_name");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn polling_sees_what_the_system_does_not_tell() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--poll", "1"]);
+    daemon.rests("complete");
+    let before = endpoint.count();
+    project.spec(&project.spec_text().replace("what the hero says", "what the hero hums"));
+    until("the column asked", || endpoint.cells_since(before).len() >= COUNT);
+}
+
+#[test]
+fn without_spending_it_plans_and_waits_for_a_go() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    let spec = daemon.rests("waiting");
+    assert_eq!(endpoint.count(), 0);
+    assert_eq!(spec["plan"]["totals"]["cells"], CELLS);
+    assert!(spec["plan"]["totals"]["cost_usd"]["likely"].as_f64().unwrap() > 0.0);
+    let run = daemon
+        .post("/v1/runs", &json!({ "spec": "x", "columns": ["born"], "wait": true }))
+        .is(200)
+        .json();
+    assert_eq!(run["cells_done"], COUNT, "{run}");
+    assert_eq!(columns(&endpoint.cells_since(0)), BTreeSet::from(["born".to_owned()]));
+    let begun = daemon.post("/v1/runs", &json!({})).is(202).json();
+    daemon.rests("complete");
+    let ended = daemon.get(&format!("/v1/runs/{}", begun["run"])).is(200).json();
+    assert_eq!(ended["state"], "complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    // A new row is planned, and waits again.
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    let spec = daemon.rests("waiting");
+    assert_eq!(spec["plan"]["totals"]["cells"], COLUMNS.len());
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn an_endpoint_that_refuses_is_not_asked_again_until_something_changes() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    let spec = daemon.rests("waiting");
+    assert!(spec["held"].as_str().unwrap().contains("401"), "{spec}");
+    let asked = endpoint.count();
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(endpoint.count(), asked);
+    endpoint.mend();
+    let run = daemon.post("/v1/runs", &json!({ "wait": true })).is(200).json();
+    assert_eq!(run["state"], "complete");
+    daemon.rests("complete");
+}
+
+#[test]
+fn a_budget_that_is_reached_waits_for_a_go() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let spec =
+        project.spec_text().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.001");
+    project.spec(&spec);
+    let daemon = Daemon::start(&project, &[]);
+    let held = daemon.rests("waiting");
+    assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
+    let asked = endpoint.count();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(endpoint.count(), asked);
+    let run = daemon.post("/v1/runs", &json!({ "budget": 10.0, "wait": true })).is(200).json();
+    assert_eq!(run["state"], "complete", "{run}");
+    assert_eq!(run["budget_usd"], 10.0);
+}
+
+#[test]
+fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("waiting");
+    endpoint.mend();
+    let before = endpoint.count();
+    let facts = json!({ "keys": [["Zed", "Zed Zedsson"]], "columns": ["born"], "fill": true });
+    daemon.post("/v1/facts", &facts).is(200);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(endpoint.cells_since(before).len(), 1);
+    daemon.rests("waiting");
+    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
+    let spec = daemon.rests("complete");
+    assert_eq!(spec["held"], Json::Null);
+    // Nor does a mistake.
+    daemon.post("/v1/runs", &json!({ "columns": ["nothing"], "wait": true })).is(200);
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+}
+
+#[test]
+fn overrides_that_cannot_be_read_are_told_until_they_are_mended() {
+    let (endpoint, project, daemon) = filled();
+    let path = project.path("specs/x.overrides.csv");
+    std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,never\n").unwrap();
+    let spec = daemon.rests("failing");
+    assert!(
+        spec["problem"]["message"].as_str().unwrap().contains("\"never\" is no value"),
+        "{spec}"
+    );
+    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    std::fs::write(&path, "name,full_name,column,value\nZed,Zed Zedsson,born,1999\n").unwrap();
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    assert_eq!(project.rows("SELECT born FROM llm WHERE name = 'Zed'"), [[json!(1999)]]);
+    assert_eq!(endpoint.cells_since(0).len(), CELLS + COLUMNS.len());
+}
+
+#[test]
+fn a_run_that_a_client_ends_stays_ended() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    endpoint.wait_for(2);
+    let run = daemon.spec()["run"].clone();
+    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
+    let spec = daemon.rests("waiting");
+    assert!(spec["held"].as_str().unwrap().contains("ended by a client"), "{spec}");
+    let asked = endpoint.count();
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(endpoint.count(), asked);
+    daemon.post("/v1/runs", &json!({})).is(202);
+    daemon.rests("complete");
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_spec_that_is_mended_is_another_chance() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(404, "no such model", "model_not_found"), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("waiting");
+    // Another spec is another chance, by itself.
+    endpoint.mend();
+    project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
+    daemon.rests("complete");
+}

@@ -1,0 +1,577 @@
+//! A cache that one process owns and others borrow: what commands say through the
+//! socket is what they say directly, nothing is asked twice, and whoever dies,
+//! nothing is lost.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hqdl::facts::lend::{Lending, lend};
+use hqdl::facts::{Facts, FactsError};
+use hqdl::generate::Listener;
+use hqdl::materialize::{Selection, Work};
+use hqdl::spec::Draft;
+use hqdl::store::Database;
+use regex::Regex;
+use serde_json::json;
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{
+    COUNT, Ended, HEROES, Project, Running, check_complete, heroes, honest, spec,
+};
+
+/// The cache of a project, owned by this process and lent.
+struct Lent {
+    lending: Option<Lending>,
+    facts: Arc<Facts>,
+}
+
+impl Lent {
+    fn new(project: &Project) -> Self {
+        let facts = Facts::own(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
+        let facts = Arc::new(facts);
+        let status = Arc::new(|| json!({ "well": true }));
+        let lending = Some(lend(Arc::clone(&facts), status).unwrap());
+        Self { lending, facts }
+    }
+
+    /// Waits until nobody borrows any more.
+    fn wait_for_all(&self) {
+        let began = Instant::now();
+        while self.lending.as_ref().unwrap().borrowers() > 0 {
+            assert!(began.elapsed() < Duration::from_secs(10), "somebody still borrows");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.lending.take().unwrap().end(Duration::from_secs(5));
+        assert_eq!(Arc::strong_count(&self.facts), 1, "somebody holds the facts");
+    }
+}
+
+/// Nobody lends the cache in this process: a process of its own does, which can be
+/// killed. It is this very program, running [`holds_the_cache`].
+fn owner_process(project: &Project) -> Running {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "lending::holds_the_cache", "--ignored", "--nocapture"]);
+    command.env("HQDL_TEST_LEND", project.path("cache"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let running = Running::of(child);
+    let began = Instant::now();
+    while !project.path("cache/socket").exists() {
+        assert!(began.elapsed() < Duration::from_secs(10), "nobody lends");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running
+}
+
+#[test]
+#[ignore = "lends a cache for the other tests"]
+fn holds_the_cache() {
+    let Some(dir) = std::env::var_os("HQDL_TEST_LEND") else { return };
+    let facts = Facts::own(Path::new(&dir), "hqdl test", Duration::from_secs(5)).unwrap();
+    let _lending = lend(Arc::new(facts), Arc::new(|| json!({}))).unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// What a command said, without times, ids that chance makes, and its own place.
+fn plain(project: &Project, ended: &Ended) -> (i32, String, String) {
+    let rules = [
+        (r#""seconds":[0-9.e-]+"#, r#""seconds":0"#),
+        (r#""(asked_at|bound_at|last_asked)":"[^"]*""#, r#""$1":"then""#),
+        (r"time +\S+ \S+", "time"),
+        (r"last \d{4}-\S+", "last then"),
+        (r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "then"),
+        (r"\d+\.\d+ s\b", "0 s"),
+        (r"hqdl-[0-9a-f]{24}\.jsonl", "hqdl-token.jsonl"),
+    ];
+    let clean = |text: &str| {
+        let mut text = text.replace(&project.path("").display().to_string(), "/project/");
+        text = text.replace(project.base_url(), "http://endpoint");
+        for (rule, with) in rules {
+            text = Regex::new(rule).unwrap().replace_all(&text, with).into_owned();
+        }
+        text
+    };
+    (ended.code, clean(&ended.stdout), clean(&ended.stderr))
+}
+
+/// Every command that needs facts, in an order in which each has something to do.
+fn all_commands() -> Vec<Vec<&'static str>> {
+    let live =
+        "SELECT name, {{LLMMap('Is it a good name?', 'hero::name')}} AS good FROM hero ORDER BY 1";
+    let bound =
+        "SELECT name, {{LLMMap('What is the eye colour?', 'hero::name')}} FROM hero ORDER BY 1, 2";
+    let query =
+        |sql: &'static str| vec!["query", "--spec", "specs/x.toml", "--concurrency", "1", sql];
+    let mut all: Vec<Vec<&str>> = vec![
+        vec!["cache", "stats"],
+        vec!["cache", "list"],
+        vec!["plan", "specs/x.toml"],
+        vec!["plan", "specs/x.toml", "--json"],
+        vec!["explain", "--spec", "specs/x.toml", live],
+        query(bound),
+        query("SELECT {{LLMMap('What is the"),
+        vec!["materialize", "specs/x.toml", "--concurrency", "1", "--limit", "3", "--json"],
+        vec!["materialize", "specs/x.toml", "--concurrency", "1"],
+        vec!["materialize", "specs/x.toml", "--json"],
+        vec![
+            "materialize",
+            "specs/x.toml",
+            "--refresh",
+            "motto",
+            "--limit",
+            "4",
+            "--concurrency",
+            "1",
+        ],
+        vec!["materialize", "specs/x.toml", "--refresh", "motto", "--concurrency", "1"],
+        vec!["materialize", "specs/x.toml", "--retry-failed"],
+        vec!["materialize", "specs/x.toml", "--columns", "nothing"],
+        vec!["plan", "specs/x.toml", "--refresh", "born"],
+        query(live),
+        query(live),
+        vec!["query", "--spec", "specs/x.toml", "--json", live],
+        vec!["explain", "--spec", "specs/x.toml", "--json", live],
+        vec!["why", "llm", "Zed", "Zed Zedsson", "born", "--spec", "specs/x.toml"],
+        vec!["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto", "So long"],
+        vec!["materialize", "specs/x.toml"],
+        vec!["override", "list", "specs/x.toml"],
+        vec!["why", "llm", "Zed", "Zed Zedsson", "motto", "--spec", "specs/x.toml", "--json"],
+        vec!["suggest"],
+        vec!["suggest", "--spec", "specs/x.toml", "--json"],
+        vec!["cache", "list", "--limit", "7"],
+        vec!["cache", "list", "--json"],
+        vec!["cache", "stats"],
+        vec!["cache", "stats", "--json"],
+        vec!["cache", "export", "facts.jsonl"],
+        vec!["cache", "export"],
+        vec!["cache", "import", "facts.jsonl"],
+        vec!["cache", "import", "specs/x.toml"],
+        vec!["cache", "rebuild"],
+        vec!["cache", "list"],
+        vec!["materialize", "specs/x.toml", "--batch-file", "batches", "--refresh", "born"],
+        vec!["materialize", "specs/x.toml", "--batch", "--refresh", "born"],
+        vec!["import", "specs/x.toml", "facts.jsonl"],
+        vec!["materialize", "specs/x.toml", "--json"],
+    ];
+    all.push(vec!["materialize", "nothing.toml"]);
+    all
+}
+
+#[test]
+fn every_command_says_the_same_through_the_socket() {
+    let (one, other) = (honest(), honest());
+    let (direct, through) = (heroes(&one, "csv"), heroes(&other, "csv"));
+    for endpoint in [&one, &other] {
+        endpoint.fault(Fault::MissingRows, Times::Once);
+    }
+    for project in [&direct, &through] {
+        project
+            .spec(&format!("{}\n", spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1")));
+    }
+    let lent = Lent::new(&through);
+    for args in all_commands() {
+        let expected = plain(&direct, &direct.hqdl(&args));
+        let said = plain(&through, &through.hqdl(&args));
+        assert_eq!(said, expected, "{args:?}");
+        println!("{:?} {}", args, expected.0);
+    }
+    assert_eq!(one.count(), other.count());
+    assert_eq!(direct.kept(), through.kept());
+    let said = through.hqdl(&["plan", "specs/x.toml", "-v"]).exits(0).stderr;
+    let process = std::process::id();
+    assert!(said.contains(&format!("cache, through the daemon (process {process})")), "{said}");
+    assert_eq!(hqdl::facts::status(&through.path("cache")).unwrap().unwrap(), r#"{"well":true}"#);
+    drop(lent);
+    assert_eq!(hqdl::facts::status(&through.path("cache")).unwrap(), None);
+    // What was kept through the socket is there for who owns the cache next.
+    let count = other.count();
+    through.materialize(&[]).exits(0);
+    assert_eq!(other.count(), count);
+}
+
+#[test]
+fn fifty_borrowers_ask_the_same_cells_once() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let lent = Lent::new(&project);
+    let sql = "SELECT name, {{LLMMap('What is the eye colour?', 'hero::name')}} AS eyes,
+               {{LLMMap('A word for it?', 'hero::name')}} AS word FROM hero ORDER BY id";
+    let all: Vec<Running> = (0..50)
+        .map(|n| match n % 5 {
+            0 => project.start(&["materialize", "specs/x.toml"]),
+            _ => project.start(&["query", "--spec", "specs/x.toml", "--format", "csv", sql]),
+        })
+        .collect();
+    let mut rows = BTreeSet::new();
+    for (n, running) in all.into_iter().enumerate() {
+        let ended = running.wait();
+        let ended = ended.exits(0);
+        if n % 5 != 0 {
+            rows.insert(ended.stdout);
+        }
+    }
+    assert_eq!(rows.len(), 1, "all see the same: {rows:?}");
+    check_complete(&project);
+    let mut asked = BTreeSet::new();
+    for request in endpoint.requests() {
+        for cell in request.cells() {
+            let cell = format!("{cell:?} {}", request.question.columns.len());
+            assert!(asked.insert(cell.clone()), "asked twice: {cell}");
+        }
+    }
+    lent.wait_for_all();
+}
+
+/// Reservations of the journal: whether their session goes on, and whether they
+/// are in doubt.
+fn reservations(project: &Project) -> Vec<(bool, bool)> {
+    let sql = "SELECT session IN (SELECT id FROM session), in_doubt FROM reservation";
+    project.rows_of("cache/journal.sqlite", sql).iter().map(|r| (r[0] == 1, r[1] == 1)).collect()
+}
+
+#[test]
+fn a_borrower_that_is_killed_leaves_its_claims_and_its_doubt() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::First(3));
+    let project = heroes(&endpoint, "csv");
+    let lent = Lent::new(&project);
+    let killed = project.start(&["materialize", "specs/x.toml", "--concurrency", "3"]);
+    endpoint.wait_for(3);
+    assert_eq!(reservations(&project), [(true, false); 3]);
+    let waiting = project.start(&["materialize", "specs/x.toml", "--json"]);
+    let runs = || project.rows_of("cache/journal.sqlite", "SELECT id FROM run").len();
+    while runs() < 2 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(endpoint.count(), 3, "the other waits");
+    killed.signal("KILL");
+    killed.wait();
+    let ended = waiting.wait().exits(0);
+    check_complete(&project);
+    lent.wait_for_all();
+    assert_eq!(reservations(&project), [(false, false); 3]);
+    assert_eq!(endpoint.count(), 6, "{ended:?}");
+    // The next run that begins says so, and goes on with nothing of theirs.
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New One', 'Nina')");
+    let said = project.materialize(&[]).exits(0).stdout;
+    assert!(said.contains("3 requests were in flight when a run was killed"), "{said}");
+    assert_eq!(reservations(&project), [(false, true); 3]);
+}
+
+#[test]
+fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let owner = owner_process(&project);
+    let process = owner.id();
+    project.materialize(&["--limit", "4"]).exits(1);
+    let count = endpoint.count();
+    endpoint.fault(Fault::Latency(Duration::from_secs(1)), Times::Always);
+    let under_way = project.start(&["materialize", "specs/x.toml", "--concurrency", "1"]);
+    endpoint.wait_for(count + 1);
+    owner.signal("KILL");
+    owner.wait();
+    let ended = under_way.wait().exits(2);
+    let said = format!("process {process}, which owns the cache");
+    assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+    assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
+    assert!(project.path("cache/socket").exists(), "nobody has tidied up");
+    endpoint.mend();
+    let asked = endpoint.count();
+    project.materialize(&["-v"]).exits(0);
+    check_complete(&project);
+    // What was answered after the owner's end was kept all the same.
+    let rows = |n: usize| n.div_ceil(4);
+    assert!(endpoint.count() - asked <= rows(COUNT - 4 - 4), "{} more", endpoint.count() - asked);
+}
+
+#[test]
+fn two_who_want_to_own_it_know_each_other() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let owner = owner_process(&project);
+    let dir = project.path("cache");
+    let second = Facts::own(&dir, "hqdl daemon", Duration::from_millis(100));
+    match second {
+        Err(error @ FactsError::Held { .. }) => {
+            let said = error.to_string();
+            assert!(said.contains(&format!("process {}", owner.id())), "{said}");
+        }
+        _ => panic!("two own the cache"),
+    }
+    // One that waits takes over.
+    let waiting =
+        std::thread::spawn(move || Facts::own(&dir, "hqdl daemon", Duration::from_secs(20)));
+    std::thread::sleep(Duration::from_millis(100));
+    owner.signal("KILL");
+    owner.wait();
+    assert!(waiting.join().unwrap().is_ok());
+}
+
+#[test]
+fn borrowers_keep_to_one_limit() {
+    let endpoint = honest();
+    let project = Project::new(
+        &endpoint,
+        &format!(
+            "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
+             INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || i FROM n;"
+        ),
+        &spec()
+            .replace("[limits]", "[limits]\nrequests_per_minute = 600")
+            .replace("rows_per_request = 4", "rows_per_request = 1"),
+    );
+    let lax = project.spec_text().replace("= 600", "= 6000");
+    std::fs::write(project.path("specs/y.toml"), lax).unwrap();
+    let lent = Lent::new(&project);
+    let start = |spec: &str, filter: &str| {
+        project.start(&["materialize", spec, "--quiet", "--where", filter, "--concurrency", "8"])
+    };
+    let running = [start("specs/x.toml", "id % 2 = 0"), start("specs/y.toml", "id % 2 = 1")];
+    std::thread::sleep(Duration::from_secs(6));
+    for running in running {
+        running.signal("KILL");
+        running.wait();
+    }
+    let mut at: Vec<Instant> = endpoint.requests().iter().map(|r| r.at).collect();
+    at.sort();
+    // However late one or the other comes in: 600 a minute, of both together, but
+    // for the moment that the lax one may have been alone.
+    let took = (*at.last().unwrap() - at[0]).as_secs_f64();
+    let most = 10.0 * took + 12.0;
+    assert!(took > 3.0 && at.len() as f64 <= most, "{} in {took} s", at.len());
+    assert!(at.len() as f64 >= 0.7 * most, "{} in {took} s", at.len());
+    drop(lent);
+}
+
+#[test]
+fn borrowers_do_not_overshoot_the_budget_of_the_day() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(50)), Times::Always);
+    let day = 0.01;
+    let project = Project::new(
+        &endpoint,
+        &format!(
+            "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400)
+             INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || i FROM n;"
+        ),
+        &spec()
+            .replace("test-model", "gpt-4o-mini")
+            .replace("[limits]", &format!("[limits]\nbudget_usd_per_day = {day}"))
+            .replace("rows_per_request = 4", "rows_per_request = 1")
+            .replace("price = {", "max_output_tokens = 100\nprice = {"),
+    );
+    let lent = Lent::new(&project);
+    let running: Vec<Running> = (0..4)
+        .map(|n| {
+            let filter = format!("id % 4 = {n}");
+            let args = ["materialize", "specs/x.toml", "--quiet", "--concurrency", "8"];
+            project.start(&[&args[..], &["--where", &filter]].concat())
+        })
+        .collect();
+    for running in running {
+        let ended = running.wait().exits(3);
+        assert!(ended.stderr.contains("the budget is reached"), "{}", ended.stderr);
+    }
+    let (input, output) = endpoint.billed();
+    let spent = (input as f64 + 2.0 * output as f64) / 1e6;
+    assert!(spent <= day, "{spent}");
+    assert!(spent >= 0.9 * day, "most of it was used: {spent}");
+    lent.wait_for_all();
+    assert_eq!(reservations(&project), []);
+}
+
+#[test]
+fn strangers_at_the_socket_harm_nobody() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let lent = Lent::new(&project);
+    let socket = project.path("cache/socket");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&socket), 0o600);
+    assert_eq!(mode(&project.path("cache")) & 0o007, 0);
+    let version = |n: u32| [&b"hqdl"[..], &n.to_le_bytes()].concat();
+    let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
+    let hello = [version(1), frame(&[0])].concat();
+    let works = [version(1), frame(&[1, 1, b'x'])].concat();
+    let garbage: Vec<u8> = (0..4096).map(|_| fastrand::u8(..)).collect();
+    let sent = [
+        vec![],
+        garbage.clone(),
+        version(7),
+        version(1),
+        [version(1), vec![200, 0]].concat(),
+        [version(1), frame(&garbage)].concat(),
+        hello.clone(),
+        works.clone(),
+        [works.clone(), garbage.clone()].concat(),
+        [works.clone(), u32::MAX.to_le_bytes().to_vec()].concat(),
+        [works.clone(), (60u32 << 20).to_le_bytes().to_vec(), vec![1; 100]].concat(),
+        [works.clone(), frame(&garbage)].concat(),
+        [works.clone(), frame(&[1, 5])].concat(),
+    ];
+    let mut open = Vec::new();
+    for bytes in &sent {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let _ = stream.write_all(bytes);
+        let again = UnixStream::connect(&socket).unwrap();
+        let _ = (&again).write_all(bytes);
+        // One goes away, one stays.
+        open.push(again);
+    }
+    // One asks and asks, and reads nothing.
+    let mut deaf = UnixStream::connect(&socket).unwrap();
+    deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    deaf.write_all(&hello).unwrap();
+    let status = frame(&[1, 17]);
+    for _ in 0..200_000 {
+        if deaf.write_all(&status).is_err() {
+            break;
+        }
+    }
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    let mut stranger = UnixStream::connect(&socket).unwrap();
+    stranger.write_all(&version(7)).unwrap();
+    let mut said = Vec::new();
+    stranger.read_to_end(&mut said).unwrap();
+    assert_eq!(said, version(1), "it says its own version and no more");
+    drop((open, deaf));
+    lent.wait_for_all();
+}
+
+/// Rows of which half is known, looked up one by one in the order of the table.
+#[test]
+fn a_query_over_many_rows_finds_what_is_known_and_asks_the_rest() {
+    let (one, other) = (honest(), honest());
+    let sql = format!(
+        "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1500)
+         INSERT INTO hero (name, full_name)
+         SELECT char(65 + (i * 7) % 26) || ' hero ' || (i * 7919 % 1500), 'Person ' || i FROM n;"
+    );
+    let spec = spec().replace("rows_per_request = 4", "rows_per_request = 50");
+    let (direct, through) = (Project::new(&one, &sql, &spec), Project::new(&other, &sql, &spec));
+    let query = "SELECT id, name, {{LLMMap('What is the eye colour?', 'hero::name')}} AS eyes
+                 FROM hero ORDER BY id";
+    let lent = Lent::new(&through);
+    let mut said = Vec::new();
+    for project in [&direct, &through] {
+        project.materialize(&["--limit", "700", "--columns", "eye_color"]).exits(1);
+        let args = ["query", "--spec", "specs/x.toml", "--json", "--concurrency", "1", query];
+        for _ in 0..2 {
+            said.push(plain(project, &project.hqdl(&args)));
+        }
+    }
+    assert_eq!(said[0], said[2]);
+    assert_eq!(said[1], said[3]);
+    assert_eq!(one.count(), other.count());
+    lent.wait_for_all();
+}
+
+#[test]
+fn an_interrupted_borrower_leaves_nothing_in_flight() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+    endpoint.fault(Fault::too_many("retry-after-ms", "100"), Times::Every(3));
+    let project = heroes(&endpoint, "csv");
+    project.spec(
+        &spec()
+            .replace("test-model", "gpt-4o-mini")
+            .replace("[limits]", "[limits]\nbudget_usd_per_day = 0.004")
+            .replace("rows_per_request = 4", "rows_per_request = 1"),
+    );
+    let lent = Lent::new(&project);
+    for wait in [0, 30, 60, 90] {
+        let count = endpoint.count();
+        let args = ["materialize", "specs/x.toml", "--concurrency", "8", "--limit", "8"];
+        let mut running = project.start(&args);
+        while endpoint.count() == count && !running.has_ended() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(wait));
+        if !running.has_ended() {
+            running.signal("INT");
+        }
+        running.wait();
+        lent.wait_for_all();
+        assert_eq!(reservations(&project), [], "after {wait} ms");
+    }
+}
+
+#[test]
+fn batches_of_one_spec_are_one_runs_at_a_time() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.spec(&spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
+    let lent = Lent::new(&project);
+    let batch = ["materialize", "specs/x.toml", "--batch", "--json"];
+    let running = [project.start(&batch), project.start(&batch), project.start(&batch)];
+    let live = project.start(&["materialize", "specs/x.toml", "--json"]);
+    for running in running {
+        running.wait().exits(0);
+    }
+    live.wait();
+    check_complete(&project);
+    let cells = |n: usize| n * 4;
+    assert_eq!(project.kept().len(), cells(COUNT));
+    let journal = "SELECT count(*) FROM answer AS a, json_each(a.cells)";
+    let answered = project.rows_of("cache/journal.sqlite", journal);
+    assert_eq!(answered[0][0], cells(COUNT), "each cell was answered once");
+    lent.wait_for_all();
+}
+
+/// The threads of one process share the facts as borrowers do.
+#[test]
+fn runs_of_one_process_ask_nothing_twice() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(100)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    project.spec(&spec().replace("api_key_env = \"HQDL_TEST_KEY\"", ""));
+    let lent = Lent::new(&project);
+    let path = project.path("specs/x.toml");
+    std::thread::scope(|scope| {
+        let begin = || {
+            let draft = Draft::read(&path).unwrap();
+            let database = Database::open(&draft.database()).unwrap();
+            let (spec, _) = draft.check(&database).unwrap();
+            let model = hqdl::model::connect_with(&spec, &lent.facts).unwrap();
+            let selection = Selection::default();
+            let work = Work::new(&spec, &database, &lent.facts, model, &selection).unwrap();
+            let (_keep, interrupt) = tokio::sync::watch::channel(false);
+            let listener: Listener = Arc::new(|_| {});
+            let report = work.materialize("test", &listener, &interrupt).unwrap();
+            assert_eq!(report.cells.total(), 40);
+        };
+        for _ in 0..4 {
+            scope.spawn(begin);
+        }
+        project.materialize(&[]).exits(0);
+    });
+    check_complete(&project);
+    assert_eq!(endpoint.count(), 3, "10 rows, 4 a request");
+}
+
+/// A socket in a directory with a long name, and one where none can be.
+#[test]
+fn long_paths_are_no_hindrance() {
+    let endpoint: Endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let cache = project.path("c".repeat(120));
+    let facts = Arc::new(Facts::own(&cache, "hqdl test", Duration::ZERO).unwrap());
+    let lending = lend(facts, Arc::new(|| json!({}))).unwrap();
+    let said = project.hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
+    assert!(said.exits(0).stderr.contains("through the daemon"));
+    lending.end(Duration::ZERO);
+}
