@@ -76,7 +76,8 @@ impl Rewriter<'_> {
         let outer = if once { Some(Vec::new()) } else { self.outer_names(query, core, around) };
         // Rows are told apart only where every one that comes is one of the result.
         let steady = outer.is_some() && fence(scope).1 && self.is_steady(core, around);
-        let retrieval = (self.last.as_ref() == Some(&core.span)
+        let retrieval = (self.retrieves
+            && self.last.as_ref() == Some(&core.span)
             && role == Role::Rows
             && steady
             && !core.distinct)

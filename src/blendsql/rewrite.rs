@@ -138,6 +138,8 @@ pub struct Rewriter<'q> {
     pub costs: &'q Costs,
     /// Whether an order by text is `SQLite`'s plain one everywhere.
     pub plain_order: bool,
+    /// Whether rows that any few do of come in an order of ours.
+    pub retrieves: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
     pub(super) questions: Vec<String>,
@@ -172,6 +174,7 @@ impl<'q> Rewriter<'q> {
             schema,
             costs,
             plain_order: true,
+            retrieves: true,
             aliases: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,

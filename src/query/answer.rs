@@ -2,6 +2,7 @@
 
 use super::asks::{Asks, Form};
 use super::calls::{Birth, Calls};
+use super::documents::{NAME, TEXT};
 use super::reading::{column, kind, spelled};
 use crate::blendsql::Call;
 use crate::blendsql::usage::{Compared, Usage};
@@ -20,7 +21,7 @@ impl Calls {
             Compared::Text(text) if kind == Type::Text => Some(text.clone()),
             _ => None,
         });
-        let target = self.target("documents", names.to_vec(), vec!["text".to_owned()]);
+        let target = self.target(NAME, names.to_vec(), vec![TEXT.to_owned()]);
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = usage.said.is_none() && kind == Type::Real;

@@ -120,7 +120,9 @@ impl<'a> Asker<'a> {
         index: &Index,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
-        for (n, entities) in by_target(demands) {
+        let demands: Vec<Demand> =
+            demands.iter().filter(|d| targets[d.target].is_at_hand(d.entity)).copied().collect();
+        for (n, entities) in by_target(&demands) {
             let target = &targets[n];
             let most = match self.model.rows_at_most() {
                 Some(rows) => rows.min(target.expansion.rows_per_request),

@@ -12,6 +12,10 @@ use super::documents::Document;
 use super::live::{Live, int};
 use super::targets::spell;
 
+/// Candidates that are put in an order; of more, rows come as they are.
+const MOST: usize = 20_000;
+/// Bytes of all of them together.
+const BYTES: usize = 128 << 20;
 /// Bytes of a document that are compared.
 const COMPARED: usize = 32 << 10;
 
@@ -25,6 +29,7 @@ type Documents = Vec<(usize, Document)>;
 pub struct Candidates {
     ranks: HashMap<Digest, i64>,
     waiting: Vec<(Digest, Documents)>,
+    bytes: usize,
     ranked: bool,
 }
 
@@ -41,6 +46,12 @@ impl Candidates {
         !self.ranked
     }
 
+    /// Whether there are more than are put in an order.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        !self.ranked && (self.waiting.len() > MOST || self.bytes > BYTES)
+    }
+
     /// How many wait.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -52,7 +63,9 @@ impl Candidates {
         let next = i64::try_from(self.ranks.len()).unwrap_or(i64::MAX);
         let rank = *self.ranks.entry(digest).or_insert(next);
         if rank == next && !self.ranked {
-            self.waiting.push((digest, documents()));
+            let documents = documents();
+            self.bytes += documents.iter().map(|(_, d)| d.bytes()).sum::<usize>();
+            self.waiting.push((digest, documents));
         }
         rank
     }

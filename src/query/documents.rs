@@ -1,10 +1,17 @@
 //! Documents, as questions about texts are asked of them: a text, or the texts
 //! of an array. A document is known by its content, wherever it stands.
 
+use foldhash::{HashMap, HashSet};
 use rusqlite::types::ValueRef;
 use serde_json::Value as Json;
 
+use crate::spec::Expansion;
 use crate::value::{Unreadable, Value};
+
+/// What the expansion is called whose entities are documents, and their context.
+pub const NAME: &str = "documents";
+/// See [`NAME`].
+pub const TEXT: &str = "text";
 
 /// Characters of a document that its key begins with.
 const BEGINNING: usize = 32;
@@ -76,4 +83,62 @@ impl Document {
 /// The elements of a JSON array; an array that is broken is a text.
 fn elements(text: &str) -> Option<Vec<Json>> {
     text.trim_start().starts_with('[').then(|| serde_json::from_str(text).ok())?
+}
+
+/// Bytes of documents that are kept in one pass.
+const KEPT: usize = 256 << 20;
+
+/// The documents that a pass demands to be asked about. Of more than there is
+/// room for, the next pass keeps those that were missed.
+#[derive(Debug, Default)]
+pub struct Documents {
+    kept: HashMap<usize, Document>,
+    bytes: usize,
+    /// What was not at hand when it was to be asked about.
+    missed: HashSet<usize>,
+    /// What alone is kept in this pass.
+    alone: Option<HashSet<usize>>,
+}
+
+impl Documents {
+    /// Keeps a document, while there is room.
+    pub fn keep(&mut self, entity: usize, document: Document) {
+        let wanted = match &self.alone {
+            Some(alone) => alone.contains(&entity),
+            None => self.bytes < KEPT,
+        };
+        if wanted && !self.kept.contains_key(&entity) {
+            self.bytes += document.bytes();
+            self.kept.insert(entity, document);
+        }
+    }
+
+    /// A document that was kept.
+    #[must_use]
+    pub fn get(&self, entity: usize) -> Option<&Document> {
+        self.kept.get(&entity)
+    }
+
+    /// Whether a document is there; one that is not is kept in the next pass.
+    pub fn has(&mut self, entity: usize) -> bool {
+        let there = self.kept.contains_key(&entity);
+        if !there {
+            self.missed.insert(entity);
+        }
+        there
+    }
+
+    /// A pass begins.
+    pub fn forget(&mut self) {
+        self.kept.clear();
+        self.bytes = 0;
+        let missed = std::mem::take(&mut self.missed);
+        self.alone = (!missed.is_empty()).then_some(missed);
+    }
+}
+
+/// Whether an expansion asks of documents.
+#[must_use]
+pub fn is_of_documents(expansion: &Expansion) -> bool {
+    expansion.sources.is_empty() && expansion.name == NAME && expansion.context == [TEXT]
 }

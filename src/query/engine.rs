@@ -80,6 +80,8 @@ pub(super) struct Engine<'r, 'a> {
     pub(super) live: Shared,
     costs: Costs,
     plain_order: bool,
+    /// Whether rows that any few do of come in an order of ours.
+    pub(super) retrieves: bool,
     /// The query over published tables, while these may answer all of it.
     direct: Option<Rewritten>,
     pub(super) passes: Vec<Pass>,
@@ -157,6 +159,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             live,
             costs: Costs::default(),
             plain_order,
+            retrieves: true,
             direct,
             passes: Vec::new(),
             sql: String::new(),
@@ -168,6 +171,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let mut rewriter =
             Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
+        rewriter.retrieves = self.retrieves;
         rewriter.run(&self.parsed)
     }
 
@@ -370,6 +374,15 @@ impl<'r, 'a> Engine<'r, 'a> {
             if let Some(route) = routes.get_mut(call) {
                 route.why = format!("{}; {cut}", route.why);
                 notes.push(format!("{}: {cut}", route.call));
+            }
+        }
+        if self.rewrite().gates.iter().any(|g| g.retrieved) {
+            let by = match &self.request.spec.embeddings {
+                Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),
+                None => "by their words".to_owned(),
+            };
+            for (route, _) in routes.iter_mut().zip(&self.calls.sites).filter(|(_, s)| s.document) {
+                route.why = format!("{}; documents most like it first, {by}", route.why);
             }
         }
         notes.extend(self.asking.and_then(Asking::note));

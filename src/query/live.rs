@@ -358,6 +358,10 @@ impl Live {
         gate.pended = self.pended;
         if gate.retrieves() && self.candidates.gather() && !self.open {
             self.later = true;
+            if self.candidates.are_too_many() {
+                self.full = true;
+                return Err(broken("the pass is full"));
+            }
             return Ok(0);
         }
         Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {

@@ -12,6 +12,12 @@
 //! all calls are asked together (`ask`, `join`) by the same generation that
 //! materializes a spec. The last pass is `SQLite`'s own, over known values.
 //!
+//! A query in `SUQL`'s dialect is brought into `SQLite`'s words first, and words
+//! that a column does not have into questions (`classify`). Documents
+//! (`documents`) are known by their content and asked about in the order of how
+//! much they are like the questions (`candidates`, `likeness`), and of long ones
+//! a question is shown some `passages`.
+//!
 //! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
 //! in; [`plain`] runs a query without calls.
 

@@ -23,6 +23,12 @@ impl Engine<'_, '_> {
         });
         let needed = needed.max().unwrap_or(0);
         let mut live = lock(&self.live);
+        if live.candidates.are_too_many() {
+            live.candidates.settled();
+            drop(live);
+            self.retrieves = false;
+            return Ok(());
+        }
         if live.candidates.count() as u64 <= needed {
             live.candidates.settled();
             return Ok(());
