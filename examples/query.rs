@@ -39,6 +39,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sql,
             params: Vec::new(),
             truncate: false,
+            dialect: hqdl::query::Dialect::Sqlite,
+            classify: false,
             again: None,
             rows_per_request: None,
             timeout: None,

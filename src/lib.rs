@@ -40,6 +40,8 @@
 //!   ([`store::publish`]).
 //! * Recordings take the same way as live answers ([`model::replay`]).
 //! * A query writes nothing: it runs behind [`query::guard`].
+//! * Likeness ([`retrieval`]) orders what is asked and selects what is shown; it
+//!   never decides which rows qualify.
 //!
 //! # Where the design was silent
 //!
@@ -136,6 +138,18 @@
 //! * Filling facts over HTTP is a run over the rows that have these keys: keys
 //!   that no source has are looked up, and not asked.
 //! * Over HTTP, only databases that a spec in force names can be queried.
+//! * A document is its texts, trimmed, the empty ones left out: a text and the
+//!   array of that text alone are one document. Where no text is left, as where
+//!   there is NULL, nobody is asked and the answer is NULL.
+//! * A question is one for yes or no by its first word, unless it offers a choice
+//!   (`or`) or is compared with other words; or because it is compared with yes and
+//!   no alone. Where it is compared it is said in the words it is compared with.
+//! * An answer that is cast is asked for as what it is cast to.
+//! * `LIMIT k` without ORDER BY over conditions on documents runs with an order of
+//!   ours, of up to 20,000 rows; of more, rows come as they are.
+//! * An array that is none is, to `SUQL`'s operators, the array of that value; NULLs
+//!   are ordered as in `SQLite`, and LIKE minds case, as in `PostgreSQL`.
+//! * `ST_Distance_Sphere` of two names is a question: texts have no coordinates.
 
 // ── words: no I/O ──
 pub mod value;
@@ -149,6 +163,7 @@ pub mod tokens;
 pub mod prompt;
 pub mod overrides;
 pub mod blendsql;
+pub mod suql;
 // ── edges: all I/O ──
 pub mod store;
 pub mod limits;
@@ -156,6 +171,7 @@ pub mod facts;
 // A pure step, but it tells the facts' reasons.
 pub mod plan;
 pub mod model;
+pub mod retrieval;
 // ── pipelines ──
 pub mod generate;
 pub mod dispatch;

@@ -21,7 +21,7 @@ pub struct SqlError {
 }
 
 impl SqlError {
-    pub(super) fn new(
+    pub(crate) fn new(
         span: Range<usize>,
         message: impl Into<String>,
         label: impl Into<String>,
@@ -29,7 +29,7 @@ impl SqlError {
         Self { message: message.into(), span, label: label.into(), help: None }
     }
 
-    pub(super) fn help(self, help: impl Into<String>) -> Self {
+    pub(crate) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 

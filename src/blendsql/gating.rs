@@ -76,7 +76,17 @@ impl Rewriter<'_> {
         let outer = if once { Some(Vec::new()) } else { self.outer_names(query, core, around) };
         // Rows are told apart only where every one that comes is one of the result.
         let steady = outer.is_some() && fence(scope).1 && self.is_steady(core, around);
+        let retrieval = (self.retrieves
+            && self.last.as_ref() == Some(&core.span)
+            && role == Role::Rows
+            && steady
+            && !core.distinct)
+            .then(|| self.retrieval(calls))
+            .flatten();
         let need = match rows {
+            Some(k) if stops && query.order.is_empty() && k > 0 && retrieval.is_some() => {
+                Need::Ranked(k, skipped, vec![(false, false)])
+            }
             Some(k) if stops && query.order.is_empty() => Need::First(k),
             Some(k)
                 if whole
@@ -123,7 +133,9 @@ impl Rewriter<'_> {
             return None;
         }
         let outer = outer.unwrap_or_default();
+        let retrieved = query.order.is_empty() && matches!(need, Need::Ranked(..));
         let order = match &need {
+            Need::Ranked(..) if retrieved => retrieval.into_iter().collect(),
             Need::Ranked(..) => order.unwrap_or_default(),
             _ => Vec::new(),
         };
@@ -136,6 +148,7 @@ impl Rewriter<'_> {
             distinct: distinct.as_ref().map(Vec::len),
             conditions,
             ends: self.last.as_ref() == Some(&core.span),
+            retrieved,
         };
         let values = outer.into_iter().chain(distinct.into_iter().flatten()).chain(order).collect();
         // A SELECT that is written twice has one gate.
@@ -158,6 +171,24 @@ impl Rewriter<'_> {
             self.out.gate_of.entry(call).or_insert(n);
         }
         Some((n, values))
+    }
+
+    /// What puts the rows of a SELECT in the order of how much its documents are
+    /// like what is asked of them; `None` when nothing is.
+    fn retrieval(&self, calls: &[&Expr]) -> Option<String> {
+        let mut of: Vec<String> = Vec::new();
+        calls.iter().for_each(|c| {
+            own(c, &mut |e| {
+                if let ExprKind::Call(n, args) = &e.kind
+                    && self.sites[*n].document
+                    && let [document] = args.as_slice()
+                    && !document.has_call()
+                {
+                    of.push(format!("{n}, ({})", &self.sql[document.span.clone()]));
+                }
+            });
+        });
+        (!of.is_empty()).then(|| format!("hq_rank({})", of.join(", ")))
     }
 
     /// The names in a query that mean something of the rows around it; `None`

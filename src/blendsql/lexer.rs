@@ -10,7 +10,7 @@ use super::SqlError;
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lexeme {
+pub(crate) enum Lexeme {
     /// A keyword or a bare name.
     Word,
     /// `'…'`
@@ -37,7 +37,7 @@ pub(super) enum Lexeme {
 
 /// A token and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Token {
+pub(crate) struct Token {
     pub lexeme: Lexeme,
     pub start: usize,
     pub end: usize,
@@ -73,7 +73,7 @@ impl Token {
 }
 
 /// What is between quotes of any kind, doubled quotes made single.
-pub(super) fn unquote(text: &str) -> String {
+pub(crate) fn unquote(text: &str) -> String {
     let mut chars = text.chars();
     let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };
     let inside = chars.as_str();
@@ -87,7 +87,7 @@ pub(super) fn unquote(text: &str) -> String {
 
 /// How `[` is read: `SQLite` has it begin a quoted name, Python a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Brackets {
+pub(crate) enum Brackets {
     Name,
     List,
 }
@@ -97,7 +97,7 @@ pub(super) enum Brackets {
 /// # Errors
 /// A text or a quoted name that is never closed. An open `/*` ends with the
 /// text, as in `SQLite`.
-pub(super) fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
+pub(crate) fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
     let bytes = sql.as_bytes();
     let start = blank(bytes, at);
     let byte = |n: usize| bytes.get(start + n).copied();
@@ -205,7 +205,7 @@ fn number(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Bytes of names: what is not ASCII is a letter, as in `SQLite`.
-pub(super) fn in_word(byte: u8) -> bool {
+pub(crate) fn in_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`scan`] finds the calls outside of texts, comments and quoted names and
 //! reads each into a [`Call`]; everything it says about a place is a range of
-//! bytes in the query's text. [`mask`] overwrites the calls by identifiers of
+//! bytes in the query's text. `SUQL`'s functions `answer(text, 'question')` and
+//! `summary(text)` are calls, too, written without braces. [`mask`] overwrites the calls by identifiers of
 //! the same length, so that a parser of plain SQL can read the rest and every
 //! place stays true.
 //!
@@ -22,7 +23,8 @@ mod call;
 mod choices;
 pub mod direct;
 mod error;
-mod lexer;
+mod function;
+pub(crate) mod lexer;
 mod gating;
 pub mod operator;
 pub mod parse;
@@ -39,10 +41,12 @@ pub mod usage;
 mod walk;
 mod walk_expr;
 mod written;
+pub mod yes_no;
 
 use std::ops::Range;
 
 pub use error::SqlError;
+pub use function::may_have_calls;
 pub use lexer::orders_outermost;
 pub use scan::scan;
 
@@ -54,11 +58,13 @@ use crate::value::Value;
 pub struct Call {
     /// Which ingredient is called.
     pub kind: Kind,
-    /// The bytes of `{{…}}`, braces included.
+    /// The bytes of `{{…}}`, braces included, or of a function's name and
+    /// arguments.
     pub span: Range<usize>,
     /// What is asked; of a join its criteria, empty when there are none.
     pub question: String,
-    /// Map: the value asked about, then columns for context. Qa and Validate:
+    /// Map: the value asked about, then columns for context. Answer: the text,
+    /// or the array of texts. Qa and Validate:
     /// contexts in order, and the values that fill `{}`. Join: left and right.
     pub values: Vec<Argument>,
     /// What the answer is chosen from.
@@ -99,10 +105,12 @@ pub enum Kind {
     Validate,
     /// `LLMJoin`: which values of two columns are partners.
     Join,
+    /// `answer`, `summary`: a question about each document.
+    Answer,
 }
 
 impl Kind {
-    /// All of them.
+    /// All that are written in braces.
     pub const ALL: [Self; 4] = [Self::Map, Self::Qa, Self::Validate, Self::Join];
 
     /// The name as `BlendSQL` spells it.
@@ -113,6 +121,7 @@ impl Kind {
             Self::Qa => "LLMQA",
             Self::Validate => "LLMValidate",
             Self::Join => "LLMJoin",
+            Self::Answer => "answer",
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct Site {
     pub after: String,
     /// A query among its arguments stands for its rows, not for its value.
     pub rows: bool,
+    /// It is asked about a document.
+    pub document: bool,
     /// It is asked about pairs: every row must be there before it is.
     pub pairs: bool,
     /// The list it gives is a row of so many values.
@@ -97,6 +99,9 @@ pub struct Gate {
     pub conditions: usize,
     /// It is of the SELECT that yields the query's rows.
     pub ends: bool,
+    /// Its order is ours: any rows do, so those come first that are most likely to
+    /// pass.
+    pub retrieved: bool,
 }
 
 /// A condition with calls.
@@ -133,6 +138,8 @@ pub struct Rewriter<'q> {
     pub costs: &'q Costs,
     /// Whether an order by text is `SQLite`'s plain one everywhere.
     pub plain_order: bool,
+    /// Whether rows that any few do of come in an order of ours.
+    pub retrieves: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
     pub(super) questions: Vec<String>,
@@ -167,6 +174,7 @@ impl<'q> Rewriter<'q> {
             schema,
             costs,
             plain_order: true,
+            retrieves: true,
             aliases: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,

@@ -15,7 +15,13 @@ pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
     let mut scanner = Scanner { sql, at: 0, depth: 0 };
     let mut calls = Vec::new();
     let mut rows = Rows::default();
+    let mut before = None;
     while let Some(token) = scanner.next(Brackets::Name)? {
+        let before = before.replace(token);
+        if let Some(call) = scanner.function(token, before)? {
+            calls.push(call);
+            continue;
+        }
         match token.lexeme {
             Lexeme::Open => calls.push(scanner.call(token, rows.expected())?),
             Lexeme::Close => {
@@ -55,14 +61,15 @@ pub(super) struct Piece {
     pub tokens: Vec<Token>,
 }
 
-struct Scanner<'a> {
-    sql: &'a str,
-    at: usize,
+pub(super) struct Scanner<'a> {
+    pub sql: &'a str,
+    /// Where the next token is looked for.
+    pub at: usize,
     depth: usize,
 }
 
 impl Scanner<'_> {
-    fn next(&mut self, brackets: Brackets) -> Result<Option<Token>, SqlError> {
+    pub(super) fn next(&mut self, brackets: Brackets) -> Result<Option<Token>, SqlError> {
         let token = lexer::next(self.sql, self.at, brackets)?;
         self.at = token.map_or(self.sql.len(), |t| t.end);
         Ok(token)
@@ -75,8 +82,8 @@ impl Scanner<'_> {
         })
     }
 
-    /// Reads the call whose `{{` was just read.
-    fn call(&mut self, open: Token, row: bool) -> Result<Call, SqlError> {
+    /// Begins a call within those that are open.
+    pub(super) fn deeper(&mut self, open: Token) -> Result<(), SqlError> {
         if self.depth >= DEEPEST {
             return Err(SqlError::new(
                 open.span(),
@@ -85,6 +92,17 @@ impl Scanner<'_> {
             ));
         }
         self.depth += 1;
+        Ok(())
+    }
+
+    /// Ends a call.
+    pub(super) fn done(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Reads the call whose `{{` was just read.
+    pub(super) fn call(&mut self, open: Token, row: bool) -> Result<Call, SqlError> {
+        self.deeper(open)?;
         let name = self.inside(open, Brackets::Name)?;
         let kind = ingredient(self.sql, open, name)?;
         let paren = self.inside(open, Brackets::Name)?;
@@ -124,7 +142,7 @@ impl Scanner<'_> {
             )
             .help("what is done with the answer stands after `}}`"));
         }
-        self.depth -= 1;
+        self.done();
         call::read(self.sql, Written { open, name, kind, row, pieces, close, inner, end: end.end })
     }
 
@@ -156,6 +174,15 @@ impl Scanner<'_> {
             // Only a list that begins with `[` is Python's all the way.
             if keyword.is_some() && tokens.is_empty() && !token.is(b'[') && !token.is(b'{') {
                 brackets = Brackets::Name;
+            }
+            let nested = match brackets {
+                Brackets::Name => self.function(token, tokens.last().copied())?,
+                Brackets::List => None,
+            };
+            if let Some(nested) = nested {
+                tokens.push(Token { lexeme: Lexeme::Call, end: nested.span.end, ..token });
+                inner.push(nested);
+                continue;
             }
             let token = match (token.lexeme, nest.last()) {
                 // Two dictionaries end, not the call.

@@ -174,6 +174,15 @@ impl Rewriter<'_> {
         for expr in values {
             self.value_part(expr, &scope, for_values.as_deref(), parts);
         }
+        if let (Some((n, values)), Some(limit)) = (&gate, &query.limit)
+            && self.out.gates[*n].retrieved
+            && let Some(rank) = values.last()
+        {
+            // Any rows do; these are those that were asked about.
+            let before = self.sql[..limit.span.start].trim_end();
+            let at = before.len().saturating_sub("limit".len());
+            parts.push((at..at, format!(" ORDER BY {rank} ")));
+        }
         self.limits(query, &scope, parts);
         for expr in
             core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
@@ -263,7 +272,7 @@ impl Rewriter<'_> {
                 all = false;
             }
             // 1 and 1.0 are one group, and two texts.
-            ExprKind::Function { .. } | ExprKind::Other(_) => {
+            ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Other(_) => {
                 all &=
                     e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
             }

@@ -214,6 +214,8 @@ pub enum ExprKind {
     Literal,
     /// A comparison of two sides: `=`, `==`, `<>`, `<`, …, or IS.
     Compare(&'static str, Box<Expr>, Box<Expr>),
+    /// CAST, and the type's name.
+    Cast(Box<Expr>, String),
     /// Anything else, with what is inside.
     Other(Vec<Expr>),
 }
@@ -261,7 +263,7 @@ impl Expr {
                 (all.iter().collect(), None)
             }
             ExprKind::Call(_, args) => (args.iter().collect(), None),
-            ExprKind::Not(one) | ExprKind::Paren(one) => (vec![one], None),
+            ExprKind::Not(one) | ExprKind::Paren(one) | ExprKind::Cast(one, _) => (vec![one], None),
             ExprKind::Column { .. } | ExprKind::Literal => (Vec::new(), None),
             ExprKind::Case { operand, whens, otherwise } => {
                 let mut all: Vec<&Expr> = operand.iter().map(AsRef::as_ref).collect();

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use super::parse::Parsed;
 use super::scope::{Field, Origin, Resolver, Schema, Scope, bare};
 use super::tree::{Expr, ExprKind};
-use super::{Call, Choices, rewrite};
+use super::{Call, Choices, Kind, ReturnType, rewrite};
+use crate::spec::Type;
 
 /// A value that a call is about.
 #[derive(Debug, Clone, Default)]
@@ -47,10 +48,10 @@ pub struct Usage {
     pub compared: Vec<Compared>,
     /// Calls that its answer is compared with.
     pub beside: Vec<usize>,
-    /// What a call that asks the same is said to return.
-    pub said: Option<super::ReturnType>,
+    /// What it is cast to, or a call that asks the same is said to return.
+    pub said: Option<ReturnType>,
     /// What a call that it is compared with is said to return.
-    pub beside_said: Option<super::ReturnType>,
+    pub beside_said: Option<ReturnType>,
     /// It stands after IN, where a list is read.
     pub set: bool,
     /// The values it is about.
@@ -105,6 +106,14 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
                 }
             }
         }
+        ExprKind::Cast(inner, name) => {
+            if let ExprKind::Call(n, _) = &bare(inner).kind
+                && parsed.calls[*n].kind == Kind::Answer
+            {
+                let usage = found.entry(*n).or_default();
+                usage.said = usage.said.or(cast(name));
+            }
+        }
         // BETWEEN, arithmetic: beside a number, a number.
         ExprKind::Other(all) => {
             for (at, one) in all.iter().enumerate() {
@@ -144,6 +153,22 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
         _ => {}
     });
     found
+}
+
+/// What is asked for when an answer is cast to a type; a text may be anything.
+fn cast(name: &str) -> Option<ReturnType> {
+    let name = name.to_ascii_lowercase();
+    let is = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    let scalar = if is(&["bool"]) {
+        Type::Boolean
+    } else if is(&["int"]) {
+        Type::Integer
+    } else if is(&["real", "floa", "doub", "numeric", "decimal"]) {
+        Type::Real
+    } else {
+        return None;
+    };
+    Some(ReturnType { scalar, list: false })
 }
 
 fn key(arg: &Expr, sql: &str, scope: &Scope<'_>) -> Key {
@@ -190,7 +215,7 @@ fn compared(expr: &Expr, sign: &str, sql: &str, scope: &Scope<'_>) -> Option<Com
             let hit = scope.find(table.as_deref(), column)?;
             Some(Compared::Column(text.to_owned(), hit.field.origin.clone()))
         }
-        ExprKind::Literal | ExprKind::Other(_) => {
+        ExprKind::Literal | ExprKind::Other(_) | ExprKind::Cast(..) => {
             if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") {
                 return Some(Compared::Truth);
             }

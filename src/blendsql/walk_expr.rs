@@ -50,6 +50,9 @@ impl<'t> Walk<'t, '_> {
                 ExprKind::Compare("IS", some(is.left())?, some(is.right())?)
             }
             sq::Expr::ParenExpr(paren) => ExprKind::Paren(some(paren.expr())?),
+            sq::Expr::CastExpr(cast) => {
+                ExprKind::Cast(some(cast.expr())?, cast.type_name().trim().to_owned())
+            }
             sq::Expr::Literal(_) => ExprKind::Literal,
             sq::Expr::ColumnRef(column) => return self.column(column, span),
             sq::Expr::CaseExpr(case) => {

@@ -13,7 +13,7 @@ use super::{ModelFlags, Talk};
 use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, Model, SetupError};
-use crate::query::{Again, Param, Plain, QueryError, Request};
+use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
 use crate::spec::problem::Problems;
 use crate::store::output;
@@ -35,6 +35,14 @@ pub struct Options {
     /// position, then a number, null or text; '…' is always text.
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
+    /// Whose spellings the query has: those of SUQL are the ones of Postgres
+    /// (ILIKE, ANY, unnest, casts by colons …).
+    #[arg(long, value_enum, default_value_t, value_name = "DIALECT")]
+    dialect: Dialect,
+    /// Let words that a column with few values does not have mean the values that
+    /// mean the same: the model is asked once for each word.
+    #[arg(long)]
+    classify: bool,
     /// Cut a context that is too long for the model, instead of an error.
     #[arg(long)]
     truncate: bool,
@@ -113,7 +121,8 @@ impl<'o> Input<'o> {
     /// Whether there may be calls in it; without one, neither facts nor a model
     /// are needed.
     pub fn has_calls(&self) -> bool {
-        self.sql.contains("{{")
+        let Options { dialect, classify, .. } = *self.options;
+        query::may_ask(&self.session.spec, &self.sql, dialect, classify)
     }
 
     /// The facts.
@@ -160,6 +169,8 @@ impl<'o> Input<'o> {
             facts,
             model,
             sql: &self.sql,
+            dialect: self.options.dialect,
+            classify: self.options.classify,
             params: self.params.clone(),
             truncate: self.options.truncate,
             again,
@@ -176,6 +187,7 @@ impl<'o> Input<'o> {
         Plain {
             database: &self.target,
             sql: &self.sql,
+            dialect: self.options.dialect,
             params: &self.params,
             timeout: self.options.timeout,
             interrupt,

@@ -3,6 +3,7 @@
 
 pub mod batch;
 pub mod budget;
+pub mod embeddings;
 pub mod openai;
 pub mod replay;
 
@@ -354,7 +355,11 @@ impl Errand<'_> {
         persistently(|| self.once()).await
     }
 
-    async fn once(&self) -> Result<(Reply, Option<i64>), Undone> {
+    /// Tries once.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub async fn once(&self) -> Result<(Reply, Option<i64>), Undone> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst = Spent::of(Tokens { input, cached_input: 0, output }, self.price);
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;

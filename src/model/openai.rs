@@ -45,7 +45,7 @@ pub struct Endpoint {
     /// For what is no chat: files and batches.
     pub(super) http: reqwest::Client,
     pub(super) base: String,
-    throttle: Arc<Throttle>,
+    pub(super) throttle: Arc<Throttle>,
     model: String,
     temperature: Option<f64>,
     max_output_name: &'static str,

@@ -2,12 +2,14 @@
 //! spec, over just these cells.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::mpsc;
 
+use super::batches::{by_target, cuts};
+use super::likeness::Likeness;
+use super::passages::Shown;
 use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::journal::Outcome;
@@ -15,7 +17,7 @@ use crate::facts::{Index, Writer};
 use crate::generate::{self, Context, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
-use crate::plan::{Batcher, Cut};
+use crate::plan::Cut;
 use crate::usage::{ColumnUsage, Usage};
 
 /// Answers that are read at once.
@@ -47,6 +49,12 @@ impl<'a> Asking<'a> {
         Ok(self.begun.get_or_init(|| asker))
     }
 
+    /// What a user should know of how it was asked.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        self.begun.get().and_then(Asker::without_embeddings)
+    }
+
     /// Ends the run, when it was begun.
     ///
     /// # Errors
@@ -58,13 +66,14 @@ impl<'a> Asking<'a> {
 
 /// One run of asking, over all passes of a query.
 pub struct Asker<'a> {
-    request: Request<'a>,
+    pub(super) request: Request<'a>,
     model: Arc<dyn Model>,
-    runtime: tokio::runtime::Runtime,
-    run: i64,
-    budget: Arc<Budget>,
-    writer: Option<Arc<Writer>>,
-    usage: Arc<Mutex<Usage>>,
+    pub(super) runtime: tokio::runtime::Runtime,
+    pub(super) run: i64,
+    pub(super) budget: Arc<Budget>,
+    pub(super) writer: Option<Arc<Writer>>,
+    pub(super) usage: Arc<Mutex<Usage>>,
+    pub(super) likeness: Mutex<Likeness>,
     reached: Arc<AtomicBool>,
     /// Cells that others have brought meanwhile.
     found: Arc<AtomicU64>,
@@ -90,7 +99,8 @@ impl<'a> Asker<'a> {
         drop(journal);
         let writer = Some(Arc::new(request.facts.writer()));
         let (usage, reached, found) = (Arc::default(), Arc::default(), Arc::default());
-        Ok(Self { request, model, runtime, run, budget, writer, usage, reached, found })
+        let likeness = Mutex::default();
+        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, reached, found })
     }
 
     /// What was used so far.
@@ -110,29 +120,20 @@ impl<'a> Asker<'a> {
         index: &Index,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
-        let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
-        for demand in demands {
-            let columns = by_target.entry(demand.target).or_default();
-            columns.entry(demand.entity).or_default().push(demand.column);
-        }
-        for (n, entities) in by_target {
+        let demands: Vec<Demand> =
+            demands.iter().filter(|d| targets[d.target].is_at_hand(d.entity)).copied().collect();
+        for (n, entities) in by_target(&demands) {
             let target = &targets[n];
             let most = match self.model.rows_at_most() {
                 Some(rows) => rows.min(target.expansion.rows_per_request),
                 None => target.expansion.rows_per_request,
             };
-            let whole: Vec<usize> = match target.in_spec {
-                Some(_) => (0..target.expansion.columns.len()).collect(),
-                None => Vec::new(),
+            let mut shown = Shown {
+                most: self.request.spec.limits.passage_tokens,
+                model: &self.request.spec.model.name,
+                compare: &mut |question, passages| self.likeness(question, passages),
             };
-            let mut batcher = Batcher::new(most);
-            let mut cuts: Vec<Cut> = Vec::new();
-            for (entity, mut columns) in entities {
-                columns.sort_unstable();
-                let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
-                cuts.extend(batcher.push(columns, whole, target.gap(entity)));
-            }
-            cuts.extend(batcher.finish());
+            let cuts = cuts(target, entities, most, &mut shown)?;
             self.generate(target, most, cuts)?;
         }
         let found = self.found.swap(0, Ordering::Relaxed);

@@ -215,6 +215,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
             many: None,
             example: None,
             bindings: Vec::new(),
+            classify: false,
             fingerprint: meaning.fingerprint(),
             meaning,
         }

@@ -2,10 +2,10 @@
 //! columns of the query its key is found.
 
 use super::QueryError;
+use super::asks::{Asks, Form};
 use super::binder::{Binder, Word};
 use super::calls::{AdHoc, Calls, Choosing};
-use super::live::{Asks, Form};
-use super::reading::{is_list, kind, quantity, regex};
+use super::reading::{is_list, kind, quantity, regex, spelled};
 use super::smoothie::{Route, RouteKind};
 use super::views::Stored;
 use crate::blendsql::route::{self, Slot};
@@ -33,9 +33,11 @@ impl Calls {
             self.expansions.len() - 1
         });
         let column = &expansion.columns[bound.column];
-        let form = Form { whole: false, regex: regex(call)?, quantity: quantity(call) };
-        let mut stored = match (&bound.keys.stored, &form.regex, &column.many) {
-            (Some((source, keys, of)), None, None) => Some(Stored {
+        let words = spelled(call, usage).filter(|_| column.kind == Type::Boolean);
+        let form = Form { whole: false, regex: regex(call)?, quantity: quantity(call), words };
+        let plain = form.regex.is_none() && form.words.is_none();
+        let mut stored = match (&bound.keys.stored, plain, &column.many) {
+            (Some((source, keys, of)), true, None) => Some(Stored {
                 expansion: bound.expansion,
                 value: crate::sql::name(&column.name),
                 reads: vec![bound.column],

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::asks::{Asks, Form};
 use super::binder::Binder;
 use super::binding::{bound, learned, mentions};
-use super::live::{Asks, Form};
 use super::reading::{column, filled, is_list, kind, quantity, regex, said_quantity, together};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
@@ -106,18 +106,19 @@ impl Calls {
                     function: "hq_call",
                     rows: matches!(c.kind, Kind::Qa | Kind::Validate),
                     pairs: c.kind == Kind::Join,
+                    document: c.kind == Kind::Answer,
                     ..Site::default()
                 })
                 .collect(),
             ..Self::default()
         };
-        let usages = &together(parsed, usages);
+        let (alone, usages) = (usages, &together(parsed, usages));
         for (n, call) in parsed.calls.iter().enumerate() {
             let unknown = Usage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
             let text = sql[call.span.clone()].to_owned();
             match call.kind {
-                Kind::Map => {
+                Kind::Map | Kind::Answer => {
                     let mut why = "no column of the spec is asked this question".to_owned();
                     if spec.expansions.is_empty() {
                         "there is no spec".clone_into(&mut why);
@@ -139,7 +140,11 @@ impl Calls {
                             Err(reason) => why = reason.unwrap_or(why),
                         }
                     }
-                    calls.map(n, sql, parsed, usage, choosing)?;
+                    if call.kind == Kind::Map {
+                        calls.map(n, sql, parsed, usage, choosing)?;
+                    } else {
+                        calls.answer(n, call, usage, alone.get(&n).unwrap_or(&unknown));
+                    }
                     calls.live(n, call, text, why);
                 }
                 Kind::Qa | Kind::Validate => {
@@ -165,7 +170,7 @@ impl Calls {
 
     fn live(&mut self, n: usize, call: &Call, text: String, mut why: String) {
         let column = match &self.asks[n] {
-            Asks::Cell { target, column, .. } => {
+            Asks::Cell { target, column, .. } | Asks::Document { target, column, .. } => {
                 self.expansions[*target].expansion.columns.get(*column)
             }
             Asks::Rows { target, .. } => self.expansions[*target].expansion.columns.first(),
@@ -175,7 +180,9 @@ impl Calls {
             why.push_str("; its options are known once the calls that give them are answered");
         }
         let (expansion, column) = match &self.asks[n] {
-            Asks::Cell { target, .. } | Asks::Rows { target, .. } => {
+            Asks::Cell { target, .. }
+            | Asks::Document { target, .. }
+            | Asks::Rows { target, .. } => {
                 (self.expansions[*target].expansion.name.clone(), call.question.clone())
             }
             Asks::Pair { .. } => (String::new(), call.question.clone()),
@@ -208,19 +215,10 @@ impl Calls {
         });
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
-        let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
-        let origin = origin.map_or_else(
-            || Origin { table: String::new(), column: String::new() },
-            |o| Origin { table: o.table.clone(), column: o.column.clone() },
-        );
-        self.births.push(Birth { target, column: at, origin });
+        self.birth(target, at, usage);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
-        let regex = regex(call)?;
-        self.asks[n] = Asks::Cell {
-            target,
-            column: at,
-            form: Form { whole, regex, quantity: quantity(call) },
-        };
+        let form = Form { whole, regex: regex(call)?, quantity: quantity(call), words: None };
+        self.asks[n] = Asks::Cell { target, column: at, form };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
         Ok(())
@@ -262,7 +260,7 @@ impl Calls {
             }
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)?, quantity: quantity(call) };
+        let form = Form { whole, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
@@ -280,7 +278,7 @@ impl Calls {
     }
 
     /// Where lists go: into a set after IN, or a row of VALUES.
-    fn place(&mut self, n: usize, call: &Call, usage: &Usage) {
+    pub(super) fn place(&mut self, n: usize, call: &Call, usage: &Usage) {
         let site = &mut self.sites[n];
         if call.row {
             if is_list(call) {
@@ -303,12 +301,12 @@ impl Calls {
     }
 
     /// The expansion with this key, made when there is none.
-    fn target(&mut self, name: &str, key: Vec<String>, context: Vec<String>) -> usize {
+    pub(super) fn target(&mut self, name: &str, key: Vec<String>, context: Vec<String>) -> usize {
         let same = |e: &AdHoc| {
             e.in_spec.is_none()
                 && e.expansion.name == name
                 && e.expansion.key.names() == key
-                && e.expansion.context.is_empty()
+                && e.expansion.context == context
         };
         if let Some(at) = self.expansions.iter().position(same).filter(|_| name != "question") {
             return at;
@@ -331,7 +329,7 @@ impl Calls {
     }
 
     /// The column of an ad-hoc expansion that asks this, made when there is none.
-    fn column(&mut self, target: usize, mut column: Column) -> usize {
+    pub(super) fn column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
         let same = |c: &Column| c.fingerprint == column.fingerprint && list(c) == list(&column);

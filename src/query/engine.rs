@@ -70,9 +70,9 @@ pub(super) fn within(
 pub(super) struct Engine<'r, 'a> {
     pub(super) request: &'r Request<'r>,
     /// Who asks; nobody, where nothing may be asked.
-    asking: Option<&'r Asking<'a>>,
+    pub(super) asking: Option<&'r Asking<'a>>,
     spelled: Spelled,
-    parsed: Parsed,
+    pub(super) parsed: Parsed,
     guard: Guard,
     schema: KnownSchema,
     calls: Calls,
@@ -80,6 +80,8 @@ pub(super) struct Engine<'r, 'a> {
     pub(super) live: Shared,
     costs: Costs,
     plain_order: bool,
+    /// Whether rows that any few do of come in an order of ours.
+    pub(super) retrieves: bool,
     /// The query over published tables, while these may answer all of it.
     direct: Option<Rewritten>,
     pub(super) passes: Vec<Pass>,
@@ -157,6 +159,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             live,
             costs: Costs::default(),
             plain_order,
+            retrieves: true,
             direct,
             passes: Vec::new(),
             sql: String::new(),
@@ -168,6 +171,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         let mut rewriter =
             Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
+        rewriter.retrieves = self.retrieves;
         rewriter.run(&self.parsed)
     }
 
@@ -232,6 +236,13 @@ impl<'r, 'a> Engine<'r, 'a> {
                 }
                 (end, std::mem::take(&mut live.demands))
             };
+            if lock(&self.live).candidates.wait() {
+                self.order_candidates(&rewritten)?;
+                if end != PassEnd::Demands {
+                    self.passes.push(Pass { demanded: 0, seconds });
+                    continue;
+                }
+            }
             match end {
                 PassEnd::Final => {
                     self.passes.push(Pass { demanded: 0, seconds });
@@ -365,6 +376,16 @@ impl<'r, 'a> Engine<'r, 'a> {
                 notes.push(format!("{}: {cut}", route.call));
             }
         }
+        if self.rewrite().gates.iter().any(|g| g.retrieved) {
+            let by = match &self.request.spec.embeddings {
+                Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),
+                None => "by their words".to_owned(),
+            };
+            for (route, _) in routes.iter_mut().zip(&self.calls.sites).filter(|(_, s)| s.document) {
+                route.why = format!("{}; documents most like it first, {by}", route.why);
+            }
+        }
+        notes.extend(self.asking.and_then(Asking::note));
         let inner = |count: fn(&Meta) -> u64| self.inner.iter().map(count).sum::<u64>();
         for meta in &self.inner {
             let new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);

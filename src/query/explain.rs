@@ -3,12 +3,15 @@
 
 use std::time::Instant;
 
+use super::batches::{by_target, cuts};
 use super::engine::Engine;
 use super::kept::Kept;
+use super::likeness::by_words;
 use super::live::lock;
+use super::passages::Shown;
 use super::smoothie::{Meta, Pass};
 use super::{QueryError, Request};
-use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Meter, Plan};
+use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
 use crate::spec::{Format, Provider};
 use crate::tokens::Tokenizer;
 use crate::usage::Usage;
@@ -57,17 +60,19 @@ impl Engine<'_, '_> {
         let live = lock(&self.live);
         let spec = self.request.spec;
         let mut plan = Plan::default();
+        let mut demands = by_target(&live.demands);
         for (n, target) in live.targets.iter().enumerate() {
             let format = target.expansion.format.unwrap_or(Format::Json);
             let tokenizer = Tokenizer::of(&spec.model.name);
             let mut meter = Meter::new(&target.expansion, format, tokenizer);
-            let mut batcher = Batcher::new(target.expansion.rows_per_request);
-            let mut cuts = Vec::new();
-            for demand in live.demands.iter().filter(|d| d.target == n) {
-                let columns = vec![demand.column];
-                cuts.extend(batcher.push(columns.clone(), columns, target.gap(demand.entity)));
-            }
-            cuts.extend(batcher.finish());
+            let entities = demands.remove(&n).unwrap_or_default();
+            let mut shown = Shown {
+                most: spec.limits.passage_tokens,
+                model: &spec.model.name,
+                compare: &mut |question, passages| Ok(by_words(question, passages)),
+            };
+            let most = target.expansion.rows_per_request;
+            let cuts = cuts(target, entities, most, &mut shown).unwrap_or_default();
             cuts.iter().for_each(|cut| meter.count(cut));
             let mut of_one =
                 ExpansionPlan { name: target.expansion.name.clone(), ..ExpansionPlan::default() };

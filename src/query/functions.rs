@@ -42,6 +42,7 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
     };
     make("hq_call", Live::call)?;
     make("hq_gate", |live, values| live.gate(values).map(Sql::Integer))?;
+    make("hq_rank", |live, values| Ok(live.rank(values)))?;
     make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
     make("hq_done", |live, values| {
         let (n, outcome) = (usize::try_from(int(values, 0)).unwrap_or_default(), int(values, 1));

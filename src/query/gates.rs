@@ -43,6 +43,8 @@ pub struct Passing {
     hushed: bool,
     /// Calls that were pending before it.
     pub pended: i64,
+    /// Rows that were asked about in an order of ours.
+    answered: u64,
 }
 
 /// A row of a SELECT with an order.
@@ -83,6 +85,7 @@ impl Passing {
             demanded: false,
             hushed: false,
             pended: 0,
+            answered: 0,
         }
     }
 
@@ -107,6 +110,12 @@ impl Passing {
     #[must_use]
     pub fn ranks(&self) -> bool {
         matches!(self.gate.need, Need::Ranked(..))
+    }
+
+    /// Whether its rows come in an order of ours.
+    #[must_use]
+    pub fn retrieves(&self) -> bool {
+        self.gate.retrieved
     }
 
     /// Whether the pass may end when it has a row wait: the rest of the query
@@ -232,7 +241,7 @@ impl Passing {
             let rows = self.rows.entry(self.run.clone()).or_default();
             // What follows may still be demanded for the row, so it stays last.
             if rows.len() > 4096 {
-                prune(&self.gate, rows);
+                prune(&self.gate, self.answered, rows);
             }
             rows.push(self.row.clone());
         }
@@ -242,8 +251,10 @@ impl Passing {
     pub fn end(&mut self) -> Vec<Demand> {
         let mut demands = Vec::new();
         for rows in self.rows.values_mut() {
-            prune(&self.gate, rows);
+            prune(&self.gate, self.answered, rows);
             skip(&self.gate.need, rows);
+            let waiting = rows.iter().filter(|r| !r.passed).count() as u64;
+            self.answered += if self.gate.retrieved { waiting } else { 0 };
             demands.extend(rows.drain(..).flat_map(|r| r.demands));
         }
         self.rows.clear();
@@ -262,7 +273,7 @@ impl Passing {
 
 /// Keeps the rows that can be among those needed, in order: to the last one that
 /// is needed, with its equals, or to the end of a wave that waits.
-fn prune(gate: &Gate, rows: &mut Vec<Ranked>) {
+fn prune(gate: &Gate, answered: u64, rows: &mut Vec<Ranked>) {
     let Need::Ranked(k, _, terms) = &gate.need else { return };
     rows.sort_by(|a, b| compare(a, b, terms));
     let (mut passed, mut waiting) = (0, 0);
@@ -273,7 +284,8 @@ fn prune(gate: &Gate, rows: &mut Vec<Ranked>) {
     let mut end = rows.len();
     for n in 0..rows.len() {
         let equal = n > 0 && compare(&rows[n - 1], &rows[n], terms) == Ordering::Equal;
-        if !equal && (passed >= *k || waiting >= WAVE) {
+        let wave = if gate.retrieved { few(*k, passed, answered) } else { WAVE };
+        if !equal && (passed >= *k || waiting >= wave) {
             end = n;
             break;
         }
@@ -289,6 +301,13 @@ fn prune(gate: &Gate, rows: &mut Vec<Ranked>) {
         }
     }
     rows.truncate(end);
+}
+
+/// How many rows to ask about now, so that `k` pass: those most likely to pass
+/// come first, so just those that lack, and more the more often that failed.
+fn few(k: u64, passed: u64, answered: u64) -> u64 {
+    let lacking = k.saturating_sub(passed);
+    (lacking * (answered + 2) / (passed + 2).min(answered + 2)).clamp(1, WAVE.max(lacking))
 }
 
 /// Values are not needed for rows that OFFSET skips: those that are certain to

@@ -298,6 +298,7 @@ fn arm(
     // be as long, and a value as big, as the database's own may be.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     math::register(connection)?;
+    crate::suql::functions::register(connection)?;
     let watched = Arc::clone(gate);
     connection.progress_handler(
         OPS,

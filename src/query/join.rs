@@ -138,6 +138,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         many: Some(Many { table: String::new(), column: "value".to_owned() }),
         example: None,
         bindings: Vec::new(),
+        classify: false,
         fingerprint: meaning.fingerprint(),
         meaning,
     };

@@ -7,77 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
+use super::asks::Asks;
+use super::candidates::Candidates;
 use super::context::{Contexts, TooLong};
+use super::documents::Document;
 use super::gates::{Passing, Word};
 use super::targets::{Cell, Counts, Demand, Target, spell};
 use super::touched::Touched;
-use crate::blendsql::Quantifier;
 use crate::blendsql::rewrite::{Rewritten, Seen};
 use crate::facts::Index;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
 use crate::value::{Unreadable, Value};
-
-/// What a call asks for.
-#[derive(Debug, Clone)]
-pub enum Asks {
-    /// A cell of the entity that its values are.
-    Cell {
-        /// The expansion.
-        target: usize,
-        /// The column.
-        column: usize,
-        /// The form of its value.
-        form: Form,
-    },
-    /// A cell of the rows of its contexts: their digest is the entity.
-    Rows {
-        /// The expansion.
-        target: usize,
-        /// The form of its value.
-        form: Form,
-    },
-    /// Whether two values are partners.
-    Pair {
-        /// Its number among the joins.
-        join: usize,
-    },
-}
-
-/// The form that a call gives its value.
-#[derive(Debug, Clone, Default)]
-pub struct Form {
-    /// A number that nobody said the type of is whole when it can be.
-    pub whole: bool,
-    /// What it must match to be a value.
-    pub regex: Option<Arc<regex::Regex>>,
-    /// How many values it must hold, when it is a list.
-    pub quantity: Option<Quantifier>,
-}
-
-impl Form {
-    fn of(&self, value: &Sql) -> Sql {
-        match value {
-            Sql::Real(r) if self.whole && r.fract() == 0.0 && r.abs() < 9e15 => {
-                Sql::Integer(*r as i64)
-            }
-            Sql::Null => Sql::Null,
-            other if self.regex.as_ref().is_some_and(|r| !r.is_match(&text(other))) => Sql::Null,
-            Sql::Text(list) if self.quantity.is_some_and(|q| !q.holds(list)) => Sql::Null,
-            other => other.clone(),
-        }
-    }
-}
-
-/// A value as a regular expression sees it.
-fn text(value: &Sql) -> String {
-    match value {
-        Sql::Null | Sql::Blob(_) => String::new(),
-        Sql::Integer(i) => i.to_string(),
-        Sql::Real(r) => r.to_string(),
-        Sql::Text(text) => text.clone(),
-    }
-}
 
 /// A left value of a join, its spelling, and what it may be a partner of.
 pub type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
@@ -120,6 +61,8 @@ pub struct Live {
     pub mismatched: HashSet<Demand>,
     /// Values that no model can be shown.
     pub unreadable: u64,
+    /// Rows that are asked about in an order of ours.
+    pub candidates: Candidates,
     /// Gates stand open: everything is asked.
     pub open: bool,
     demanded: HashSet<Demand>,
@@ -190,6 +133,7 @@ impl Live {
             failure: None,
             mismatched: HashSet::new(),
             unreadable: 0,
+            candidates: Candidates::default(),
             open: false,
             demanded: HashSet::new(),
             gates: Vec::new(),
@@ -226,6 +170,7 @@ impl Live {
     pub fn begin(&mut self) {
         self.demands.clear();
         self.demanded.clear();
+        self.targets.iter_mut().for_each(Target::forget);
         self.seen.clear();
         self.touched.iter_mut().for_each(|t| *t = Touched::default());
         if self.full {
@@ -309,6 +254,10 @@ impl Live {
                 };
                 (target, column, entity)
             }
+            Asks::Document { target, column, .. } => match self.document(target, values) {
+                Some(entity) => (target, column, entity),
+                None => return Ok(Sql::Null),
+            },
             Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
@@ -322,7 +271,9 @@ impl Live {
         match cell {
             Cell::Known(value) => {
                 let formed = match &self.asks[call] {
-                    Asks::Cell { form, .. } | Asks::Rows { form, .. } => form.of(value),
+                    Asks::Cell { form, .. }
+                    | Asks::Document { form, .. }
+                    | Asks::Rows { form, .. } => form.of(value),
                     Asks::Pair { .. } => value.clone(),
                 };
                 if formed == Sql::Null && *value != Sql::Null {
@@ -345,6 +296,11 @@ impl Live {
                 if !self.quiet.is_empty() || hushed {
                     return Ok(Sql::Null);
                 }
+                if let Asks::Document { .. } = self.asks[call]
+                    && let Some(Ok(Some(document))) = values.first().map(|v| Document::read(*v))
+                {
+                    self.targets[target].keep(entity, document);
+                }
                 match self.gate_of_call(call) {
                     Some(gate) if self.gates[gate].ranks() && !self.open => {
                         self.gates[gate].demand(demand, true);
@@ -359,31 +315,6 @@ impl Live {
                 Ok(Sql::Null)
             }
         }
-    }
-
-    /// The entity of some rows: the digest of what the model is shown of them.
-    fn rows(
-        &mut self,
-        call: usize,
-        target: usize,
-        values: &[ValueRef<'_>],
-    ) -> rusqlite::Result<usize> {
-        let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::read(*v)).collect();
-        let mut contexts = read.map_err(|e| broken(&e.to_string()))?;
-        let given = (call, *digest(&contexts).as_bytes());
-        if let Some(entity) = self.contexts.entity(&given) {
-            return Ok(entity);
-        }
-        if let Err(too_long) = self.contexts.fit(call, &mut contexts) {
-            self.failure = Some(too_long);
-            return Err(broken("a context is too long"));
-        }
-        let shown = digest(&contexts).to_hex().as_str()[..16].to_owned();
-        let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
-        let spelling = key[0].to_string().into_bytes();
-        let entity = self.targets[target].entity(&spelling, || Row { key, context: contexts });
-        self.contexts.is(given, entity);
-        Ok(entity)
     }
 
     fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
@@ -425,6 +356,14 @@ impl Live {
         let n = usize::try_from(int(values, 0)).unwrap_or(usize::MAX);
         let Some(gate) = self.gates.get_mut(n) else { return Err(broken("no such gate")) };
         gate.pended = self.pended;
+        if gate.retrieves() && self.candidates.gather() && !self.open {
+            self.later = true;
+            if self.candidates.are_too_many() {
+                self.full = true;
+                return Err(broken("the pass is full"));
+            }
+            return Ok(0);
+        }
         Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {
             Word::Pass => 1,
             Word::Needless => 0,
@@ -475,17 +414,7 @@ pub(super) fn int(values: &[ValueRef<'_>], n: usize) -> i64 {
     }
 }
 
-fn digest(contexts: &[Value]) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    for context in contexts {
-        let json = context.to_json().to_string();
-        hasher.update(&(json.len() as u64).to_le_bytes());
-        hasher.update(json.as_bytes());
-    }
-    hasher.finalize()
-}
-
-fn broken(message: &str) -> rusqlite::Error {
+pub(super) fn broken(message: &str) -> rusqlite::Error {
     rusqlite::Error::UserFunctionError(message.to_owned().into())
 }
 

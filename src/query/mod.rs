@@ -12,15 +12,28 @@
 //! all calls are asked together (`ask`, `join`) by the same generation that
 //! materializes a spec. The last pass is `SQLite`'s own, over known values.
 //!
+//! A query in `SUQL`'s dialect is brought into `SQLite`'s words first, and words
+//! that a column does not have into questions (`classify`). Documents
+//! (`documents`) are known by their content and asked about in the order of how
+//! much they are like the questions (`candidates`, `likeness`), and of long ones
+//! a question is shown some `passages`.
+//!
 //! [`guard`] is the read-only connection it runs on, [`smoothie`] what it ends
 //! in; [`plain`] runs a query without calls.
 
+mod answer;
 mod ask;
+mod asks;
+mod batches;
 mod binder;
 mod binding;
 mod calls;
+mod candidates;
+mod classify;
 mod context;
+mod documents;
 mod engine;
+mod entities;
 pub mod error;
 mod explain;
 mod functions;
@@ -29,12 +42,15 @@ pub mod guard;
 mod join;
 pub mod json;
 mod kept;
+mod likeness;
 mod live;
 pub mod math;
 mod nested;
 pub mod params;
+mod passages;
 pub mod plain;
 mod reading;
+mod retrieve;
 mod schema;
 pub mod smoothie;
 pub mod statement;
@@ -53,10 +69,12 @@ pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
 
+use crate::blendsql::may_have_calls;
 use crate::facts::{Facts, Wanted};
 use crate::generate::Listener;
 use crate::model::Model;
 use crate::spec::Spec;
+use crate::suql;
 use crate::value::Value;
 
 /// Bytes of stack for a query; what is not used costs nothing.
@@ -75,8 +93,13 @@ pub struct Request<'a> {
     pub model: Option<Arc<dyn Model>>,
     /// The query.
     pub sql: &'a str,
+    /// Whose spellings it is written in.
+    pub dialect: Dialect,
     /// The values of its parameters.
     pub params: Vec<(Param, Value)>,
+    /// Whether words that a column with few values does not have mean the values
+    /// that mean the same; the spec may say so of a column, too.
+    pub classify: bool,
     /// Whether a context that is too long is cut, instead of an error.
     pub truncate: bool,
     /// What of that is asked again.
@@ -92,6 +115,72 @@ pub struct Request<'a> {
     pub listener: Listener,
     /// Becomes true when the user wants it to end.
     pub interrupt: watch::Receiver<bool>,
+}
+
+/// Whose spellings a query is written in. Calls are the same in all.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    schemars::JsonSchema,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// `SQLite`'s.
+    #[default]
+    Sqlite,
+    /// `SUQL`'s, which are `PostgreSQL`'s.
+    Suql,
+}
+
+impl Dialect {
+    /// Runs what takes a query in `SQLite`'s words; errors point into the query
+    /// as it was written.
+    fn brought<T>(
+        self,
+        sql: &str,
+        run: impl FnOnce(&str) -> Result<T, QueryError>,
+    ) -> Result<T, QueryError> {
+        if self == Self::Sqlite {
+            return run(sql);
+        }
+        placed(&suql::translate(sql)?, run)
+    }
+}
+
+/// Runs what takes the new text of a query; errors point into the old one.
+fn placed<T>(
+    text: &suql::Translated,
+    run: impl FnOnce(&str) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    run(&text.sql).map_err(|error| match error {
+        QueryError::Sql(mut problem) => {
+            problem.span = problem.span.map(|s| text.place(&s));
+            QueryError::Sql(problem)
+        }
+        other => other,
+    })
+}
+
+/// Runs a query in `SQLite`'s words, whatever it was written in.
+fn in_sqlite<T>(
+    request: &Request<'_>,
+    run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    request.dialect.brought(request.sql, |sql| {
+        let run = |sql: &str| {
+            run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.again() })
+        };
+        match classify::classified(request, sql)? {
+            Some(classified) => placed(&classified, run),
+            None => run(sql),
+        }
+    })
 }
 
 /// What is asked again although it is known.
@@ -125,7 +214,9 @@ impl<'a> Request<'a> {
             facts: self.facts,
             model: self.model.clone(),
             sql: self.sql,
+            dialect: self.dialect,
             params: self.params.clone(),
+            classify: self.classify,
             truncate: self.truncate,
             again: self.again,
             rows_per_request: self.rows_per_request,
@@ -142,10 +233,27 @@ impl<'a> Request<'a> {
         Plain {
             database: self.database,
             sql: self.sql,
+            dialect: self.dialect,
             params: &self.params,
             timeout: self.timeout,
             interrupt: self.interrupt.clone(),
         }
+    }
+}
+
+/// Whether a query may ask anything; what asks nothing needs neither facts nor a
+/// model, and is [`Plain`].
+#[must_use]
+pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool {
+    // A word that a column does not have may become a question.
+    let classify = classify || spec.expansions.iter().flat_map(|e| &e.columns).any(|c| c.classify);
+    if classify && sql.contains('\'') {
+        return true;
+    }
+    match dialect {
+        Dialect::Sqlite => may_have_calls(sql),
+        // What cannot be read is told when it is run.
+        Dialect::Suql => suql::translate(sql).is_ok_and(|t| may_have_calls(&t.sql)),
     }
 }
 
@@ -154,7 +262,7 @@ impl<'a> Request<'a> {
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
-    deep(|| engine::run(request, sink))?
+    in_sqlite(request, |request| deep(|| engine::run(request, sink))?)
 }
 
 /// Tells how a query would be run, and what it would ask; asks nothing.
@@ -162,7 +270,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    deep(|| explain::explain(request))?
+    in_sqlite(request, |request| deep(|| explain::explain(request))?)
 }
 
 /// Does some work where there is room for expressions as deep as `SQLite` takes

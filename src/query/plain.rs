@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::guard::Guard;
 use super::params::{self, Param};
 use super::smoothie::{Meta, Pass, Sink};
-use super::{QueryError, statement};
+use super::{Dialect, QueryError, statement};
 use crate::value::Value;
 
 /// A query without calls.
@@ -18,6 +18,8 @@ pub struct Plain<'a> {
     pub database: &'a Path,
     /// The query.
     pub sql: &'a str,
+    /// Whose spellings it is written in.
+    pub dialect: Dialect,
     /// The values of its parameters.
     pub params: &'a [(Param, Value)],
     /// How long `SQLite` may take.
@@ -45,6 +47,13 @@ impl Plain<'_> {
     }
 
     fn prepared(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+        self.dialect.brought(self.sql, |sql| {
+            Plain { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
+                .ran(sink)
+        })
+    }
+
+    fn ran(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
         let began = Instant::now();
         statement::check(self.sql)?;
         let guard = Guard::open(self.database, self.timeout, self.interrupt.clone())?;

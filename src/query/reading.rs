@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::QueryError;
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::usage::{Compared, Usage};
-use crate::blendsql::{Call, Kind, Quantifier};
+use crate::blendsql::{Call, Kind, Quantifier, yes_no};
 use crate::key::{ListHash, Meaning};
 use crate::spec::{Column, Many, Type, ValueList};
 use crate::value::Value;
@@ -63,8 +63,8 @@ pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashM
                 })
                 .collect()
         };
-        x.kind == Kind::Map
-            && y.kind == Kind::Map
+        matches!(x.kind, Kind::Map | Kind::Answer)
+            && x.kind == y.kind
             && x.question.trim() == y.question.trim()
             && x.options.is_some() == y.options.is_some()
             && keys(a) == keys(b)
@@ -81,6 +81,7 @@ pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashM
                 merged.compared.extend(usage.compared.iter().cloned());
             }
             merged.said = merged.said.or(parsed.calls[other].return_type);
+            merged.said = merged.said.or(usages.get(&other).and_then(|u| u.said));
         }
         for beside in merged.beside.clone() {
             merged.beside_said = merged.beside_said.or(parsed.calls[beside].return_type);
@@ -107,7 +108,7 @@ pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type
             _ => Type::Text,
         };
     }
-    if usage.compared.contains(&Compared::Truth) {
+    if usage.compared.contains(&Compared::Truth) || is_yes_no(call, usage) {
         return Type::Boolean;
     }
     let numbers: Vec<bool> = usage
@@ -139,6 +140,45 @@ pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type
         return Type::Date;
     }
     if usage.condition { Type::Boolean } else { Type::Text }
+}
+
+/// Whether a document is asked for yes or no: the question begins like one, or
+/// its answer is compared with yes and no, and with nothing else.
+fn is_yes_no(call: &Call, usage: &Usage) -> bool {
+    if call.kind != Kind::Answer {
+        return false;
+    }
+    let mut texts = usage.compared.iter().filter_map(|c| match c {
+        Compared::Text(text) => Some(yes_no::meaning(text).is_some()),
+        _ => None,
+    });
+    match texts.next() {
+        Some(first) => first && texts.all(|next| next),
+        None => yes_no::asks(&call.question) && !yes_no::offers_a_choice(&call.question),
+    }
+}
+
+/// How a call says yes and no: in the words it is compared with, `None` where
+/// its truth counts or it is a number.
+pub(super) fn spelled(call: &Call, usage: &Usage) -> Option<[String; 2]> {
+    let number =
+        |c: &Compared| matches!(c, Compared::Truth | Compared::Integer(_) | Compared::Real);
+    if call.kind != Kind::Answer || usage.condition || usage.compared.iter().any(number) {
+        return None;
+    }
+    // Cast to what is no text.
+    if usage.said.is_some() {
+        return None;
+    }
+    let mut words = yes_no::SPELLED.map(str::to_owned);
+    for compared in usage.compared.iter().rev() {
+        if let Compared::Text(text) = compared
+            && let Some(yes) = yes_no::meaning(text)
+        {
+            words[usize::from(!yes)].clone_from(text);
+        }
+    }
+    Some(words)
 }
 
 /// A question whose `{}` are filled with the names of what they stand for.
@@ -185,6 +225,7 @@ pub(super) fn column(
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
         example: None,
         bindings: Vec::new(),
+        classify: false,
         fingerprint: meaning.fingerprint(),
         meaning,
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
+use super::documents::{Document, Documents, is_of_documents};
 use crate::cell::{CellValue, State};
 use crate::facts::{Ahead, FactsError, Found, Index, Record, Wanted};
 use crate::key::Entity;
@@ -53,6 +54,8 @@ pub struct Target {
     spellings: HashMap<Vec<u8>, usize>,
     entities: Vec<Known>,
     by_entity: HashMap<Entity, usize>,
+    /// The documents that are to be asked about.
+    documents: Documents,
     ahead: Ahead,
 }
 
@@ -85,6 +88,7 @@ impl Target {
             spellings: HashMap::new(),
             entities: Vec::new(),
             by_entity: HashMap::new(),
+            documents: Documents::default(),
             ahead,
         }
     }
@@ -107,6 +111,34 @@ impl Target {
         };
         self.spellings.insert(spelling.to_vec(), n);
         n
+    }
+
+    /// The entity that was spelled so before.
+    #[must_use]
+    pub fn known(&self, spelling: &[u8]) -> Option<usize> {
+        self.spellings.get(spelling).copied()
+    }
+
+    /// Keeps the document that an entity is, to be asked about.
+    pub fn keep(&mut self, entity: usize, document: Document) {
+        self.documents.keep(entity, document);
+    }
+
+    /// Forgets the documents that were kept.
+    pub fn forget(&mut self) {
+        self.documents.forget();
+    }
+
+    /// The document that an entity is, while it is to be asked about.
+    #[must_use]
+    pub fn document(&self, entity: usize) -> Option<&Document> {
+        self.documents.get(entity)
+    }
+
+    /// Whether an entity may be asked about now: a document that was not kept is
+    /// in the next pass.
+    pub fn is_at_hand(&mut self, entity: usize) -> bool {
+        !is_of_documents(&self.expansion) || self.documents.has(entity)
     }
 
     /// A cell, looked up when nobody has asked about it before.
@@ -148,7 +180,11 @@ impl Target {
     #[must_use]
     pub fn gap(&self, entity: usize) -> crate::plan::Gap {
         let known = &self.entities[entity];
-        crate::plan::Gap { row: known.row.clone(), entity: known.entity.clone() }
+        let mut row = known.row.clone();
+        if let Some(document) = self.documents.get(entity) {
+            row.context = vec![Value::Text(document.text())];
+        }
+        crate::plan::Gap { row, entity: known.entity.clone() }
     }
 
     /// Whom a cell is about.

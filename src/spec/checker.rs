@@ -15,7 +15,7 @@ use crate::cell::{Answer, CellValue, LEFT_OUT, State};
 use crate::value::Value;
 
 /// What a model writes when it does not know.
-const UNKNOWN: [&str; 11] = [
+const UNKNOWN: [&str; 12] = [
     "",
     "?",
     "-",
@@ -26,6 +26,7 @@ const UNKNOWN: [&str; 11] = [
     "not known",
     "not available",
     "no info",
+    "no information",
     "\u{2014}",
 ];
 /// What a model writes for a list without values.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::check::{Catalog, Check};
+use super::check::{Catalog, Check, embeddings};
 use super::file::{self, Provider, SpecFile};
 use super::problem::{Problem, Problems, Severity};
 use super::secret::{is_key, without_keys};
@@ -19,6 +19,8 @@ pub const CONCURRENCY: u32 = 16;
 
 /// Tokens of the rows that a question is asked about, when the spec does not say.
 pub const CONTEXT_TOKENS: u64 = 100_000;
+/// Tokens of a document that a question is shown: some pages.
+const PASSAGE_TOKENS: u64 = 4000;
 
 /// The most requests and bytes that `OpenAI` takes in one batch.
 const BATCH: (u32, u64) = (50_000, 200_000_000);
@@ -207,6 +209,7 @@ impl Draft {
             output: self.output(),
             model: self.model(&mut check),
             limits: self.limits(&mut check),
+            embeddings: embeddings(self.file.embeddings.as_ref(), &self.file.model, &mut check),
             routing_by_model: self.file.routing.model,
             expansions: self
                 .file
@@ -357,6 +360,7 @@ impl Draft {
             ("tokens_per_minute", limits.tokens_per_minute.map(u64::from)),
             ("concurrency", limits.concurrency.map(u64::from)),
             ("context_tokens", limits.context_tokens),
+            ("passage_tokens", limits.passage_tokens),
         ] {
             if value == Some(0) {
                 check.error(
@@ -397,6 +401,7 @@ impl Draft {
             budget_usd_per_day: limits.budget_usd_per_day,
             budget_tokens: limits.budget_tokens,
             context_tokens: limits.context_tokens.unwrap_or(CONTEXT_TOKENS),
+            passage_tokens: limits.passage_tokens.unwrap_or(PASSAGE_TOKENS),
             batches: self.batches(check),
         }
     }

@@ -22,6 +22,8 @@ pub struct SpecFile {
     /// What a run may use.
     #[serde(default)]
     pub limits: LimitsTable,
+    /// What tells which texts are alike.
+    pub embeddings: Option<EmbeddingsTable>,
     /// How calls in queries are routed.
     #[serde(default)]
     pub routing: RoutingTable,
@@ -38,6 +40,7 @@ impl SpecFile {
             database: DatabaseTable { path: database.display().to_string(), output: None },
             model: ModelTable::default(),
             limits: LimitsTable::default(),
+            embeddings: None,
             routing: RoutingTable::default(),
             expansion: Vec::new(),
         }
@@ -155,6 +158,9 @@ pub struct LimitsTable {
     /// Tokens of the rows that one question of a query is asked about; 100000
     /// when left out. More is an error, or cut with `--truncate`.
     pub context_tokens: Option<u64>,
+    /// Tokens of a document that one question of a query is shown; 4000 when left
+    /// out. Of a longer one, the passages that are most like the question.
+    pub passage_tokens: Option<u64>,
     /// Requests of one batch (`--batch`); 50000 when left out, which is the most.
     pub batch_requests: Option<u32>,
     /// Bytes of one batch's file; 200000000 when left out, which is the most.
@@ -170,6 +176,25 @@ pub struct RoutingTable {
     /// Whether the model may bind a new question to a column.
     #[serde(default)]
     pub model: bool,
+}
+
+/// `[embeddings]`: what tells which texts are alike. It orders what is asked and
+/// chooses what is shown; it decides nothing.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct EmbeddingsTable {
+    /// The embedding model's name, as the endpoint knows it.
+    pub model: String,
+    /// The endpoint's base URL; that of `[model]` when left out.
+    pub base_url: Option<String>,
+    /// The name of the environment variable that holds the key; that of `[model]`
+    /// when both it and `base_url` are left out.
+    pub api_key_env: Option<String>,
+    /// Price in USD per million tokens.
+    pub price: Option<f64>,
+    /// Seconds that a request may take; 30 when left out. After that, texts are
+    /// ordered by their words.
+    pub timeout_seconds: Option<f64>,
 }
 
 /// `[[expansion]]`: a table added to the schema.
@@ -319,6 +344,10 @@ pub struct ColumnTable {
     pub open: Option<bool>,
     /// One-to-many: the values go to a table of their own.
     pub many: Option<ManyTable>,
+    /// Whether a query may compare it with other words than its `values`: these
+    /// mean the values that mean the same, which the model is asked once.
+    #[serde(default)]
+    pub classify: bool,
     /// Natural-language questions this column answers.
     #[serde(default)]
     pub questions: Vec<QuestionField>,

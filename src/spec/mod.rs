@@ -40,6 +40,8 @@ pub struct Spec {
     pub model: ModelSettings,
     /// What a run may use.
     pub limits: Limits,
+    /// What tells which texts are alike, when there is such a model.
+    pub embeddings: Option<Embeddings>,
     /// Whether the model may bind new questions to columns.
     pub routing_by_model: bool,
     /// The tables added to the schema.
@@ -106,8 +108,19 @@ pub struct Limits {
     pub budget_tokens: Option<u64>,
     /// Tokens of the rows that one question of a query is asked about.
     pub context_tokens: u64,
+    /// Tokens of a document that one question of a query is shown.
+    pub passage_tokens: u64,
     /// What one batch of the Batch API may hold, and how it is waited for.
     pub batches: BatchLimits,
+}
+
+/// `[embeddings]`
+#[derive(Debug, Clone)]
+pub struct Embeddings {
+    /// The model and its endpoint.
+    pub model: ModelSettings,
+    /// How long a request may take.
+    pub timeout: Duration,
 }
 
 /// What one batch of the Batch API may hold, and how it is waited for.
@@ -201,6 +214,8 @@ pub struct Column {
     pub example: Option<String>,
     /// The questions it answers.
     pub bindings: Vec<Binding>,
+    /// Whether words outside its list mean the values that mean the same.
+    pub classify: bool,
     /// What it means.
     pub meaning: Meaning,
     /// The fingerprint of what it means.

@@ -220,6 +220,8 @@ impl Run<'_> {
             model: Some(Arc::clone(&self.model)),
             sql,
             params: Vec::new(),
+            dialect: crate::query::Dialect::Sqlite,
+            classify: false,
             truncate: false,
             again: None,
             rows_per_request: None,

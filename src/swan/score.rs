@@ -143,6 +143,7 @@ impl Gold {
         Plain {
             database: &self.database,
             sql: &question.gold,
+            dialect: crate::query::Dialect::Sqlite,
             params: &[],
             timeout: Some(self.timeout),
             interrupt: self.interrupt.clone(),

@@ -14,6 +14,8 @@
 //! | `fn:table_size` (QA) | rows of the context |
 //! | a join | equal values are partners; `fn:same_initial`: those with one initial |
 //!
+//! A question may begin with `is it `. Of a document it is a function of its text.
+//!
 //! A function of NULL is NULL, and nobody is asked; so is one of a blob, which
 //! no model can read. Anything else is answered with a made-up value of the
 //! right type that depends on the question and the value alone.
@@ -57,7 +59,9 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
     // LLMQA shows its context as one JSON text beside a key that is a hash.
     let is_qa = !row.context.is_empty();
     let values = column.values.as_deref();
-    if let Some(call) = question.strip_prefix("fn:") {
+    let document =
+        row.context.first().and_then(Json::as_str).filter(|t| !t.starts_with("{\"columns"));
+    if let Some(call) = question.strip_prefix("is it ").unwrap_or(question).strip_prefix("fn:") {
         // How many values it wants is said after the question.
         let call =
             call.rfind(" (").filter(|_| call.ends_with(" values)")).map_or(call, |n| &call[..n]);
@@ -71,7 +75,10 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
                 values.into_iter().flatten().filter(|v| initial(v) == own).cloned().collect()
             }
             _ => {
-                let text = Value::from_json(&row.key[0]).canonical().map(Cow::into_owned);
+                let text = match document {
+                    Some(document) => Some(document.to_owned()),
+                    None => Value::from_json(&row.key[0]).canonical().map(Cow::into_owned),
+                };
                 text.map_or(Json::Null, |text| compute(name, &text, parameter))
             }
         };

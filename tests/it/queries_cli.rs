@@ -862,6 +862,7 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
     let plain = |sql| Plain {
         database: &path,
         sql,
+        dialect: hqdl::query::Dialect::Sqlite,
         params: &[],
         timeout: None,
         interrupt: interrupt.clone(),

@@ -21,7 +21,7 @@ use crate::daemon::clients::Served;
 use crate::daemon::loaded::Loaded;
 use crate::failure::Failure;
 use crate::model::{self, Model};
-use crate::query::{self, Meta, Param, QueryError, Request, Sink};
+use crate::query::{self, Dialect, Meta, Param, QueryError, Request, Sink};
 use crate::spec::Spec;
 use crate::spec::problem::Problems;
 use crate::store::{Database, output};
@@ -44,6 +44,11 @@ pub(super) struct Asked {
     pub(super) sql: String,
     /// Its parameters: an object by name, or an array by position.
     pub(super) params: Json,
+    /// Whose spellings the query has.
+    pub(super) dialect: Dialect,
+    /// Let words that a column with few values does not have mean those that mean
+    /// the same.
+    pub(super) classify: bool,
     /// Cut a context that is too long, instead of an error.
     pub(super) truncate: bool,
     /// Rows that share a request.
@@ -63,6 +68,8 @@ pub(super) struct Ready {
     other: Option<Spec>,
     target: PathBuf,
     sql: String,
+    dialect: Dialect,
+    classify: bool,
     params: Vec<(Param, Value)>,
     truncate: bool,
     rows_per_request: Option<u32>,
@@ -257,6 +264,8 @@ fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
         other,
         target,
         sql: asked.sql,
+        dialect: asked.dialect,
+        classify: asked.classify,
         truncate: asked.truncate,
         rows_per_request: asked.rows_per_request.filter(|n| *n > 0),
         timeout,
@@ -314,6 +323,8 @@ impl Ready {
             facts: &house.facts,
             model,
             sql: &self.sql,
+            dialect: self.dialect,
+            classify: self.classify,
             params: self.params.clone(),
             truncate: self.truncate,
             again: None,
@@ -326,7 +337,8 @@ impl Ready {
     }
 
     fn has_calls(&self) -> bool {
-        self.sql.contains("{{")
+        let spec = self.other.as_ref().unwrap_or(&self.loaded.spec);
+        query::may_ask(spec, &self.sql, self.dialect, self.classify)
     }
 
     fn run(

@@ -63,7 +63,13 @@ impl Check<'_> {
             .enumerate()
             .map(|(n, q)| self.binding(&join(place, &["questions".into(), n.into()]), e, c, q))
             .collect();
+        if c.classify && values.is_none() {
+            let place = join(place, &["classify".into()]);
+            let label = "there is no list of values to choose from";
+            self.error(&place, "`classify` without `values`", label, "add `values`");
+        }
         Column {
+            classify: c.classify,
             name: c.name.clone(),
             kind: c.kind,
             about: c.about.clone(),

@@ -5,8 +5,11 @@
 //! value lists and questions, `shots` the example rows.
 
 mod column;
+mod embeddings;
 mod expansion;
 mod shots;
+
+pub(super) use embeddings::embeddings;
 
 use std::collections::HashMap;
 

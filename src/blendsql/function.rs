@@ -1,0 +1,180 @@
+//! `SUQL`'s functions, which are calls without braces: `answer(text, 'question')`
+//! and `summary(text)`, wherever an expression may stand.
+
+use super::lexer::{Brackets, Lexeme, Token};
+use super::scan::Scanner;
+use super::{Argument, Call, Kind, SqlError};
+
+/// What `summary(text)` asks, in the words of `SUQL`.
+const SUMMARY: &str = "what is the summary of this document?";
+
+/// Words after which a name with parentheses is a table, not a function.
+const TABLES: [&str; 5] = ["WITH", "RECURSIVE", "FROM", "JOIN", "INTO"];
+
+/// The arguments of a function, the calls in them, and where it ends.
+type Arguments = (Vec<Vec<Token>>, Vec<Call>, usize);
+
+/// Whether a query may have calls; when it has none, it is plain SQL.
+#[must_use]
+pub fn may_have_calls(sql: &str) -> bool {
+    // What cannot be scanned is for the parser to tell.
+    sql.contains("{{") || (mentions(sql) && super::scan(sql).map_or(true, |c| !c.is_empty()))
+}
+
+fn mentions(sql: &str) -> bool {
+    let sql = sql.to_ascii_lowercase();
+    sql.contains("answer") || sql.contains("summary")
+}
+
+impl Scanner<'_> {
+    /// The call that a word begins, when it does; `before` is what stands before
+    /// it.
+    pub(super) fn function(
+        &mut self,
+        word: Token,
+        before: Option<Token>,
+    ) -> Result<Option<Call>, SqlError> {
+        let summary = word.is_word(self.sql, "summary");
+        if !summary && !word.is_word(self.sql, "answer") {
+            return Ok(None);
+        }
+        let table = before
+            .is_some_and(|b| b.is(b'.') || TABLES.iter().any(|table| b.is_word(self.sql, table)));
+        let start = self.at;
+        let open = self.next(Brackets::Name)?.filter(|t| t.is(b'(') && !table);
+        if open.is_none() || self.names_columns()? {
+            self.at = start;
+            return Ok(None);
+        }
+        self.deeper(word)?;
+        let (pieces, inner, end) = self.arguments(word)?;
+        self.done();
+        let span = word.start..end;
+        let said = |label: &str| {
+            let name = word.text(self.sql).to_lowercase();
+            let error =
+                SqlError::new(span.clone(), format!("`{name}` is not called like this"), label);
+            error.help("write answer(text, 'question') or summary(text)")
+        };
+        let (text, question) = match (pieces.as_slice(), summary) {
+            ([text], true) => (text, SUMMARY.to_owned()),
+            ([text, question], false) => (text, self.question(question)?),
+            (_, true) => return Err(said("it takes one text")),
+            (_, false) => return Err(said("it takes a text and a question")),
+        };
+        let (Some(first), Some(last)) = (text.first(), text.last()) else {
+            return Err(said("the text is missing"));
+        };
+        Ok(Some(Call {
+            kind: Kind::Answer,
+            values: vec![Argument::Sql(first.start..last.end)],
+            span,
+            question,
+            options: None,
+            return_type: None,
+            quantifier: None,
+            regex: None,
+            limit: None,
+            inner,
+            row: false,
+        }))
+    }
+
+    /// Whether the parentheses just opened name the columns of a common table
+    /// expression: `AS (…)` follows them. Leaves its place.
+    fn names_columns(&mut self) -> Result<bool, SqlError> {
+        let start = self.at;
+        let mut depth = 1;
+        while depth > 0 {
+            match self.next(Brackets::Name)? {
+                Some(token) if token.is(b'(') => depth += 1,
+                Some(token) if token.is(b')') => depth -= 1,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let then = self.next(Brackets::Name)?.is_some_and(|t| t.is_word(self.sql, "AS"));
+        let then = then
+            && self.next(Brackets::Name)?.is_some_and(|t| {
+                t.is(b'(') || t.is_word(self.sql, "NOT") || t.is_word(self.sql, "MATERIALIZED")
+            });
+        self.at = start;
+        Ok(then)
+    }
+
+    /// Reads up to the closing parenthesis.
+    fn arguments(&mut self, word: Token) -> Result<Arguments, SqlError> {
+        let (mut pieces, mut inner) = (vec![Vec::new()], Vec::new());
+        let mut depth = 0_usize;
+        let mut before = None;
+        loop {
+            let Some(token) = self.next(Brackets::Name)? else {
+                return Err(SqlError::new(
+                    word.span(),
+                    format!("`{}` is never closed", word.text(self.sql)),
+                    "no `)` ends this call",
+                ));
+            };
+            let last = before.replace(token);
+            let call = match token.lexeme {
+                Lexeme::Open => Some(self.call(token, false)?),
+                _ => self.function(token, last)?,
+            };
+            let token = match call {
+                Some(call) => {
+                    let token = Token { lexeme: Lexeme::Call, end: call.span.end, ..token };
+                    inner.push(call);
+                    token
+                }
+                None => token,
+            };
+            match token.lexeme {
+                Lexeme::Symbol(b'(') => depth += 1,
+                Lexeme::Symbol(b')') if depth == 0 => {
+                    if pieces.len() == 1 && pieces[0].is_empty() {
+                        pieces.clear();
+                    }
+                    return Ok((pieces, inner, token.end));
+                }
+                Lexeme::Symbol(b')') => depth -= 1,
+                Lexeme::Symbol(b',') if depth == 0 => {
+                    pieces.push(Vec::new());
+                    continue;
+                }
+                Lexeme::Close => {
+                    return Err(SqlError::new(
+                        word.start..token.end,
+                        format!(
+                            "`{}` is not closed when the call around it ends",
+                            word.text(self.sql)
+                        ),
+                        "no `)` before `}}`",
+                    ));
+                }
+                _ => {}
+            }
+            if let Some(piece) = pieces.last_mut() {
+                piece.push(token);
+            }
+        }
+    }
+
+    /// The question, which is one text.
+    fn question(&self, tokens: &[Token]) -> Result<String, SqlError> {
+        let text = match tokens {
+            [text] if text.lexeme == Lexeme::Text => text.content(self.sql),
+            _ => String::new(),
+        };
+        if text.trim().is_empty() {
+            let end = tokens.last().map_or(self.at, |t| t.end);
+            let start = tokens.first().map_or(end.saturating_sub(1), |t| t.start);
+            let error = SqlError::new(
+                start..end,
+                "the question of `answer` is no text",
+                "expected one text",
+            );
+            return Err(error.help("write answer(text, 'question')"));
+        }
+        Ok(text)
+    }
+}

@@ -1,0 +1,51 @@
+//! Puts the candidates of a query in the order in which they are asked about.
+
+use super::QueryError;
+use super::engine::Engine;
+use super::likeness::by_words;
+use super::live::lock;
+use crate::blendsql::rewrite::{Need, Rewritten};
+use crate::retrieval::passages::cut;
+use crate::tokens::Tokenizer;
+
+/// The most tokens of a passage that is compared.
+const PASSAGE: u64 = 200;
+
+impl Engine<'_, '_> {
+    /// Puts the candidates in order, when there are more than are needed.
+    ///
+    /// # Errors
+    /// [`QueryError`] at what stops the run.
+    pub(super) fn order_candidates(&mut self, rewritten: &Rewritten) -> Result<(), QueryError> {
+        let needed = rewritten.gates.iter().filter(|g| g.retrieved).map(|g| match g.need {
+            Need::Ranked(k, ..) => k,
+            _ => 0,
+        });
+        let needed = needed.max().unwrap_or(0);
+        let mut live = lock(&self.live);
+        if live.candidates.are_too_many() {
+            live.candidates.settled();
+            drop(live);
+            self.retrieves = false;
+            return Ok(());
+        }
+        if live.candidates.count() as u64 <= needed {
+            live.candidates.settled();
+            return Ok(());
+        }
+        let asker = match (&self.request.spec.embeddings, self.asking) {
+            (Some(_), Some(asking)) if self.request.model.is_some() => Some(asking.asker()?),
+            _ => None,
+        };
+        let calls = &self.parsed.calls;
+        let question = |n: usize| calls.get(n).map(|c| c.question.clone()).unwrap_or_default();
+        // Passages have to be about as long, not so many tokens.
+        let passages = |text: &str| {
+            cut(text, Tokenizer::Estimate, PASSAGE).into_iter().map(str::to_owned).collect()
+        };
+        live.candidates.order(question, passages, |question, passages| match asker {
+            Some(asker) => asker.likeness(question, passages),
+            None => Ok(by_words(question, passages)),
+        })
+    }
+}

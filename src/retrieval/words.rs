@@ -1,0 +1,140 @@
+//! How much texts are like a question by their words: BM25, as `SQLite`'s FTS5
+//! counts it.
+
+use rusqlite::{Connection, params};
+
+/// Words that say nothing of what a question is about.
+const COMMON: [&str; 64] = [
+    "a",
+    "about",
+    "am",
+    "an",
+    "and",
+    "any",
+    "are",
+    "as",
+    "at",
+    "be",
+    "by",
+    "can",
+    "could",
+    "did",
+    "do",
+    "does",
+    "document",
+    "find",
+    "for",
+    "from",
+    "give",
+    "good",
+    "had",
+    "has",
+    "have",
+    "here",
+    "how",
+    "i",
+    "in",
+    "is",
+    "it",
+    "its",
+    "like",
+    "many",
+    "me",
+    "much",
+    "of",
+    "on",
+    "or",
+    "restaurant",
+    "should",
+    "that",
+    "the",
+    "their",
+    "there",
+    "they",
+    "this",
+    "to",
+    "was",
+    "we",
+    "were",
+    "what",
+    "when",
+    "where",
+    "which",
+    "who",
+    "why",
+    "will",
+    "with",
+    "would",
+    "you",
+    "your",
+    "place",
+    "serve",
+];
+
+/// Texts that questions are compared with.
+pub struct Words {
+    connection: Connection,
+    count: usize,
+}
+
+impl Words {
+    /// Takes texts in; they are known by their positions.
+    ///
+    /// # Errors
+    /// `SQLite`'s.
+    pub fn of<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
+        let mut connection = Connection::open_in_memory()?;
+        connection.execute_batch(
+            "CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize = 'porter unicode61')",
+        )?;
+        let mut count = 0;
+        let transaction = connection.transaction()?;
+        {
+            let mut insert =
+                transaction.prepare("INSERT INTO texts (rowid, text) VALUES (?1, ?2)")?;
+            for text in texts {
+                insert.execute(params![count, text])?;
+                count += 1;
+            }
+        }
+        transaction.commit()?;
+        Ok(Self { connection, count })
+    }
+
+    /// How much each text is like a question: 0 when no word of it is there.
+    ///
+    /// # Errors
+    /// `SQLite`'s.
+    pub fn likeness(&self, question: &str) -> rusqlite::Result<Vec<f64>> {
+        let mut all = vec![0.0; self.count];
+        let words = words(question);
+        if words.is_empty() {
+            return Ok(all);
+        }
+        let query: Vec<String> = words.iter().map(|w| format!("\"{w}\"")).collect();
+        let mut found =
+            self.connection.prepare("SELECT rowid, bm25(texts) FROM texts WHERE texts MATCH ?1")?;
+        let mut rows = found.query([query.join(" OR ")])?;
+        while let Some(row) = rows.next()? {
+            let (at, score): (usize, f64) = (row.get(0)?, row.get(1)?);
+            if let Some(one) = all.get_mut(at) {
+                // The better, the lower it counts; a word that most texts have may
+                // count a little below nothing.
+                *one = (-score).max(1e-9);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The words of a question that say what it is about; all, when none does.
+fn words(question: &str) -> Vec<String> {
+    let all = || {
+        question
+            .split(|c: char| !c.is_alphanumeric())
+            .filter(|w| !w.is_empty())
+            .map(str::to_lowercase)
+    };
+    let telling: Vec<String> = all().filter(|w| !COMMON.contains(&w.as_str())).collect();
+    if telling.is_empty() { all().collect() } else { telling }
+}

@@ -1,0 +1,54 @@
+//! `[embeddings]`: what tells which texts are alike.
+
+use std::time::Duration;
+
+use super::super::file::{EmbeddingsTable, ModelTable, PriceTable, Provider, Reuse};
+use super::super::shape::Step;
+use super::super::{Embeddings, ModelSettings};
+use super::Check;
+
+/// Seconds that a request may take, unless the spec says otherwise.
+const TIMEOUT: f64 = 30.0;
+
+/// The endpoint of a spec's embeddings, when it has one.
+pub fn embeddings(
+    table: Option<&EmbeddingsTable>,
+    model: &ModelTable,
+    check: &mut Check<'_>,
+) -> Option<Embeddings> {
+    let table = table?;
+    let at = |field: &str| [Step::from("embeddings"), field.into()];
+    if table.model.trim().is_empty() {
+        check.error(&at("model"), "the embedding model has no name", "", "");
+    }
+    if table.price.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
+        let label = "expected USD per million tokens, 0 or more";
+        check.error(&at("price"), "`price` is no price", label, "");
+    }
+    let seconds = table.timeout_seconds.unwrap_or(TIMEOUT);
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
+    if timeout.is_none() {
+        check.error(&at("timeout_seconds"), "`timeout_seconds` is no time", "expected seconds", "");
+    }
+    let own = table.base_url.is_some();
+    let key = table.api_key_env.clone();
+    Some(Embeddings {
+        timeout: timeout.unwrap_or_default(),
+        model: ModelSettings {
+            provider: Provider::Openai,
+            name: table.model.clone(),
+            base_url: table.base_url.clone().or_else(|| model.base_url.clone()),
+            api_key_env: if own { key } else { key.or_else(|| model.api_key_env.clone()) },
+            temperature: None,
+            max_output_tokens: 0,
+            price: table.price.map(|input| PriceTable {
+                input,
+                cached_input: None,
+                output: 0.0,
+                batch: None,
+            }),
+            recordings: Vec::new(),
+            reuse: Reuse::SameModel,
+        },
+    })
+}

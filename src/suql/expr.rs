@@ -1,0 +1,397 @@
+//! Expressions, by `PostgreSQL`'s precedence.
+
+use std::ops::Range;
+
+use super::parser::{PRIMARY, Parser, Piece, Shape, joined, spliced, unsaid};
+use super::text::Part;
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
+
+pub(super) const OR: u8 = 1;
+pub(super) const AND: u8 = 2;
+pub(super) const NOT: u8 = 3;
+pub(super) const IS: u8 = 4;
+pub(super) const COMPARE: u8 = 5;
+pub(super) const SPECIAL: u8 = 6;
+pub(super) const OTHER: u8 = 7;
+pub(super) const ADD: u8 = 8;
+pub(super) const MULTIPLY: u8 = 9;
+pub(super) const POWER: u8 = 10;
+pub(super) const UNARY: u8 = 11;
+
+/// Words that no expression begins with and no alias is.
+pub(super) const RESERVED: [&str; 42] = [
+    "ALL",
+    "AND",
+    "AS",
+    "ASC",
+    "BETWEEN",
+    "BY",
+    "CROSS",
+    "DESC",
+    "ELSE",
+    "END",
+    "EXCEPT",
+    "FETCH",
+    "FILTER",
+    "FOR",
+    "FROM",
+    "FULL",
+    "GROUP",
+    "HAVING",
+    "ILIKE",
+    "IN",
+    "INNER",
+    "INTERSECT",
+    "IS",
+    "JOIN",
+    "LEFT",
+    "LIKE",
+    "LIMIT",
+    "NATURAL",
+    "NULLS",
+    "OFFSET",
+    "ON",
+    "OR",
+    "ORDER",
+    "OUTER",
+    "RIGHT",
+    "SELECT",
+    "THEN",
+    "UNION",
+    "USING",
+    "WHEN",
+    "WHERE",
+    "WINDOW",
+];
+
+impl Parser<'_> {
+    pub fn expr(&mut self) -> Result<Piece, SqlError> {
+        self.deeper(|p| p.binary(OR))
+    }
+
+    /// Expressions with commas between.
+    pub fn list(&mut self) -> Result<Vec<Piece>, SqlError> {
+        let mut all = vec![self.expr()?];
+        while self.symbol(b',') {
+            all.push(self.expr()?);
+        }
+        Ok(all)
+    }
+
+    /// An expression whose operators hold at least so tightly.
+    pub fn binary(&mut self, least: u8) -> Result<Piece, SqlError> {
+        let mut left = self.prefix(least)?;
+        loop {
+            let Some(operator) = self.operator() else { return Ok(left) };
+            if operator.level < least {
+                return Ok(left);
+            }
+            left = self.deeper(|p| p.operation(left, &operator))?;
+        }
+    }
+
+    fn prefix(&mut self, least: u8) -> Result<Piece, SqlError> {
+        let start = self.here();
+        if self.is_word("NOT") {
+            let at = self.here();
+            self.at += 1;
+            let operand = self.deeper(|p| p.binary(NOT.max(least.min(NOT))))?;
+            return Ok(spliced(at, operand, NOT));
+        }
+        if self.is(b'-') || self.is(b'+') {
+            self.at += 1;
+            let mut operand = self.deeper(|p| p.binary(UNARY))?;
+            // || holds more tightly than a sign in SQLite.
+            if operand.level < UNARY {
+                let span = operand.span.clone();
+                operand = Piece::new(operand.tight(), span);
+            }
+            return Ok(spliced(start, operand, UNARY));
+        }
+        let mut piece = self.primary()?;
+        loop {
+            if self.peek().is_some_and(|t| t.lexeme == Lexeme::Colons) {
+                self.at += 1;
+                piece = self.cast(piece, start)?;
+            } else if self.is(b'[') {
+                piece = self.subscript(piece)?;
+            } else if self.is_word("COLLATE") {
+                self.at += 1;
+                let name = self.take()?;
+                return Err(unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
+            } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
+                let span = self.here()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
+                return Err(unsaid(span, "a time zone", "SQLite's times are in UTC"));
+            } else {
+                return Ok(piece);
+            }
+        }
+    }
+
+    fn primary(&mut self) -> Result<Piece, SqlError> {
+        let Some(token) = self.peek() else { return Err(self.expected("an expression")) };
+        match token.lexeme {
+            Lexeme::Number | Lexeme::Parameter | Lexeme::Call => {
+                if token.text(self.sql).starts_with("$$") {
+                    return Err(unsaid(token.span(), "a text in $$", "write it in '…'"));
+                }
+                self.at += 1;
+                let mut piece = Piece::old(token.span());
+                if token.lexeme == Lexeme::Call {
+                    piece.shape = Shape::Call;
+                }
+                Ok(piece)
+            }
+            // E'…' with its escapes.
+            Lexeme::Text if !token.text(self.sql).starts_with('\'') => {
+                self.at += 1;
+                let inside = token.start + 2..token.end - 1;
+                let text = unescaped(self.sql.get(inside).unwrap_or_default());
+                let part = Part::New(crate::sql::text(&text), token.span());
+                let shape = Shape::Literal(text);
+                Ok(Piece { shape, ..Piece::new(vec![part], token.span()) })
+            }
+            Lexeme::Text => {
+                self.at += 1;
+                let shape = Shape::Literal(token.content(self.sql));
+                Ok(Piece { shape, ..Piece::old(token.span()) })
+            }
+            Lexeme::Symbol(b'(') => self.parentheses(),
+            Lexeme::Symbol(b'*') => {
+                self.at += 1;
+                Ok(Piece::old(token.span()))
+            }
+            Lexeme::Quoted | Lexeme::Name => self.named(),
+            Lexeme::Word => {
+                if let Some(special) = self.special(token)? {
+                    return Ok(special);
+                }
+                if RESERVED.iter().any(|w| token.is_word(self.sql, w)) && !self.is_call(token) {
+                    return Err(self.expected("an expression"));
+                }
+                self.named()
+            }
+            _ => Err(self.expected("an expression")),
+        }
+    }
+
+    /// `left(x, 1)`, `right(…)`: words that are functions, too.
+    fn is_call(&self, token: Token) -> bool {
+        ["LEFT", "RIGHT"].iter().any(|w| token.is_word(self.sql, w))
+            && self.peek_at(1).is_some_and(|t| t.is(b'('))
+    }
+
+    /// Whether a query begins at a token.
+    pub fn query_at(&self, n: usize) -> bool {
+        ["SELECT", "WITH", "VALUES"].iter().any(|w| self.is_word_at(n, w))
+            || self.peek_at(n).is_some_and(|t| t.is(b'(')) && self.query_at_deeper(n + 1)
+    }
+
+    fn query_at_deeper(&self, n: usize) -> bool {
+        let mut n = n;
+        while self.peek_at(n).is_some_and(|t| t.is(b'(')) {
+            n += 1;
+        }
+        ["SELECT", "WITH", "VALUES"].iter().any(|w| self.is_word_at(n, w)) && self.closes_query(n)
+    }
+
+    /// Whether the parentheses around a query at a token hold nothing else.
+    fn closes_query(&self, n: usize) -> bool {
+        let mut depth = 0_i32;
+        let mut at = n;
+        while let Some(token) = self.peek_at(at) {
+            if token.is(b'(') {
+                depth += 1;
+            } else if token.is(b')') {
+                depth -= 1;
+                if depth < 0 {
+                    let next = self.peek_at(at + 1);
+                    let set = ["UNION", "EXCEPT", "INTERSECT", "ORDER", "LIMIT", "OFFSET", "FETCH"];
+                    return next
+                        .is_none_or(|t| t.is(b')') || set.iter().any(|w| t.is_word(self.sql, w)));
+                }
+            }
+            at += 1;
+        }
+        false
+    }
+
+    fn parentheses(&mut self) -> Result<Piece, SqlError> {
+        let start = self.here();
+        self.at += 1;
+        if self.query_at(0) {
+            let at = self.here();
+            let text = self.deeper(Self::query)?;
+            let query = Piece::new(text, at..self.before());
+            let end = self.expect(b')')?;
+            let text = joined(start, vec![query], end);
+            return Ok(Piece { shape: Shape::Query, ..Piece::new(text, start..end) });
+        }
+        let mut all = self.list()?;
+        let end = self.expect(b')')?;
+        let shape = match all.as_slice() {
+            [one] => match &one.shape {
+                Shape::Literal(_) => Shape::Plain,
+                other => other.clone(),
+            },
+            _ => Shape::Plain,
+        };
+        if let ([one], Shape::Interval(_)) = (all.as_slice(), &shape) {
+            return Ok(Piece { span: start..end, ..one.clone() });
+        }
+        for piece in &mut all {
+            Self::no_interval(piece)?;
+        }
+        let text = joined(start, all, end);
+        Ok(Piece { shape, ..Piece::new(text, start..end) })
+    }
+
+    /// A span of time is no value of its own.
+    pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
+        match piece.shape {
+            Shape::Interval(_) => Err(unsaid(
+                piece.span.clone(),
+                "an interval by itself",
+                "add it to a date: d + INTERVAL '1 day'",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A column, or a function.
+    fn named(&mut self) -> Result<Piece, SqlError> {
+        let first = self.take()?;
+        let mut names = vec![first];
+        while self.is(b'.') {
+            self.at += 1;
+            if self.is(b'*') {
+                let star = self.take()?;
+                return Ok(Piece::old(first.start..star.end));
+            }
+            let next = self.take()?;
+            if !matches!(next.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
+                self.at -= 1;
+                return Err(self.expected("a name"));
+            }
+            names.push(next);
+        }
+        if self.is(b'(') {
+            return self.function(first, &names);
+        }
+        let span = first.start..self.before();
+        let content = |t: &Token| t.content(self.sql);
+        let part = match names.as_slice() {
+            [column] => Part::Column(span.clone(), None, content(column)),
+            [table, column] => Part::Column(span.clone(), Some(content(table)), content(column)),
+            _ => Part::Old(span.clone()),
+        };
+        let date = matches!(names.as_slice(), [one] if one.is_word(self.sql, "CURRENT_DATE"));
+        let shape = if date { Shape::Date } else { Shape::Plain };
+        Ok(Piece { shape, ..Piece::new(vec![part], span) })
+    }
+
+    /// Expressions that begin with a word of their own.
+    fn special(&mut self, token: Token) -> Result<Option<Piece>, SqlError> {
+        let next = self.peek_at(1);
+        let text_next = next.is_some_and(|t| t.lexeme == Lexeme::Text);
+        let word = token.text(self.sql).to_ascii_uppercase();
+        let opens = next.is_some_and(|t| t.is(b'('));
+        match word.as_str() {
+            "CASE" => self.case().map(Some),
+            "EXISTS" if opens => {
+                self.at += 1;
+                let query = self.parentheses()?;
+                Ok(Some(Piece { level: PRIMARY, ..spliced(token.start, query, PRIMARY) }))
+            }
+            "CAST" if opens => self.cast_function().map(Some),
+            "ARRAY" if opens || next.is_some_and(|t| t.is(b'[')) => self.array().map(Some),
+            "ROW" if opens => {
+                self.at += 1;
+                let row = self.parentheses()?;
+                Ok(Some(Piece { span: token.start..row.span.end, ..row }))
+            }
+            "EXTRACT" | "POSITION" | "SUBSTRING" | "TRIM" if opens => self.worded(token, &word),
+            "INTERVAL" if text_next => {
+                self.at += 2;
+                self.interval(token.start..self.before()).map(Some)
+            }
+            "DATE" | "TIME" | "TIMESTAMP" | "TIMESTAMPTZ" if text_next => {
+                self.at += 1;
+                let text = self.primary()?;
+                let name = if word.starts_with("TIMESTAMP") { "DATETIME" } else { &word };
+                let span = token.start..text.span.end;
+                let shape = if word == "DATE" { Shape::Date } else { Shape::Plain };
+                let words = format!("{}({{}})", name.to_lowercase());
+                Ok(Some(Piece { shape, ..Piece::filled(&words, vec![text.text], span) }))
+            }
+            "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
+                let span = token.start..next.map_or(token.end, |t| t.end);
+                Err(unsaid(span, "a bit string", "write a number, or a text in '…'"))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn case(&mut self) -> Result<Piece, SqlError> {
+        let start = self.here();
+        self.at += 1;
+        let mut pieces = Vec::new();
+        if !self.is_word("WHEN") {
+            pieces.push(self.expr()?);
+        }
+        while self.word("WHEN") {
+            pieces.push(self.expr()?);
+            self.expect_word("THEN")?;
+            pieces.push(self.expr()?);
+        }
+        if self.word("ELSE") {
+            pieces.push(self.expr()?);
+        }
+        self.expect_word("END")?;
+        let end = self.before();
+        let text = joined(start, pieces, end);
+        Ok(Piece::new(text, start..end))
+    }
+
+    /// `x[1]`
+    fn subscript(&mut self, of: Piece) -> Result<Piece, SqlError> {
+        self.at += 1;
+        let index = self.expr()?;
+        if self.is(b':') || self.peek().is_some_and(|t| t.lexeme == Lexeme::Parameter) {
+            return Err(unsaid(of.span.start..self.here() + 1, "a slice of an array", ""));
+        }
+        let end = self.expect(b']')?;
+        let span = of.span.start..end;
+        Ok(Piece::filled("suql_element({}, {})", vec![of.text, index.text], span))
+    }
+}
+
+/// A text of E'…' as it is meant.
+fn unescaped(text: &str) -> String {
+    let mut out = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            if c == '\'' {
+                // A quote that is written twice.
+                chars.next();
+            }
+            continue;
+        }
+        match chars.next() {
+            Some('n') => out.push('\n'),
+            Some('t') => out.push('\t'),
+            Some('r') => out.push('\r'),
+            Some(other) => out.push(other),
+            None => out.push('\\'),
+        }
+    }
+    out
+}
+
+/// The bytes from one piece to another.
+pub(super) fn across(left: &Piece, right: &Piece) -> Range<usize> {
+    left.span.start..right.span.end
+}

@@ -1,0 +1,168 @@
+//! FROM clauses.
+
+use super::function::ROWS;
+use super::parser::{Parser, Piece, Unnested, unsaid};
+use super::text::Part;
+use crate::blendsql::SqlError;
+
+impl Parser<'_> {
+    /// What a FROM clause reads, up to the next clause.
+    pub fn from(&mut self) -> Result<Vec<Piece>, SqlError> {
+        let mut pieces = Vec::new();
+        self.item(&mut pieces)?;
+        loop {
+            if self.symbol(b',') {
+                self.item(&mut pieces)?;
+                continue;
+            }
+            let start = self.at;
+            self.word("NATURAL");
+            let _ = self.word("INNER") || self.word("CROSS");
+            if self.word("LEFT") || self.word("RIGHT") || self.word("FULL") {
+                self.word("OUTER");
+            }
+            if !self.word("JOIN") {
+                self.at = start;
+                return Ok(pieces);
+            }
+            self.item(&mut pieces)?;
+            if self.word("ON") {
+                pieces.push(self.expr()?);
+            } else if self.word("USING") {
+                self.expect(b'(')?;
+                while !self.symbol(b')') {
+                    self.take()?;
+                }
+            }
+        }
+    }
+
+    fn item(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+        let start = self.here();
+        let lateral = self.peek().filter(|t| t.is_word(self.sql, "LATERAL"));
+        if let Some(word) = lateral {
+            self.at += 1;
+            if self.is(b'(') {
+                let help = "SQLite's subqueries in FROM do not see the tables beside them";
+                return Err(unsaid(word.span(), "LATERAL", help));
+            }
+            pieces.push(Piece::new(Vec::new(), word.start..self.here()));
+        }
+        self.word("ONLY");
+        if self.is(b'(') {
+            if self.query_at(1) {
+                self.at += 1;
+                let at = self.here();
+                let query = self.deeper(Self::query)?;
+                let end = self.expect(b')')?;
+                let query = Piece::new(query, at..end - 1);
+                return self.aliased(query, start..end, pieces);
+            }
+            // A join in parentheses.
+            self.at += 1;
+            let inner = self.deeper(Self::from)?;
+            pieces.extend(inner);
+            self.expect(b')')?;
+            self.alias()?;
+            return Ok(());
+        }
+        let Some(name) = self.peek().filter(|t| self.is_name(*t)) else {
+            return Err(self.expected("a table"));
+        };
+        self.at += 1;
+        while self.symbol(b'.') {
+            self.take()?;
+        }
+        if !self.is(b'(') {
+            let table = self.here();
+            let (_, columns) = self.alias()?;
+            if !columns.is_empty() {
+                let span = table..self.before();
+                let help = "select them by name in a subquery";
+                return Err(unsaid(span, "other names for a table's columns", help));
+            }
+            return Ok(());
+        }
+        let function = name.content(self.sql).to_lowercase();
+        self.at += 1;
+        let args = if self.is(b')') { Vec::new() } else { self.list()? };
+        let end = self.expect(b')')?;
+        if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
+            return Err(unsaid(start..self.before(), "WITH ORDINALITY", ""));
+        }
+        if !ROWS.contains(&function.as_str()) {
+            pieces.extend(args);
+            self.alias()?;
+            return Ok(());
+        }
+        let [array] = args.as_slice() else {
+            return Err(unsaid(start..end, "two arrays side by side", "unnest them one by one"));
+        };
+        let (alias, mut names) = self.alias()?;
+        let alias = alias.unwrap_or(function);
+        if names.is_empty() {
+            names.push(alias.clone());
+        }
+        let span = name.start..self.before();
+        let words = format!("json_each(suql_array({{}})) AS {}", crate::sql::name(&alias));
+        pieces.push(Piece::filled(&words, vec![array.text.clone()], span));
+        if let Some(all) = self.unnested.last_mut() {
+            all.push(Unnested { alias, names, array: None });
+        }
+        Ok(())
+    }
+
+    /// A query in FROM with its alias; names for its columns become those of a
+    /// common table expression.
+    fn aliased(
+        &mut self,
+        query: Piece,
+        span: std::ops::Range<usize>,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), SqlError> {
+        let (alias, columns) = self.alias()?;
+        if columns.is_empty() {
+            pieces.push(query);
+            return Ok(());
+        }
+        let end = self.before();
+        let name = self.name();
+        let columns = crate::sql::names("", &columns);
+        let alias = crate::sql::name(&alias.unwrap_or_else(|| name.clone()));
+        let words = format!("(WITH {name}({columns}) AS ({{}}) SELECT * FROM {name}) AS {alias}");
+        pieces.push(Piece::filled(&words, vec![query.text], span.start..end));
+        Ok(())
+    }
+
+    /// `[AS] name [(columns)]`
+    fn alias(&mut self) -> Result<(Option<String>, Vec<String>), SqlError> {
+        let marked = self.word("AS");
+        let Some(token) = self.peek().filter(|t| self.is_name(*t)) else {
+            return if marked { Err(self.expected("a name")) } else { Ok((None, Vec::new())) };
+        };
+        self.at += 1;
+        let mut columns = Vec::new();
+        if self.symbol(b'(') {
+            while !self.symbol(b')') {
+                let token = self.take()?;
+                if !token.is(b',') {
+                    columns.push(token.content(self.sql));
+                }
+            }
+        }
+        Ok((Some(token.content(self.sql)), columns))
+    }
+
+    /// What is added to a FROM clause for arrays that its results unnest.
+    pub fn unnested_text(all: &[Unnested], at: usize, has_from: bool) -> Vec<Part> {
+        let mut text = Vec::new();
+        for unnested in all {
+            let Some(array) = &unnested.array else { continue };
+            let before = if has_from || !text.is_empty() { ", " } else { " FROM " };
+            text.push(Part::New(format!("{before}json_each(suql_array("), at..at));
+            text.extend(array.text.clone());
+            text.push(Part::New(format!(")) AS {}", unnested.alias), at..at));
+        }
+        text
+    }
+}

@@ -1,0 +1,346 @@
+//! Functions.
+
+use super::parser::{Parser, Piece, Shape, joined, unsaid};
+use super::text::Part;
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{Lexeme, Token};
+
+/// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
+/// same in `SQLite`.
+const FUNCTIONS: [(&str, usize, &str); 25] = [
+    ("array_agg", 1, "json_group_array({})"),
+    ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
+    ("array_to_string", 2, "(SELECT group_concat(value, {1}) FROM json_each(suql_array({})))"),
+    ("bool_and", 1, "min({})"),
+    ("bool_or", 1, "max({})"),
+    ("btrim", 1, "trim({})"),
+    ("cardinality", 1, "json_array_length(suql_array({}))"),
+    ("char_length", 1, "length({})"),
+    ("character_length", 1, "length({})"),
+    ("every", 1, "min({})"),
+    ("json_agg", 1, "json_group_array({})"),
+    ("json_array_length", 1, "json_array_length(suql_array({}))"),
+    ("jsonb_agg", 1, "json_group_array({})"),
+    ("jsonb_array_length", 1, "json_array_length(suql_array({}))"),
+    ("left", 2, "substr({}, 1, {1})"),
+    ("now", 0, "datetime('now')"),
+    ("power", 2, "pow({}, {1})"),
+    ("regexp_like", 2, "suql_match({}, {1})"),
+    ("right", 2, "substr({}, -({1}))"),
+    ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
+    ("strpos", 2, "instr({}, {1})"),
+    // Two places by their names: nothing but a model knows.
+    ("st_distance_sphere", 2, DISTANCE),
+    ("st_distancesphere", 2, DISTANCE),
+    ("st_distance", 2, DISTANCE),
+    ("to_date", 2, "date({})"),
+];
+
+const DISTANCE: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
+                        return_type='float')}}";
+
+/// Functions that make rows of an array.
+pub(super) const ROWS: [&str; 5] = [
+    "unnest",
+    "json_array_elements",
+    "json_array_elements_text",
+    "jsonb_array_elements",
+    "jsonb_array_elements_text",
+];
+
+/// Parts of a date, and how `SQLite` tells them.
+const PARTS: [(&str, &str); 9] = [
+    ("year", "%Y"),
+    ("month", "%m"),
+    ("day", "%d"),
+    ("hour", "%H"),
+    ("minute", "%M"),
+    ("second", "%S"),
+    ("dow", "%w"),
+    ("doy", "%j"),
+    ("epoch", "%s"),
+];
+
+impl Parser<'_> {
+    /// A function whose parentheses are the next.
+    pub fn function(&mut self, first: Token, names: &[Token]) -> Result<Piece, SqlError> {
+        let start = first.start;
+        let name = match names {
+            [one] => one.content(self.sql).to_lowercase(),
+            [.., last] => last.content(self.sql).to_lowercase(),
+            [] => String::new(),
+        };
+        if ROWS.contains(&name.as_str()) {
+            return self.rows(first, &name);
+        }
+        let open = self.at;
+        self.at += 1;
+        let (mut pieces, mut args) = (Vec::new(), 0);
+        let _ = self.word("DISTINCT") || self.word("ALL");
+        let mut plain = self.at == open + 1;
+        while !self.is(b')') {
+            // Rows are made of results, not of arguments that are filtered.
+            let piece = self.expr()?;
+            Self::no_interval(&piece)?;
+            pieces.push(piece);
+            args += 1;
+            if self.words(&["ORDER", "BY"]) {
+                plain = false;
+                pieces.extend(self.order()?);
+            }
+            if !self.symbol(b',') {
+                break;
+            }
+        }
+        let end = self.expect(b')')?;
+        let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
+        if let Some((_, count, words)) = FUNCTIONS.iter().find(|(n, ..)| *n == name)
+            && args == *count
+        {
+            let mut piece = if plain || words.matches('(').count() == 1 && *count == 1 {
+                self.renamed(words, pieces, open, start, end)
+            } else {
+                return Err(unsaid(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
+            };
+            piece = self.tail(piece)?;
+            return Ok(piece);
+        }
+        if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), pieces.as_slice()) {
+            let Shape::Literal(part) = part.shape.clone() else {
+                return Err(unsaid(
+                    start..end,
+                    &format!("`{name}` of a part that is computed"),
+                    "",
+                ));
+            };
+            let of = pieces.swap_remove(1);
+            return Self::part_of(&name, &part, of, start..end);
+        }
+        let text = joined(start, pieces, end);
+        let shape = if asks { Shape::Call } else { Shape::Plain };
+        let piece = Piece { shape, ..Piece::new(text, start..end) };
+        self.tail(piece)
+    }
+
+    /// A function by the name that `SQLite` has for it.
+    fn renamed(
+        &self,
+        words: &str,
+        pieces: Vec<Piece>,
+        open: usize,
+        start: usize,
+        end: usize,
+    ) -> Piece {
+        // An aggregate keeps what stands around its argument.
+        if let Some(name) = words.strip_suffix("({})") {
+            let from = self.tokens.get(open).map_or(start, |t| t.start);
+            let mut text = vec![Part::New(name.to_owned(), start..from)];
+            text.extend(joined(from, pieces, end));
+            return Piece::new(text, start..end);
+        }
+        let call = words.starts_with("{{");
+        let (mut text, mut rest) = (Vec::new(), words);
+        let span = start..end;
+        let mut quoted = false;
+        while let Some(at) = rest.find(['{', '\'']) {
+            let (before, after) = rest.split_at(at);
+            let (piece, taken) = match after {
+                a if a.starts_with('\'') => {
+                    quoted = !quoted;
+                    (None, 1)
+                }
+                a if a.starts_with("{}") && !(call && quoted) => (pieces.first(), 2),
+                a if a.starts_with("{1}") => (pieces.get(1), 3),
+                a if a.starts_with("{{") || a.starts_with("{}") => (None, 2),
+                _ => (None, 1),
+            };
+            let keep = if piece.is_some() { at } else { at + taken };
+            text.push(Part::New(
+                if piece.is_some() { before.to_owned() } else { rest[..keep].to_owned() },
+                span.clone(),
+            ));
+            if let Some(piece) = piece {
+                text.extend(piece.text.clone());
+            }
+            rest = &after[taken..];
+        }
+        text.push(Part::New(rest.to_owned(), span.clone()));
+        Piece { shape: if call { Shape::Call } else { Shape::Plain }, ..Piece::new(text, span) }
+    }
+
+    /// FILTER and OVER.
+    fn tail(&mut self, piece: Piece) -> Result<Piece, SqlError> {
+        let start = piece.span.start;
+        let mut pieces = vec![piece];
+        if self.is_word("WITHIN") {
+            let word = self.take()?;
+            return Err(unsaid(word.span(), "WITHIN GROUP", ""));
+        }
+        if self.is_word("FILTER") && self.peek_at(1).is_some_and(|t| t.is(b'(')) {
+            self.at += 2;
+            self.expect_word("WHERE")?;
+            pieces.push(self.expr()?);
+            self.expect(b')')?;
+        }
+        if self.word("OVER") {
+            if self.symbol(b'(') {
+                self.window(&mut pieces)?;
+            } else {
+                self.take()?;
+            }
+        }
+        if self.before() == pieces[0].span.end {
+            return Ok(pieces.swap_remove(0));
+        }
+        let end = self.before();
+        let text = joined(start, pieces, end);
+        Ok(Piece::new(text, start..end))
+    }
+
+    /// A window's parentheses, their first just taken.
+    pub fn window(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+        loop {
+            if self.words(&["PARTITION", "BY"]) {
+                pieces.extend(self.list()?);
+            } else if self.words(&["ORDER", "BY"]) {
+                pieces.extend(self.order()?);
+            } else if self.symbol(b')') {
+                return Ok(());
+            } else {
+                self.take()?;
+            }
+        }
+    }
+
+    /// A function whose rows are an array's elements, in the result columns.
+    fn rows(&mut self, first: Token, name: &str) -> Result<Piece, SqlError> {
+        self.at += 1;
+        let array = self.expr()?;
+        let end = self.expect(b')')?;
+        let span = first.start..end;
+        let text = self.sql[array.span.clone()].to_owned();
+        let same = |a: &Piece| self.sql[a.span.clone()] == *text;
+        let known = self.unnested.last().and_then(|all| {
+            all.iter().find(|u| u.array.as_ref().is_some_and(&same)).map(|u| u.alias.clone())
+        });
+        let others = self.unnested.last().is_some_and(|all| all.iter().any(|u| u.array.is_some()));
+        let alias = match known {
+            Some(alias) => alias,
+            None if !self.may_unnest => {
+                return Err(unsaid(span, &format!("`{name}` here"), "put it into FROM"));
+            }
+            None if others => {
+                return Err(unsaid(span, "two arrays side by side", "unnest one of them in FROM"));
+            }
+            None => {
+                let alias = self.name();
+                if let Some(all) = self.unnested.last_mut() {
+                    let (alias, array) = (alias.clone(), Some(array));
+                    all.push(super::parser::Unnested { alias, names: Vec::new(), array });
+                }
+                alias
+            }
+        };
+        Ok(Piece::new(vec![Part::New(format!("{alias}.value"), span.clone())], span))
+    }
+
+    /// Functions with words between their arguments.
+    pub fn worded(&mut self, token: Token, name: &str) -> Result<Option<Piece>, SqlError> {
+        let (start, back) = (token.start, self.at);
+        self.at += 2;
+        match name {
+            "EXTRACT" => {
+                let part = self.take()?.content(self.sql);
+                self.expect_word("FROM")?;
+                let of = self.expr()?;
+                let end = self.expect(b')')?;
+                Self::part_of("date_part", &part, of, start..end).map(Some)
+            }
+            "POSITION" => {
+                let what = self.binary(super::expr::OTHER)?;
+                self.expect_word("IN")?;
+                let of = self.expr()?;
+                let end = self.expect(b')')?;
+                Ok(Some(Piece::filled("instr({}, {})", vec![of.text, what.text], start..end)))
+            }
+            "SUBSTRING" => {
+                let of = self.expr()?;
+                if self.symbol(b',') {
+                    self.at = back;
+                    return self.substring(token).map(Some);
+                }
+                let from = if self.word("FROM") { Some(self.expr()?) } else { None };
+                let length = if self.word("FOR") { Some(self.expr()?) } else { None };
+                let end = self.expect(b')')?;
+                let one = || vec![Part::New("1".to_owned(), start..end)];
+                let mut pieces = vec![of.text, from.map_or_else(one, |f| f.text)];
+                pieces.extend(length.map(|l| l.text));
+                let words = if pieces.len() == 3 { "substr({}, {}, {})" } else { "substr({}, {})" };
+                Ok(Some(Piece::filled(words, pieces, start..end)))
+            }
+            _ => {
+                let side = ["BOTH", "LEADING", "TRAILING"].into_iter().find(|w| self.word(w));
+                let first = if self.is_word("FROM") { None } else { Some(self.expr()?) };
+                if !self.word("FROM") {
+                    self.at = back;
+                    return if side.is_some() { Err(self.expected("FROM")) } else { Ok(None) };
+                }
+                let of = self.expr()?;
+                let end = self.expect(b')')?;
+                let name = match side {
+                    Some("LEADING") => "ltrim",
+                    Some("TRAILING") => "rtrim",
+                    _ => "trim",
+                };
+                let mut pieces = vec![of.text];
+                pieces.extend(first.map(|f| f.text));
+                let holes = vec!["{}"; pieces.len()].join(", ");
+                Ok(Some(Piece::filled(&format!("{name}({holes})"), pieces, start..end)))
+            }
+        }
+    }
+
+    /// `substring(x, 1, 2)`
+    fn substring(&mut self, token: Token) -> Result<Piece, SqlError> {
+        self.at += 2;
+        let pieces = self.list()?;
+        let end = self.expect(b')')?;
+        let text = joined(token.end, pieces, end);
+        let span = token.start..end;
+        let name = Part::New("substr".to_owned(), token.span());
+        Ok(Piece::new([vec![name], text].concat(), span))
+    }
+
+    /// A part of a date, or a date cut to it.
+    fn part_of(
+        name: &str,
+        part: &str,
+        of: Piece,
+        span: std::ops::Range<usize>,
+    ) -> Result<Piece, SqlError> {
+        let part = part.to_lowercase();
+        let words = if name == "date_trunc" {
+            match part.as_str() {
+                "year" | "month" => Some(format!("date({{}}, 'start of {part}')")),
+                "day" => Some("date({})".to_owned()),
+                _ => None,
+            }
+        } else {
+            let found = PARTS.iter().find(|(name, _)| *name == part);
+            found.map(|(_, form)| format!("CAST(strftime('{form}', {{}}) AS INTEGER)"))
+        };
+        match words {
+            Some(words) => Ok(Piece::filled(&words, vec![of.text], span)),
+            None => Err(unsaid(span, &format!("the part `{part}` of a date"), "")),
+        }
+    }
+
+    /// Whether a token is a name.
+    pub fn is_name(&self, token: Token) -> bool {
+        match token.lexeme {
+            Lexeme::Quoted | Lexeme::Name => true,
+            Lexeme::Word => !super::expr::RESERVED.iter().any(|w| token.is_word(self.sql, w)),
+            _ => false,
+        }
+    }
+}

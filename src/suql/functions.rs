@@ -1,0 +1,241 @@
+//! `PostgreSQL`'s operators that `SQLite` has no words for, as functions: `suql_…`
+//! of arrays, which are JSON arrays, and of patterns. A value that is no array is
+//! the array of itself.
+
+use std::cmp::Ordering;
+
+use regex::{Regex, RegexBuilder};
+use rusqlite::functions::{Context, FunctionFlags};
+use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
+use rusqlite::{Connection, Error};
+use serde_json::Value as Json;
+
+use crate::value::Value;
+
+/// What a function gives.
+type Given = rusqlite::Result<Sql>;
+/// A pattern as a regular expression; `None` when it is none.
+type Reading = fn(&str) -> Option<String>;
+
+/// Registers the functions on a connection.
+///
+/// # Errors
+/// When `SQLite` does not take them.
+pub fn register(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8
+        | FunctionFlags::SQLITE_DETERMINISTIC
+        | FunctionFlags::SQLITE_INNOCUOUS;
+    // NULL for NULL, as operators have it.
+    let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> Given| {
+        connection.create_scalar_function(name, count, flags, move |ctx: &Context<'_>| {
+            let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+            let null = values.contains(&ValueRef::Null);
+            let given = if null { Ok(Sql::Null) } else { run(&values) };
+            given.map(ToSqlOutput::Owned)
+        })
+    };
+    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
+    make("suql_any", 3, |v| quantified(v, true))?;
+    make("suql_all", 3, |v| quantified(v, false))?;
+    make("suql_contains", 2, |v| {
+        let (all, some) = (array(v[0]), array(v[1]));
+        Ok(truth(some.iter().all(|s| all.iter().any(|a| same(a, s)))))
+    })?;
+    make("suql_overlaps", 2, |v| {
+        let (all, some) = (array(v[0]), array(v[1]));
+        Ok(truth(some.iter().any(|s| all.iter().any(|a| same(a, s)))))
+    })?;
+    make("suql_same", 2, |v| {
+        let (a, b) = (array(v[0]), array(v[1]));
+        Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
+    })?;
+    make("suql_joined", 2, |v| {
+        let both: Vec<Json> = array(v[0]).into_iter().chain(array(v[1])).collect();
+        Ok(Sql::Text(Json::from(both).to_string()))
+    })?;
+    make("suql_element", 2, |v| {
+        let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
+        let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
+        Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
+    })?;
+    make("suql_truth", 1, |v| match v[0] {
+        ValueRef::Integer(i) => Ok(truth(i != 0)),
+        ValueRef::Real(r) => Ok(truth(r != 0.0)),
+        other => {
+            let text = text(other).trim().to_lowercase();
+            match text.as_str() {
+                "t" | "true" | "y" | "yes" | "on" | "1" => Ok(truth(true)),
+                "f" | "false" | "n" | "no" | "off" | "0" => Ok(truth(false)),
+                _ => Err(wrong(format!("\"{text}\" is neither true nor false"))),
+            }
+        }
+    })?;
+    let patterns: [(&str, Reading, bool); 5] = [
+        ("suql_like", like, false),
+        ("suql_ilike", like, true),
+        ("suql_similar", similar, false),
+        ("suql_match", |p| Some(p.to_owned()), false),
+        ("suql_imatch", |p| Some(p.to_owned()), true),
+    ];
+    for (name, read, fold) in patterns {
+        connection.create_scalar_function(name, 2, flags, move |ctx: &Context<'_>| {
+            let (of, pattern) = (ctx.get_raw(0), ctx.get_raw(1));
+            if of == ValueRef::Null || pattern == ValueRef::Null {
+                return Ok(ToSqlOutput::Owned(Sql::Null));
+            }
+            // Read once, where the pattern stands in the query.
+            let regex = ctx.get_or_create_aux(1, |p| -> rusqlite::Result<Regex> {
+                compiled(&text(p), read, fold)
+            })?;
+            Ok(ToSqlOutput::Owned(truth(regex.is_match(&text(of)))))
+        })?;
+    }
+    Ok(())
+}
+
+fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {
+    let written = read(pattern).ok_or_else(|| wrong(format!("`{pattern}` is no pattern")))?;
+    let built =
+        RegexBuilder::new(&written).case_insensitive(fold).dot_matches_new_line(true).build();
+    built.map_err(|_| wrong(format!("the regular expression `{pattern}` cannot be read")))
+}
+
+/// A pattern of LIKE: `%`, `_`, and `\` before a character that stands for itself.
+fn like(pattern: &str) -> Option<String> {
+    let mut out = String::from("^");
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '%' => out.push_str(".*"),
+            '_' => out.push('.'),
+            '\\' => out.push_str(&regex::escape(&chars.next()?.to_string())),
+            other => out.push_str(&regex::escape(&other.to_string())),
+        }
+    }
+    out.push('$');
+    Some(out)
+}
+
+/// A pattern of SIMILAR TO: that of LIKE, with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
+fn similar(pattern: &str) -> Option<String> {
+    let mut out = String::from("^(?:");
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '%' => out.push_str(".*"),
+            '_' => out.push('.'),
+            '\\' => out.push_str(&regex::escape(&chars.next()?.to_string())),
+            '.' | '^' | '$' => out.extend(['\\', c]),
+            other => out.push(other),
+        }
+    }
+    out.push_str(")$");
+    Some(out)
+}
+
+/// `x op ANY (array)` and `x op ALL (array)`, by the logic of three values.
+fn quantified(values: &[ValueRef<'_>], any: bool) -> Given {
+    let sign = text(values[1]);
+    let (negated, sign) = match sign.strip_prefix("not ") {
+        Some(sign) => (true, sign),
+        None => (false, sign.as_str()),
+    };
+    let mut open = false;
+    for element in array(values[2]) {
+        let holds = match &element {
+            Json::Null => None,
+            element => Some(compared(values[0], sign, element)? != negated),
+        };
+        match holds {
+            Some(holds) if holds == any => return Ok(truth(any)),
+            Some(_) => {}
+            None => open = true,
+        }
+    }
+    Ok(if open { Sql::Null } else { truth(!any) })
+}
+
+fn compared(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite::Result<bool> {
+    let word = || Value::from_json(element).to_string();
+    Ok(match sign {
+        "like" => compiled(&word(), like, false)?.is_match(&text(value)),
+        "ilike" => compiled(&word(), like, true)?.is_match(&text(value)),
+        "similar" => compiled(&word(), similar, false)?.is_match(&text(value)),
+        _ => {
+            let value = Value::read(value).unwrap_or(Value::Null);
+            let order = order(&value, &Value::from_json(element));
+            match sign {
+                "=" => order == Ordering::Equal,
+                "<>" => order != Ordering::Equal,
+                "<" => order == Ordering::Less,
+                "<=" => order != Ordering::Greater,
+                ">" => order == Ordering::Greater,
+                _ => order != Ordering::Less,
+            }
+        }
+    })
+}
+
+/// The order of `SQLite` between two values: numbers before texts.
+fn order(a: &Value, b: &Value) -> Ordering {
+    let number = |v: &Value| match v {
+        Value::Integer(i) => Some(*i as f64),
+        Value::Real(r) => Some(*r),
+        _ => None,
+    };
+    match (a, b) {
+        (Value::Integer(a), Value::Integer(b)) => a.cmp(b),
+        _ => match (number(a), number(b)) {
+            (Some(a), Some(b)) => a.partial_cmp(&b).unwrap_or(Ordering::Equal),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => a.to_string().cmp(&b.to_string()),
+        },
+    }
+}
+
+fn same(a: &Json, b: &Json) -> bool {
+    !a.is_null()
+        && !b.is_null()
+        && order(&Value::from_json(a), &Value::from_json(b)) == Ordering::Equal
+}
+
+/// The elements of an array.
+fn array(value: ValueRef<'_>) -> Vec<Json> {
+    let text = match value {
+        ValueRef::Text(bytes) => String::from_utf8_lossy(bytes),
+        other => return Value::read(other).map(|v| vec![v.to_json()]).unwrap_or_default(),
+    };
+    if text.trim_start().starts_with('[')
+        && let Ok(elements) = serde_json::from_str(&text)
+    {
+        return elements;
+    }
+    vec![text.into_owned().into()]
+}
+
+fn owned(json: &Json) -> Sql {
+    match Value::from_json(json) {
+        Value::Null => Sql::Null,
+        Value::Integer(i) => Sql::Integer(i),
+        Value::Real(r) => Sql::Real(r),
+        Value::Text(text) => Sql::Text(text),
+    }
+}
+
+fn text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            String::from_utf8_lossy(bytes).into_owned()
+        }
+        other => Value::read(other).unwrap_or(Value::Null).to_string(),
+    }
+}
+
+fn truth(holds: bool) -> Sql {
+    Sql::Integer(i64::from(holds))
+}
+
+fn wrong(message: String) -> Error {
+    Error::UserFunctionError(message.into())
+}

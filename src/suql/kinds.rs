@@ -1,0 +1,237 @@
+//! Types: casts, and spans of time.
+
+use std::ops::Range;
+
+use super::expr::OTHER;
+use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
+use super::text::Part;
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::Lexeme;
+
+/// Types of a name in `PostgreSQL`, and what does the same in `SQLite`: `{}` is
+/// what is cast.
+const TYPES: [(&[&str], &str); 11] = [
+    (
+        &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
+        "CAST({} AS TEXT)",
+    ),
+    (
+        &["INT", "INTEGER", "INT2", "INT4", "INT8", "BIGINT", "SMALLINT"],
+        "CAST(round({}) AS INTEGER)",
+    ),
+    (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST({} AS REAL)"),
+    (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST({} AS NUMERIC)"),
+    (&["BOOL", "BOOLEAN"], "suql_truth({})"),
+    (&["DATE"], "date({})"),
+    (&["TIMESTAMP", "TIMESTAMPTZ"], "datetime({})"),
+    (&["TIME", "TIMETZ"], "time({})"),
+    (&["JSON", "JSONB"], "{}"),
+    (&["ENUM"], "{}"),
+    (&["FREE_TEXT"], "CAST({} AS TEXT)"),
+];
+
+/// What a call is asked for when it is cast: the engine reads the type.
+const CALLS: [(&str, &str); 6] = [
+    ("CAST(round({}) AS INTEGER)", "CAST({} AS INTEGER)"),
+    ("CAST({} AS REAL)", "CAST({} AS REAL)"),
+    ("CAST({} AS NUMERIC)", "CAST({} AS NUMERIC)"),
+    ("suql_truth({})", "CAST({} AS BOOLEAN)"),
+    ("date({})", "date({})"),
+    ("CAST({} AS TEXT)", "{}"),
+];
+
+/// Units of a span of time, as `PostgreSQL` and as `SQLite` calls them, and how
+/// many of the latter one is.
+const UNITS: [(&str, &str, f64); 10] = [
+    ("YEAR", "years", 1.0),
+    ("DECADE", "years", 10.0),
+    ("MONTH", "months", 1.0),
+    ("MON", "months", 1.0),
+    ("WEEK", "days", 7.0),
+    ("DAY", "days", 1.0),
+    ("HOUR", "hours", 1.0),
+    ("MINUTE", "minutes", 1.0),
+    ("MIN", "minutes", 1.0),
+    ("SECOND", "seconds", 1.0),
+];
+
+/// A type as it was written.
+struct Kind {
+    words: &'static str,
+    array: bool,
+    interval: bool,
+    /// Digits after the point, where they are said.
+    scale: Option<u32>,
+}
+
+impl Parser<'_> {
+    /// `x::type`, from the type on.
+    pub fn cast(&mut self, of: Piece, start: usize) -> Result<Piece, SqlError> {
+        let kind = self.kind()?;
+        self.cast_to(of, &kind, start)
+    }
+
+    /// `CAST(x AS type)`
+    pub fn cast_function(&mut self) -> Result<Piece, SqlError> {
+        let start = self.here();
+        self.at += 2;
+        let of = self.expr()?;
+        self.expect_word("AS")?;
+        let kind = self.kind()?;
+        self.expect(b')')?;
+        self.cast_to(of, &kind, start)
+    }
+
+    fn cast_to(&mut self, of: Piece, kind: &Kind, start: usize) -> Result<Piece, SqlError> {
+        let span = start..self.before();
+        if kind.array {
+            let literal = match &of.shape {
+                Shape::Literal(text) => Some(elements(text)),
+                _ => None,
+            };
+            let text = match literal {
+                Some(Some(array)) => vec![Part::New(crate::sql::text(&array), span.clone())],
+                Some(None) => {
+                    return Err(unsaid(of.span, "this array", "write ARRAY['a', 'b']"));
+                }
+                None => of.text,
+            };
+            return Ok(Piece { shape: Shape::Array, level: of.level, ..Piece::new(text, span) });
+        }
+        if kind.interval {
+            let Shape::Literal(text) = &of.shape else {
+                return Err(unsaid(span, "an interval that is computed", "write INTERVAL '1 day'"));
+            };
+            return Self::span_of_time(&text.clone(), span);
+        }
+        let of_call = of.shape == Shape::Call;
+        let words = match CALLS.iter().find(|(words, _)| of_call && *words == kind.words) {
+            Some((_, words)) => words,
+            None => kind.words,
+        };
+        let shape = if kind.words == "date({})" { Shape::Date } else { Shape::Plain };
+        let level = if words == "{}" { of.level } else { PRIMARY };
+        let words = match kind.scale {
+            Some(scale) => format!("round({words}, {scale})"),
+            None => words.to_owned(),
+        };
+        Ok(Piece { shape, level, ..Piece::filled(&words, vec![of.text], span) })
+    }
+
+    fn kind(&mut self) -> Result<Kind, SqlError> {
+        let token = self.take()?;
+        let name = token.content(self.sql).to_ascii_uppercase();
+        let interval = name == "INTERVAL";
+        let found = TYPES.iter().find(|(names, _)| names.contains(&name.as_str()));
+        let words = match found {
+            Some((_, words)) => *words,
+            None if interval => "{}",
+            None => return Err(unsaid(token.span(), &format!("the type `{name}`"), "")),
+        };
+        let number = ["NUMERIC", "DECIMAL", "NUMBER"].contains(&name.as_str());
+        for more in ["PRECISION", "VARYING"] {
+            self.word(more);
+        }
+        let mut scale = None;
+        if self.symbol(b'(') {
+            let mut last = None;
+            let mut many = false;
+            while !self.is(b')') {
+                let token = self.take()?;
+                if token.is(b',') {
+                    many = true;
+                } else {
+                    last = token.text(self.sql).parse().ok();
+                }
+            }
+            self.expect(b')')?;
+            scale = if number { Some(last.filter(|_| many).unwrap_or(0)) } else { None };
+        }
+        let _ = self.words(&["WITHOUT", "TIME", "ZONE"]) || self.words(&["WITH", "TIME", "ZONE"]);
+        let mut array = false;
+        while self.is(b'[') {
+            self.at += 1;
+            while !self.is(b']') {
+                self.take()?;
+            }
+            self.expect(b']')?;
+            array = true;
+        }
+        Ok(Kind { words, array, interval, scale })
+    }
+
+    /// `INTERVAL '…'`, its text just taken.
+    pub fn interval(&mut self, span: Range<usize>) -> Result<Piece, SqlError> {
+        let token = self.tokens.get(self.at - 1).copied().filter(|t| t.lexeme == Lexeme::Text);
+        let mut text = token.map(|t| t.content(self.sql)).unwrap_or_default();
+        let mut span = span;
+        // INTERVAL '1' DAY
+        if let Some(unit) = self.peek().filter(|t| t.lexeme == Lexeme::Word)
+            && unit_of(unit.text(self.sql)).is_some()
+        {
+            self.at += 1;
+            text = format!("{text} {}", unit.text(self.sql));
+            span.end = unit.end;
+        }
+        Self::span_of_time(&text, span)
+    }
+
+    fn span_of_time(text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let ago = words.last().is_some_and(|w| w.eq_ignore_ascii_case("ago"));
+        let words = &words[..words.len() - usize::from(ago)];
+        let parts: Option<Vec<String>> = words
+            .chunks(2)
+            .map(|pair| {
+                let [number, unit] = pair else { return None };
+                let (unit, times) = unit_of(unit)?;
+                let number: f64 = number.parse().ok()?;
+                let number = number * times * if ago { -1.0 } else { 1.0 };
+                Some(format!("{number:+} {unit}"))
+            })
+            .collect();
+        match parts.filter(|p| !p.is_empty()) {
+            Some(parts) => {
+                let shape = Shape::Interval(parts);
+                Ok(Piece { shape, level: OTHER, ..Piece::old(span) })
+            }
+            None => Err(unsaid(span, "this interval", "write one like '3 days'")),
+        }
+    }
+}
+
+fn unit_of(word: &str) -> Option<(&'static str, f64)> {
+    let word = word.to_ascii_uppercase();
+    let one = word.strip_suffix('S').filter(|w| w.len() > 1).unwrap_or(&word);
+    UNITS.iter().find(|(name, ..)| *name == one || *name == word).map(|(_, unit, n)| (*unit, *n))
+}
+
+/// The elements of `{a,"b c"}` as a JSON array; `None` when it is none.
+fn elements(text: &str) -> Option<String> {
+    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let (mut all, mut one, mut quoted, mut was_quoted) = (Vec::new(), String::new(), false, false);
+    let mut chars = inside.chars();
+    let mut end = |one: &mut String, was_quoted: &mut bool| {
+        let text = if *was_quoted { one.clone() } else { one.trim().to_owned() };
+        let null = !*was_quoted && text.eq_ignore_ascii_case("null");
+        all.push(if null { serde_json::Value::Null } else { text.into() });
+        one.clear();
+        *was_quoted = false;
+    };
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => one.extend(chars.next()),
+            '"' => {
+                quoted = !quoted;
+                was_quoted = true;
+            }
+            ',' if !quoted => end(&mut one, &mut was_quoted),
+            '{' | '}' if !quoted => return None,
+            _ => one.push(c),
+        }
+    }
+    if !inside.trim().is_empty() {
+        end(&mut one, &mut was_quoted);
+    }
+    Some(serde_json::Value::from(all).to_string())
+}

@@ -1,0 +1,46 @@
+//! `SUQL`'s dialect: `PostgreSQL`'s spellings, brought into `SQLite`'s words.
+//!
+//! [`translate`] parses a query by `PostgreSQL`'s precedence and writes what
+//! `SQLite` says otherwise; all other bytes pass through as they are, so that
+//! every place leads back to the query as it was written. Arrays are JSON
+//! arrays. What it writes is parsed and prepared by `SQLite` like any query.
+//!
+//! | written | runs as |
+//! |---|---|
+//! | `'x' = ANY (c)`, `x <> ALL (c)` | membership of the array's elements |
+//! | `ARRAY['a', 'b']`, `@>`, `<@`, `&&`, `= ARRAY[…]` | JSON arrays, compared as sets or whole |
+//! | `unnest(c)`, in FROM or in SELECT | `json_each` |
+//! | `ILIKE`, `LIKE`, `~`, `~*`, `SIMILAR TO` | LIKE by `PostgreSQL`'s rules (case counts, `\` escapes), regular expressions |
+//! | `x::type`, `CAST` | `SQLite`'s types; whole numbers are rounded |
+//! | `a || b * c`, `a = b IN (…)` | with parentheses, where precedence differs |
+//! | `INTERVAL`, `DATE '…'`, `now()`, `EXTRACT` | `SQLite`'s date functions |
+//! | `LIMIT ALL`, `OFFSET` alone, `FETCH FIRST` | LIMIT and OFFSET |
+//! | `ST_Distance_Sphere(a, b)` | a question: texts have no coordinates |
+//!
+//! NULLs are ordered as in `SQLite` (least) where the query does not say
+//! `NULLS FIRST` or `NULLS LAST`.
+
+mod array;
+mod expr;
+mod from;
+mod function;
+pub mod functions;
+mod kinds;
+mod operator;
+mod parser;
+mod query;
+mod text;
+
+pub use text::Translated;
+
+use crate::blendsql::SqlError;
+
+/// Brings a query into `SQLite`'s words.
+///
+/// # Errors
+/// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
+pub fn translate(sql: &str) -> Result<Translated, SqlError> {
+    let mut parser = parser::Parser::new(sql)?;
+    let text = parser.statement()?;
+    Ok(Translated::of(sql, &text))
+}

@@ -1,0 +1,299 @@
+//! Operators between expressions.
+
+use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
+use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
+use super::text::Part;
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::Lexeme;
+
+/// An operator that is the next.
+pub(super) struct Operator {
+    pub level: u8,
+    /// Its sign or word, upper case.
+    sign: String,
+    /// Its tokens.
+    width: usize,
+}
+
+/// Signs of several characters, the longest first.
+const SIGNS: [&str; 24] = [
+    "!~~*", "!~*", "!~~", "#>>", "->>", "~~*", "!=", "!~", "#>", "&&", "->", "<=", "<>", "<@",
+    ">=", "@>", "||", "~*", "~~", "=", "<", ">", "~", "^",
+];
+
+impl Parser<'_> {
+    /// The operator that is the next, if one is.
+    pub fn operator(&self) -> Option<Operator> {
+        let token = self.peek()?;
+        let of = |level, sign: &str, width| Some(Operator { level, sign: sign.to_owned(), width });
+        if token.lexeme == Lexeme::Word {
+            let word = token.text(self.sql).to_ascii_uppercase();
+            return match word.as_str() {
+                "OR" => of(OR, "OR", 1),
+                "AND" => of(AND, "AND", 1),
+                "IS" | "ISNULL" | "NOTNULL" => of(IS, &word, 1),
+                "IN" | "LIKE" | "ILIKE" | "BETWEEN" | "SIMILAR" => of(SPECIAL, &word, 1),
+                "NOT" => {
+                    let next = self.peek_at(1)?.text(self.sql).to_ascii_uppercase();
+                    let special = ["IN", "LIKE", "ILIKE", "BETWEEN", "SIMILAR"];
+                    special.contains(&next.as_str()).then_some(())?;
+                    of(SPECIAL, &format!("NOT {next}"), 2)
+                }
+                _ => None,
+            };
+        }
+        let rest = &self.sql[token.start..];
+        let sign = SIGNS.iter().find(|s| rest.starts_with(**s));
+        let sign = sign
+            .map(|s| (*s).to_owned())
+            .or_else(|| rest.chars().next().filter(|c| "+-*/%".contains(*c)).map(String::from))?;
+        let level = match sign.as_str() {
+            "=" | "<" | ">" | "<=" | ">=" | "<>" | "!=" => COMPARE,
+            "+" | "-" => ADD,
+            "*" | "/" | "%" => MULTIPLY,
+            "^" => POWER,
+            _ => OTHER,
+        };
+        of(level, &sign, sign.len())
+    }
+
+    /// An operation whose operator is the next.
+    pub fn operation(&mut self, left: Piece, operator: &Operator) -> Result<Piece, SqlError> {
+        let sign = self.here();
+        self.at += operator.width;
+        let name = operator.sign.as_str();
+        match operator.level {
+            OR | AND => {
+                let right = self.binary(operator.level + 1)?;
+                Ok(between(left, right, operator.level))
+            }
+            IS => self.test(left, name, sign),
+            SPECIAL => self.special_operation(left, name),
+            COMPARE => self.comparison(left, name),
+            _ => {
+                let right = self.binary(operator.level + 1)?;
+                self.arithmetic(left, right, operator)
+            }
+        }
+    }
+
+    /// An operand, in parentheses where `SQLite` would read on.
+    fn operand(piece: Piece) -> Piece {
+        if (NOT..ADD).contains(&piece.level) {
+            let (span, shape) = (piece.span.clone(), piece.shape.clone());
+            return Piece { span, shape, text: piece.tight(), level: PRIMARY };
+        }
+        piece
+    }
+
+    /// IS NULL, IS TRUE and their like.
+    fn test(&mut self, left: Piece, name: &str, sign: usize) -> Result<Piece, SqlError> {
+        let left = Self::operand(left);
+        let start = left.span.start;
+        if name == "IS" {
+            self.word("NOT");
+            if self.words(&["DISTINCT", "FROM"]) {
+                let right = Self::operand(self.binary(COMPARE)?);
+                return Ok(between(left, right, IS));
+            }
+            if self.is_word("UNKNOWN") {
+                let unknown = self.take()?;
+                let mut text = left.text;
+                text.push(Part::Old(left.span.end..unknown.start));
+                text.push(Part::New("NULL".to_owned(), unknown.span()));
+                let span = start..unknown.end;
+                return Ok(Piece { span, text, shape: Shape::Plain, level: IS });
+            }
+            if !["NULL", "TRUE", "FALSE"].iter().any(|w| self.is_word(w)) {
+                return Err(self.expected("NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"));
+            }
+            self.at += 1;
+        }
+        let end = self.before();
+        let mut text = left.text;
+        text.push(Part::Old(left.span.end.min(sign)..end));
+        Ok(Piece { span: start..end, text, shape: Shape::Plain, level: IS })
+    }
+
+    /// IN, LIKE, BETWEEN and their like.
+    fn special_operation(&mut self, left: Piece, name: &str) -> Result<Piece, SqlError> {
+        let (negated, name) = match name.strip_prefix("NOT ") {
+            Some(name) => (true, name),
+            None => (false, name),
+        };
+        match name {
+            "IN" => {
+                let right = self.binary(OTHER)?;
+                Ok(between(Self::operand(left), right, SPECIAL))
+            }
+            "BETWEEN" => {
+                if self.is_word("SYMMETRIC") {
+                    let word = self.take()?;
+                    return Err(unsaid(word.span(), "BETWEEN SYMMETRIC", "order the bounds"));
+                }
+                let low = Self::operand(self.binary(OTHER)?);
+                self.expect_word("AND")?;
+                let high = Self::operand(self.binary(OTHER)?);
+                let both = between(low, high, SPECIAL);
+                Ok(between(Self::operand(left), both, SPECIAL))
+            }
+            _ => {
+                if name == "SIMILAR" {
+                    self.expect_word("TO")?;
+                }
+                let how = if name == "SIMILAR" {
+                    "similar"
+                } else if name == "ILIKE" {
+                    "ilike"
+                } else {
+                    "like"
+                };
+                if let Some(quantified) = self.quantified(&left, how, negated)? {
+                    return Ok(quantified);
+                }
+                let right = self.binary(OTHER)?;
+                if self.is_word("ESCAPE") {
+                    self.at += 1;
+                    let escape = self.binary(OTHER)?;
+                    if escape.shape != Shape::Literal("\\".to_owned()) {
+                        return Err(unsaid(escape.span, "another ESCAPE than `\\`", ""));
+                    }
+                }
+                Ok(alike(left, right, how, negated, self.before()))
+            }
+        }
+    }
+
+    fn comparison(&mut self, left: Piece, sign: &str) -> Result<Piece, SqlError> {
+        let sign = if sign == "!=" { "<>" } else { sign };
+        if let Some(quantified) = self.quantified(&left, sign, false)? {
+            return Ok(quantified);
+        }
+        let right = self.binary(SPECIAL)?;
+        Self::no_interval(&left)?;
+        Self::no_interval(&right)?;
+        if left.shape == Shape::Array || right.shape == Shape::Array {
+            let span = across(&left, &right);
+            let words = match sign {
+                "=" => "suql_same({}, {})",
+                "<>" => "NOT suql_same({}, {})",
+                _ => return Err(unsaid(span, "an order of arrays", "compare an element")),
+            };
+            let level = if sign == "=" { PRIMARY } else { NOT };
+            let piece = Piece::filled(words, vec![left.text, right.text], span);
+            return Ok(Piece { level, ..piece });
+        }
+        Ok(between(Self::operand(left), Self::operand(right), COMPARE))
+    }
+
+    fn arithmetic(
+        &mut self,
+        left: Piece,
+        right: Piece,
+        operator: &Operator,
+    ) -> Result<Piece, SqlError> {
+        let span = across(&left, &right);
+        let sign = operator.sign.as_str();
+        let both = |words: &str, left: Piece, right: Piece| {
+            Piece::filled(words, vec![left.text, right.text], span.clone())
+        };
+        let arrays = left.shape == Shape::Array || right.shape == Shape::Array;
+        Ok(match sign {
+            "+" | "-" if matches!(right.shape, Shape::Interval(_)) => {
+                return self.moved(left, &right, sign);
+            }
+            "^" => both("pow({}, {})", left, right),
+            "@>" => both("suql_contains({}, {})", left, right),
+            "<@" => both("suql_contains({}, {})", right, left),
+            "&&" => both("suql_overlaps({}, {})", left, right),
+            "||" if arrays => both("suql_joined({}, {})", left, right),
+            "~" | "~*" | "!~" | "!~*" => {
+                let negated = sign.starts_with('!');
+                let how = if sign.ends_with('*') { "imatch" } else { "match" };
+                let end = span.end;
+                alike(left, right, how, negated, end)
+            }
+            "~~" | "~~*" | "!~~" | "!~~*" => {
+                let how = if sign.ends_with('*') { "ilike" } else { "like" };
+                let end = span.end;
+                alike(left, right, how, sign.starts_with('!'), end)
+            }
+            "#>" | "#>>" => {
+                return Err(unsaid(span, &format!("`{sign}`"), "use json_extract(x, '$.path')"));
+            }
+            // SQLite's || and -> hold more tightly than arithmetic and signs.
+            _ if operator.level == OTHER => {
+                let tight = |p: Piece| Piece {
+                    span: p.span.clone(),
+                    level: PRIMARY,
+                    shape: Shape::Plain,
+                    text: p.tight(),
+                };
+                between(tight(left), tight(right), OTHER)
+            }
+            _ => {
+                Self::no_interval(&left)?;
+                Self::no_interval(&right)?;
+                let of = |p: Piece| {
+                    if p.level == UNARY || p.level >= ADD { p } else { Self::operand(p) }
+                };
+                between(of(left), of(right), operator.level)
+            }
+        })
+    }
+
+    /// A date and a span of time.
+    fn moved(&mut self, left: Piece, right: &Piece, sign: &str) -> Result<Piece, SqlError> {
+        let Shape::Interval(parts) = &right.shape else { return Err(self.expected("an interval")) };
+        let span = across(&left, right);
+        Self::no_interval(&left)?;
+        let parts: Vec<String> = parts
+            .iter()
+            .map(|part| {
+                let turned = match (sign, part.strip_prefix('-')) {
+                    ("-", Some(rest)) => format!("+{rest}"),
+                    ("-", None) => format!("-{}", part.trim_start_matches('+')),
+                    _ => part.clone(),
+                };
+                crate::sql::text(&turned)
+            })
+            .collect();
+        let name = if left.shape == Shape::Date { "date" } else { "datetime" };
+        let shape = if left.shape == Shape::Date { Shape::Date } else { Shape::Plain };
+        let words = format!("{name}({{}}, {})", parts.join(", "));
+        Ok(Piece { shape, ..Piece::filled(&words, vec![left.text], span) })
+    }
+}
+
+/// A comparison with a pattern.
+pub(super) fn alike(left: Piece, right: Piece, how: &str, negated: bool, end: usize) -> Piece {
+    let span = left.span.start..end;
+    // SQLite's LIKE folds the case of ASCII, and has no escape unless told.
+    let plain = match &right.shape {
+        Shape::Literal(pattern) => {
+            pattern.is_ascii()
+                && !pattern.contains('\\')
+                && (how == "ilike"
+                    || how == "like" && !pattern.contains(|c: char| c.is_alphabetic()))
+        }
+        _ => false,
+    };
+    if plain {
+        let words = if negated { "{} NOT LIKE {}" } else { "{} LIKE {}" };
+        let pieces = vec![left.tight(), right.text];
+        return Piece { level: SPECIAL, ..Piece::filled(words, pieces, span) };
+    }
+    let not = if negated { "NOT " } else { "" };
+    let words = format!("{not}suql_{how}({{}}, {{}})");
+    let level = if negated { NOT } else { PRIMARY };
+    Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span) }
+}
+
+/// Two operands with what stands between them as it is.
+fn between(left: Piece, right: Piece, level: u8) -> Piece {
+    let span = across(&left, &right);
+    let mut text = left.text;
+    text.push(Part::Old(left.span.end..right.span.start));
+    text.extend(right.text);
+    Piece { span, text, shape: Shape::Plain, level }
+}

@@ -1,0 +1,301 @@
+//! Queries and their clauses.
+
+use super::parser::{Parser, Piece, Unnested, joined, unsaid};
+use super::text::{Part, Text};
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::Lexeme;
+
+impl Parser<'_> {
+    /// The whole text: one query.
+    pub fn statement(&mut self) -> Result<Text, SqlError> {
+        // What is no query is refused where every query is.
+        if !self.query_at(0) && !self.peek().is_some_and(|t| t.lexeme == Lexeme::Call) {
+            return Ok(vec![Part::Old(0..self.sql.len())]);
+        }
+        let start = self.here();
+        let query = if self.query_at(0) { self.query()? } else { self.expr()?.text };
+        let end = self.before();
+        let ended = self.symbol(b';');
+        if self.peek().is_some() && !ended {
+            return Err(self.expected("the query's end"));
+        }
+        let query = Piece::new(query, start..end);
+        Ok(joined(0, vec![query], self.sql.len()))
+    }
+
+    /// A query with its WITH, ORDER BY and LIMIT.
+    pub fn query(&mut self) -> Result<Text, SqlError> {
+        let outer = std::mem::replace(&mut self.may_unnest, false);
+        self.unnested.push(Vec::new());
+        let query = self.clauses();
+        self.unnested.pop();
+        self.may_unnest = outer;
+        query
+    }
+
+    fn clauses(&mut self) -> Result<Text, SqlError> {
+        let start = self.here();
+        let mut pieces = Vec::new();
+        if self.word("WITH") {
+            self.word("RECURSIVE");
+            loop {
+                self.take()?;
+                if self.symbol(b'(') {
+                    while !self.symbol(b')') {
+                        self.take()?;
+                    }
+                }
+                self.expect_word("AS")?;
+                self.word("NOT");
+                self.word("MATERIALIZED");
+                self.expect(b'(')?;
+                let at = self.here();
+                let query = self.deeper(Self::query)?;
+                pieces.push(Piece::new(query, at..self.before()));
+                self.expect(b')')?;
+                if !self.symbol(b',') {
+                    break;
+                }
+            }
+        }
+        self.body(&mut pieces)?;
+        while ["UNION", "INTERSECT", "EXCEPT"].iter().any(|w| self.is_word(w)) {
+            self.at += 1;
+            if self.is_word("DISTINCT") {
+                let word = self.take()?;
+                pieces.push(Piece::new(Vec::new(), word.span()));
+            }
+            self.word("ALL");
+            self.body(&mut pieces)?;
+        }
+        if self.words(&["ORDER", "BY"]) {
+            self.may_unnest = true;
+            pieces.extend(self.order()?);
+            self.may_unnest = false;
+        }
+        let end = self.before();
+        let mut text = joined(start, pieces, end);
+        text.extend(self.limits()?);
+        if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
+            return Err(unsaid(word.span(), "a lock of rows", "a query only reads"));
+        }
+        if let Some(unnested) = self.unnested.last() {
+            rename(&mut text, unnested);
+        }
+        Ok(text)
+    }
+
+    /// One SELECT, VALUES, or a query in parentheses.
+    fn body(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+        if self.is(b'(') {
+            let start = self.here();
+            self.at += 1;
+            let query = self.deeper(Self::query)?;
+            let end = self.expect(b')')?;
+            pieces.push(Piece::filled("SELECT * FROM ({})", vec![query], start..end));
+            return Ok(());
+        }
+        if self.word("VALUES") {
+            loop {
+                pieces.push(self.expr()?);
+                if !self.symbol(b',') {
+                    return Ok(());
+                }
+            }
+        }
+        self.expect_word("SELECT")?;
+        self.word("ALL");
+        if self.is_word("DISTINCT") {
+            let word = self.take()?;
+            if self.is_word("ON") {
+                let help = "number the rows: row_number() OVER (PARTITION BY … ORDER BY …) in a \
+                            subquery, and keep the first";
+                return Err(unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
+            }
+        }
+        self.may_unnest = true;
+        if !self.is_word("FROM") {
+            loop {
+                let item = self.expr()?;
+                Self::no_interval(&item)?;
+                pieces.push(item);
+                self.result_alias(&mut pieces[..])?;
+                if !self.symbol(b',') {
+                    break;
+                }
+            }
+        }
+        self.may_unnest = false;
+        if self.is_word("INTO") {
+            let word = self.take()?;
+            return Err(unsaid(word.span(), "SELECT INTO", "a query only reads"));
+        }
+        let has_from = self.word("FROM");
+        if has_from {
+            let items = self.from()?;
+            pieces.extend(items);
+        }
+        let end = self.before();
+        let slot = pieces.len();
+        if self.word("WHERE") {
+            pieces.push(self.expr()?);
+        }
+        if self.words(&["GROUP", "BY"]) {
+            self.may_unnest = true;
+            pieces.extend(self.list()?);
+            self.may_unnest = false;
+        }
+        if self.word("HAVING") {
+            pieces.push(self.expr()?);
+        }
+        if self.word("WINDOW") {
+            loop {
+                self.take()?;
+                self.expect_word("AS")?;
+                self.expect(b'(')?;
+                self.window(pieces)?;
+                if !self.symbol(b',') {
+                    break;
+                }
+            }
+        }
+        let all = self.unnested.last().map(Vec::as_slice).unwrap_or_default();
+        let added = Self::unnested_text(all, end, has_from);
+        if !added.is_empty() {
+            pieces.insert(slot, Piece::new(added, end..end));
+        }
+        Ok(())
+    }
+
+    /// The alias of a result column; an element has its array's name without one.
+    fn result_alias(&mut self, pieces: &mut [Piece]) -> Result<(), SqlError> {
+        if self.word("AS") {
+            self.take()?;
+            return Ok(());
+        }
+        if self.peek().is_some_and(|t| self.is_name(t)) {
+            self.at += 1;
+            return Ok(());
+        }
+        let Some(last) = pieces.last_mut() else { return Ok(()) };
+        let end = last.span.end;
+        let name = match last.text.as_slice() {
+            [Part::New(text, _)] if text.ends_with(".value") => Some("unnest".to_owned()),
+            [Part::Column(_, _, column)] => Some(column.clone()),
+            _ => None,
+        };
+        if let Some(name) = name {
+            // Told apart when it is known whether the column is an element.
+            let mark = Part::New(format!("\u{0}{name}"), end..end);
+            last.text.push(mark);
+        }
+        Ok(())
+    }
+
+    /// The terms of ORDER BY.
+    pub fn order(&mut self) -> Result<Vec<Piece>, SqlError> {
+        let mut terms = Vec::new();
+        loop {
+            terms.push(self.expr()?);
+            let _ = self.word("ASC") || self.word("DESC");
+            if self.is_word("USING") {
+                let word = self.take()?;
+                return Err(unsaid(word.span(), "ORDER BY … USING", "write ASC or DESC"));
+            }
+            if self.word("NULLS") && !self.word("FIRST") {
+                self.expect_word("LAST")?;
+            }
+            if !self.symbol(b',') {
+                return Ok(terms);
+            }
+        }
+    }
+
+    /// LIMIT, OFFSET and FETCH, in any order.
+    fn limits(&mut self) -> Result<Text, SqlError> {
+        let start = self.before();
+        let (mut limit, mut offset): (Option<Text>, Option<Text>) = (None, None);
+        let mut straight = true;
+        loop {
+            let at = self.here();
+            if self.word("LIMIT") {
+                straight &= offset.is_none() && limit.is_none();
+                if self.is_word("ALL") {
+                    let all = self.take()?;
+                    limit = Some(vec![Part::New("-1".to_owned(), all.span())]);
+                    straight = false;
+                } else {
+                    limit = Some(self.expr()?.text);
+                }
+            } else if self.word("OFFSET") {
+                straight &= limit.is_some();
+                offset = Some(self.expr()?.text);
+                if self.word("ROWS") || self.word("ROW") {
+                    straight = false;
+                }
+            } else if self.word("FETCH") {
+                straight = false;
+                let _ = self.word("FIRST") || self.word("NEXT");
+                limit = Some(if self.is_word("ROW") || self.is_word("ROWS") {
+                    vec![Part::New("1".to_owned(), at..at)]
+                } else {
+                    self.binary(super::expr::OTHER)?.text
+                });
+                let _ = self.word("ROWS") || self.word("ROW");
+                if self.is_word("WITH") {
+                    return Err(unsaid(at..self.here() + 4, "WITH TIES", ""));
+                }
+                self.expect_word("ONLY")?;
+            } else {
+                break;
+            }
+        }
+        if limit.is_none() && offset.is_none() {
+            return Ok(Vec::new());
+        }
+        let end = self.before();
+        if straight && plain(limit.as_ref()) && plain(offset.as_ref()) {
+            return Ok(vec![Part::Old(start..end)]);
+        }
+        let all = vec![Part::New("-1".to_owned(), start..end)];
+        let mut pieces = vec![limit.unwrap_or(all)];
+        let words = if offset.is_some() { " LIMIT {} OFFSET {}" } else { " LIMIT {}" };
+        pieces.extend(offset);
+        Ok(Piece::filled(words, pieces, start..end).text)
+    }
+}
+
+fn plain(text: Option<&Text>) -> bool {
+    text.is_none_or(|t| t.iter().all(|p| !matches!(p, Part::New(..))))
+}
+
+/// Gives the elements of arrays the names that they have in the query.
+fn rename(text: &mut Text, unnested: &[Unnested]) {
+    let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+    let mut renamed = false;
+    for part in text {
+        match part {
+            Part::Column(span, table, column) => {
+                let found = unnested.iter().filter(|u| u.array.is_none()).find(|u| {
+                    u.names.iter().any(|n| same(n, column))
+                        && table.as_ref().is_none_or(|t| same(t, &u.alias))
+                });
+                renamed = found.is_some();
+                if let Some(found) = found {
+                    let value = format!("{}.value", crate::sql::name(&found.alias));
+                    *part = Part::New(value, span.clone());
+                }
+            }
+            Part::New(name, _) if name.starts_with('\u{0}') => {
+                let own = name.trim_start_matches('\u{0}').to_owned();
+                *name = if renamed || own == "unnest" {
+                    format!(" AS {}", crate::sql::name(&own))
+                } else {
+                    String::new()
+                };
+                renamed = false;
+            }
+            _ => renamed = false,
+        }
+    }
+}

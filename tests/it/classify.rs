@@ -1,0 +1,142 @@
+//! Words that a column with few values does not have.
+
+use hqdl::prompt::{AskedColumn, AskedRow};
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::project::{Ended, Project};
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+[model]
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+[[expansion]]
+name = "llm"
+source = "place"
+key = ["name"]
+[[expansion.column]]
+name = "mood"
+values = ["calm", "lively", "romantic"]
+CLASSIFY
+"#;
+
+/// A model that knows which words mean the same.
+fn meant(column: &AskedColumn, row: &AskedRow) -> Json {
+    if column.name == "mood" {
+        return json!("lively");
+    }
+    let all: &[&str] = match row.key[0].as_str().unwrap_or_default() {
+        "inexpensive" => &["cheap", "moderate"],
+        "fancy" => &["luxury", "expensive"],
+        "bbq" => &["barbecue"],
+        "busy" => &["lively"],
+        "free" => return Json::Null,
+        _ => &[],
+    };
+    let list = column.values.as_ref().unwrap();
+    all.iter().filter(|v| list.iter().any(|l| l == *v)).map(|v| json!(v)).collect()
+}
+
+fn project(endpoint: &Endpoint, classify: &str) -> Project {
+    Project::new(
+        endpoint,
+        "CREATE TABLE place (id INTEGER, name TEXT, price TEXT CHECK (price IN ('cheap', 'moderate', 'expensive', 'luxury')), cuisines TEXT, city TEXT);
+         WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39)
+         INSERT INTO place SELECT i, 'Place ' || i, CASE i % 5 WHEN 0 THEN 'cheap' WHEN 1 THEN 'moderate' WHEN 2 THEN 'expensive' WHEN 3 THEN 'luxury' END,
+           CASE WHEN i % 2 THEN '[\"barbecue\",\"grill\"]' ELSE '[\"thai\"]' END, CASE WHEN i % 2 THEN 'Oslo' ELSE 'Rome' END FROM n;",
+        &SPEC.replace("CLASSIFY", classify),
+    )
+}
+
+fn query(project: &Project, flags: &[&str], sql: &str) -> Ended {
+    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
+}
+
+#[test]
+fn other_words_mean_the_values_that_mean_the_same() {
+    let endpoint = Endpoint::answering(meant);
+    let project = project(&endpoint, "");
+    let cases: [(&str, &str, usize); 11] = [
+        ("price = 'inexpensive'", "price IN ('cheap', 'moderate')", 1),
+        ("price <> 'inexpensive'", "price NOT IN ('cheap', 'moderate')", 0),
+        ("price IN ('cheap', 'fancy')", "price IN ('cheap', 'luxury', 'expensive')", 1),
+        (
+            "price NOT IN ('cheap', 'fancy') AND id > 3",
+            "price NOT IN ('cheap', 'luxury', 'expensive') AND id > 3",
+            0,
+        ),
+        (
+            "NOT price = 'inexpensive' OR city = 'Rome'",
+            "NOT price IN ('cheap', 'moderate') OR city = 'Rome'",
+            0,
+        ),
+        // In the list, or but for its case: nothing is asked.
+        ("price = 'cheap' AND city = 'oslo'", "price = 'cheap' AND city = 'Oslo'", 0),
+        // Nothing of the list, and nothing known.
+        ("price = 'purple'", "0", 1),
+        ("price <> 'purple'", "price IS NOT NULL", 0),
+        // A list that is found in the data, of texts and of arrays.
+        ("'bbq' = ANY (cuisines)", "cuisines LIKE '%barbecue%'", 1),
+        ("price = ANY (ARRAY['inexpensive'])", "price IN ('cheap', 'moderate')", 0),
+        // What is no list is compared as it is.
+        ("name = 'place'", "name = 'place'", 0),
+    ];
+    for (condition, plain, asked) in cases {
+        let before = endpoint.count();
+        let sql = format!("SELECT id FROM place WHERE {condition} ORDER BY id");
+        let ended = query(&project, &["--dialect", "suql", "--classify"], &sql).exits(0);
+        let expected = project.rows(&format!("SELECT id FROM place WHERE {plain} ORDER BY id"));
+        assert_eq!(ended.lines[0]["rows"], json!(expected), "{condition}");
+        assert_eq!(endpoint.count() - before, asked, "{condition}");
+    }
+    // A word that means nobody knows what is one that nothing equals.
+    let ended =
+        query(&project, &["--classify"], "SELECT id FROM place WHERE price = 'free'").exits(1);
+    assert_eq!(ended.lines[0]["rows"], json!([]));
+    // Off, it is plain SQL.
+    let before = endpoint.count();
+    let ended =
+        query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'").exits(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[0]]));
+    assert_eq!(endpoint.count(), before);
+}
+
+#[test]
+fn the_spec_says_it_of_a_column() {
+    let endpoint = Endpoint::answering(meant);
+    let project = project(&endpoint, "classify = true");
+    project.materialize(&[]).exits(0);
+    let before = endpoint.count();
+    let sql = "SELECT count(*) FROM llm WHERE mood = 'busy'";
+    let ended = query(&project, &[], sql).exits(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[40]]));
+    assert_eq!(endpoint.count(), before + 1);
+    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0);
+    assert!(
+        explained.stdout.contains("mean the same") && explained.stdout.contains("'busy'"),
+        "{}",
+        explained.stdout
+    );
+    // Of other columns it is not said.
+    let ended =
+        query(&project, &[], "SELECT count(*) FROM place WHERE price = 'inexpensive'").exits(0);
+    assert_eq!(ended.lines[0]["rows"], json!([[0]]));
+    assert_eq!(endpoint.count(), before + 1);
+    // Errors point into the query as it was written.
+    let ended =
+        query(&project, &[], "SELECT nme FROM llm WHERE mood = 'busy' AND nam = 1").exits(2);
+    assert!(ended.stderr.contains("<query>:1:8"), "{}", ended.stderr);
+    let ended =
+        query(&project, &[], "SELECT name FROM llm WHERE mood = 'busy' AND nam = 1").exits(2);
+    assert!(ended.stderr.contains("<query>:1:46"), "{}", ended.stderr);
+    // Without a list there is nothing to choose from.
+    project.spec(
+        &SPEC
+            .replace("CLASSIFY", "classify = true")
+            .replace("values = [\"calm\", \"lively\", \"romantic\"]\n", ""),
+    );
+    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    assert!(ended.stderr.contains("`classify` without `values`"), "{}", ended.stderr);
+}

@@ -1,0 +1,127 @@
+//! An endpoint for `/v1/embeddings`, with faults.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use hqdl::tokens::Tokenizer;
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::lock;
+
+/// What it does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mood {
+    /// It answers.
+    Works,
+    /// It answers 500.
+    Fails,
+    /// It answers after so long.
+    Slow(Duration),
+    /// Its vectors have one number more.
+    Wider,
+    /// It answers with something else.
+    Nonsense,
+}
+
+struct Shared {
+    vector: Box<dyn Fn(&str) -> Vec<f32> + Send + Sync>,
+    mood: Mutex<Mood>,
+    texts: Mutex<Vec<String>>,
+    requests: Mutex<usize>,
+}
+
+/// The endpoint; it ends when this is dropped.
+pub struct Embedder {
+    url: String,
+    shared: Arc<Shared>,
+    _stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Embedder {
+    /// One that gives each text its vector.
+    pub fn new(vector: impl Fn(&str) -> Vec<f32> + Send + Sync + 'static) -> Self {
+        let shared = Arc::new(Shared {
+            vector: Box::new(vector),
+            mood: Mutex::new(Mood::Works),
+            texts: Mutex::default(),
+            requests: Mutex::default(),
+        });
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (tell, address) = std::sync::mpsc::channel();
+        let app = axum::Router::new()
+            .route("/v1/embeddings", axum::routing::post(answer))
+            .with_state(Arc::clone(&shared));
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                tell.send(listener.local_addr().unwrap()).unwrap();
+                tokio::select! {
+                    _ = axum::serve(listener, app) => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        });
+        let url = format!("http://{}/v1", address.recv().unwrap());
+        Self { url, shared, _stop: stop }
+    }
+
+    /// Its part of a spec.
+    pub fn spec(&self) -> String {
+        format!(
+            "[embeddings]\nmodel = \"look-alike\"\nbase_url = \"{}\"\ntimeout_seconds = 1\n",
+            self.url
+        )
+    }
+
+    /// What it does from now on.
+    pub fn is(&self, mood: Mood) {
+        *lock(&self.shared.mood) = mood;
+    }
+
+    /// The texts it was given so far.
+    pub fn texts(&self) -> Vec<String> {
+        lock(&self.shared.texts).clone()
+    }
+
+    /// The requests so far.
+    pub fn count(&self) -> usize {
+        *lock(&self.shared.requests)
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, axum::Json(body): axum::Json<Json>) -> Response {
+    *lock(&shared.requests) += 1;
+    let mood = *lock(&shared.mood);
+    match mood {
+        Mood::Fails => return (StatusCode::INTERNAL_SERVER_ERROR, "out of order").into_response(),
+        Mood::Nonsense => return axum::Json(json!({ "hello": "world" })).into_response(),
+        Mood::Slow(latency) => tokio::time::sleep(latency).await,
+        _ => {}
+    }
+    let texts: Vec<String> = serde_json::from_value(body["input"].clone()).unwrap();
+    lock(&shared.texts).extend(texts.iter().cloned());
+    let data: Vec<Json> = texts
+        .iter()
+        .enumerate()
+        .map(|(n, text)| {
+            let mut vector = (shared.vector)(text);
+            if mood == Mood::Wider {
+                vector.push(0.5);
+            }
+            json!({ "object": "embedding", "index": n, "embedding": vector })
+        })
+        .collect();
+    let tokenizer = Tokenizer::of("gpt-4o-mini");
+    let tokens: u64 = texts.iter().map(|t| tokenizer.count(t)).sum();
+    axum::Json(json!({
+        "object": "list", "data": data, "model": body["model"],
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    }))
+    .into_response()
+}

@@ -1,0 +1,205 @@
+//! A made-up database of restaurants, the kind of table that `SUQL`'s published
+//! queries speak of: what is to be found out is planted in the reviews, as
+//! `Q: question A: answer.`, and a pure function of the text finds it there.
+
+use std::path::Path;
+
+use hqdl::prompt::{AskedColumn, AskedRow};
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{Connection, params};
+use serde_json::{Value as Json, json};
+
+/// How many there are.
+pub const COUNT: u64 = 1828;
+const REVIEWS: u64 = 20;
+const PLACES: [&str; 8] = [
+    "San Francisco",
+    "Palo Alto",
+    "Sunnyvale",
+    "Cupertino",
+    "San Francisco",
+    "Downtown Sunnyvale",
+    "Downtown Palo Alto",
+    "Fisherman's Wharf, San Francisco",
+];
+const CUISINES: [&str; 24] = [
+    "barbecue",
+    "chinese",
+    "greek",
+    "indian",
+    "coffee",
+    "breakfast",
+    "coffee shop",
+    "sushi",
+    "mexican",
+    "vietnamese",
+    "pizza",
+    "seafood",
+    "american",
+    "californian",
+    "vegetarian",
+    "vegan",
+    "korean",
+    "thai",
+    "burger",
+    "irish pub",
+    "ethnic",
+    "fusion",
+    "bakery",
+    "soul food",
+];
+const PRICES: [&str; 4] = ["cheap", "moderate", "expensive", "luxury"];
+const WORDS: [&str; 12] = [
+    "The", "waiter", "brought", "bread", "before", "anything", "else", "and", "we", "stayed",
+    "until", "late",
+];
+
+/// A question that is asked of a column, and what its answers may be.
+#[derive(Debug, Clone)]
+pub struct Planted {
+    /// The column.
+    pub column: String,
+    /// The question.
+    pub question: String,
+    /// The answers.
+    pub answers: Vec<String>,
+}
+
+/// Numbers that look random and are the same every time.
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    /// One of some things.
+    pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// Makes the database; of every question four in ten restaurants say something.
+pub fn make(path: &Path, count: u64, planted: &[Planted]) {
+    let mut connection = Connection::open(path).unwrap();
+    connection
+        .execute_batch(
+            "CREATE TABLE restaurants (name TEXT, cuisines TEXT, price TEXT CHECK (price IN ('cheap', \
+             'moderate', 'expensive', 'luxury')), rating NUMERIC, num_reviews INTEGER, address TEXT, \
+             popular_dishes TEXT, phone_number TEXT, reviews TEXT, opening_hours TEXT, location TEXT)",
+        )
+        .unwrap();
+    let mut dice = Dice(7);
+    let transaction = connection.transaction().unwrap();
+    for n in 0..count {
+        let mut reviews: Vec<String> = (0..REVIEWS)
+            .map(|r| {
+                let words: Vec<&str> = (0..14).map(|_| *dice.of(&WORDS)).collect();
+                format!("Review {r} of {n}. {}.", words.join(" "))
+            })
+            .collect();
+        let mut dishes: Vec<String> = (0..REVIEWS).map(|d| format!("dish {d}")).collect();
+        let mut hours = format!("{} AM to {} PM", 7 + n % 4, 3 + n % 8);
+        if n % 5 == 0 {
+            hours.push_str(", also in the morning");
+        }
+        for plant in planted {
+            let yes_no = plant.answers.is_empty();
+            let answer = match dice.below(10) {
+                0 | 1 if yes_no => "Yes",
+                2 | 3 if yes_no => "No",
+                0..4 => dice.of(&plant.answers),
+                _ => continue,
+            };
+            let fact = format!("Q: {} A: {answer}.", plant.question);
+            match plant.column.as_str() {
+                "reviews" => reviews[dice.below(REVIEWS) as usize].push_str(&format!(" {fact}")),
+                "popular_dishes" => dishes.push(fact),
+                _ => hours.push_str(&format!(" {fact}")),
+            }
+        }
+        let cuisines: Vec<&str> = match n % 9 {
+            0 => vec![*dice.of(&CUISINES)],
+            _ => vec![*dice.of(&CUISINES), *dice.of(&CUISINES)],
+        };
+        transaction
+            .execute(
+                "INSERT INTO restaurants VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                params![
+                    format!("Restaurant {n}"),
+                    json!(cuisines).to_string(),
+                    dice.of(&PRICES),
+                    (30 + dice.below(21)) as f64 / 10.0,
+                    10 + dice.below(900),
+                    format!("{n} Main Street"),
+                    json!(dishes).to_string(),
+                    format!("555-{n:04}"),
+                    json!(reviews).to_string(),
+                    hours,
+                    dice.of(&PLACES),
+                ],
+            )
+            .unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
+/// What a text says about a question.
+pub fn found(text: &str, question: &str) -> Option<String> {
+    if question == "what is the summary of this document?" {
+        // As good a summary as any.
+        return Some(format!("{} texts", text.matches("Review ").count()));
+    }
+    let at = text.find(&format!("Q: {question} A: "))?;
+    let rest = &text[at + question.len() + 7..];
+    rest.split_once('.').map(|(answer, _)| answer.to_owned())
+}
+
+/// Metres between two places.
+pub fn metres(a: &str, b: &str) -> f64 {
+    (a.bytes().chain(b.bytes()).map(u64::from).sum::<u64>() % 97) as f64 * 100.0
+}
+
+/// A model that reads.
+pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
+    let Some(text) = row.context.first().and_then(Json::as_str) else {
+        let part = |n: usize| row.key[n].as_str().unwrap_or_default();
+        return json!(metres(part(0), part(1)));
+    };
+    match found(text, &column.about) {
+        None => Json::Null,
+        Some(answer) if column.kind == "boolean" => (answer == "Yes").into(),
+        Some(answer) => answer.into(),
+    }
+}
+
+/// Gives a connection the same, as functions.
+pub fn register(connection: &Connection) {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    let text = |value: Option<String>| -> Option<String> {
+        let value = value?;
+        let texts: Option<Vec<String>> = serde_json::from_str(&value).ok();
+        Some(texts.map_or(value, |t| t.join("\n\n")))
+    };
+    connection
+        .create_scalar_function("answer", 2, flags, move |c| {
+            let of = text(c.get(0)?);
+            let question: String = c.get(1)?;
+            Ok(of.and_then(|of| found(&of, &question)))
+        })
+        .unwrap();
+    connection
+        .create_scalar_function("summary", 1, flags, move |c| {
+            let of = text(c.get(0)?);
+            Ok(of.and_then(|of| found(&of, "what is the summary of this document?")))
+        })
+        .unwrap();
+    connection
+        .create_scalar_function("st_distance_sphere", 2, flags, move |c| {
+            Ok(metres(&c.get::<String>(0)?, &c.get::<String>(1)?))
+        })
+        .unwrap();
+}

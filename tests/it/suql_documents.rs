@@ -1,0 +1,319 @@
+//! Documents: what is shown of long ones, and in which order rows are asked.
+
+use std::time::Duration;
+
+use hqdl::tokens::Tokenizer;
+use rusqlite::params;
+use serde_json::{Value as Json, json};
+
+use crate::embedder::{Embedder, Mood};
+use crate::endpoint::Endpoint;
+use crate::project::{Ended, Project};
+use crate::restaurants::{self, COUNT, Dice};
+
+const QUESTION: &str = "is there live jazz?";
+const SQL: &str = "SELECT name, hit FROM restaurants WHERE answer(reviews, 'is there live jazz?') = 'Yes' LIMIT 3";
+
+fn spec(more: &str) -> String {
+    format!(
+        "[database]\npath = \"../data.sqlite\"\n[model]\nname = \"gpt-4o-mini\"\nbase_url = \"{{base_url}}\"\n{more}\n\
+         [[expansion]]\nname = \"llm\"\nsource = \"restaurants\"\nkey = [\"name\"]\n[[expansion.column]]\nname = \"mood\"\n"
+    )
+}
+
+/// Restaurants of which one in twenty has live jazz, and says so in one review.
+fn project(endpoint: &Endpoint, more: &str, count: u64) -> Project {
+    let project = Project::new(
+        endpoint,
+        "CREATE TABLE restaurants (name TEXT, reviews TEXT, hit INTEGER)",
+        &spec(more),
+    );
+    let mut connection = project.connect();
+    let transaction = connection.transaction().unwrap();
+    let mut dice = Dice(11);
+    for n in 0..count {
+        let mut reviews: Vec<String> =
+            (0..5).map(|r| format!("Review {r} of {n}. The bread was fine.")).collect();
+        let hit = dice.below(20) == 0;
+        if hit || dice.below(3) == 0 {
+            let says = if hit { "Yes" } else { "No" };
+            let at = dice.below(5) as usize;
+            reviews[at].push_str(&format!(" Q: {QUESTION} A: {says}."));
+        }
+        let name = format!("Restaurant {n}");
+        let sql = "INSERT INTO restaurants VALUES (?1, ?2, ?3)";
+        transaction.execute(sql, params![name, json!(reviews).to_string(), hit]).unwrap();
+    }
+    transaction.commit().unwrap();
+    project
+}
+
+fn query(project: &Project, flags: &[&str], sql: &str) -> Ended {
+    project.hqdl(&[&["query", "--spec", "specs/x.toml", "--json"], flags, &["--", sql]].concat())
+}
+
+/// Documents that were asked about.
+fn asked(endpoint: &Endpoint) -> usize {
+    endpoint.requests().iter().map(|r| r.question.rows.len()).sum()
+}
+
+/// Three rows, all of which have live jazz.
+fn right(ended: &Ended) {
+    let rows = ended.lines[0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{}", ended.stdout);
+    assert!(rows.iter().all(|r| r[1] == 1), "{}", ended.stdout);
+}
+
+/// Vectors that know who has live jazz.
+fn well(text: &str) -> Vec<f32> {
+    if text == QUESTION || text.contains("A: Yes") {
+        vec![1.0, 0.1, 0.0]
+    } else {
+        vec![0.1, 1.0, 0.2]
+    }
+}
+
+/// Vectors that know nothing.
+fn at_random(text: &str) -> Vec<f32> {
+    let seed = text.bytes().fold(3u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    let mut dice = Dice(seed);
+    (0..8).map(|_| dice.below(1000) as f32 / 500.0 - 1.0).collect()
+}
+
+#[test]
+fn limit_asks_about_the_documents_most_like_the_question_first() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let embedder = Embedder::new(well);
+    let project = project(&endpoint, &embedder.spec(), COUNT);
+    let ended = query(&project, &[], SQL).exits(0);
+    right(&ended);
+    // A perfect retriever would ask about 3.
+    println!("{} documents asked, {} embedded", asked(&endpoint), embedder.texts().len());
+    assert!(asked(&endpoint) as f64 <= 1.3 * 3.0, "{} documents were asked", asked(&endpoint));
+    let (requests, embedded) = (endpoint.count(), embedder.count());
+    // What is known is neither asked nor embedded again.
+    let again = query(&project, &[], SQL).exits(0);
+    assert_eq!(again.lines[0]["rows"], ended.lines[0]["rows"]);
+    assert_eq!((endpoint.count(), embedder.count()), (requests, embedded));
+    // An edit costs the passage that it changes.
+    project.execute(
+        "UPDATE restaurants SET reviews = replace(reviews, 'Review 0 of 5. The bread', 'A review. The bread') WHERE name = 'Restaurant 5'",
+    );
+    let before = embedder.texts().len();
+    right(&query(&project, &[], SQL).exits(0));
+    assert_eq!(embedder.texts()[before..].len(), 1, "{:?}", &embedder.texts()[before..]);
+}
+
+#[test]
+fn a_bad_order_never_gives_a_wrong_row() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let embedder = Embedder::new(at_random);
+    let project = project(&endpoint, &embedder.spec(), COUNT);
+    let ended = query(&project, &[], SQL);
+    right(&ended);
+    println!("{} documents asked", asked(&endpoint));
+    // Counting needs all of them, whatever the order.
+    let sql = "SELECT count(*), sum(hit) FROM restaurants WHERE answer(reviews, 'is there live jazz?') = 'Yes'";
+    let ended = query(&project, &[], sql);
+    let expected = project.rows("SELECT sum(hit), sum(hit) FROM restaurants");
+    assert_eq!(ended.lines[0]["rows"], json!(expected));
+}
+
+#[test]
+fn rows_without_an_embeddings_model_are_ordered_by_their_words() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let project = project(&endpoint, "", COUNT);
+    right(&query(&project, &[], SQL));
+    // A third of the others speak of live jazz, too, and nine in ten speak of nothing.
+    println!("{} documents asked", asked(&endpoint));
+    assert!(asked(&endpoint) < 60, "{} documents were asked", asked(&endpoint));
+    // OFFSET and values come from the same order.
+    let sql = format!(
+        "SELECT name, hit, answer(reviews, '{QUESTION}') AS a, summary(reviews) FROM restaurants WHERE answer(reviews, '{QUESTION}') = 'Yes' LIMIT 2 OFFSET 1"
+    );
+    let ended = query(&project, &[], &sql);
+    let rows = ended.lines[0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|r| r[1] == 1 && r[2] == "Yes" && r[3] == "5 texts"), "{rows:?}");
+    let before = endpoint.count();
+    assert_eq!(query(&project, &[], &sql).lines[0]["rows"], ended.lines[0]["rows"]);
+    assert_eq!(endpoint.count(), before);
+}
+
+#[test]
+fn embeddings_that_fail_are_replaced_by_words_and_said() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    for (mood, says) in [
+        (Mood::Fails, "out of order"),
+        (Mood::Slow(Duration::from_secs(20)), "no embeddings"),
+        (Mood::Nonsense, "no list of"),
+    ] {
+        let embedder = Embedder::new(well);
+        let project = project(&endpoint, &embedder.spec(), 200);
+        embedder.is(mood);
+        let ended = query(&project, &[], SQL);
+        right(&ended);
+        let said = ended.stderr.contains("compared by their words") && ended.stderr.contains(says);
+        assert!(said, "{mood:?}: {}", ended.stderr);
+    }
+    // An endpoint that is not there at all.
+    let project = project(&endpoint, &Embedder::new(well).spec(), 200);
+    let ended = query(&project, &[], SQL);
+    right(&ended);
+    assert!(ended.stderr.contains("compared by their words"), "{}", ended.stderr);
+}
+
+#[test]
+fn vectors_of_another_width_are_of_another_model() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let embedder = Embedder::new(well);
+    let project = project(&endpoint, &embedder.spec(), 200);
+    right(&query(&project, &[], SQL));
+    let known = embedder.texts().len();
+    project.execute(
+        "UPDATE restaurants SET reviews = replace(reviews, 'bread', 'cake') WHERE hit = 0",
+    );
+    embedder.is(Mood::Wider);
+    let ended = query(&project, &[], SQL);
+    right(&ended);
+    assert!(ended.stderr.contains("vectors of 3 numbers before, and of 4 now"), "{}", ended.stderr);
+    // The next run begins anew.
+    let ended = query(&project, &[], SQL);
+    right(&ended);
+    assert!(!ended.stderr.contains("by their words"), "{}", ended.stderr);
+    assert!(embedder.texts().len() > known + 200);
+}
+
+#[test]
+fn embeddings_are_paid_from_the_budget() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let embedder = Embedder::new(well);
+    let more = format!("{}price = 1000.0\n[limits]\nbudget_usd = 0.5\n", embedder.spec());
+    let more = format!("price = {{ input = 0.0, output = 0.0 }}\n{more}");
+    let project = project(&endpoint, &more, COUNT);
+    let ended = query(&project, &[], SQL);
+    right(&ended);
+    assert!(ended.stderr.contains("the budget is reached"), "{}", ended.stderr);
+    let spent = ended.lines[0]["meta"]["cost_usd"].as_f64().unwrap();
+    assert!(spent <= 0.5, "{spent}");
+}
+
+#[test]
+fn a_long_document_is_shown_by_its_passages_within_the_budget() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let project = Project::new(
+        &endpoint,
+        "CREATE TABLE doc (id INTEGER, text TEXT)",
+        &spec("[limits]\npassage_tokens = 500\n")
+            .replace("restaurants", "doc")
+            .replace("\"name\"]", "\"id\"]"),
+    );
+    let filler = "The quick brown fox jumps over the lazy dog, and nobody knows why. ".repeat(600);
+    let text = format!(
+        "{filler}\n\nQ: is there live jazz? A: Yes.\n\n{filler}\n\nQ: what is the colour of the door? A: green.\n\n{filler}"
+    );
+    project.connect().execute("INSERT INTO doc VALUES (1, ?1)", [&text]).unwrap();
+    let sql = "SELECT answer(text, 'is there live jazz?'), answer(text, 'what is the colour of the door?'), summary(text) FROM doc";
+    let ended = query(&project, &[], sql).exits(0);
+    assert_eq!(ended.lines[0]["rows"], json!([["Yes", "green", "0 texts"]]));
+    let tokenizer = Tokenizer::of("gpt-4o-mini");
+    for request in endpoint.requests() {
+        let shown = request.question.rows[0].context[0].as_str().unwrap();
+        let tokens = tokenizer.count(shown);
+        assert!(tokens <= 500, "{tokens} tokens were shown");
+        assert!(tokens > 200, "only {tokens} tokens were shown");
+    }
+    let before = endpoint.count();
+    query(&project, &[], sql).exits(0);
+    assert_eq!(endpoint.count(), before);
+}
+
+#[test]
+fn texts_of_megabytes_and_of_no_letters_are_read_all_the_same() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let project = Project::new(
+        &endpoint,
+        "CREATE TABLE doc (id INTEGER, text TEXT)",
+        &spec("")
+            .replace("gpt-4o-mini", "nobody-knows")
+            .replace("restaurants", "doc")
+            .replace("\"name\"]", "\"id\"]"),
+    );
+    let words = "Words and words and words without an end. ".repeat(120_000);
+    let dense = "x".repeat(5_000_000);
+    let texts = [
+        format!("{words} Q: is there live jazz? A: Yes. {words}"),
+        format!("{dense} Q: is there live jazz? A: No."),
+        "\u{1f3b7}".repeat(300_000),
+    ];
+    for (id, text) in texts.iter().enumerate() {
+        project.connect().execute("INSERT INTO doc VALUES (?1, ?2)", params![id, text]).unwrap();
+    }
+    let sql = "SELECT id, answer(text, 'is there live jazz?') FROM doc ORDER BY id";
+    let ended = query(&project, &[], sql).exits(1);
+    assert_eq!(ended.lines[0]["rows"], json!([[0, "Yes"], [1, "No"], [2, null]]));
+    // Keys are read by people, and short.
+    let listed = project.hqdl(&["cache", "list"]).exits(0);
+    assert!(listed.stdout.len() < 5000, "{} bytes", listed.stdout.len());
+}
+
+/// Contexts from a table of documents, as the papers of `HybridQA`, `OTT-QA` and
+/// `FEVEROUS` style questions have them: found by their words, then asked about.
+#[test]
+fn documents_that_match_are_the_context_of_a_question() {
+    let endpoint = Endpoint::answering(|column, row| {
+        let context = row.context[0].as_str().unwrap_or_default();
+        match column.kind.as_str() {
+            "boolean" => (context.contains("1964") && context.contains("Tokyo")).into(),
+            "integer" => 1964.into(),
+            _ if context.contains("Bikila") => "Abebe Bikila".into(),
+            _ => Json::Null,
+        }
+    });
+    let project = Project::new(
+        &endpoint,
+        "CREATE TABLE marathon (year INTEGER, city TEXT, winner TEXT);
+         INSERT INTO marathon VALUES (1960, 'Rome', 'A. Bikila'), (1964, 'Tokyo', 'A. Bikila'), (1968, 'Mexico City', 'M. Wolde');
+         CREATE VIRTUAL TABLE documents USING fts5 (title, content, tokenize = 'trigram');
+         INSERT INTO documents VALUES ('Abebe Bikila', 'Abebe Bikila was an Ethiopian runner who won in Rome and in Tokyo, 1964.'),
+           ('Mamo Wolde', 'Mamo Wolde ran for Ethiopia.'), ('Bread', 'Bread is baked.');",
+        &spec("").replace("restaurants", "marathon").replace("\"name\"]", "\"year\"]"),
+    );
+    let cases = [
+        // HybridQA: from a cell to the passage about it.
+        ("SELECT {{LLMQA('Who is the runner who won in 1964?', (SELECT d.title AS name, d.content FROM documents AS d JOIN (SELECT winner FROM marathon WHERE year = 1964) AS w WHERE d.documents MATCH 'Bikila'))}}",
+         json!([["Abebe Bikila"]]), 1),
+        ("SELECT city FROM marathon WHERE year = {{LLMQA('In which year was the second win?', context=(SELECT content FROM documents WHERE documents MATCH 'Ethiopian AND runner'), return_type='int')}}",
+         json!([["Tokyo"]]), 1),
+        // OTT-QA: no passage is given beforehand.
+        ("WITH found AS (SELECT title, content FROM documents WHERE documents MATCH 'runner OR Ethiopia' ORDER BY rank LIMIT 2)
+          SELECT {{LLMQA('Who won twice?', (SELECT * FROM found))}}", json!([["Abebe Bikila"]]), 2),
+        // FEVEROUS: a claim about rows and passages together.
+        ("{{LLMValidate('The winner in Rome won again in 1964.', context=(SELECT m.city, d.content FROM marathon AS m, documents AS d WHERE d.documents MATCH 'Rome' AND m.year = 1964))}}",
+         json!([[1]]), 1),
+        ("SELECT EXISTS (SELECT 1 FROM marathon WHERE city = 'Tokyo') AND {{LLMValidate('A runner won in Tokyo in 1964', (SELECT content FROM documents WHERE documents MATCH 'Wolde'))}}",
+         json!([[0]]), 1),
+        // A question about each document that matches.
+        ("SELECT title FROM documents WHERE documents MATCH 'Ethiopia' AND answer(content, 'is this about Tokyo?') = 'Yes'",
+         json!([["Abebe Bikila"]]), 2),
+    ];
+    for (sql, rows, contexts) in cases {
+        let before = endpoint.count();
+        let ended = query(&project, &[], sql).exits(0);
+        assert_eq!(ended.lines[0]["rows"], rows, "{sql}");
+        let shown: usize = endpoint.requests()[before..]
+            .iter()
+            .flat_map(|r| &r.question.rows)
+            .map(|row| {
+                let text = row.context[0].as_str().unwrap_or_default();
+                let json: Json = serde_json::from_str(text).unwrap_or_default();
+                json["rows"].as_array().map_or(1, Vec::len)
+            })
+            .sum();
+        assert_eq!(shown, contexts, "{sql}");
+        // Nothing is asked twice.
+        let before = endpoint.count();
+        query(&project, &[], sql).exits(0);
+        assert_eq!(endpoint.count(), before, "{sql}");
+    }
+}
