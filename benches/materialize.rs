@@ -4,6 +4,7 @@
 //!   walking keys, cutting batches, writing and reading prompts and answers,
 //!   keeping facts (with their fsyncs), publishing. The counter is cells.
 //! * `again`: the same run once more, with everything known.
+//! * `again_borrowed`: the same, of facts that are borrowed over the socket.
 //!
 //! 100,000 keys × 8 columns; with `HQDL_BENCH_KEYS=1000000` a million. The
 //! peak of this process's memory is printed after each.

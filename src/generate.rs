@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
 use self::claim::Elsewhere;
+pub(crate) use self::claim::{Claimed, claim};
 pub use self::event::{Event, Listener, Stopped};
 pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
@@ -83,6 +84,8 @@ pub struct Context {
     pub packing: Packing,
     /// Failures since the last success.
     pub failures: AtomicU32,
+    /// Whether cells that batches under way ask for are left to these.
+    pub beside_batches: bool,
     /// Cells that others have brought since they were found missing.
     pub found: Arc<AtomicU64>,
     /// Whether any request was answered.

@@ -31,6 +31,19 @@ const BEFORE: [&str; 22] = [
     "else", "limit", "offset", "from", "as", "in", "union", "using", "is", "between", "filter",
 ];
 
+/// What follows some words, when a text begins with them.
+fn after_words<'s>(text: &'s str, words: &[&str]) -> Option<&'s str> {
+    words.iter().try_fold(text, |rest, word| {
+        let rest = rest.trim_start();
+        let begins = rest.get(..word.len()).is_some_and(|w| w.eq_ignore_ascii_case(word));
+        let ends = |c: char| {
+            !word.ends_with(char::is_alphabetic) || !(c.is_alphanumeric() || "_$".contains(c))
+        };
+        let rest = rest.get(word.len()..).filter(|_| begins)?;
+        rest.chars().next().is_none_or(ends).then_some(rest)
+    })
+}
+
 impl<'t> Walk<'t, '_> {
     /// Where a node stands, without what the parser puts before it.
     pub(super) fn span(&self, id: impl Into<AnyNodeId>) -> Span {
@@ -40,6 +53,9 @@ impl<'t> Walk<'t, '_> {
         loop {
             let rest = self.text.get(start..end).unwrap_or_default();
             let trimmed = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+            // No expression begins with these words.
+            let trimmed =
+                after_words(trimmed, &["filter", "(", "where"]).map_or(trimmed, str::trim_start);
             start += rest.len() - trimmed.len();
             // What filters an aggregate stands in parentheses of its own.
             if let Some(inside) = trimmed.strip_prefix('(').map(str::trim_start)

@@ -69,13 +69,13 @@ impl<'t> Walk<'t, '_> {
             sq::Expr::FunctionCall(function) => ExprKind::Function {
                 name: unquoted(function.func_name()).to_lowercase(),
                 window: has_over(self.local(&span)),
-                filter: function.filter_clause().map(|e| some(Some(e))).transpose()?,
+                filter: self.filter(function.filter_clause())?,
                 args: self.args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::AggregateFunctionCall(function) => ExprKind::Function {
                 name: unquoted(function.func_name()).to_lowercase(),
                 window: has_over(self.local(&span)),
-                filter: function.filter_clause().map(|e| some(Some(e))).transpose()?,
+                filter: self.filter(function.filter_clause())?,
                 args: self.args(function.node_id().into(), function.filter_clause())?,
             },
             sq::Expr::ExistsExpr(exists) => match exists.select() {
@@ -114,6 +114,14 @@ impl<'t> Walk<'t, '_> {
             other => ExprKind::Other(self.inside(other.node_id().into())?),
         };
         Ok(Expr { span, kind })
+    }
+
+    /// The condition of FILTER, whose node is the whole clause.
+    fn filter(&self, clause: Option<sq::Expr<'t>>) -> Result<Option<Box<Expr>>, SqlError> {
+        let Some(clause) = clause else { return Ok(None) };
+        let mut condition = self.expr(&clause)?;
+        condition.span.end = condition.span.start + unclosed(self.local(&condition.span));
+        Ok(Some(Box::new(condition)))
     }
 
     /// A name: a call's, or a column's.
@@ -200,4 +208,22 @@ fn compared(op: sq::BinaryOp) -> Option<&'static str> {
         sq::BinaryOp::Ge => ">=",
         _ => return None,
     })
+}
+
+/// The bytes of a text before a parenthesis that it closes and never opened,
+/// without the blanks before that one; all of them when there is none.
+fn unclosed(text: &str) -> usize {
+    let (mut depth, mut quote) = (0, None);
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(end), _) if c == end => quote = None,
+            (None, '\'' | '"' | '`') => quote = Some(c),
+            (None, '[') => quote = Some(']'),
+            (None, '(') => depth += 1,
+            (None, ')') if depth == 0 => return text[..at].trim_end().len(),
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
 }

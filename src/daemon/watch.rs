@@ -33,6 +33,8 @@ impl Watch {
     pub(super) fn new(events: mpsc::Sender<Event>) -> Result<Self, String> {
         let tell = move |result: DebounceEventResult| {
             let event = match result {
+                // The system had more to tell than it could hold.
+                Ok(all) if all.iter().any(|e| e.need_rescan()) => Event::Look,
                 Ok(all) => {
                     let changes = all.into_iter().filter(|e| {
                         // Reading a file is no change; the daemon would wake itself.

@@ -106,6 +106,7 @@ impl<'f> Readers<'f> {
             interrupt: watch::channel(false).1,
             frames: Mutex::default(),
             failures: 0.into(),
+            beside_batches: false,
             found: Arc::default(),
             reached: Arc::default(),
             tokenizer_of: form_of.model,

@@ -327,17 +327,13 @@ impl Facts {
     }
 
     fn writer_of(&self, session: &Arc<str>) -> Writer {
-        let index = self.index.clone();
+        let (index, journal) = (self.index.clone(), Arc::clone(&self.journal));
         match &self.hold {
-            Hold::Owned(owned) => Writer::own(
-                owned.jobs.clone(),
-                Arc::clone(&owned.claims),
-                Arc::clone(session),
-                index,
-            ),
-            Hold::Borrowed(owner) => {
-                Writer::lent(Arc::clone(owner), Arc::clone(&self.journal), index)
+            Hold::Owned(owned) => {
+                let (jobs, claims) = (owned.jobs.clone(), Arc::clone(&owned.claims));
+                Writer::own(jobs, claims, Arc::clone(session), (index, journal))
             }
+            Hold::Borrowed(owner) => Writer::lent(Arc::clone(owner), index, journal),
         }
     }
 

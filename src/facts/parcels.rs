@@ -8,6 +8,7 @@ use rusqlite::{Connection, Row as SqlRow, params};
 use super::FactsError;
 use super::journal::Journal;
 use super::reservations::Day;
+use super::sessions::RUNS_ALIVE;
 use crate::store::now;
 use crate::usage::Spent;
 
@@ -85,7 +86,9 @@ const PARCEL: &str =
 /// Parcels whose requests may be billed any moment.
 pub(super) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
 /// Holds of requests that wait for no run that goes on.
-const NOBODYS: &str = "coalesce(run, 0) NOT IN (SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL)";
+fn nobodys() -> String {
+    format!("coalesce(run, 0) NOT IN ({RUNS_ALIVE})")
+}
 
 impl Journal {
     /// The id of a form.
@@ -217,8 +220,9 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
+        let nobodys = nobodys();
         let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {NOBODYS})
+            "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {nobodys})
                OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))"
         );
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
@@ -238,7 +242,8 @@ impl Journal {
             for parcel in &parcels {
                 forget(c, parcel.id)?;
             }
-            let which = format!("state = 'waiting' AND (run = ?1 OR {NOBODYS})");
+            let nobodys = nobodys();
+            let which = format!("state = 'waiting' AND (run = ?1 OR {nobodys})");
             c.execute(
                 &format!(
                     "DELETE FROM request_row WHERE request IN (SELECT id FROM request WHERE {which})"
@@ -303,9 +308,11 @@ impl Journal {
     pub fn any_under_way(&self) -> Result<bool, FactsError> {
         let sql = format!(
             "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
-             UNION ALL SELECT 1 FROM request WHERE state = 'waiting' AND NOT ({NOBODYS}) LIMIT 1"
+             UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')
+               AND p.run IN ({RUNS_ALIVE})
+             UNION ALL SELECT 1 FROM request WHERE state = 'waiting' AND run IN ({RUNS_ALIVE}) LIMIT 1"
         );
-        self.read(|c| c.prepare(&sql)?.exists([]))
+        self.run(|c| c.prepare_cached(&sql)?.exists([]))
     }
 
     /// How many cells each expansion has in requests of a parcel that have no

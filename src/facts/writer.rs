@@ -2,7 +2,7 @@
 //! ([`super::desk`]) and of the claims, in this process or in the one that owns
 //! the cache.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -47,14 +47,15 @@ pub enum Noted {
 pub struct Writer {
     way: Way,
     index: Index,
+    journal: Arc<Mutex<Journal>>,
 }
 
 #[derive(Clone)]
 enum Way {
     /// In the process that owns the cache.
     Own { jobs: mpsc::Sender<Job>, claims: Arc<Claims>, session: Arc<str> },
-    /// In a process that borrows it, with its own journal.
-    Lent(Arc<Borrowed>, Arc<Mutex<Journal>>),
+    /// In a process that borrows it.
+    Lent(Arc<Borrowed>),
 }
 
 impl Writer {
@@ -62,13 +63,13 @@ impl Writer {
         jobs: mpsc::Sender<Job>,
         claims: Arc<Claims>,
         session: Arc<str>,
-        index: Index,
+        (index, journal): (Index, Arc<Mutex<Journal>>),
     ) -> Self {
-        Self { way: Way::Own { jobs, claims, session }, index }
+        Self { way: Way::Own { jobs, claims, session }, index, journal }
     }
 
-    pub(super) fn lent(owner: Arc<Borrowed>, journal: Arc<Mutex<Journal>>, index: Index) -> Self {
-        Self { way: Way::Lent(owner, journal), index }
+    pub(super) fn lent(owner: Arc<Borrowed>, index: Index, journal: Arc<Mutex<Journal>>) -> Self {
+        Self { way: Way::Lent(owner), index, journal }
     }
 
     /// Keeps a batch; returns when it is safe on the disk.
@@ -78,12 +79,12 @@ impl Writer {
     pub async fn keep(&self, batch: Batch) -> Result<(), FactsError> {
         match &self.way {
             Way::Own { jobs, .. } => ask(jobs, |reply| Job::Keep(Box::new(batch), reply)).await,
-            Way::Lent(owner, journal) => {
+            Way::Lent(owner) => {
                 let ask = Ask::Keep(Box::new(batch));
                 match (owner.ask(&ask).await, ask) {
                     // It is paid for, and whoever owns the cache next finds it.
                     (Err(lost @ FactsError::Lost { .. }), Ask::Keep(batch)) => {
-                        keep_alone(journal, &batch)?;
+                        keep_alone(&self.journal, &batch)?;
                         Err(lost)
                     }
                     (kept, _) => kept.map(drop),
@@ -110,7 +111,7 @@ impl Writer {
                 let wish = Wish { session: Arc::clone(session), run, worst, of_day };
                 ask(jobs, |reply| Job::Reserve(wish, reply)).await
             }
-            Way::Lent(owner, _) => match owner.ask(&Ask::Reserve { run, worst, of_day }).await? {
+            Way::Lent(owner) => match owner.ask(&Ask::Reserve { run, worst, of_day }).await? {
                 Say::Noted(noted) => Ok(noted),
                 _ => Err(owner.misunderstood()),
             },
@@ -127,7 +128,7 @@ impl Writer {
             Way::Own { jobs, .. } => {
                 ask(jobs, |reply| Job::End { reservation, in_doubt, reply }).await
             }
-            Way::Lent(owner, _) => owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop),
+            Way::Lent(owner) => owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop),
         }
     }
 
@@ -138,7 +139,7 @@ impl Writer {
     pub async fn claim(&self, things: Vec<Thing>) -> Result<Claim, FactsError> {
         let granted = match &self.way {
             Way::Own { claims, session, .. } => claims.claim(session, &things),
-            Way::Lent(owner, _) => match owner.ask(&Ask::Claim(things.clone())).await? {
+            Way::Lent(owner) => match owner.ask(&Ask::Claim(things.clone())).await? {
                 Say::Claimed(granted) => granted,
                 _ => return Err(owner.misunderstood()),
             },
@@ -157,7 +158,7 @@ impl Writer {
                 let _ = claims.wait(thing).await;
                 Ok(())
             }
-            Way::Lent(owner, _) => owner.ask(&Ask::Wait(thing.clone())).await.map(drop),
+            Way::Lent(owner) => owner.ask(&Ask::Wait(thing.clone())).await.map(drop),
         }
     }
 
@@ -168,7 +169,7 @@ impl Writer {
     pub async fn known(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         match &self.way {
             Way::Own { .. } => entities.iter().map(|e| self.index.get(e)).collect(),
-            Way::Lent(owner, _) => {
+            Way::Lent(owner) => {
                 let mut found = Vec::with_capacity(entities.len());
                 while found.len() < entities.len() {
                     let left = &entities[found.len()..];
@@ -181,6 +182,21 @@ impl Writer {
                 Ok(found)
             }
         }
+    }
+}
+
+impl Writer {
+    /// For each of some entities, what batches under way ask about it, or are to
+    /// ask in a run that goes on: by the ids of meanings in the journal.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the journal cannot be read.
+    pub fn under_way(&self, entities: &[&Entity], model: u32) -> Result<Vec<Vec<u32>>, FactsError> {
+        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        if !journal.any_under_way()? {
+            return Ok(Vec::new());
+        }
+        entities.iter().map(|e| journal.under_way(e, model)).collect()
     }
 }
 
@@ -206,7 +222,7 @@ impl Drop for Claim {
         }
         match &self.way {
             Way::Own { claims, session, .. } => claims.release(session, &self.held),
-            Way::Lent(owner, _) => owner.tell(&Ask::Release(std::mem::take(&mut self.held))),
+            Way::Lent(owner) => owner.tell(&Ask::Release(std::mem::take(&mut self.held))),
         }
     }
 }

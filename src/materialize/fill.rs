@@ -68,6 +68,7 @@ impl Work<'_> {
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
                 failures: 0.into(),
+                beside_batches: true,
                 found: Arc::clone(&found),
                 reached: Arc::clone(&reached),
                 tokenizer_of: self.spec.model.name.clone(),

@@ -14,7 +14,7 @@ use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
 use crate::dispatch::read::{Lines, Sink};
 use crate::dispatch::{Dispatch, Errands};
 use crate::facts::{FactsError, Outcome, Request, Turn};
-use crate::generate::{Event, Listener, Stopped};
+use crate::generate::{Claimed, Event, Listener, Stopped, claim};
 use crate::model::ModelError;
 use crate::plan::Cut;
 use crate::usage::{Spent, Usage};
@@ -231,15 +231,22 @@ impl Work<'_> {
             };
             let text = serde_json::to_string(&form).unwrap_or_default();
             let form = self.facts.journal().form(&text)?;
-            let mut waiting: Vec<Request> = Vec::new();
+            let wanted = &self.wanted[n];
+            let (mut waiting, mut claims): (Vec<Request>, Vec<Claimed>) = Default::default();
             self.walk(n, &survey.keys, &mut |cut: Cut| {
                 if *interrupt.borrow() {
                     return Err(Halt::Closed);
                 }
-                waiting.push(request(form, &self.wanted[n], cut, 1));
+                // Until it is in the queue, where others see it. What they are
+                // asking is left to them.
+                let claimed = run.runtime.block_on(claim(&run.writer, wanted, cut, true))?;
+                let ours = claimed.ours.iter().cloned();
+                waiting.extend(ours.map(|cut| request(form, wanted, cut, 1)));
+                claims.push(claimed);
                 if waiting.len() >= TOGETHER {
                     self.facts.journal().enqueue(run.id, &waiting)?;
                     waiting.clear();
+                    claims.clear();
                 }
                 Ok(())
             })?;

@@ -62,12 +62,20 @@ pub struct Line {
     pub note: String,
 }
 
+/// A line, its number, and the entities that it may be about, by expansion.
+#[derive(Debug)]
+struct Said {
+    number: u64,
+    line: Line,
+    about: Vec<(usize, Entity)>,
+}
+
 /// The overrides of a spec, by expansion, entity and column.
 #[derive(Debug, Default)]
 pub struct Overrides {
     cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
     /// What each line may be about.
-    lines: Vec<(u64, Line, Vec<(usize, Entity)>)>,
+    lines: Vec<Said>,
     /// Things the user should know.
     pub warnings: Vec<String>,
 }
@@ -129,7 +137,7 @@ impl Overrides {
                     keys.join(", ")
                 )));
             }
-            overrides.lines.push((number, line, about));
+            overrides.lines.push(Said { number, line, about });
         }
         Ok(overrides)
     }
@@ -146,8 +154,8 @@ impl Overrides {
         let path = spec.overrides_path();
         let is_met =
             |(n, entity): &(usize, Entity)| met.get(*n).is_some_and(|m| m.contains(entity));
-        let of = self.lines.iter().filter(|(_, _, about)| !about.iter().any(is_met));
-        of.map(|(number, line, _)| {
+        let of = self.lines.iter().filter(|said| !said.about.iter().any(is_met));
+        of.map(|Said { number, line, .. }| {
             let key: Vec<&str> = line.key.iter().map(|(_, value)| value.as_str()).collect();
             format!(
                 "{}:{number}: no source has the key ({}), so this override says nothing",

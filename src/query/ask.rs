@@ -177,6 +177,7 @@ impl<'a> Asker<'a> {
             frames: Mutex::default(),
             packing: Packing::new(most),
             failures: 0.into(),
+            beside_batches: false,
             found: Arc::clone(&self.found),
             reached: Arc::clone(&self.reached),
             tokenizer_of: spec.model.name.clone(),

@@ -332,8 +332,10 @@ fn a_run_that_a_client_ends_stays_ended() {
     let daemon = Daemon::start(&project, &[]);
     endpoint.wait_for(2);
     let run = daemon.spec()["run"].clone();
+    assert!(daemon.get("/").is(200).body.contains(&format!("action=\"/runs/{run}/end\"")));
     daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
     let spec = daemon.rests("waiting");
+    daemon.form(&format!("/runs/{run}/end"), "").is(404);
     assert!(spec["held"].as_str().unwrap().contains("ended by a client"), "{spec}");
     let asked = endpoint.count();
     std::thread::sleep(Duration::from_millis(900));
@@ -354,4 +356,28 @@ fn a_spec_that_is_mended_is_another_chance() {
     endpoint.mend();
     project.spec(&project.spec_text().replace("concurrency = 4", "concurrency = 3"));
     daemon.rests("complete");
+}
+
+#[test]
+fn a_copy_that_is_taken_away_is_made_again_and_asks_nothing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text();
+    project.spec(&text.replace("data.sqlite\"", "data.sqlite\"\noutput = \"../copy.sqlite\""));
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let rows = || project.rows_of("copy.sqlite", "SELECT count(*) FROM llm");
+    assert_eq!(rows(), [[json!(COUNT)]]);
+    std::fs::remove_file(project.path("copy.sqlite")).unwrap();
+    until("made again", || project.path("copy.sqlite").exists() && !daemon.spec()["run"].is_u64());
+    daemon.rests("complete");
+    until("whole", || rows() == [[json!(COUNT)]]);
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+    // The copy is what is queried; the database of before has no such table.
+    assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
+    let db = project.path("data.sqlite").canonicalize().unwrap();
+    let bare = json!({ "db": db, "sql": "SELECT count(*) FROM hero" });
+    assert_eq!(daemon.post("/v1/query", &bare).is(200).lines()[1], json!([COUNT]));
+    let none = json!({ "db": db, "sql": "SELECT count(*) FROM llm" });
+    daemon.post("/v1/query", &none).is(400);
 }

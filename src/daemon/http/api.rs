@@ -148,16 +148,8 @@ fn missing_run(id: u64) -> Refusal {
 
 /// `DELETE /v1/runs/{run}`: it ends; everything answered is kept.
 pub(super) async fn interrupt(State(shop): State<Shop>, Path(id): Path<u64>) -> Answer {
-    let (reply, told) = oneshot::channel();
-    let _ = shop.house.events.send(Event::Interrupt(id, reply)).await;
-    match told.await {
-        Ok(true) => Ok(axum::Json(json!({ "run": id, "interrupted": true }))),
-        _ => Err(Refusal::new(
-            StatusCode::NOT_FOUND,
-            format!("no run {id} is under way"),
-            "GET /v1/runs lists the last ones",
-        )),
-    }
+    shop.interrupt(id).await?;
+    Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }
 
 /// `POST /v1/runs`: the go.
@@ -196,6 +188,20 @@ impl Begun {
 }
 
 impl Shop {
+    /// Has the loop end a run.
+    pub(super) async fn interrupt(&self, id: u64) -> Result<(), Refusal> {
+        let (reply, told) = oneshot::channel();
+        let _ = self.house.events.send(Event::Interrupt(id, reply)).await;
+        match told.await {
+            Ok(true) => Ok(()),
+            _ => Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                format!("no run {id} is under way"),
+                "GET /v1/runs lists the last ones",
+            )),
+        }
+    }
+
     /// Has the loop begin a run.
     pub(super) async fn begin(
         &self,

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::Shop;
 use super::reply::Refusal;
-use crate::daemon::status::{RunStatus, SpecStatus};
+use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
 /// How long a form may take to come.
@@ -37,6 +37,7 @@ pub(super) fn routes(api: Router<Shop>) -> Router<Shop> {
     api.route("/", get(overview::show))
         .route("/specs/{spec}", get(spec::show))
         .route("/specs/{spec}/go", post(spec::go))
+        .route("/runs/{run}/end", post(spec::end))
         .route("/specs/{spec}/tables/{table}", get(table::show))
         .route("/specs/{spec}/cell", get(cell::show).post(cell::set))
         .route("/query", get(query::show).post(query::run))
@@ -156,7 +157,12 @@ fn runs(all: &[&RunStatus]) -> Markup {
                         td { (run.id) }
                         td { a href=(spec_path(&run.spec)) { (run.spec) } }
                         td { (run.cause.name()) }
-                        td data-is="state" { (run.state.name()) }
+                        td {
+                            span data-is="state" { (run.state.name()) }
+                            @if run.state == RunState::Running {
+                                " " form.inline method="post" action=(format!("/runs/{}/end", run.id)) { button { "End" } }
+                            }
+                        }
                         td {
                             progress data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
                             " " span data-is="cells" { (run.done) " of " (run.cells) }

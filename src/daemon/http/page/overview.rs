@@ -48,7 +48,7 @@ fn card(spec: &SpecStatus) -> Markup {
                 (wrong(problem))
             }
             @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
-            @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
+            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
             p {
                 meter min="0" max=(all.max(1)) value=(all - cells.without_value() - spec.unasked()) {}
                 " " (all - cells.without_value() - spec.unasked()) " of " (all) " cells have a value"

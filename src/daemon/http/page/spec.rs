@@ -62,8 +62,8 @@ fn go_form(spec: &SpecStatus) -> Markup {
     let missing = spec.unasked();
     html! {
         @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
-            @if let Some(held) = &spec.held { p { "Waits for a go: " (held) } }
-        @if let Some(totals) = spec.plan.as_ref().map(|p| &p["totals"]) {
+            @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
+        @if let Some(totals) = spec.plan.as_ref().filter(|_| spec.run.is_none()).map(|p| &p["totals"]) {
             p {
                 (totals["cells"]) " cells in " (totals["requests"]) " requests: "
                 strong { (usd(totals["cost_usd"]["likely"].as_f64().unwrap_or(0.0))) } " likely, "
@@ -109,6 +109,12 @@ fn columns(spec: &SpecStatus) -> Markup {
 pub(super) struct Go {
     #[serde(default)]
     budget: String,
+}
+
+/// `POST /runs/{run}/end`
+pub(super) async fn end(State(shop): State<Shop>, Path(run): Path<u64>) -> Result<Response, Sorry> {
+    shop.interrupt(run).await?;
+    Ok(back("/"))
 }
 
 /// `POST /specs/{spec}/go`
