@@ -135,7 +135,11 @@ impl Rewriter<'_> {
         let outer = outer.unwrap_or_default();
         let retrieved = query.order.is_empty() && matches!(need, Need::Ranked(..));
         let order = match &need {
-            Need::Ranked(..) if retrieved => retrieval.into_iter().collect(),
+            Need::Ranked(..) if retrieved => {
+                let (calls, rank) = retrieval.unzip();
+                self.out.likened.extend(calls.into_iter().flatten());
+                rank.into_iter().collect()
+            }
             Need::Ranked(..) => order.unwrap_or_default(),
             _ => Vec::new(),
         };
@@ -175,8 +179,8 @@ impl Rewriter<'_> {
 
     /// What puts the rows of a SELECT in the order of how much its documents are
     /// like what is asked of them; `None` when nothing is.
-    fn retrieval(&self, calls: &[&Expr]) -> Option<String> {
-        let mut of: Vec<String> = Vec::new();
+    fn retrieval(&self, calls: &[&Expr]) -> Option<(Vec<usize>, String)> {
+        let (mut of, mut numbers): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
         calls.iter().for_each(|c| {
             own(c, &mut |e| {
                 if let ExprKind::Call(n, args) = &e.kind
@@ -184,11 +188,12 @@ impl Rewriter<'_> {
                     && let [document] = args.as_slice()
                     && !document.has_call()
                 {
+                    numbers.push(*n);
                     of.push(format!("{n}, ({})", &self.sql[document.span.clone()]));
                 }
             });
         });
-        (!of.is_empty()).then(|| format!("hq_rank({})", of.join(", ")))
+        (!of.is_empty()).then(|| (numbers, format!("hq_rank({})", of.join(", "))))
     }
 
     /// The names in a query that mean something of the rows around it; `None`

@@ -122,6 +122,8 @@ pub struct Rewritten {
     pub leaves: HashMap<usize, Leaf>,
     /// The gate each call stands behind.
     pub gate_of: HashMap<usize, usize>,
+    /// Calls whose documents say in which order rows come.
+    pub likened: Vec<usize>,
     /// Names of result columns: what `SQLite` calls them, and what the query does.
     pub names: HashMap<String, String>,
 }

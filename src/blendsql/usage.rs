@@ -94,7 +94,7 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
                 found.entry(*b).or_default().beside.push(*a);
             }
             for (side, other) in [(left, right), (right, left)] {
-                if let ExprKind::Call(n, _) = &bare(side).kind {
+                if let ExprKind::Call(n, _) = &spoken(side).kind {
                     let ordered = sign.starts_with(['<', '>']) && *sign != "<>";
                     let compared = compared(other, sign, sql, scope);
                     let text = matches!(compared, Some(Compared::Text(_)));
@@ -153,6 +153,14 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
         _ => {}
     });
     found
+}
+
+/// An expression without what makes a text of it.
+fn spoken(expr: &Expr) -> &Expr {
+    match &bare(expr).kind {
+        ExprKind::Cast(inner, name) if name.eq_ignore_ascii_case("text") => spoken(inner),
+        _ => bare(expr),
+    }
 }
 
 /// What is asked for when an answer is cast to a type; a text may be anything.

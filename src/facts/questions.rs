@@ -69,7 +69,7 @@ pub struct Learned {
 
 /// The question that a column's meaning is, when a query gave birth to it.
 const ASKED: &str = "SELECT id FROM meaning WHERE name = 'answer'
-  AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value = 'value')";
+  AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
 
 impl Journal {
     /// Notes that a query asks a question of the values of a column.

@@ -376,12 +376,13 @@ impl<'r, 'a> Engine<'r, 'a> {
                 notes.push(format!("{}: {cut}", route.call));
             }
         }
-        if self.rewrite().gates.iter().any(|g| g.retrieved) {
+        let likened = self.rewrite().likened;
+        if !likened.is_empty() {
             let by = match &self.request.spec.embeddings {
                 Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),
                 None => "by their words".to_owned(),
             };
-            for (route, _) in routes.iter_mut().zip(&self.calls.sites).filter(|(_, s)| s.document) {
+            for (_, route) in routes.iter_mut().enumerate().filter(|(n, _)| likened.contains(n)) {
                 route.why = format!("{}; documents most like it first, {by}", route.why);
             }
         }

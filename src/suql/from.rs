@@ -1,7 +1,7 @@
 //! FROM clauses.
 
 use super::function::ROWS;
-use super::parser::{Parser, Piece, Unnested, unsaid};
+use super::parser::{Parser, Piece, Select, Unnested, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 
@@ -63,7 +63,9 @@ impl Parser<'_> {
             let inner = self.deeper(Self::from)?;
             pieces.extend(inner);
             self.expect(b')')?;
-            self.alias()?;
+            if let (Some(alias), _) = self.alias()? {
+                self.reads(Some(alias), false);
+            }
             return Ok(());
         }
         let Some(name) = self.peek().filter(|t| self.is_name(*t)) else {
@@ -75,7 +77,9 @@ impl Parser<'_> {
         }
         if !self.is(b'(') {
             let table = self.here();
-            let (_, columns) = self.alias()?;
+            let last = self.tokens[self.at - 1].content(self.sql);
+            let (alias, columns) = self.alias()?;
+            self.reads(alias.or(Some(last)), false);
             if !columns.is_empty() {
                 let span = table..self.before();
                 let help = "select them by name in a subquery";
@@ -92,7 +96,8 @@ impl Parser<'_> {
         }
         if !ROWS.contains(&function.as_str()) {
             pieces.extend(args);
-            self.alias()?;
+            let (alias, _) = self.alias()?;
+            self.reads(alias.or(Some(function)), false);
             return Ok(());
         }
         let [array] = args.as_slice() else {
@@ -106,8 +111,9 @@ impl Parser<'_> {
         let span = name.start..self.before();
         let words = format!("json_each(suql_array({{}})) AS {}", crate::sql::name(&alias));
         pieces.push(Piece::filled(&words, vec![array.text.clone()], span));
-        if let Some(all) = self.unnested.last_mut() {
-            all.push(Unnested { alias, names, array: None });
+        self.reads(Some(alias.clone()), true);
+        if let Some(select) = self.selects.last_mut() {
+            select.unnested.push(Unnested { alias, names, array: None });
         }
         Ok(())
     }
@@ -121,6 +127,7 @@ impl Parser<'_> {
         pieces: &mut Vec<Piece>,
     ) -> Result<(), SqlError> {
         let (alias, columns) = self.alias()?;
+        self.reads(alias.clone(), false);
         if columns.is_empty() {
             pieces.push(query);
             return Ok(());
@@ -153,10 +160,17 @@ impl Parser<'_> {
         Ok((Some(token.content(self.sql)), columns))
     }
 
+    /// Notes that the SELECT at hand reads a table.
+    fn reads(&mut self, name: Option<String>, array: bool) {
+        if let Some(select) = self.selects.last_mut() {
+            select.tables.push((name, array));
+        }
+    }
+
     /// What is added to a FROM clause for arrays that its results unnest.
-    pub fn unnested_text(all: &[Unnested], at: usize, has_from: bool) -> Vec<Part> {
+    pub fn unnested_text(select: &Select, at: usize, has_from: bool) -> Vec<Part> {
         let mut text = Vec::new();
-        for unnested in all {
+        for unnested in &select.unnested {
             let Some(array) = &unnested.array else { continue };
             let before = if has_from || !text.is_empty() { ", " } else { " FROM " };
             text.push(Part::New(format!("{before}json_each(suql_array("), at..at));

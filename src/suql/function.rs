@@ -220,10 +220,11 @@ impl Parser<'_> {
         let span = first.start..end;
         let text = self.sql[array.span.clone()].to_owned();
         let same = |a: &Piece| self.sql[a.span.clone()] == *text;
-        let known = self.unnested.last().and_then(|all| {
-            all.iter().find(|u| u.array.as_ref().is_some_and(&same)).map(|u| u.alias.clone())
+        let known = self.selects.last().and_then(|s| {
+            s.unnested.iter().find(|u| u.array.as_ref().is_some_and(&same)).map(|u| u.alias.clone())
         });
-        let others = self.unnested.last().is_some_and(|all| all.iter().any(|u| u.array.is_some()));
+        let others =
+            self.selects.last().is_some_and(|s| s.unnested.iter().any(|u| u.array.is_some()));
         let alias = match known {
             Some(alias) => alias,
             None if !self.may_unnest => {
@@ -234,9 +235,13 @@ impl Parser<'_> {
             }
             None => {
                 let alias = self.name();
-                if let Some(all) = self.unnested.last_mut() {
+                if let Some(select) = self.selects.last_mut() {
                     let (alias, array) = (alias.clone(), Some(array));
-                    all.push(super::parser::Unnested { alias, names: Vec::new(), array });
+                    select.unnested.push(super::parser::Unnested {
+                        alias,
+                        names: Vec::new(),
+                        array,
+                    });
                 }
                 alias
             }

@@ -31,13 +31,12 @@ const TYPES: [(&[&str], &str); 11] = [
 ];
 
 /// What a call is asked for when it is cast: the engine reads the type.
-const CALLS: [(&str, &str); 6] = [
+const CALLS: [(&str, &str); 5] = [
     ("CAST(round({}) AS INTEGER)", "CAST({} AS INTEGER)"),
     ("CAST({} AS REAL)", "CAST({} AS REAL)"),
     ("CAST({} AS NUMERIC)", "CAST({} AS NUMERIC)"),
     ("suql_truth({})", "CAST({} AS BOOLEAN)"),
     ("date({})", "date({})"),
-    ("CAST({} AS TEXT)", "{}"),
 ];
 
 /// Units of a span of time, as `PostgreSQL` and as `SQLite` calls them, and how

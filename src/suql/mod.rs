@@ -35,12 +35,25 @@ pub use text::Translated;
 
 use crate::blendsql::SqlError;
 
+/// Bytes of stack for a query; what is not used costs nothing.
+const STACK: usize = 64 << 20;
+
 /// Brings a query into `SQLite`'s words.
 ///
 /// # Errors
 /// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
 pub fn translate(sql: &str) -> Result<Translated, SqlError> {
-    let mut parser = parser::Parser::new(sql)?;
-    let text = parser.statement()?;
-    Ok(Translated::of(sql, &text))
+    let read = || {
+        let text = parser::Parser::new(sql)?.statement()?;
+        Ok(Translated::of(sql, &text))
+    };
+    // Where there is room for expressions as deep as they may be, whatever thread
+    // the caller has.
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        match thread.spawn_scoped(scope, read).map(std::thread::ScopedJoinHandle::join) {
+            Ok(ended) => ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(error) => Err(SqlError::new(0..0, format!("cannot start a thread: {error}"), "")),
+        }
+    })
 }

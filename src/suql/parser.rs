@@ -42,6 +42,16 @@ pub(super) enum Shape {
     Date,
 }
 
+/// What a SELECT reads.
+#[derive(Default)]
+pub(super) struct Select {
+    /// Arrays that its rows are made of.
+    pub unnested: Vec<Unnested>,
+    /// The names of its tables, in their order; `None` for one that has none, and
+    /// whether it is an array.
+    pub tables: Vec<(Option<String>, bool)>,
+}
+
 /// An array that a SELECT's rows are made of.
 pub(super) struct Unnested {
     /// The name its elements go by.
@@ -57,8 +67,8 @@ pub(super) struct Parser<'s> {
     pub tokens: Vec<Token>,
     pub at: usize,
     pub depth: usize,
-    /// What each SELECT around unnests, the innermost last.
-    pub unnested: Vec<Vec<Unnested>>,
+    /// What each SELECT around reads, the innermost last.
+    pub selects: Vec<Select>,
     /// Whether rows may be made here: in result columns, GROUP BY, ORDER BY.
     pub may_unnest: bool,
     pub fresh: usize,
@@ -82,7 +92,7 @@ impl<'s> Parser<'s> {
             at = token.end;
             tokens.push(token);
         }
-        Ok(Self { sql, tokens, at: 0, depth: 0, unnested: Vec::new(), may_unnest: false, fresh: 0 })
+        Ok(Self { sql, tokens, at: 0, depth: 0, selects: Vec::new(), may_unnest: false, fresh: 0 })
     }
 
     pub fn peek(&self) -> Option<Token> {

@@ -1,6 +1,6 @@
 //! Queries and their clauses.
 
-use super::parser::{Parser, Piece, Unnested, joined, unsaid};
+use super::parser::{Parser, Piece, Select, joined, unsaid};
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -26,9 +26,9 @@ impl Parser<'_> {
     /// A query with its WITH, ORDER BY and LIMIT.
     pub fn query(&mut self) -> Result<Text, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
-        self.unnested.push(Vec::new());
+        self.selects.push(Select::default());
         let query = self.clauses();
-        self.unnested.pop();
+        self.selects.pop();
         self.may_unnest = outer;
         query
     }
@@ -70,7 +70,8 @@ impl Parser<'_> {
         }
         if self.words(&["ORDER", "BY"]) {
             self.may_unnest = true;
-            pieces.extend(self.order()?);
+            let terms = self.order()?;
+            pieces.extend(terms);
             self.may_unnest = false;
         }
         let end = self.before();
@@ -79,8 +80,14 @@ impl Parser<'_> {
         if let Some(word) = self.peek().filter(|t| t.is_word(self.sql, "FOR")) {
             return Err(unsaid(word.span(), "a lock of rows", "a query only reads"));
         }
-        if let Some(unnested) = self.unnested.last() {
-            rename(&mut text, unnested);
+        if let Some(select) = self.selects.last() {
+            rename(&mut text, select);
+        }
+        // What is left may mean something of a query around.
+        for part in &mut text {
+            if let Part::Column(span, table, column) = part {
+                *part = Part::Inner(span.clone(), table.take(), std::mem::take(column));
+            }
         }
         Ok(text)
     }
@@ -104,6 +111,10 @@ impl Parser<'_> {
             }
         }
         self.expect_word("SELECT")?;
+        let from = pieces.len();
+        if let Some(select) = self.selects.last_mut() {
+            *select = Select::default();
+        }
         self.word("ALL");
         if self.is_word("DISTINCT") {
             let word = self.take()?;
@@ -116,8 +127,11 @@ impl Parser<'_> {
         self.may_unnest = true;
         if !self.is_word("FROM") {
             loop {
-                let item = self.expr()?;
+                let mut item = self.expr()?;
                 Self::no_interval(&item)?;
+                if &self.sql[item.span.clone()] == "*" {
+                    item.text = vec![Part::Star(item.span.clone())];
+                }
                 pieces.push(item);
                 self.result_alias(&mut pieces[..])?;
                 if !self.symbol(b',') {
@@ -159,8 +173,9 @@ impl Parser<'_> {
                 }
             }
         }
-        let all = self.unnested.last().map(Vec::as_slice).unwrap_or_default();
-        let added = Self::unnested_text(all, end, has_from);
+        let Some(select) = self.selects.last() else { return Ok(()) };
+        let added = Self::unnested_text(select, end, has_from);
+        pieces[from..].iter_mut().for_each(|piece| rename(&mut piece.text, select));
         if !added.is_empty() {
             pieces.insert(slot, Piece::new(added, end..end));
         }
@@ -269,14 +284,24 @@ fn plain(text: Option<&Text>) -> bool {
     text.is_none_or(|t| t.iter().all(|p| !matches!(p, Part::New(..))))
 }
 
-/// Gives the elements of arrays the names that they have in the query.
-fn rename(text: &mut Text, unnested: &[Unnested]) {
+/// Columns that `json_each` has.
+const EACH: [&str; 8] = ["atom", "fullkey", "id", "key", "parent", "path", "type", "value"];
+
+/// Gives the elements of arrays the names that they have in the query, and keeps
+/// what else their tables have in `SQLite` out of it.
+fn rename(text: &mut Text, select: &Select) {
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+    let tables: Vec<&String> = select
+        .tables
+        .iter()
+        .filter(|(_, array)| !array)
+        .filter_map(|(name, _)| name.as_ref())
+        .collect();
     let mut renamed = false;
     for part in text {
         match part {
-            Part::Column(span, table, column) => {
-                let found = unnested.iter().filter(|u| u.array.is_none()).find(|u| {
+            Part::Column(span, table, column) | Part::Inner(span, table, column) => {
+                let found = select.unnested.iter().filter(|u| u.array.is_none()).find(|u| {
                     u.names.iter().any(|n| same(n, column))
                         && table.as_ref().is_none_or(|t| same(t, &u.alias))
                 });
@@ -284,7 +309,31 @@ fn rename(text: &mut Text, unnested: &[Unnested]) {
                 if let Some(found) = found {
                     let value = format!("{}.value", crate::sql::name(&found.alias));
                     *part = Part::New(value, span.clone());
+                    continue;
                 }
+                let clashes = !select.unnested.is_empty()
+                    && table.is_none()
+                    && EACH.iter().any(|c| same(c, column));
+                if let (true, [only], Part::Column(span, _, column)) =
+                    (clashes, &tables[..], &*part)
+                {
+                    let name = format!("{}.{}", crate::sql::name(only), crate::sql::name(column));
+                    *part = Part::New(name, span.clone());
+                }
+            }
+            Part::Star(span) if !select.unnested.is_empty() => {
+                let named = select.tables.iter().map(|(name, array)| {
+                    let name = crate::sql::name(name.as_ref()?);
+                    Some(if *array {
+                        format!("{name}.value AS {name}")
+                    } else {
+                        format!("{name}.*")
+                    })
+                });
+                if let Some(all) = named.collect::<Option<Vec<String>>>() {
+                    *part = Part::New(all.join(", "), span.clone());
+                }
+                renamed = false;
             }
             Part::New(name, _) if name.starts_with('\u{0}') => {
                 let own = name.trim_start_matches('\u{0}').to_owned();

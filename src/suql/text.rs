@@ -15,6 +15,10 @@ pub(super) enum Part {
     New(String, Range<usize>),
     /// A column's name: where it stands, its table and itself.
     Column(Range<usize>, Option<String>, String),
+    /// A column's name in a query within the one at hand.
+    Inner(Range<usize>, Option<String>, String),
+    /// `*`: all columns of all tables.
+    Star(Range<usize>),
 }
 
 /// A query in `SQLite`'s words, and where each of them comes from.
@@ -31,7 +35,10 @@ impl Translated {
         let (mut sql, mut parts) = (String::with_capacity(old.len() + 64), Vec::new());
         for part in text {
             match part {
-                Part::Old(span) | Part::Column(span, ..) => {
+                Part::Old(span)
+                | Part::Column(span, ..)
+                | Part::Inner(span, ..)
+                | Part::Star(span) => {
                     parts.push((sql.len(), span.clone(), true));
                     sql.push_str(old.get(span.clone()).unwrap_or_default());
                 }

@@ -26,8 +26,11 @@ pub enum Mood {
     Nonsense,
 }
 
+/// The vector of a text.
+type Likening = dyn Fn(&str) -> Vec<f32> + Send + Sync;
+
 struct Shared {
-    vector: Box<dyn Fn(&str) -> Vec<f32> + Send + Sync>,
+    vector: Box<Likening>,
     mood: Mutex<Mood>,
     texts: Mutex<Vec<String>>,
     requests: Mutex<usize>,

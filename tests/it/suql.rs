@@ -332,3 +332,39 @@ fn arrays_and_patterns_follow_postgresql() {
         assert!(rows(&connection, &sql).is_err(), "{sql}");
     }
 }
+
+/// Whatever is cut off or left out, a query is translated or refused.
+#[test]
+fn broken_queries_are_errors_with_a_place() {
+    let queries = [
+        "SELECT DISTINCT a::int, unnest(c) AS x, E'i\\t', ARRAY['é', 'b'][1] FROM t, unnest(t.c) u(e) WHERE 'x' = ANY (c) AND a ILIKE '%é%' OR b NOT IN (SELECT 1) ORDER BY a DESC NULLS LAST LIMIT 3 OFFSET 1;",
+        "WITH c (x) AS (SELECT now() - INTERVAL '1 day') SELECT answer(x, 'is it? 🎷')::bool, summary(c.x), count(*) FILTER (WHERE x IS NOT NULL) OVER (PARTITION BY x ORDER BY x ROWS 1 PRECEDING) FROM (VALUES (1, 2)) AS v(a, b) LEFT JOIN c ON c.x = v.a GROUP BY 1 HAVING max(a) > ALL ('{1,2}'::int[])",
+        "SELECT CASE WHEN a <> 1 THEN EXTRACT(year FROM d) ELSE position('x' IN b) END, substring(a FROM 1 FOR 2), {{LLMMap('é?', t.a)}} FROM t WHERE c @> ARRAY['a'] AND ST_Distance_Sphere(a, 'b') < 5 -- ö",
+    ];
+    for sql in queries {
+        translate(sql).unwrap();
+        let places: Vec<usize> = sql.char_indices().map(|(at, _)| at).collect();
+        for at in &places {
+            let next = places.iter().find(|n| *n > at).copied().unwrap_or(sql.len());
+            let without = format!("{}{}", &sql[..*at], &sql[next..]);
+            let doubled = format!("{}{}", &sql[..next], &sql[*at..]);
+            for broken in [&sql[..*at], &sql[*at..], &without, &doubled] {
+                match translate(broken) {
+                    Ok(translated) => {
+                        let end = translated.sql.len();
+                        let place = translated.place(&(end.saturating_sub(1)..end));
+                        assert!(place.end <= broken.len(), "{broken}");
+                    }
+                    Err(error) => {
+                        assert!(error.span.start <= broken.len(), "{broken}: {error:?}");
+                        assert!(!error.render(broken, false).is_empty());
+                    }
+                }
+            }
+        }
+    }
+    let deep = format!("SELECT {}1{}", "(".repeat(5000), ")".repeat(5000));
+    assert!(translate(&deep).unwrap_err().message.contains("deep"));
+    let deep = format!("SELECT {} 1", "NOT ".repeat(5000));
+    assert!(translate(&deep).is_err());
+}

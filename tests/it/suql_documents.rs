@@ -317,3 +317,19 @@ fn documents_that_match_are_the_context_of_a_question() {
         assert_eq!(endpoint.count(), before, "{sql}");
     }
 }
+
+#[test]
+fn questions_about_documents_are_listed_with_their_cost() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let project = project(&endpoint, "", 30);
+    query(&project, &[], SQL);
+    let ended = project.hqdl(&["suggest", "--spec", "specs/x.toml"]).exits(0);
+    assert!(ended.stdout.contains(QUESTION), "{}", ended.stdout);
+    println!("{}", ended.stdout);
+    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", SQL]).exits(0);
+    assert!(
+        explained.stdout.contains("documents most like it first, by their words"),
+        "{}",
+        explained.stdout
+    );
+}
