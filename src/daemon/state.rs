@@ -413,6 +413,7 @@ impl Loop {
         }
         if let Some(entry) = name.as_ref().and_then(|name| self.specs.get_mut(name)) {
             entry.ended(ended, self.runs.is_shown(id));
+            entry.knows_its_copy();
         }
         self.tell_run(id);
         name.iter().for_each(|name| self.tell_spec(name));
