@@ -174,13 +174,14 @@ impl Entry {
         Some(Begin { order, ended: None })
     }
 
-    /// The copy is as the run left it, from now on: nobody else writes it, and
-    /// when it is taken away it is made again.
-    pub(super) fn knows_its_copy(&mut self) {
+    /// The copy, where there is one, is as the run left it: nobody else writes it,
+    /// and when it is taken away it is made again.
+    pub(super) fn knows_its_copy(&mut self) -> bool {
         let copy = self.loaded.as_ref().and_then(|l| l.spec.output.as_ref());
         for (path, stamp) in self.files.iter_mut().filter(|(path, _)| Some(path) == copy) {
             *stamp = Stamp::of(path);
         }
+        copy.is_some()
     }
 
     /// A run has ended.

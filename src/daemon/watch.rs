@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::event::Event;
 
 /// A file is told of when it was quiet for so long.
-const QUIET: Duration = Duration::from_millis(100);
+pub(super) const QUIET: Duration = Duration::from_millis(100);
 /// How often it is looked whether one is.
 const TICK: Duration = Duration::from_millis(25);
 
