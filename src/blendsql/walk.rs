@@ -26,9 +26,9 @@ pub(super) struct Walk<'t, 'b> {
 const DEEPEST: usize = 1000;
 
 /// Words that a node's extent may begin with although they stand before it.
-const BEFORE: [&str; 22] = [
+const BEFORE: [&str; 21] = [
     "and", "or", "where", "on", "select", "all", "distinct", "having", "by", "then", "when",
-    "else", "limit", "offset", "from", "as", "in", "union", "using", "is", "between", "filter",
+    "else", "limit", "offset", "from", "as", "in", "union", "using", "is", "between",
 ];
 
 /// What follows some words, when a text begins with them.
@@ -48,8 +48,7 @@ impl<'t> Walk<'t, '_> {
     /// Where a node stands, without what the parser puts before it.
     pub(super) fn span(&self, id: impl Into<AnyNodeId>) -> Span {
         let Some(range) = self.tree.node_range(id.into()) else { return 0..0 };
-        let (mut start, mut end) =
-            (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
+        let (mut start, end) = (range.start.as_usize(), range.end.as_usize().min(self.text.len()));
         loop {
             let rest = self.text.get(start..end).unwrap_or_default();
             let trimmed = rest.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
@@ -57,15 +56,6 @@ impl<'t> Walk<'t, '_> {
             let trimmed =
                 after_words(trimmed, &["filter", "(", "where"]).map_or(trimmed, str::trim_start);
             start += rest.len() - trimmed.len();
-            // What filters an aggregate stands in parentheses of its own.
-            if let Some(inside) = trimmed.strip_prefix('(').map(str::trim_start)
-                && inside.get(..5).is_some_and(|w| w.eq_ignore_ascii_case("where"))
-                && !inside[5..].starts_with(|c: char| c.is_alphanumeric() || "_$.".contains(c))
-            {
-                start += trimmed.len() - inside.len();
-                end = start + inside.strip_suffix(')').unwrap_or(inside).trim_end().len();
-                continue;
-            }
             let word = trimmed
                 .find(|c: char| !c.is_ascii_alphabetic())
                 .map_or(trimmed, |at| &trimmed[..at]);
