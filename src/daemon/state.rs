@@ -112,6 +112,9 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     state.rescan(Cause::Begin);
     state.show();
     (house.settings.say)(&format!("listening on {url}"));
+    if state.specs.is_empty() {
+        state.say(&format!("no spec in {} yet; it is watched", state.frame.watched));
+    }
     notify::ready(&format!("{} specs, {url}", state.specs.len()));
     state.live(&mut queue, &close).await;
     close.send_replace(true);
