@@ -149,7 +149,8 @@ fn embeddings_that_fail_are_replaced_by_words_and_said() {
         (Mood::Nonsense, "no list of"),
     ] {
         let embedder = Embedder::new(well);
-        let project = project(&endpoint, &embedder.spec(), 200);
+        let impatient = format!("{}timeout_seconds = 1\n", embedder.spec());
+        let project = project(&endpoint, &impatient, 200);
         embedder.is(mood);
         let ended = query(&project, &[], SQL);
         right(&ended);
