@@ -209,7 +209,12 @@ impl Draft {
             output: self.output(),
             model: self.model(&mut check),
             limits: self.limits(&mut check),
-            embeddings: embeddings(self.file.embeddings.as_ref(), &self.file.model, &mut check),
+            embeddings: embeddings(
+                self.file.embeddings.as_ref(),
+                &self.file.model,
+                &self.file.limits,
+                &mut check,
+            ),
             routing_by_model: self.file.routing.model,
             expansions: self
                 .file

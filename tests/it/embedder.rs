@@ -76,10 +76,7 @@ impl Embedder {
 
     /// Its part of a spec.
     pub fn spec(&self) -> String {
-        format!(
-            "[embeddings]\nmodel = \"look-alike\"\nbase_url = \"{}\"\ntimeout_seconds = 1\n",
-            self.url
-        )
+        format!("[embeddings]\nmodel = \"look-alike\"\nbase_url = \"{}\"\n", self.url)
     }
 
     /// What it does from now on.

@@ -149,7 +149,8 @@ fn embeddings_that_fail_are_replaced_by_words_and_said() {
         (Mood::Nonsense, "no list of"),
     ] {
         let embedder = Embedder::new(well);
-        let project = project(&endpoint, &embedder.spec(), 200);
+        let impatient = format!("{}timeout_seconds = 1\n", embedder.spec());
+        let project = project(&endpoint, &impatient, 200);
         embedder.is(mood);
         let ended = query(&project, &[], SQL);
         right(&ended);
@@ -332,4 +333,27 @@ fn questions_about_documents_are_listed_with_their_cost() {
         "{}",
         explained.stdout
     );
+}
+
+#[test]
+fn mistakes_in_the_part_of_embeddings_are_told_at_their_place() {
+    let endpoint = Endpoint::answering(restaurants::answer);
+    let project = project(
+        &endpoint,
+        "price = { input = 1.0, output = 1.0 }\n[embeddings]\nmodel = \"\"\nbase_url = \"look\"\napi_key_env = \"sk-0123456789\"\ntimeout_seconds = 0\ncolour = 1\n[limits]\nbudget_usd = 1.0\npassage_tokens = 0\n",
+        1,
+    );
+    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    for said in [
+        "the embedding model has no name",
+        "`base_url` is no URL",
+        "`api_key_env` is not the name",
+        "`timeout_seconds` is no time",
+        "unknown field `colour`",
+        "the embedding model has no price",
+        "`passage_tokens` is 0",
+    ] {
+        assert!(ended.stderr.contains(said), "{said}: {}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("sk-0123456789"), "{}", ended.stderr);
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::file::{EmbeddingsTable, ModelTable, PriceTable, Provider, Reuse};
+use super::super::file::{EmbeddingsTable, LimitsTable, ModelTable, PriceTable, Provider, Reuse};
+use super::super::secret::is_key;
 use super::super::shape::Step;
 use super::super::{Embeddings, ModelSettings};
 use super::Check;
@@ -14,6 +15,7 @@ const TIMEOUT: f64 = 30.0;
 pub fn embeddings(
     table: Option<&EmbeddingsTable>,
     model: &ModelTable,
+    limits: &LimitsTable,
     check: &mut Check<'_>,
 ) -> Option<Embeddings> {
     let table = table?;
@@ -24,6 +26,33 @@ pub fn embeddings(
     if table.price.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
         let label = "expected USD per million tokens, 0 or more";
         check.error(&at("price"), "`price` is no price", label, "");
+    }
+    if table
+        .base_url
+        .as_ref()
+        .is_some_and(|u| !u.starts_with("http://") && !u.starts_with("https://"))
+    {
+        check.error(&at("base_url"), "`base_url` is no URL", "expected http:// or https://", "");
+    }
+    if let Some(name) = &table.api_key_env {
+        let named = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if name.is_empty() || !named || is_key(name) {
+            check.error(
+                &at("api_key_env"),
+                "`api_key_env` is not the name of an environment variable",
+                "expected a name such as OPENAI_API_KEY",
+                "a key itself is never in a spec; if this is one, revoke it",
+            );
+        }
+    }
+    if table.price.is_none() && (limits.budget_usd.is_some() || limits.budget_usd_per_day.is_some())
+    {
+        check.error(
+            &at("model"),
+            "a budget in USD cannot be kept: the embedding model has no price",
+            "",
+            "set `price` in [embeddings], in USD per million tokens (0 for a model of your own)",
+        );
     }
     let seconds = table.timeout_seconds.unwrap_or(TIMEOUT);
     let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
