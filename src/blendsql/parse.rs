@@ -63,6 +63,19 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     } else {
         Builder { sql, all: &all }.statement(&masked, 0, &numbers)?
     };
+    // A name can stand where a value cannot: as an alias, say.
+    let mut seen = vec![false; all.len()];
+    query.each(&mut |e| {
+        if let ExprKind::Call(n, _) = &e.kind
+            && let Some(seen) = seen.get_mut(*n)
+        {
+            *seen = true;
+        }
+    });
+    if let Some(n) = numbers.iter().find(|n| !seen[**n]) {
+        let span = all[*n].span.clone();
+        return Err(SqlError::new(span, "a call cannot stand here", "no value is expected here"));
+    }
     Ok(Parsed { query, calls: all, lone })
 }
 

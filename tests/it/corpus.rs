@@ -84,3 +84,106 @@ fn the_specs_seeds_are_read_or_refused() {
         }
     }
 }
+
+/// Words that queries are made of.
+const WORDS: [&str; 40] = [
+    "{{",
+    "}}",
+    "LLMMap(",
+    "LLMQA(",
+    "LLMJoin(",
+    "answer(",
+    "summary(",
+    "'q?'",
+    "(",
+    ")",
+    ",",
+    "SELECT ",
+    " FROM ",
+    " WHERE ",
+    "t.name",
+    "'t::name'",
+    " AND ",
+    " OR ",
+    " NOT ",
+    " = ANY (",
+    "::int",
+    " IN ",
+    " FILTER (WHERE ",
+    " OVER (",
+    "WITH x AS (",
+    " UNION ",
+    " LIMIT 3",
+    " ORDER BY ",
+    "options=",
+    "[1]",
+    "'",
+    "\"",
+    "--",
+    "/*",
+    "?",
+    ":p",
+    " CASE WHEN ",
+    " END",
+    " EXISTS (",
+    "é",
+];
+
+/// A text that is no longer quite what it was.
+fn mutated(rng: &mut fastrand::Rng, text: &str) -> String {
+    let mut text = text.to_owned();
+    for _ in 0..rng.usize(1..6) {
+        let places: Vec<usize> = (0..=text.len()).filter(|n| text.is_char_boundary(*n)).collect();
+        let pick = |rng: &mut fastrand::Rng| places[rng.usize(..places.len())];
+        let a = pick(rng);
+        let b = places[(places.binary_search(&a).unwrap() + rng.usize(..40)).min(places.len() - 1)];
+        let (from, to) = (a.min(b), a.max(b));
+        match rng.u8(0..5) {
+            0 => text.replace_range(from..to, ""),
+            1 | 2 => text.insert_str(from, WORDS[rng.usize(..WORDS.len())]),
+            3 if to - from < 200 => {
+                let piece = text[from..to].to_owned();
+                text.insert_str(pick(rng), &piece);
+            }
+            _ => text.truncate(to),
+        }
+        if text.len() > 4000 {
+            break;
+        }
+    }
+    text
+}
+
+#[test]
+fn mutated_seeds_are_read_or_refused_too() {
+    // As much room as queries are given.
+    let thread = std::thread::Builder::new().stack_size(64 << 20);
+    thread.spawn(mutate).unwrap().join().unwrap();
+}
+
+fn mutate() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let rounds = std::env::var("HQDL_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
+    let queries = seeds("scanner");
+    let specs = seeds("spec");
+    for _ in 0..rounds {
+        for (_, seed, _) in &queries {
+            let sql = mutated(&mut rng, seed);
+            if let Ok(translated) = hqdl::suql::translate(&sql) {
+                let _ = scan(&translated.sql);
+            }
+            let Ok(spelled) = Spelled::of(&sql) else { continue };
+            let Ok(calls) = scan(&spelled.text) else { continue };
+            let Ok(parsed) = parse(&spelled.text, calls) else { continue };
+            let site = Site { function: "hq_call", ..Site::default() };
+            let sites = vec![site; parsed.calls.len()];
+            let costs = Costs::default();
+            let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);
+            let left = scan(&rewritten.sql);
+            assert!(left.is_ok_and(|l| l.is_empty()), "{sql}\n{}", rewritten.sql);
+        }
+        for (path, seed, _) in &specs {
+            let _ = Draft::parse(path, mutated(&mut rng, seed));
+        }
+    }
+}
