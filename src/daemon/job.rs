@@ -21,7 +21,8 @@ use crate::failure::Failure;
 use crate::generate::{self, Listener, Stopped};
 use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
 use crate::model::{self, ModelError};
-use crate::store::Database;
+use crate::query::QueryError;
+use crate::query::guard::Guard;
 use crate::usage::Usage;
 
 /// How often a run shows itself at most.
@@ -66,6 +67,8 @@ pub(super) struct Order {
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
+    /// How long the database may take over the keys of a selection's SQL.
+    pub(super) timeout: Option<Duration>,
     /// Whether the model may be asked; else what is known is published and the
     /// rest is priced.
     pub(super) spend: bool,
@@ -198,7 +201,7 @@ fn make(
     if order.budget.is_some() {
         spec.limits.budget_usd = order.budget;
     }
-    let database = Database::open(&spec.database)?;
+    let guard = Guard::watch(&spec.database, order.timeout, interrupt.clone())?;
     let model = match (&order.loaded.model, order.spend) {
         (Ok(model), _) => Arc::clone(model),
         (Err(_), false) => model::for_planning(&spec)?,
@@ -214,11 +217,35 @@ fn make(
         }
     };
     let way = if order.spend { Way::Live } else { Way::Kept };
-    let work = Work::new(&spec, &database, facts, model, &order.selection)?.by(way)?;
+    let work = Work::new(&spec, guard.database(), facts, model, &order.selection)
+        .and_then(|work| work.by(way));
+    let work = match work {
+        Ok(work) => work,
+        Err(failure) => return Err(broken_off(&guard).unwrap_or_else(|| failure.into())),
+    };
     let command = format!("daemon {}", order.name);
+    // Once it asks, the keys are found: what was answered is published, whatever
+    // ends the run.
+    let (told, free) = (Arc::clone(listener), guard.freeing());
+    let listener: Listener = Arc::new(move |event: &generate::Event| {
+        if matches!(event, generate::Event::Begin { .. }) {
+            free();
+        }
+        told(event);
+    });
     let mut report = work
-        .materialize(&command, listener, interrupt)
+        .materialize(&command, &listener, interrupt)
         .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
+    if report.failed.is_some() {
+        match guard.broken() {
+            Some(QueryError::Stopped(stopped)) => {
+                report.failed = None;
+                report.stopped = Some(Arc::new(stopped));
+            }
+            Some(_) => return Err(broken_off(&guard).unwrap_or_else(bug)),
+            None => {}
+        }
+    }
     let after = after(&report);
     let surveyed = !report.columns.is_empty();
     let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
@@ -247,6 +274,7 @@ fn without_spending(order: &Order) -> Order {
         cause: order.cause,
         selection: order.selection.clone(),
         budget: order.budget,
+        timeout: order.timeout,
         spend: false,
     }
 }
@@ -280,6 +308,17 @@ fn failed(failure: Failure, after: After) -> Ended {
         plan: None,
         after,
     }
+}
+
+/// Why a guard broke off what was asked for, when it did.
+pub(super) fn broken_off(guard: &Guard) -> Option<Failure> {
+    guard.broken().map(|broken| match broken {
+        QueryError::Timeout(limit) => Failure::input(
+            format!("the database took longer than {} s", limit.as_secs_f64()),
+            "ask for less: `where` runs for every key; or raise `timeout`",
+        ),
+        other => other.into(),
+    })
 }
 
 fn bug() -> Failure {

@@ -65,6 +65,7 @@ pub(super) struct Wanted {
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
+    pub(super) timeout: Option<Duration>,
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
@@ -151,26 +152,30 @@ impl Entry {
     pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
         let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
-        let order = move |id, cause, selection, budget, spend| Order {
+        let order = move |id, cause, selection, budget, timeout, spend| Order {
             id,
             name,
             loaded,
             cause,
             selection,
             budget,
+            timeout,
             spend,
         };
         if let Some(wanted) = self.wishes.pop_front() {
             // A go: what held it back is settled by whoever says so.
-            let Wanted { id, cause, selection, budget, ended } = wanted;
+            let Wanted { id, cause, selection, budget, timeout, ended } = wanted;
             self.whole = selection == Selection::default();
-            return Some(Begin { order: order(id, cause, selection, budget, true), ended });
+            return Some(Begin {
+                order: order(id, cause, selection, budget, timeout, true),
+                ended,
+            });
         }
         let cause = self.look.take()?;
         let spend = spend && self.held.is_none();
         self.whole = true;
         self.due = None;
-        let order = order(number(), cause, Selection::default(), None, spend);
+        let order = order(number(), cause, Selection::default(), None, None, spend);
         Some(Begin { order, ended: None })
     }
 

@@ -380,6 +380,7 @@ impl Loop {
                     cause: wish.cause,
                     selection: wish.selection,
                     budget: wish.budget,
+                    timeout: wish.timeout,
                     ended: wish.ended,
                 };
                 entry.wish(wanted).map(|()| id)

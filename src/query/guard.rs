@@ -94,6 +94,8 @@ struct Gate {
     deadline: AtomicU64,
     /// Why a statement was broken off: a [`Broken`].
     broken: AtomicU8,
+    /// Whether nothing breaks a statement off any more.
+    free: AtomicBool,
 }
 
 /// Why a statement was broken off.
@@ -117,6 +119,33 @@ impl Guard {
         timeout: Option<Duration>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
+        let guard = Self::bare(path, timeout, interrupt)?;
+        let registered = math::register(guard.connection())
+            .and_then(|()| crate::suql::functions::register(guard.connection()));
+        registered.map_err(|e| guard.database.error(&e))?;
+        Ok(guard)
+    }
+
+    /// The same without the functions of queries: for what is no query, and
+    /// runs SQL of a client all the same. The clock runs from now on.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database is missing, locked or no database.
+    pub fn watch(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let guard = Self::bare(path, timeout, interrupt)?;
+        guard.start();
+        Ok(guard)
+    }
+
+    fn bare(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
         let mut database = Database::open(path)?;
         let gate = Arc::new(Gate {
             locked: AtomicBool::new(false),
@@ -124,10 +153,30 @@ impl Guard {
             origin: Instant::now(),
             deadline: AtomicU64::new(NEVER),
             broken: AtomicU8::new(Broken::No as u8),
+            free: AtomicBool::new(false),
         });
         arm(database.connection_mut(), &gate, interrupt)
             .map_err(|e| StoreError::from_sqlite(path, &e))?;
         Ok(Self { database, timeout, gate })
+    }
+
+    /// What frees the connection when it is called, from any thread: nothing
+    /// breaks a statement off any more.
+    pub fn freeing(&self) -> impl Fn() + Send + Sync + 'static {
+        let gate = Arc::clone(&self.gate);
+        move || gate.free.store(true, Ordering::Relaxed)
+    }
+
+    /// What broke a statement off, when something did: the timeout or the
+    /// interrupt.
+    #[must_use]
+    pub fn broken(&self) -> Option<QueryError> {
+        let broken = self.gate.broken.load(Ordering::Relaxed);
+        if broken == Broken::Late as u8 {
+            Some(QueryError::Timeout(self.timeout.unwrap_or_default()))
+        } else {
+            (broken == Broken::Interrupted as u8).then(|| Stopped::Interrupted.into())
+        }
     }
 
     /// The connection.
@@ -297,13 +346,13 @@ fn arm(
     // Nothing is attached, by any way. SQLite's other limits stand: a query may
     // be as long, and a value as big, as the database's own may be.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    math::register(connection)?;
-    crate::suql::functions::register(connection)?;
     let watched = Arc::clone(gate);
     connection.progress_handler(
         OPS,
         Some(move || {
-            let broken = if *interrupt.borrow() {
+            let broken = if watched.free.load(Ordering::Relaxed) {
+                return false;
+            } else if *interrupt.borrow() {
                 Broken::Interrupted
             } else if watched.is_late() {
                 Broken::Late

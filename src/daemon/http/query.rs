@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{Refusal, json_body, no_spec};
 use super::rows::{Lines, Reading};
@@ -31,6 +31,8 @@ use crate::value::Value;
 const PATIENCE: f64 = 30.0;
 /// And at most.
 const LONGEST: f64 = 600.0;
+/// How long a short look may take.
+pub(super) const LOOK: Duration = Duration::from_secs(10);
 
 /// A query.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -172,11 +174,23 @@ fn bug() -> Failure {
 impl Shop {
     /// A place to work in; waits for one, when not too many do.
     pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.place_in(&self.places).await
+    }
+
+    /// A place for a short look, which no query takes.
+    pub(super) async fn look(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.place_in(&self.looks).await
+    }
+
+    async fn place_in(&self, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
+        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+            return Ok(place);
+        }
         let waiting = Waiting::new(&self.house.metrics.waiting);
         if waiting.1 > WAITING {
             return Err(Refusal::busy());
         }
-        Arc::clone(&self.places).acquire_owned().await.map_err(|_| Refusal::busy())
+        Arc::clone(places).acquire_owned().await.map_err(|_| Refusal::busy())
     }
 
     /// The spec in force of a name; of no name, the only one.
@@ -254,9 +268,7 @@ fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
             readable.map_err(Failure::from)?.0
         }
     };
-    let seconds = asked.timeout.unwrap_or(PATIENCE).min(LONGEST);
-    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
-    let timeout = timeout.ok_or_else(|| Failure::input("`timeout` is seconds, more than 0", ""))?;
+    let timeout = seconds(asked.timeout)?;
     Ok(Ready {
         params: params(&asked.params)?,
         command: format!("query {name}"),
@@ -287,6 +299,13 @@ fn of_database(shop: &Shop, db: &Path) -> Result<(String, Arc<Loaded>), Failure>
             "`db` is the full path of a database that a spec of the daemon names",
         )
     })
+}
+
+/// How long the database may take, as a client says.
+pub(super) fn seconds(asked: Option<f64>) -> Result<Duration, Failure> {
+    let seconds = asked.unwrap_or(PATIENCE).min(LONGEST);
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
+    timeout.ok_or_else(|| Failure::input("`timeout` is seconds, more than 0", ""))
 }
 
 fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
