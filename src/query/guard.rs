@@ -6,7 +6,7 @@
 //! for it: unlocked, the `temp` schema may be written, and nothing else ever.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,15 @@ use crate::store::{Database, StoreError, message};
 const OPS: i32 = 1000;
 /// No time of the clock.
 const NEVER: u64 = u64::MAX;
+
+/// Bytes that a value may have in this process; 0 for `SQLite`'s own limit.
+static LONGEST: AtomicI32 = AtomicI32::new(0);
+
+/// From now on, no value on a guarded connection of this process is longer than
+/// so many bytes: where many clients are served, one must not take all memory.
+pub fn limit_values(bytes: i32) {
+    LONGEST.store(bytes, Ordering::Relaxed);
+}
 
 /// Functions that reach out of the database, in this build or in another.
 const FUNCTIONS: [&str; 8] = [
@@ -300,6 +309,15 @@ impl Guard {
                 | ErrorCode::DiskFull
                 | ErrorCode::PermissionDenied,
             ) => self.database.error(error).into(),
+            Some(ErrorCode::TooBig) if LONGEST.load(Ordering::Relaxed) > 0 => QueryError::sql(
+                format!(
+                    "a value is longer than {} bytes, the most of a daemon's query",
+                    LONGEST.load(Ordering::Relaxed)
+                ),
+                None,
+                "",
+                "take a part of it with `substr`, or ask with `hqdl query`",
+            ),
             _ => {
                 let message = message(error);
                 let help = self.meant(&message);
@@ -346,6 +364,10 @@ fn arm(
     // Nothing is attached, by any way. SQLite's other limits stand: a query may
     // be as long, and a value as big, as the database's own may be.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+    let longest = LONGEST.load(Ordering::Relaxed);
+    if longest > 0 {
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
+    }
     let watched = Arc::clone(gate);
     connection.progress_handler(
         OPS,

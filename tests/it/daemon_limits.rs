@@ -82,3 +82,58 @@ fn a_run_whose_where_does_not_end_can_be_ended_and_ends_by_itself() {
     let run = daemon.post("/v1/runs", &asked).is(200).json();
     assert!(run["requests"].as_u64().unwrap() > 0, "{run}");
 }
+
+/// Bytes of memory that the daemon has.
+fn memory(daemon: &Daemon) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", daemon.id())).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn one_query_does_not_take_all_memory() {
+    let (_endpoint, _project, daemon) = waiting(&["--max-bytes", "2000000"]);
+    let said =
+        daemon.post("/v1/query", &json!({ "sql": "SELECT hex(zeroblob(200000000))" })).is(400);
+    assert!(said.error().contains("longer than 16777216 bytes"), "{said:?}");
+    let form = "spec=x&do=run&sql=SELECT+hex(zeroblob(200000000))";
+    daemon.form("/query", form).is(400);
+    let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 400)
+                SELECT i, hex(zeroblob(10000)) FROM n";
+    let lines = daemon.post("/v1/query", &json!({ "sql": many })).is(200).lines();
+    let last = lines.last().unwrap()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(last.contains("more than 2000000 bytes"), "{last}");
+    let form = format!("spec=x&do=run&sql={}", many.replace('+', "%2B").replace(['\n', ' '], "+"));
+    let page = daemon.form("/query", &form).is(200).body;
+    assert!(page.contains("400 rows, the first 104 shown"), "{}", page.len());
+    assert!(memory(&daemon) < 300 << 20, "{}", memory(&daemon));
+}
+
+#[test]
+fn a_reader_that_is_slow_frees_the_database() {
+    use std::io::{Read, Write};
+    let (_endpoint, project, daemon) = waiting(&["--read-within", "1"]);
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9000)
+               SELECT i, name, hex(zeroblob(5000)) FROM n, hero";
+    let body = json!({ "sql": sql, "timeout": 1 }).to_string();
+    let mut stream = std::net::TcpStream::connect(&daemon.address).unwrap();
+    stream.set_read_timeout(Some(crate::daemon::DEADLINE)).unwrap();
+    write!(
+        stream,
+        "POST /v1/query HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        daemon.address,
+        body.len()
+    )
+    .unwrap();
+    std::thread::sleep(Duration::from_millis(2300));
+    // Nothing reads the database any more.
+    let connection = project.connect();
+    connection.busy_timeout(Duration::from_secs(1)).unwrap();
+    connection.execute("UPDATE hero SET height = height", []).unwrap();
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let message = last["error"]["message"].as_str().unwrap();
+    assert!(message.contains("not read within 2 s"), "{last}");
+}

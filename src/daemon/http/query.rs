@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{Refusal, json_body, no_spec};
-use super::rows::{Lines, Reading};
+use super::rows::{Lines, Most, Reading};
 use super::{Shop, WAITING};
 use crate::daemon::clients::Served;
 use crate::daemon::loaded::Loaded;
@@ -55,7 +55,9 @@ pub(super) struct Asked {
     pub(super) truncate: bool,
     /// Rows that share a request.
     pub(super) rows_per_request: Option<u32>,
-    /// Seconds that the database may take over a pass [default: 30, at most 600].
+    /// Seconds that the database may take over a pass [default: 30, at most 600]. The
+    /// rows must be read within that and the daemon's `--read-within` (60 seconds):
+    /// else the last line is an error.
     pub(super) timeout: Option<f64>,
     /// Rows that the result may have.
     pub(super) max_rows: Option<u64>,
@@ -86,7 +88,12 @@ pub(super) async fn run(
     body: Body,
 ) -> Result<Response, Refusal> {
     let asked: Asked = json_body(&headers, body).await?;
-    let most = asked.max_rows.unwrap_or(u64::MAX).min(shop.house.settings.max_rows);
+    let settings = &shop.house.settings;
+    let most = Most {
+        rows: asked.max_rows.unwrap_or(u64::MAX).min(settings.max_rows),
+        bytes: settings.max_bytes,
+        time: settings.read_within + seconds(asked.timeout)?,
+    };
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.place().await?;
     let (lines, mut parts) = Lines::new(most, Handle::current());
@@ -395,7 +402,15 @@ impl Ready {
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {
                 Failure::input(
                     e.to_string(),
-                    "add LIMIT, or raise `max_rows` (the daemon's --max-rows is the most)",
+                    "add LIMIT, or raise `max_rows` (the daemon's --max-rows and --max-bytes are \
+                     the most)",
+                )
+            }
+            (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::TimedOut => {
+                Failure::input(
+                    e.to_string(),
+                    "read faster, add LIMIT, or raise the daemon's --read-within: until all is \
+                     read, the database cannot be written",
                 )
             }
             (error, _) => error.into(),
