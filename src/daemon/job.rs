@@ -23,6 +23,7 @@ use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
 use crate::model::{self, ModelError};
 use crate::query::QueryError;
 use crate::query::guard::Guard;
+use crate::spec::Spec;
 use crate::usage::Usage;
 
 /// How often a run shows itself at most.
@@ -100,6 +101,9 @@ pub(super) enum After {
     /// Nothing until somebody says so or the spec changes: it would fail again,
     /// or spend more than a run may.
     Hold,
+    /// Nothing until somebody says so, the spec changes, or the next day begins:
+    /// the budget of this one is spent.
+    Tomorrow,
 }
 
 /// How far a run has come.
@@ -246,7 +250,10 @@ fn make(
             None => {}
         }
     }
-    let after = after(&report);
+    let after = match after(&report) {
+        After::Hold if is_of_day(&report, &spec, facts)? => After::Tomorrow,
+        after => after,
+    };
     let surveyed = !report.columns.is_empty();
     let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
     let failure = Failure::of_run(&mut report);
@@ -293,6 +300,18 @@ fn after(report: &Report) -> After {
         (None, None) if report.asked.get(State::Error) > 0 => After::Retry,
         (None, None) => After::Rest,
     }
+}
+
+/// Whether what ended a run is the budget of the day.
+fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
+    let (Some(day), Some(Stopped::Endpoint(ModelError::Budget(reached)))) =
+        (spec.limits.budget_usd_per_day, report.stopped.as_deref())
+    else {
+        return Ok(false);
+    };
+    let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
+    // A run's own budget may be the same sum.
+    Ok(is_its_own && facts.journal().spent_today()? + reached.next.usd > day)
 }
 
 fn failed(failure: Failure, after: After) -> Ended {

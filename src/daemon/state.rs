@@ -15,7 +15,7 @@ use super::job::{self, Checked};
 use super::listing::{self, Stamp, beside};
 use super::metrics::Metrics;
 use super::runs::Runs;
-use super::spec::{Entry, Wanted};
+use super::spec::{Entry, Held, Wanted};
 use super::status::{Cause, Status};
 use super::watch::Watch;
 use super::{Settings, http, notify, signals};
@@ -27,6 +27,8 @@ use crate::failure::Failure;
 const QUEUE: usize = 256;
 /// How long those who borrow the cache may take when everything else has ended.
 const LAST: Duration = Duration::from_secs(2);
+/// How often at least it is looked whether a day is over, when one is waited for.
+const GLANCE: Duration = Duration::from_secs(60);
 /// Changes that a slow subscriber may be behind before it misses some.
 const BEHIND: usize = 256;
 
@@ -177,7 +179,7 @@ impl Loop {
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
                 if let Some(entry) = self.specs.values_mut().find(|e| e.running == Some(run)) {
-                    entry.held = Some("its run was ended by a client".to_owned());
+                    entry.held = Some(Held::by("its run was ended by a client"));
                 }
                 let _ = reply.send(self.runs.interrupt(run));
             }
@@ -202,9 +204,12 @@ impl Loop {
     /// The next moment that is waited for.
     fn wakes(&self) -> Option<Instant> {
         let due = self.specs.values().filter_map(|e| e.due.map(|(at, _)| at));
+        // The clock of the day may be set, or have stood still in a sleep.
+        let held = self.specs.values().filter_map(Entry::held_for).min();
+        let held = held.map(|left| Instant::now() + left.min(GLANCE));
         // While it ends, clients that go are looked for.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
-        due.chain(ending).min()
+        due.chain(held).chain(ending).min()
     }
 
     fn clock(&mut self) {
@@ -216,6 +221,7 @@ impl Loop {
             if let Some((_, cause)) = entry.due.take_if(|(at, _)| *at <= now) {
                 entry.again(cause);
             }
+            entry.resume();
         }
     }
 
@@ -335,13 +341,13 @@ impl Loop {
         let mut said = None;
         match checked.result {
             Ok(loaded) => {
-                let other = entry.loaded.as_ref().is_none_or(|l| l.stamp != loaded.stamp);
+                let other = entry.loaded.as_ref().is_none_or(|l| l.meaning != loaded.meaning);
                 entry.loaded = Some(loaded);
                 if entry.problem.take().is_some() {
                     said = Some(format!("{}: good again", checked.name));
                 }
                 if other {
-                    // Another spec is another chance.
+                    // Another spec is another chance; the same in other words is not.
                     entry.held = None;
                     entry.failures = 0;
                     entry.running.iter().for_each(|run| {
