@@ -221,7 +221,11 @@ impl Entry {
     pub(super) fn knows_its_copy(&mut self) {
         let copy = self.loaded.as_ref().and_then(|l| l.spec.output.as_ref());
         for (path, stamp) in self.files.iter_mut().filter(|(path, _)| Some(path) == copy) {
-            *stamp = Stamp::of(path);
+            // One that has gone meanwhile is yet to be seen to have.
+            let now = Stamp::of(path);
+            if now != Stamp::Missing {
+                *stamp = now;
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch as channel};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
@@ -17,7 +18,7 @@ use super::metrics::Metrics;
 use super::runs::Runs;
 use super::spec::{Entry, Held, Wanted};
 use super::status::{Cause, Status};
-use super::watch::Watch;
+use super::watch::{Watch, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
 use crate::facts::lend::{self, Lending};
@@ -25,7 +26,7 @@ use crate::failure::Failure;
 
 /// Events that may wait; who has one more waits.
 const QUEUE: usize = 256;
-/// How long those who borrow the cache may take when everything else has ended.
+/// How long those who borrow the cache may take at least, however short the grace.
 const LAST: Duration = Duration::from_secs(2);
 /// How often at least it is looked whether a day is over, when one is waited for.
 const GLANCE: Duration = Duration::from_secs(60);
@@ -57,6 +58,10 @@ struct Loop {
     watch: Option<Watch>,
     /// When everything must have ended.
     deadline: Option<Instant>,
+    /// Until it ends.
+    lending: Option<Lending>,
+    /// The end of the lending: those who borrow have the grace, too.
+    lent: Option<JoinHandle<()>>,
 }
 
 /// Opens everything, runs until it is told to end, and closes it in order.
@@ -102,6 +107,8 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         runs: Runs::default(),
         watch: None,
         deadline: None,
+        lending: None,
+        lent: None,
     };
     match watch {
         Some(Ok(watch)) => state.watch = Some(watch),
@@ -109,7 +116,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         None => {}
     }
     let (close, closing) = channel::channel(false);
-    let lending = lend(&house)?;
+    state.lending = Some(lend(&house)?);
     let serving = tokio::spawn(http::serve(listener, house.clone(), closing));
     state.rescan(Cause::Begin);
     state.show();
@@ -121,8 +128,10 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     state.live(&mut queue, &close).await;
     close.send_replace(true);
     let _ = tokio::time::timeout(Duration::from_secs(1), serving).await;
-    // Those who borrow have had the grace, too.
-    let _ = tokio::task::spawn_blocking(move || lending.end(LAST)).await;
+    state.lend_no_more(LAST);
+    if let Some(lent) = state.lent {
+        let _ = lent.await;
+    }
     let _ = facts.index().flush();
     Ok(())
 }
@@ -157,7 +166,8 @@ impl Loop {
             self.begin_runs();
             self.show();
             if let Some(deadline) = self.deadline {
-                if self.runs.under_way() == 0 && self.house.clients.count() == 0 {
+                let borrowed = self.lent.as_ref().is_some_and(|lent| !lent.is_finished());
+                if self.runs.under_way() == 0 && self.house.clients.count() == 0 && !borrowed {
                     return;
                 }
                 if Instant::now() >= deadline {
@@ -233,6 +243,14 @@ impl Loop {
         self.specs.values_mut().for_each(Entry::forget_wishes);
         self.runs.interrupt_all();
         self.house.clients.end_all();
+        self.lend_no_more(self.house.settings.grace.max(LAST));
+    }
+
+    /// Lends to nobody new; who borrows now may go on for a while.
+    fn lend_no_more(&mut self, patience: Duration) {
+        if let Some(lending) = self.lending.take() {
+            self.lent = Some(tokio::task::spawn_blocking(move || lending.end(patience)));
+        }
     }
 
     fn reload(&mut self) {
@@ -466,16 +484,6 @@ fn concerns(paths: &[PathBuf], file: &Path) -> bool {
 /// Why nothing begins any more.
 pub(super) fn ending() -> Failure {
     Failure::input("the daemon is ending", "ask again when it is back")
-}
-
-/// Has all files looked at every so often.
-async fn poll(every: Duration, events: mpsc::Sender<Event>) {
-    loop {
-        tokio::time::sleep(every).await;
-        if events.send(Event::Look).await.is_err() {
-            return;
-        }
-    }
 }
 
 async fn tick(alive: Option<&mut tokio::time::Interval>) {
