@@ -45,6 +45,13 @@ pub struct Options {
     /// Rows that one query over HTTP may bring.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     max_rows: u64,
+    /// Bytes of rows that one query over HTTP may bring.
+    #[arg(long, value_name = "N", default_value_t = 1 << 30)]
+    max_bytes: u64,
+    /// How many seconds a client may take to read the rows of a query, besides the
+    /// query's timeout; the database is free again then.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    read_within: u64,
     #[command(flatten)]
     cache: CacheFlags,
 }
@@ -73,6 +80,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         poll: options.poll.map(Duration::from_secs),
         grace: Duration::from_secs(options.grace),
         max_rows: options.max_rows,
+        max_bytes: options.max_bytes,
+        read_within: Duration::from_secs(options.read_within),
         reopen_log: Box::new(log::reopen),
         say: Box::new(move |line| say(line, talk)),
     };

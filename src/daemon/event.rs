@@ -1,6 +1,7 @@
 //! All that can happen to the daemon.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -44,6 +45,8 @@ pub(super) struct Wish {
     pub(super) selection: Selection,
     /// USD it may spend, instead of the spec's word.
     pub(super) budget: Option<f64>,
+    /// How long the database may take over the selection's SQL.
+    pub(super) timeout: Option<Duration>,
     /// Why.
     pub(super) cause: Cause,
     /// Told the run's number, or why there is none.

@@ -21,7 +21,9 @@ use crate::failure::Failure;
 use crate::generate::{self, Listener, Stopped};
 use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
 use crate::model::{self, ModelError};
-use crate::store::Database;
+use crate::query::QueryError;
+use crate::query::guard::Guard;
+use crate::spec::Spec;
 use crate::usage::Usage;
 
 /// How often a run shows itself at most.
@@ -66,6 +68,8 @@ pub(super) struct Order {
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
+    /// How long the database may take over the keys of a selection's SQL.
+    pub(super) timeout: Option<Duration>,
     /// Whether the model may be asked; else what is known is published and the
     /// rest is priced.
     pub(super) spend: bool,
@@ -97,6 +101,9 @@ pub(super) enum After {
     /// Nothing until somebody says so or the spec changes: it would fail again,
     /// or spend more than a run may.
     Hold,
+    /// Nothing until somebody says so, the spec changes, or the next day begins:
+    /// the budget of this one is spent.
+    Tomorrow,
 }
 
 /// How far a run has come.
@@ -198,7 +205,7 @@ fn make(
     if order.budget.is_some() {
         spec.limits.budget_usd = order.budget;
     }
-    let database = Database::open(&spec.database)?;
+    let guard = Guard::watch(&spec.database, order.timeout, interrupt.clone())?;
     let model = match (&order.loaded.model, order.spend) {
         (Ok(model), _) => Arc::clone(model),
         (Err(_), false) => model::for_planning(&spec)?,
@@ -214,12 +221,39 @@ fn make(
         }
     };
     let way = if order.spend { Way::Live } else { Way::Kept };
-    let work = Work::new(&spec, &database, facts, model, &order.selection)?.by(way)?;
+    let work = Work::new(&spec, guard.database(), facts, model, &order.selection)
+        .and_then(|work| work.by(way));
+    let work = match work {
+        Ok(work) => work,
+        Err(failure) => return Err(broken_off(&guard).unwrap_or_else(|| failure.into())),
+    };
     let command = format!("daemon {}", order.name);
+    // Once it asks, the keys are found: what was answered is published, whatever
+    // ends the run.
+    let (told, free) = (Arc::clone(listener), guard.freeing());
+    let listener: Listener = Arc::new(move |event: &generate::Event| {
+        if matches!(event, generate::Event::Begin { .. }) {
+            free();
+        }
+        told(event);
+    });
     let mut report = work
-        .materialize(&command, listener, interrupt)
+        .materialize(&command, &listener, interrupt)
         .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
-    let after = after(&report);
+    if report.failed.is_some() {
+        match guard.broken() {
+            Some(QueryError::Stopped(stopped)) => {
+                report.failed = None;
+                report.stopped = Some(Arc::new(stopped));
+            }
+            Some(_) => return Err(broken_off(&guard).unwrap_or_else(bug)),
+            None => {}
+        }
+    }
+    let after = match after(&report) {
+        After::Hold if is_of_day(&report, &spec, facts)? => After::Tomorrow,
+        after => after,
+    };
     let surveyed = !report.columns.is_empty();
     let interrupted = matches!(report.stopped.as_deref(), Some(Stopped::Interrupted));
     let failure = Failure::of_run(&mut report);
@@ -247,6 +281,7 @@ fn without_spending(order: &Order) -> Order {
         cause: order.cause,
         selection: order.selection.clone(),
         budget: order.budget,
+        timeout: order.timeout,
         spend: false,
     }
 }
@@ -267,6 +302,18 @@ fn after(report: &Report) -> After {
     }
 }
 
+/// Whether what ended a run is the budget of the day.
+fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failure> {
+    let (Some(day), Some(Stopped::Endpoint(ModelError::Budget(reached)))) =
+        (spec.limits.budget_usd_per_day, report.stopped.as_deref())
+    else {
+        return Ok(false);
+    };
+    let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
+    // A run's own budget may be the same sum.
+    Ok(is_its_own && facts.journal().spent_today()? + reached.next.usd > day)
+}
+
 fn failed(failure: Failure, after: After) -> Ended {
     Ended {
         id: 0,
@@ -280,6 +327,17 @@ fn failed(failure: Failure, after: After) -> Ended {
         plan: None,
         after,
     }
+}
+
+/// Why a guard broke off what was asked for, when it did.
+pub(super) fn broken_off(guard: &Guard) -> Option<Failure> {
+    guard.broken().map(|broken| match broken {
+        QueryError::Timeout(limit) => Failure::input(
+            format!("the database took longer than {} s", limit.as_secs_f64()),
+            "ask for less: `where` runs for every key; or raise `timeout`",
+        ),
+        other => other.into(),
+    })
 }
 
 fn bug() -> Failure {

@@ -13,8 +13,8 @@ use crate::spec::{Draft, Spec};
 
 /// A spec that passed its checks.
 pub(super) struct Loaded {
-    /// Its file's content.
-    pub(super) stamp: Stamp,
+    /// What it says, however it is written.
+    pub(super) meaning: blake3::Hash,
     /// The spec.
     pub(super) spec: Spec,
     /// What is worth a look.
@@ -40,8 +40,7 @@ pub(super) fn read(
     facts: &Facts,
     metrics: &Arc<Metrics>,
 ) -> Reading {
-    let stamp = Stamp::of(path);
-    let mut files = vec![(path.to_owned(), stamp.clone())];
+    let mut files = vec![(path.to_owned(), Stamp::of(path))];
     let mut see = |path: PathBuf| {
         let stamp = Stamp::of(&path);
         files.push((path, stamp));
@@ -72,5 +71,6 @@ pub(super) fn read(
             .map(|model| Metered::of(model, metrics))
             .map_err(|e| Arc::new(e.into())),
     };
-    Reading { files, spec: Ok(Loaded { stamp, spec, warnings, model, made_from }) }
+    let meaning = blake3::hash(format!("{spec:?} {recordings:?}").as_bytes());
+    Reading { files, spec: Ok(Loaded { meaning, spec, warnings, model, made_from }) }
 }

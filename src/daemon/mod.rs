@@ -40,9 +40,12 @@ pub use status::{RunState, Status};
 
 use crate::facts::Facts;
 use crate::failure::Failure;
+use crate::query::guard::limit_values;
 
 /// Where it listens when nobody says.
 pub const LISTEN: &str = "127.0.0.1:4735";
+/// Bytes that a value in a query of a client may have.
+const VALUE: i32 = 16 << 20;
 /// The variable that holds the token of clients.
 pub const TOKEN: &str = "HQDL_TOKEN";
 
@@ -64,6 +67,11 @@ pub struct Settings {
     pub grace: Duration,
     /// Rows that one query may bring.
     pub max_rows: u64,
+    /// Bytes that one query may bring.
+    pub max_bytes: u64,
+    /// How long a client may take to read the rows of a query, besides the time
+    /// that the database may take.
+    pub read_within: Duration,
     /// Opens the log file again: after a rotation.
     pub reopen_log: Box<dyn Fn() + Send + Sync>,
     /// Who is told what happens, line by line.
@@ -82,6 +90,7 @@ pub fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
             format!("export {TOKEN}=… (at least 16 characters), or listen on 127.0.0.1"),
         ));
     }
+    limit_values(VALUE);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

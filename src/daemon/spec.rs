@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -21,6 +22,8 @@ const WISHES: usize = 64;
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+/// Seconds of a day.
+const DAY: i64 = 86_400;
 /// A database that changes all the time is looked at for a part of the time only:
 /// after a look, this many times as long as it took passes before the next.
 const REST: u32 = 4;
@@ -46,7 +49,7 @@ pub(super) struct Entry {
     /// Runs that failed one after another.
     pub(super) failures: u32,
     /// Why it waits for a go.
-    pub(super) held: Option<String>,
+    pub(super) held: Option<Held>,
     /// Why the last run failed, when that may pass.
     trouble: Option<Arc<Failure>>,
     /// It is to be looked at, for this reason.
@@ -59,12 +62,33 @@ pub(super) struct Entry {
     looked: bool,
 }
 
+/// Why a spec asks for nothing by itself.
+pub(super) struct Held {
+    why: String,
+    /// When that is over: the budget of a day is.
+    until: Option<Timestamp>,
+}
+
+impl Held {
+    /// Until somebody says go.
+    pub(super) fn by(why: impl Into<String>) -> Self {
+        Self { why: why.into(), until: None }
+    }
+
+    /// Until the next day begins, UTC.
+    fn today(why: String) -> Self {
+        let midnight = (Timestamp::now().as_second().div_euclid(DAY) + 1) * DAY;
+        Self { why, until: Timestamp::from_second(midnight).ok() }
+    }
+}
+
 /// A run that a client wants.
 pub(super) struct Wanted {
     pub(super) id: u64,
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
+    pub(super) timeout: Option<Duration>,
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
@@ -114,6 +138,20 @@ impl Entry {
         self.look = Some(cause);
     }
 
+    /// How long it is still held, when that ends by itself.
+    pub(super) fn held_for(&self) -> Option<Duration> {
+        let until = self.held.as_ref()?.until?;
+        Some(Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default())
+    }
+
+    /// Goes on when what held it is over.
+    pub(super) fn resume(&mut self) {
+        if self.held_for().is_some_and(|left| left.is_zero()) {
+            self.held = None;
+            self.again(Cause::Day);
+        }
+    }
+
     /// Takes a client's wish.
     pub(super) fn wish(&mut self, wanted: Wanted) -> Result<(), Failure> {
         if self.loaded.is_none() {
@@ -151,26 +189,30 @@ impl Entry {
     pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
         let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
-        let order = move |id, cause, selection, budget, spend| Order {
+        let order = move |id, cause, selection, budget, timeout, spend| Order {
             id,
             name,
             loaded,
             cause,
             selection,
             budget,
+            timeout,
             spend,
         };
         if let Some(wanted) = self.wishes.pop_front() {
             // A go: what held it back is settled by whoever says so.
-            let Wanted { id, cause, selection, budget, ended } = wanted;
+            let Wanted { id, cause, selection, budget, timeout, ended } = wanted;
             self.whole = selection == Selection::default();
-            return Some(Begin { order: order(id, cause, selection, budget, true), ended });
+            return Some(Begin {
+                order: order(id, cause, selection, budget, timeout, true),
+                ended,
+            });
         }
         let cause = self.look.take()?;
         let spend = spend && self.held.is_none();
         self.whole = true;
         self.due = None;
-        let order = order(number(), cause, Selection::default(), None, spend);
+        let order = order(number(), cause, Selection::default(), None, None, spend);
         Some(Begin { order, ended: None })
     }
 
@@ -179,7 +221,11 @@ impl Entry {
     pub(super) fn knows_its_copy(&mut self) -> bool {
         let copy = self.loaded.as_ref().and_then(|l| l.spec.output.as_ref());
         for (path, stamp) in self.files.iter_mut().filter(|(path, _)| Some(path) == copy) {
-            *stamp = Stamp::of(path);
+            // One that has gone meanwhile is yet to be seen to have.
+            let now = Stamp::of(path);
+            if now != Stamp::Missing {
+                *stamp = now;
+            }
         }
         copy.is_some()
     }
@@ -202,7 +248,7 @@ impl Entry {
         }
         self.trouble = match ended.after {
             After::Retry => ended.failure.clone().map(Arc::new),
-            After::Rest | After::Hold => None,
+            After::Rest | After::Hold | After::Tomorrow => None,
         };
         match ended.after {
             After::Rest => {
@@ -210,7 +256,8 @@ impl Entry {
                 let unasked: u64 = self.columns.iter().map(|c| c.unasked).sum();
                 self.held = match (&self.plan, unasked) {
                     (Some(_), 1..) => Some(self.held.take().unwrap_or_else(|| {
-                        format!("{unasked} cells are missing, and it asks for nothing by itself")
+                        let missing = format!("{unasked} cells are missing");
+                        Held::by(format!("{missing}, and it asks for nothing by itself"))
                     })),
                     // What was said before the last run no longer holds.
                     _ if ended.interrupted => self.held.take(),
@@ -223,7 +270,10 @@ impl Entry {
                 self.due = Some((now + pause.min(LONGEST_PAUSE), Cause::Retry));
             }
             After::Hold => {
-                self.held = ended.failure.map(|f| f.message());
+                self.held = ended.failure.map(|f| Held::by(f.message()));
+            }
+            After::Tomorrow => {
+                self.held = ended.failure.map(|f| Held::today(f.message()));
             }
         }
     }
@@ -238,7 +288,8 @@ impl Entry {
             trouble: self.trouble.clone(),
             columns: Arc::clone(&self.columns),
             plan: self.plan.clone(),
-            held: self.held.clone(),
+            held: self.held.as_ref().map(|h| h.why.clone()),
+            resumes: self.held.as_ref().and_then(|h| h.until).map(|t| t.to_string()),
             run: self.running,
             last: self.last,
             looked: self.looked,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch as channel};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
@@ -15,9 +16,9 @@ use super::job::{self, Checked};
 use super::listing::{self, Stamp, beside};
 use super::metrics::Metrics;
 use super::runs::Runs;
-use super::spec::{Entry, Wanted};
+use super::spec::{Entry, Held, Wanted};
 use super::status::{Cause, Status};
-use super::watch::{QUIET, Watch};
+use super::watch::{QUIET, Watch, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
 use crate::facts::lend::{self, Lending};
@@ -25,8 +26,10 @@ use crate::failure::Failure;
 
 /// Events that may wait; who has one more waits.
 const QUEUE: usize = 256;
-/// How long those who borrow the cache may take when everything else has ended.
+/// How long those who borrow the cache may take at least, however short the grace.
 const LAST: Duration = Duration::from_secs(2);
+/// How often at least it is looked whether a day is over, when one is waited for.
+const GLANCE: Duration = Duration::from_secs(60);
 /// Changes that a slow subscriber may be behind before it misses some.
 const BEHIND: usize = 256;
 
@@ -55,6 +58,10 @@ struct Loop {
     watch: Option<Watch>,
     /// When everything must have ended.
     deadline: Option<Instant>,
+    /// Until it ends.
+    lending: Option<Lending>,
+    /// The end of the lending: those who borrow have the grace, too.
+    lent: Option<JoinHandle<()>>,
 }
 
 /// Opens everything, runs until it is told to end, and closes it in order.
@@ -100,6 +107,8 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         runs: Runs::default(),
         watch: None,
         deadline: None,
+        lending: None,
+        lent: None,
     };
     match watch {
         Some(Ok(watch)) => state.watch = Some(watch),
@@ -107,7 +116,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         None => {}
     }
     let (close, closing) = channel::channel(false);
-    let lending = lend(&house)?;
+    state.lending = Some(lend(&house)?);
     let serving = tokio::spawn(http::serve(listener, house.clone(), closing));
     state.rescan(Cause::Begin);
     state.show();
@@ -119,8 +128,10 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     state.live(&mut queue, &close).await;
     close.send_replace(true);
     let _ = tokio::time::timeout(Duration::from_secs(1), serving).await;
-    // Those who borrow have had the grace, too.
-    let _ = tokio::task::spawn_blocking(move || lending.end(LAST)).await;
+    state.lend_no_more(LAST);
+    if let Some(lent) = state.lent {
+        let _ = lent.await;
+    }
     let _ = facts.index().flush();
     Ok(())
 }
@@ -155,7 +166,8 @@ impl Loop {
             self.begin_runs();
             self.show();
             if let Some(deadline) = self.deadline {
-                if self.runs.under_way() == 0 && self.house.clients.count() == 0 {
+                let borrowed = self.lent.as_ref().is_some_and(|lent| !lent.is_finished());
+                if self.runs.under_way() == 0 && self.house.clients.count() == 0 && !borrowed {
                     return;
                 }
                 if Instant::now() >= deadline {
@@ -177,7 +189,7 @@ impl Loop {
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
                 if let Some(entry) = self.specs.values_mut().find(|e| e.running == Some(run)) {
-                    entry.held = Some("its run was ended by a client".to_owned());
+                    entry.held = Some(Held::by("its run was ended by a client"));
                 }
                 let _ = reply.send(self.runs.interrupt(run));
             }
@@ -202,9 +214,12 @@ impl Loop {
     /// The next moment that is waited for.
     fn wakes(&self) -> Option<Instant> {
         let due = self.specs.values().filter_map(|e| e.due.map(|(at, _)| at));
+        // The clock of the day may be set, or have stood still in a sleep.
+        let held = self.specs.values().filter_map(Entry::held_for).min();
+        let held = held.map(|left| Instant::now() + left.min(GLANCE));
         // While it ends, clients that go are looked for.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
-        due.chain(ending).min()
+        due.chain(held).chain(ending).min()
     }
 
     fn clock(&mut self) {
@@ -216,6 +231,7 @@ impl Loop {
             if let Some((_, cause)) = entry.due.take_if(|(at, _)| *at <= now) {
                 entry.again(cause);
             }
+            entry.resume();
         }
     }
 
@@ -227,6 +243,14 @@ impl Loop {
         self.specs.values_mut().for_each(Entry::forget_wishes);
         self.runs.interrupt_all();
         self.house.clients.end_all();
+        self.lend_no_more(self.house.settings.grace.max(LAST));
+    }
+
+    /// Lends to nobody new; who borrows now may go on for a while.
+    fn lend_no_more(&mut self, patience: Duration) {
+        if let Some(lending) = self.lending.take() {
+            self.lent = Some(tokio::task::spawn_blocking(move || lending.end(patience)));
+        }
     }
 
     fn reload(&mut self) {
@@ -335,13 +359,13 @@ impl Loop {
         let mut said = None;
         match checked.result {
             Ok(loaded) => {
-                let other = entry.loaded.as_ref().is_none_or(|l| l.stamp != loaded.stamp);
+                let other = entry.loaded.as_ref().is_none_or(|l| l.meaning != loaded.meaning);
                 entry.loaded = Some(loaded);
                 if entry.problem.take().is_some() {
                     said = Some(format!("{}: good again", checked.name));
                 }
                 if other {
-                    // Another spec is another chance.
+                    // Another spec is another chance; the same in other words is not.
                     entry.held = None;
                     entry.failures = 0;
                     entry.running.iter().for_each(|run| {
@@ -380,6 +404,7 @@ impl Loop {
                     cause: wish.cause,
                     selection: wish.selection,
                     budget: wish.budget,
+                    timeout: wish.timeout,
                     ended: wish.ended,
                 };
                 entry.wish(wanted).map(|()| id)
@@ -472,16 +497,6 @@ fn concerns(paths: &[PathBuf], file: &Path) -> bool {
 /// Why nothing begins any more.
 pub(super) fn ending() -> Failure {
     Failure::input("the daemon is ending", "ask again when it is back")
-}
-
-/// Has all files looked at every so often.
-async fn poll(every: Duration, events: mpsc::Sender<Event>) {
-    loop {
-        tokio::time::sleep(every).await;
-        if events.send(Event::Look).await.is_err() {
-            return;
-        }
-    }
 }
 
 async fn tick(alive: Option<&mut tokio::time::Interval>) {

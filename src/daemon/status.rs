@@ -53,6 +53,8 @@ pub struct SpecStatus {
     pub plan: Option<Arc<Json>>,
     /// Why it waits for a go.
     pub held: Option<String>,
+    /// When it goes on by itself all the same, RFC 3339.
+    pub resumes: Option<String>,
     /// The run under way.
     pub run: Option<u64>,
     /// The run before.
@@ -101,6 +103,8 @@ pub enum Cause {
     Files,
     /// Requests had failed.
     Retry,
+    /// The budget of another day is there.
+    Day,
     /// A client said so.
     Client,
 }
@@ -114,6 +118,7 @@ impl Cause {
             Self::Spec => "spec changed",
             Self::Files => "data changed",
             Self::Retry => "retry",
+            Self::Day => "new day",
             Self::Client => "client",
         }
     }
@@ -229,7 +234,7 @@ impl SpecStatus {
             "database": loaded.map(|l| &l.spec.database),
             "target": loaded.map(|l| l.spec.target()),
             "model": loaded.map(|l| &l.spec.model.name),
-            "columns": columns, "held": self.held, "plan": self.plan, "run": self.run, "last_run": self.last,
+            "columns": columns, "held": self.held, "resumes": self.resumes, "plan": self.plan, "run": self.run, "last_run": self.last,
         })
     }
 }

@@ -98,6 +98,16 @@ impl Watch {
     }
 }
 
+/// Has all files looked at every so often.
+pub(super) async fn poll(every: Duration, events: mpsc::Sender<Event>) {
+    loop {
+        tokio::time::sleep(every).await;
+        if events.send(Event::Look).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// The directory to watch for a file: its own, or the nearest above that is there.
 fn nearest(file: &Path) -> Option<PathBuf> {
     file.ancestors().skip(1).find(|dir| dir.is_dir()).map(Path::to_owned)

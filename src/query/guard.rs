@@ -6,7 +6,7 @@
 //! for it: unlocked, the `temp` schema may be written, and nothing else ever.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,15 @@ use crate::store::{Database, StoreError, message};
 const OPS: i32 = 1000;
 /// No time of the clock.
 const NEVER: u64 = u64::MAX;
+
+/// Bytes that a value may have in this process; 0 for `SQLite`'s own limit.
+static LONGEST: AtomicI32 = AtomicI32::new(0);
+
+/// From now on, no value on a guarded connection of this process is longer than
+/// so many bytes: where many clients are served, one must not take all memory.
+pub fn limit_values(bytes: i32) {
+    LONGEST.store(bytes, Ordering::Relaxed);
+}
 
 /// Functions that reach out of the database, in this build or in another.
 const FUNCTIONS: [&str; 8] = [
@@ -94,6 +103,8 @@ struct Gate {
     deadline: AtomicU64,
     /// Why a statement was broken off: a [`Broken`].
     broken: AtomicU8,
+    /// Whether nothing breaks a statement off any more.
+    free: AtomicBool,
 }
 
 /// Why a statement was broken off.
@@ -117,6 +128,33 @@ impl Guard {
         timeout: Option<Duration>,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
+        let guard = Self::bare(path, timeout, interrupt)?;
+        let registered = math::register(guard.connection())
+            .and_then(|()| crate::suql::functions::register(guard.connection()));
+        registered.map_err(|e| guard.database.error(&e))?;
+        Ok(guard)
+    }
+
+    /// The same without the functions of queries: for what is no query, and
+    /// runs SQL of a client all the same. The clock runs from now on.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database is missing, locked or no database.
+    pub fn watch(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let guard = Self::bare(path, timeout, interrupt)?;
+        guard.start();
+        Ok(guard)
+    }
+
+    fn bare(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
         let mut database = Database::open(path)?;
         let gate = Arc::new(Gate {
             locked: AtomicBool::new(false),
@@ -124,10 +162,30 @@ impl Guard {
             origin: Instant::now(),
             deadline: AtomicU64::new(NEVER),
             broken: AtomicU8::new(Broken::No as u8),
+            free: AtomicBool::new(false),
         });
         arm(database.connection_mut(), &gate, interrupt)
             .map_err(|e| StoreError::from_sqlite(path, &e))?;
         Ok(Self { database, timeout, gate })
+    }
+
+    /// What frees the connection when it is called, from any thread: nothing
+    /// breaks a statement off any more.
+    pub fn freeing(&self) -> impl Fn() + Send + Sync + 'static {
+        let gate = Arc::clone(&self.gate);
+        move || gate.free.store(true, Ordering::Relaxed)
+    }
+
+    /// What broke a statement off, when something did: the timeout or the
+    /// interrupt.
+    #[must_use]
+    pub fn broken(&self) -> Option<QueryError> {
+        let broken = self.gate.broken.load(Ordering::Relaxed);
+        if broken == Broken::Late as u8 {
+            Some(QueryError::Timeout(self.timeout.unwrap_or_default()))
+        } else {
+            (broken == Broken::Interrupted as u8).then(|| Stopped::Interrupted.into())
+        }
     }
 
     /// The connection.
@@ -251,6 +309,15 @@ impl Guard {
                 | ErrorCode::DiskFull
                 | ErrorCode::PermissionDenied,
             ) => self.database.error(error).into(),
+            Some(ErrorCode::TooBig) if LONGEST.load(Ordering::Relaxed) > 0 => QueryError::sql(
+                format!(
+                    "a value is longer than {} bytes, the most of a daemon's query",
+                    LONGEST.load(Ordering::Relaxed)
+                ),
+                None,
+                "",
+                "take a part of it with `substr`, or ask with `hqdl query`",
+            ),
             _ => {
                 let message = message(error);
                 let help = self.meant(&message);
@@ -297,13 +364,17 @@ fn arm(
     // Nothing is attached, by any way. SQLite's other limits stand: a query may
     // be as long, and a value as big, as the database's own may be.
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    math::register(connection)?;
-    crate::suql::functions::register(connection)?;
+    let longest = LONGEST.load(Ordering::Relaxed);
+    if longest > 0 {
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
+    }
     let watched = Arc::clone(gate);
     connection.progress_handler(
         OPS,
         Some(move || {
-            let broken = if *interrupt.borrow() {
+            let broken = if watched.free.load(Ordering::Relaxed) {
+                return false;
+            } else if *interrupt.borrow() {
                 Broken::Interrupted
             } else if watched.is_late() {
                 Broken::Late

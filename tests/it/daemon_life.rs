@@ -242,3 +242,20 @@ fn a_command_line_and_the_daemon_ask_nothing_twice() {
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
     check(&project);
 }
+
+#[test]
+fn who_borrows_the_cache_has_the_grace_too_and_nobody_new_does() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(4)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &["--no-spend"]);
+    daemon.rests("waiting");
+    let borrower = project.start(&["materialize", "specs/x.toml", "--json"]);
+    endpoint.wait_for(3);
+    daemon.signal("TERM");
+    until("no socket", || !project.path("cache/socket").exists());
+    assert_eq!(borrower.wait().code, 0);
+    assert_eq!(daemon.ends(), 0);
+    assert_eq!(project.kept().len(), CELLS);
+    assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}

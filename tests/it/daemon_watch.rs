@@ -282,6 +282,50 @@ fn a_budget_that_is_reached_waits_for_a_go() {
 }
 
 #[test]
+fn a_budget_that_is_spent_is_not_spent_again_by_saving_the_same_spec() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let spec =
+        project.spec_text().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.001");
+    project.spec(&spec);
+    let daemon = Daemon::start(&project, &[]);
+    let held = daemon.rests("waiting");
+    assert_eq!(held["resumes"], Json::Null, "{held}");
+    let asked = endpoint.count();
+    for text in [spec.replace(" = ", "  =  "), format!("# a comment\n{spec}\n")] {
+        project.spec(&text);
+        std::thread::sleep(Duration::from_millis(500));
+        let held = daemon.rests("waiting");
+        assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
+        assert_eq!(endpoint.count(), asked);
+    }
+    // Another budget is another spec.
+    project.spec(&spec.replace("0.001", "10.0"));
+    daemon.rests("complete");
+}
+
+#[test]
+fn the_budget_of_a_day_is_waited_for_until_the_next() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let day = "concurrency = 1\nbudget_usd_per_day = 0.001";
+    project.spec(&project.spec_text().replace("concurrency = 4", day));
+    let daemon = Daemon::start(&project, &[]);
+    let held = daemon.rests("waiting");
+    assert!(held["held"].as_str().unwrap().contains("budget"), "{held}");
+    let resumes: jiff::Timestamp = held["resumes"].as_str().unwrap().parse().unwrap();
+    let left = resumes.duration_since(jiff::Timestamp::now());
+    assert!(resumes.as_second() % 86_400 == 0, "{held}");
+    assert!(left.as_secs() <= 86_400 && left.is_positive(), "{held}");
+    // A look at changed rows asks nothing, and is still held until then.
+    let asked = endpoint.count();
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    std::thread::sleep(Duration::from_millis(600));
+    let again = daemon.rests("waiting");
+    assert_eq!((&again["resumes"], endpoint.count()), (&held["resumes"], asked));
+}
+
+#[test]
 fn a_part_that_a_client_asks_for_decides_nothing_about_the_rest() {
     let endpoint = honest();
     endpoint.fault(Fault::status(401, "bad key", "invalid_api_key"), Times::Always);

@@ -25,6 +25,7 @@ mod corpus;
 mod daemon;
 mod daemon_http;
 mod daemon_life;
+mod daemon_limits;
 mod daemon_page;
 mod daemon_soak;
 mod daemon_watch;

@@ -1,6 +1,7 @@
 //! What the daemon is and does: status, specs, plans, runs, why, overrides.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};
@@ -12,9 +13,10 @@ use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::Shop;
-use super::query::at_work;
+use super::query::{LOOK, at_work, seconds};
 use super::reply::{Refusal, json_body};
 use crate::daemon::event::{Event, Wish};
+use crate::daemon::job::broken_off;
 use crate::daemon::loaded::Loaded;
 use crate::daemon::state::ending;
 use crate::daemon::status::{Cause, RunStatus};
@@ -23,6 +25,7 @@ use crate::failure::Failure;
 use crate::materialize::{Selection, Work};
 use crate::model;
 use crate::overrides::{self, read_lines};
+use crate::query::guard::Guard;
 use crate::store::Database;
 use crate::store::provenance::{Origin, find};
 
@@ -85,6 +88,9 @@ pub(super) struct Wanted {
     retry_failed: bool,
     /// USD that the run may spend, instead of the spec's word.
     budget: Option<f64>,
+    /// Seconds that the database may take to find the keys for which `where` holds,
+    /// and over a plan [default: 30, at most 600].
+    timeout: Option<f64>,
     /// Answer when the run has ended.
     wait: bool,
 }
@@ -105,23 +111,34 @@ impl Wanted {
 pub(super) async fn plan(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
     let wanted: Wanted = json_body(&headers, body).await?;
     let (name, loaded) = shop.loaded(wanted.spec.as_deref())?;
-    let (served, _) = shop.house.clients.begin();
+    let timeout = seconds(wanted.timeout)?;
+    let (served, interrupt) = shop.house.clients.begin();
     let place = shop.place().await?;
     let facts = Arc::clone(&shop.house.facts);
-    let planned = at_work(place, served, move || Ok(planned(&name, &loaded, &wanted, &facts)?));
+    let planned = at_work(place, served, move || {
+        let guard = Guard::watch(&loaded.spec.database, Some(timeout), interrupt);
+        let guard = guard.map_err(Failure::from)?;
+        let planned = planned(&name, &loaded, &wanted, &facts, guard.database());
+        Ok(planned.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
+    });
     Ok(axum::Json(planned.await?))
 }
 
-fn planned(name: &str, loaded: &Loaded, wanted: &Wanted, facts: &Facts) -> Result<Json, Failure> {
+fn planned(
+    name: &str,
+    loaded: &Loaded,
+    wanted: &Wanted,
+    facts: &Facts,
+    database: &Database,
+) -> Result<Json, Failure> {
     let mut spec = loaded.spec.clone();
     spec.limits.budget_usd = wanted.budget.or(spec.limits.budget_usd);
-    let database = Database::open(&spec.database)?;
     let model = match &loaded.model {
         Ok(model) => Arc::clone(model),
         Err(_) => model::for_planning(&spec)?,
     };
     let selection = wanted.selection();
-    let (plan, notes) = Work::new(&spec, &database, facts, model, &selection)?.plan()?;
+    let (plan, notes) = Work::new(&spec, database, facts, model, &selection)?.plan()?;
     let mut json = plan.to_json();
     json["spec"] = name.into();
     json["notes"] = notes.into();
@@ -163,7 +180,9 @@ pub(super) async fn start(
     if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
         return Err(Refusal::bad(format!("{budget} is no budget"), "`budget` is USD, 0 or more"));
     }
-    let begun = shop.begin(&name, wanted.selection(), wanted.budget).await?;
+    let timeout = seconds(wanted.timeout)?;
+    let timeout = wanted.filter.as_ref().map(|_| timeout);
+    let begun = shop.begin(&name, wanted.selection(), wanted.budget, timeout).await?;
     if !wanted.wait {
         let body = json!({ "run": begun.id, "spec": name });
         return Ok((StatusCode::ACCEPTED, axum::Json(body)));
@@ -208,6 +227,7 @@ impl Shop {
         spec: &str,
         selection: Selection,
         budget: Option<f64>,
+        timeout: Option<Duration>,
     ) -> Result<Begun, Refusal> {
         let (begun, told) = oneshot::channel();
         let (end, ended) = oneshot::channel();
@@ -215,6 +235,7 @@ impl Shop {
             spec: spec.to_owned(),
             selection,
             budget,
+            timeout,
             cause: Cause::Client,
             begun,
             ended: Some(end),
@@ -252,18 +273,23 @@ pub(super) async fn origins(
     let key: Vec<String> =
         asked.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
     let (_, loaded) = shop.loaded(one("spec").as_deref())?;
-    let (served, _) = shop.house.clients.begin();
-    let place = shop.place().await?;
-    at_work(place, served, move || Ok(cell(&loaded, &table, &key, &column)?)).await
+    let (served, interrupt) = shop.house.clients.begin();
+    let place = shop.look().await?;
+    at_work(place, served, move || {
+        let guard = Guard::watch(loaded.spec.target(), Some(LOOK), interrupt);
+        let guard = guard.map_err(Failure::from)?;
+        let cell = cell(guard.database(), &table, &key, &column);
+        Ok(cell.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
+    })
+    .await
 }
 
 fn cell(
-    loaded: &Loaded,
+    database: &Database,
     table: &str,
     key: &[String],
     column: &str,
 ) -> Result<Vec<Origin>, Failure> {
-    let database = Database::open(loaded.spec.target())?;
     let published = database.published()?;
     let Some((expansion, column)) = find(&published, table, column) else {
         let all: Vec<String> = published
@@ -331,7 +357,7 @@ impl Shop {
     ) -> Result<std::path::PathBuf, Refusal> {
         let (_, loaded) = self.loaded(word.spec.as_deref())?;
         let (served, _) = self.house.clients.begin();
-        let place = self.place().await?;
+        let place = self.look().await?;
         let one_at_a_time = self.edits.lock().await;
         let path = loaded.spec.overrides_path();
         at_work(place, served, move || {

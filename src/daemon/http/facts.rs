@@ -59,7 +59,7 @@ pub(super) async fn look_up(
     let mut run = Json::Null;
     let missing = found.iter().flat_map(|c| c["cells"].as_object().into_iter().flatten());
     if asked.fill && missing.into_iter().any(|(_, cell)| cell["state"] == "missing") {
-        let begun = shop.begin(&name, cells.selection(), asked.budget).await?;
+        let begun = shop.begin(&name, cells.selection(), asked.budget, None).await?;
         let ended = begun.end(&shop).await?;
         if let Some(failure) = &ended.failure {
             return Err(Failure::clone(failure).into());
@@ -124,7 +124,7 @@ impl Cells {
     /// What is known now.
     async fn find(&self, shop: &Shop) -> Result<Vec<Json>, Refusal> {
         let (served, _) = shop.house.clients.begin();
-        let place = shop.place().await?;
+        let place = shop.look().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&shop.house.facts));
         at_work(place, served, move || Ok(cells.known(&facts)?)).await
     }

@@ -38,6 +38,8 @@ const CONNECTIONS: usize = 512;
 const HEAD: Duration = Duration::from_secs(10);
 /// Queries, plans and fills that work at once.
 const AT_WORK: usize = 16;
+/// Short looks at once: pages, cells, facts. Queries do not take their places.
+const LOOKS: usize = 8;
 /// And that may wait for that.
 const WAITING: i64 = 128;
 
@@ -47,6 +49,8 @@ struct Shop {
     house: House,
     /// Places to work in.
     places: Arc<Semaphore>,
+    /// Places for short looks.
+    looks: Arc<Semaphore>,
     /// One edit of an overrides file after the other.
     edits: Arc<tokio::sync::Mutex<()>>,
     /// Becomes true when the daemon ends.
@@ -68,6 +72,7 @@ pub(super) async fn serve(listener: TcpListener, house: House, closing: watch::R
     let shop = Shop {
         house,
         places: Arc::new(Semaphore::new(AT_WORK)),
+        looks: Arc::new(Semaphore::new(LOOKS)),
         edits: Arc::default(),
         closing: closing.clone(),
     };

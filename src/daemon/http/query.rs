@@ -12,10 +12,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{Refusal, json_body, no_spec};
-use super::rows::{Lines, Reading};
+use super::rows::{Lines, Most, Reading};
 use super::{Shop, WAITING};
 use crate::daemon::clients::Served;
 use crate::daemon::loaded::Loaded;
@@ -31,6 +31,8 @@ use crate::value::Value;
 const PATIENCE: f64 = 30.0;
 /// And at most.
 const LONGEST: f64 = 600.0;
+/// How long a short look may take.
+pub(super) const LOOK: Duration = Duration::from_secs(10);
 
 /// A query.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -53,7 +55,9 @@ pub(super) struct Asked {
     pub(super) truncate: bool,
     /// Rows that share a request.
     pub(super) rows_per_request: Option<u32>,
-    /// Seconds that the database may take over a pass [default: 30, at most 600].
+    /// Seconds that the database may take over a pass [default: 30, at most 600]. The
+    /// rows must be read within that and the daemon's `--read-within` (60 seconds):
+    /// else the last line is an error.
     pub(super) timeout: Option<f64>,
     /// Rows that the result may have.
     pub(super) max_rows: Option<u64>,
@@ -84,7 +88,12 @@ pub(super) async fn run(
     body: Body,
 ) -> Result<Response, Refusal> {
     let asked: Asked = json_body(&headers, body).await?;
-    let most = asked.max_rows.unwrap_or(u64::MAX).min(shop.house.settings.max_rows);
+    let settings = &shop.house.settings;
+    let most = Most {
+        rows: asked.max_rows.unwrap_or(u64::MAX).min(settings.max_rows),
+        bytes: settings.max_bytes,
+        time: settings.read_within + seconds(asked.timeout)?,
+    };
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.place().await?;
     let (lines, mut parts) = Lines::new(most, Handle::current());
@@ -172,11 +181,23 @@ fn bug() -> Failure {
 impl Shop {
     /// A place to work in; waits for one, when not too many do.
     pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.place_in(&self.places).await
+    }
+
+    /// A place for a short look, which no query takes.
+    pub(super) async fn look(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.place_in(&self.looks).await
+    }
+
+    async fn place_in(&self, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
+        if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+            return Ok(place);
+        }
         let waiting = Waiting::new(&self.house.metrics.waiting);
         if waiting.1 > WAITING {
             return Err(Refusal::busy());
         }
-        Arc::clone(&self.places).acquire_owned().await.map_err(|_| Refusal::busy())
+        Arc::clone(places).acquire_owned().await.map_err(|_| Refusal::busy())
     }
 
     /// The spec in force of a name; of no name, the only one.
@@ -254,9 +275,7 @@ fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
             readable.map_err(Failure::from)?.0
         }
     };
-    let seconds = asked.timeout.unwrap_or(PATIENCE).min(LONGEST);
-    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
-    let timeout = timeout.ok_or_else(|| Failure::input("`timeout` is seconds, more than 0", ""))?;
+    let timeout = seconds(asked.timeout)?;
     Ok(Ready {
         params: params(&asked.params)?,
         command: format!("query {name}"),
@@ -287,6 +306,13 @@ fn of_database(shop: &Shop, db: &Path) -> Result<(String, Arc<Loaded>), Failure>
             "`db` is the full path of a database that a spec of the daemon names",
         )
     })
+}
+
+/// How long the database may take, as a client says.
+pub(super) fn seconds(asked: Option<f64>) -> Result<Duration, Failure> {
+    let seconds = asked.unwrap_or(PATIENCE).min(LONGEST);
+    let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero());
+    timeout.ok_or_else(|| Failure::input("`timeout` is seconds, more than 0", ""))
 }
 
 fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
@@ -376,7 +402,15 @@ impl Ready {
             (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::FileTooLarge => {
                 Failure::input(
                     e.to_string(),
-                    "add LIMIT, or raise `max_rows` (the daemon's --max-rows is the most)",
+                    "add LIMIT, or raise `max_rows` (the daemon's --max-rows and --max-bytes are \
+                     the most)",
+                )
+            }
+            (QueryError::Output(e), _) if e.kind() == std::io::ErrorKind::TimedOut => {
+                Failure::input(
+                    e.to_string(),
+                    "read faster, add LIMIT, or raise the daemon's --read-within: until all is \
+                     read, the database cannot be written",
                 )
             }
             (error, _) => error.into(),

@@ -4,7 +4,7 @@
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use http_body::{Body, Frame};
@@ -21,8 +21,8 @@ use crate::query::{Meta, Sink, json as values};
 const CHUNK: usize = 32 << 10;
 /// Chunks that may wait for a slow reader.
 const AHEAD: usize = 4;
-/// How long a reader may take for a chunk before it is taken to be gone.
-const STALLED: Duration = Duration::from_secs(60);
+/// How long a reader may take for the last chunk: by then the database is free.
+const STALLED: Duration = Duration::from_secs(10);
 
 /// A chunk, or why there is none.
 pub(super) type Part = std::result::Result<Bytes, Refusal>;
@@ -34,14 +34,27 @@ pub(super) struct Lines {
     chunk: Vec<u8>,
     sent: bool,
     rows: u64,
-    most: u64,
+    bytes: u64,
+    most: Most,
+    /// When the reader must have read all; known when the first row comes.
+    until: Option<Instant>,
+}
+
+/// What the rows may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Most {
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+    /// From the first row on.
+    pub(super) time: Duration,
 }
 
 impl Lines {
-    /// A sink for so many rows at most, and what comes out of it.
-    pub(super) fn new(most: u64, runtime: Handle) -> (Self, mpsc::Receiver<Part>) {
+    /// A sink for so much at most, and what comes out of it.
+    pub(super) fn new(most: Most, runtime: Handle) -> (Self, mpsc::Receiver<Part>) {
         let (parts, receive) = mpsc::channel(AHEAD);
-        (Self { parts, runtime, chunk: Vec::new(), sent: false, rows: 0, most }, receive)
+        let (chunk, sent) = (Vec::new(), false);
+        (Self { parts, runtime, chunk, sent, rows: 0, bytes: 0, most, until: None }, receive)
     }
 
     /// Ends the lines. What failed before anything was sent is told as such.
@@ -56,6 +69,7 @@ impl Lines {
                 return;
             }
         }
+        self.until = Some(Instant::now() + STALLED);
         let _ = self.flush();
     }
 
@@ -71,24 +85,40 @@ impl Lines {
         }
         self.sent = true;
         let parts = &self.parts;
-        let sending = async { tokio::time::timeout(STALLED, parts.send(Ok(chunk))).await };
+        let left = self.until.map_or(STALLED, |u| u.saturating_duration_since(Instant::now()));
+        let sending = async { tokio::time::timeout(left, parts.send(Ok(chunk))).await };
         match self.runtime.block_on(sending) {
             Ok(Ok(())) => Ok(()),
-            _ => Err(Error::new(ErrorKind::BrokenPipe, "the client has gone")),
+            Ok(Err(_)) => Err(Error::new(ErrorKind::BrokenPipe, "the client has gone")),
+            Err(_) => Err(self.too_slow()),
         }
+    }
+
+    fn too_slow(&self) -> Error {
+        let why = format!("the rows were not read within {} s", self.most.time.as_secs_f64());
+        Error::new(ErrorKind::TimedOut, why)
     }
 }
 
 impl Sink for Lines {
     fn columns(&mut self, names: &[String]) -> Result<()> {
+        self.until = Instant::now().checked_add(self.most.time);
         self.line(&json!({ "columns": names }));
         Ok(())
     }
 
     fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
         self.rows += 1;
-        if self.rows > self.most {
-            let why = format!("the result has more than {} rows", self.most);
+        if self.rows > self.most.rows {
+            let why = format!("the result has more than {} rows", self.most.rows);
+            return Err(Error::new(ErrorKind::FileTooLarge, why));
+        }
+        if self.until.is_some_and(|u| u < Instant::now()) {
+            return Err(self.too_slow());
+        }
+        self.bytes += row.iter().map(length).sum::<u64>();
+        if self.bytes > self.most.bytes {
+            let why = format!("the result has more than {} bytes", self.most.bytes);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
         }
         for (n, value) in row.iter().enumerate() {
@@ -101,6 +131,14 @@ impl Sink for Lines {
 
     fn finish(&mut self) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Bytes of a value, about.
+pub(super) fn length(value: &ValueRef<'_>) -> u64 {
+    match value {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len() as u64,
+        _ => 8,
     }
 }
 

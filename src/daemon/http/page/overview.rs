@@ -62,7 +62,7 @@ pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, sup
     let per_day = |s: &Arc<SpecStatus>| s.loaded.as_ref()?.spec.limits.budget_usd_per_day;
     let budget = status.specs.iter().filter_map(per_day).reduce(f64::min);
     let (served, _) = shop.house.clients.begin();
-    let place = shop.place().await?;
+    let place = shop.look().await?;
     let facts = Arc::clone(&shop.house.facts);
     let midnight = format!("{}T00", crate::store::now().get(..10).unwrap_or_default());
     let hours = at_work(place, served, move || {

@@ -8,11 +8,15 @@ use serde::Deserialize;
 
 use super::super::query::{Asked, explained, kept};
 use super::super::reply::Refusal;
+use super::super::rows::length;
 use super::{Shop, Sorry, form, page, usd, wrong};
 use crate::query::{Meta, Sink, json};
 
 /// Rows that the page shows.
 const ROWS: usize = 500;
+
+/// Bytes that the page shows.
+const BYTES: u64 = 2 << 20;
 
 /// What the box holds.
 #[derive(Default, Deserialize)]
@@ -38,6 +42,7 @@ struct Head {
     columns: Vec<String>,
     rows: Vec<Vec<Option<String>>>,
     count: usize,
+    bytes: u64,
 }
 
 impl Sink for Head {
@@ -48,7 +53,8 @@ impl Sink for Head {
 
     fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
         self.count += 1;
-        if self.count <= ROWS {
+        self.bytes = self.bytes.saturating_add(row.iter().map(length).sum());
+        if self.count <= ROWS && self.bytes <= BYTES {
             let text = |v: &ValueRef<'_>| (*v != ValueRef::Null).then(|| json::text(*v));
             self.rows.push(row.iter().map(text).collect());
         }

@@ -138,6 +138,6 @@ pub(super) async fn go(
         },
     };
     find(&shop, &name)?;
-    shop.begin(&name, Selection::default(), budget).await?;
+    shop.begin(&name, Selection::default(), budget, None).await?;
     Ok(back(&spec_path(&name)))
 }

@@ -5,10 +5,12 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::super::query::at_work;
+use super::super::query::{LOOK, at_work};
 use super::spec::find;
 use super::{Shop, Shown, encoded, page, spec_path};
+use crate::daemon::job::broken_off;
 use crate::failure::Failure;
+use crate::query::guard::Guard;
 use crate::store::Database;
 
 /// Rows of a page.
@@ -43,12 +45,14 @@ pub(super) async fn show(
 ) -> Shown {
     find(&shop, &name)?;
     let (_, loaded) = shop.loaded(Some(&name))?;
-    let (served, _) = shop.house.clients.begin();
-    let place = shop.place().await?;
+    let (served, interrupt) = shop.house.clients.begin();
+    let place = shop.look().await?;
     let (of, at, key) = (table.clone(), asked.page, asked.key.clone());
     let read = move || {
-        let database = Database::open(loaded.spec.target()).map_err(Failure::from)?;
-        Ok(read(&database, &of, at, &key)?)
+        let guard = Guard::watch(loaded.spec.target(), Some(LOOK), interrupt);
+        let guard = guard.map_err(Failure::from)?;
+        let sheet = read(guard.database(), &of, at, &key);
+        Ok(sheet.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
     };
     let rows = at_work(place, served, read).await?;
     let own = format!("{}/tables/{}", spec_path(&name), encoded(&table));
