@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use hqdl::facts::lend::{Lending, lend};
 use hqdl::facts::{Facts, FactsError};
 use hqdl::generate::Listener;
+use hqdl::key::Entity;
 use hqdl::materialize::{Selection, Work};
 use hqdl::spec::Draft;
 use hqdl::store::Database;
@@ -301,6 +302,45 @@ fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
     // What was answered after the owner's end was kept all the same.
     let rows = |n: usize| n.div_ceil(4);
     assert!(endpoint.count() - asked <= rows(COUNT - 4 - 4), "{} more", endpoint.count() - asked);
+}
+
+/// The answer comes when somebody else owns the cache already.
+#[test]
+fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::First(2));
+    let project = heroes(&endpoint, "csv");
+    let owner = owner_process(&project);
+    let some = ["materialize", "specs/x.toml", "--where", "id < 5", "--quiet"];
+    let orphan = project.start(&some);
+    endpoint.wait_for(1);
+    let live = "SELECT {{LLMMap('Is it a good name?', 'hero::name')}} FROM hero WHERE id < 5";
+    let query = ["query", "--spec", "specs/x.toml", "--quiet", live];
+    let other = project.start(&query);
+    endpoint.wait_for(2);
+    owner.signal("KILL");
+    owner.wait();
+    let lent = Lent::new(&project);
+    // Taken before the answers come, as by a run that has looked already.
+    let (writer, index) = (lent.facts.writer(), lent.facts.index().clone());
+    for orphan in [orphan, other] {
+        orphan.wait().exits(2);
+    }
+    let answered = project.rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
+    assert!(answered.len() >= 8, "{answered:?}");
+    let entity = Entity::parse(answered[0][0].as_str().unwrap()).unwrap();
+    assert_eq!(index.get(&entity).unwrap(), None, "nobody has looked into the journal yet");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let known = runtime.block_on(writer.known(&[&entity])).unwrap();
+    assert!(known[0].is_some(), "after a claim, what was answered is seen");
+    drop(writer);
+    // Through the socket, and by the owner itself.
+    let count = endpoint.count();
+    let said = project.hqdl(&some);
+    assert!(said.code < 2, "{said:?}");
+    project.hqdl(&query).exits(0);
+    assert_eq!(endpoint.count(), count, "asked again: {:?}", endpoint.requests().last());
+    lent.wait_for_all();
 }
 
 #[test]
