@@ -16,6 +16,7 @@ use hqdl::facts::{Facts, FactsError};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
 use hqdl::materialize::{Selection, Work};
+use hqdl::overrides::{read_lines, set, unset};
 use hqdl::spec::Draft;
 use hqdl::store::Database;
 use regex::Regex;
@@ -622,4 +623,44 @@ fn long_paths_are_no_hindrance() {
     let said = project.hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
     assert!(said.exits(0).stderr.contains("through the daemon"));
     lending.end(Duration::ZERO);
+}
+
+/// Words about cells, from processes and from threads as the daemon has them.
+#[test]
+fn overrides_set_at_once_are_all_kept() {
+    let endpoint: Endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let draft = Draft::read(&project.path("specs/x.toml")).unwrap();
+    let database = Database::open(&draft.database()).unwrap();
+    let (spec, _) = draft.check(&database).unwrap();
+    let key = |n: usize| [format!("Number {n}"), "Person".to_owned()];
+    let set = |n: usize| set(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap();
+    (100..104).for_each(set);
+    std::thread::scope(|scope| {
+        let running: Vec<Running> = (0..16)
+            .map(|n| {
+                let (name, value) = (format!("Number {n}"), format!("No {n}"));
+                let words = [name.as_str(), "Person", "motto", &value];
+                let change = ["override", "set", "specs/x.toml", "llm"];
+                project.start(&[&change[..], &words].concat())
+            })
+            .collect();
+        let (spec, set) = (&spec, &set);
+        (16..32).for_each(|n| drop(scope.spawn(move || set(n))));
+        for n in 100..104 {
+            scope.spawn(move || unset(spec, "llm", &key(n), "motto").unwrap());
+        }
+        for running in running {
+            running.wait().exits(0);
+        }
+    });
+    let lines = read_lines(&spec.overrides_path()).unwrap();
+    let kept: BTreeSet<String> = lines.into_iter().map(|(_, line)| line.value).collect();
+    assert_eq!(kept, (0..32).map(|n| format!("No {n}")).collect());
+    let beside: Vec<_> = std::fs::read_dir(project.path("specs"))
+        .unwrap()
+        .map(|f| f.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("overrides"))
+        .collect();
+    assert_eq!(beside, ["x.overrides.csv"], "nothing is left beside it");
 }
