@@ -664,3 +664,53 @@ fn overrides_set_at_once_are_all_kept() {
         .collect();
     assert_eq!(beside, ["x.overrides.csv"], "nothing is left beside it");
 }
+
+#[test]
+fn who_waits_for_a_turn_can_be_interrupted() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.spec(&spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
+    let lent = Lent::new(&project);
+    let database = Draft::read(&project.path("specs/x.toml")).unwrap().database();
+    let database = database.canonicalize().unwrap();
+    // As of a run that is suspended while it publishes.
+    let turn = lent.facts.try_turn(&format!("publish {}", database.display())).unwrap().unwrap();
+    let (stop, interrupt) = tokio::sync::watch::channel(false);
+    let interrupted = |mut running: Running| {
+        let began = Instant::now();
+        running.signal("INT");
+        while !running.has_ended() {
+            assert!(began.elapsed() < Duration::from_secs(8), "it waits still");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running.wait().exits(130)
+    };
+    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(3);
+    std::thread::sleep(Duration::from_millis(500));
+    let ended = interrupted(running);
+    assert!(ended.stderr.contains("another run publishes"), "{}", ended.stderr);
+    assert!(!project.has_table("llm"));
+    drop(turn);
+    // It was all kept, and is published by who has the turn.
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.count(), 3);
+    let name =
+        format!("batches {}", project.path("specs/x.toml").canonicalize().unwrap().display());
+    let turn = lent.facts.try_turn(&name).unwrap().unwrap();
+    let batch = ["materialize", "specs/x.toml", "--batch", "--refresh", "born"];
+    let running = project.start(&batch);
+    std::thread::sleep(Duration::from_millis(500));
+    interrupted(running);
+    // In the process that owns the cache, too.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| lent.facts.turn(&name, &interrupt).map(|t| t.is_some()));
+        std::thread::sleep(Duration::from_millis(100));
+        stop.send_replace(true);
+        assert!(!waiting.join().unwrap().unwrap());
+    });
+    drop(turn);
+    assert!(lent.facts.turn(&name, &interrupt).unwrap().is_some(), "nobody has it");
+    lent.wait_for_all();
+}
