@@ -51,7 +51,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let selection = Selection::default();
     let work =
         Work::new(&session.spec, &session.database, &facts, model, &selection)?.by(Way::Kept)?;
-    let imported = work.import(&options.files, &command, &listener)?;
+    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
+    let imported = work.import(&options.files, &command, &listener, &interrupt)?;
     let lines = &imported.lines;
     if lines.answered + lines.failed + lines.known + lines.unknown == 0 {
         return Err(Failure::input(
@@ -60,7 +61,6 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         ));
     }
     tell(&imported, talk);
-    let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     let mut report = work.materialize(&command, &listener, &interrupt)?;
     report.usage = imported.usage;
     report.asked = imported.asked;

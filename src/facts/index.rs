@@ -1,9 +1,11 @@
 //! The index: the facts of an entity, found by the entity. One sled record an
 //! entity; every record can be made again from the journal.
 
+mod follow;
+
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -105,6 +107,10 @@ struct Sled {
     /// Held for writing while the records are made again: who looks waits, and
     /// never finds less than there is.
     whole: Arc<RwLock<()>>,
+    /// The journal as the writing thread has it; whoever has it changes the records.
+    writing: Arc<Mutex<Journal>>,
+    /// The journal, to see how far it is: nobody has this for long.
+    looks: Arc<Mutex<Journal>>,
 }
 
 /// Records, by entity or in its order, as they are kept.
@@ -120,7 +126,11 @@ impl Index {
     ///
     /// # Errors
     /// [`FactsError`] when it cannot be made at all.
-    pub(super) fn open(path: &Path, journal: &Journal) -> Result<Self, FactsError> {
+    pub(super) fn open(
+        path: &Path,
+        writing: Arc<Mutex<Journal>>,
+        looks: Journal,
+    ) -> Result<Self, FactsError> {
         let db = match open(path) {
             Ok(db) => db,
             // Damaged: the journal has everything, so begin again.
@@ -131,13 +141,16 @@ impl Index {
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
-        let sled = Sled { db, journal: journal.id()?, whole: Arc::default() };
+        let (journal, looks) = (looks.id()?, Arc::new(Mutex::new(looks)));
+        let sled = Sled { db, journal, whole: Arc::default(), writing, looks };
+        let writing = Arc::clone(&sled.writing);
+        let journal = writing.lock().unwrap_or_else(PoisonError::into_inner);
         let behind = sled.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
         let index = Self { way: Way::Own(sled), path: path.to_owned() };
         match behind {
-            Some(head) => index.follow(journal, head)?,
+            Some(head) => index.follow(&journal, head)?,
             None => {
-                index.rebuild(journal)?;
+                index.rebuild(&journal)?;
             }
         }
         Ok(index)
@@ -209,14 +222,22 @@ impl Index {
     }
 
     /// Reads for a borrower, on a thread of a runtime: one that must wait for the
-    /// records to be made again holds up no others.
-    pub(super) fn served<T>(&self, read: impl FnOnce(&Self) -> T) -> T {
-        match &self.way {
-            Way::Own(sled) if sled.whole.try_read().is_err() => {
-                tokio::task::block_in_place(|| read(self))
-            }
-            _ => read(self),
+    /// records to be made again, or to follow the journal, holds up no others.
+    pub(super) fn served<T>(
+        &self,
+        read: impl FnOnce(&Self) -> Result<T, FactsError>,
+    ) -> Result<T, FactsError> {
+        let at_once = match &self.way {
+            Way::Own(sled) => sled.whole.try_read().is_ok() && !self.is_behind()?,
+            Way::Lent(_) => true,
+        };
+        if at_once {
+            return read(self);
         }
+        tokio::task::block_in_place(|| {
+            self.follow_on()?;
+            read(self)
+        })
     }
 
     /// The bytes of records, for a borrower: as many of the first ones as fit
@@ -375,30 +396,6 @@ impl Index {
             Way::Own(sled) => sled.db.flush().map(|_| ()).map_err(|e| self.error(&e)),
             Way::Lent(owner) => owner.look(&Ask::Flush).map(drop),
         }
-    }
-
-    /// Takes in what the journal has beyond what this has followed: a borrower
-    /// whose owner was gone has written it there.
-    pub(super) fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
-        let last = journal.head()?;
-        match self.sled()?.head() {
-            Some(head) if head < last => self.follow(journal, head),
-            _ => Ok(()),
-        }
-    }
-
-    fn follow(&self, journal: &Journal, head: i64) -> Result<(), FactsError> {
-        let mut last = head;
-        let mut batch = Vec::new();
-        journal.after(head, &mut |line, entity, facts| {
-            last = line;
-            batch.push((entity, facts));
-            if batch.len() >= 1000 {
-                self.merge(std::mem::take(&mut batch), last)?;
-            }
-            Ok(())
-        })?;
-        self.merge(batch, last)
     }
 
     fn set_head(&self, head: i64) -> Result<(), FactsError> {

@@ -50,6 +50,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use self::borrow::{Borrowed, Refusal};
 use self::claims::Claims;
@@ -248,12 +249,13 @@ impl Facts {
         // Of an owner that was killed; nobody answers there.
         let _ = std::fs::remove_file(borrow::socket(dir));
         let session = Session::of_owner(holder);
-        let journal = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
+        let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
+        let journal = open()?;
         journal.begin_alone()?;
-        let index = Index::open(&dir.join("index.sled"), &journal)?;
-        // Of its own, so that who reads long does not hold up who writes.
-        let writing = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
-        let (journal, writing) = (Arc::new(Mutex::new(journal)), Arc::new(Mutex::new(writing)));
+        // Of their own, so that who reads long holds up nobody.
+        let (writing, looks) = (Arc::new(Mutex::new(open()?)), open()?);
+        let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
+        let journal = Arc::new(Mutex::new(journal));
         let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
         let owned = Owned {
             lock,
@@ -309,9 +311,14 @@ impl Facts {
         }
     }
 
-    /// The index, for looking facts up.
+    /// The index, for looking facts up, with all that the journal has by now: a
+    /// borrower whose owner has ended writes to the journal alone.
     #[must_use]
     pub fn index(&self) -> &Index {
+        if let Err(error) = self.index.follow_on() {
+            // Whoever is to ask looks again, and is told.
+            warn!(%error, "the index is behind the journal");
+        }
         &self.index
     }
 

@@ -94,6 +94,7 @@ impl Facts {
             lines.push(Line::read(&json).map_err(bad)?);
         }
         let journal = owned.writing();
+        self.index.catch_up(&journal)?;
         let run = journal.begin("cache import", "")?;
         let mut batches: Vec<Batch> = Vec::new();
         let mut count = lines.len() as u64;
@@ -114,7 +115,7 @@ impl Facts {
                 answer: line.answer,
             };
             // What is known and newer stays.
-            let known = self.index().get(&line.entity)?.unwrap_or_default();
+            let known = self.index.get(&line.entity)?.unwrap_or_default();
             let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
             if let Some(kept) = known.facts.iter().find(same) {
                 let asked_at = journal.completion(kept.completion)?.map(|(c, _)| c.asked_at);
@@ -142,7 +143,7 @@ impl Facts {
                 None => batch.facts.push((line.entity, vec![fact])),
             }
         }
-        keep(&journal, self.index(), batches)?;
+        keep(&journal, &self.index, batches)?;
         journal.end(run, super::Outcome::Complete)?;
         Ok(count)
     }

@@ -2,9 +2,18 @@
 //! are claims with a name ([`super::claims`]), so the second waits for the first,
 //! in whichever process that is.
 
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
 use super::claims::Thing;
 use super::wire::{Ask, Say};
 use super::{Facts, FactsError, Hold};
+
+/// How often a turn that somebody else has is tried, at first and at last.
+const TRY_EVERY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
+/// How long one who is interrupted waits still: most turns are short.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// The turn to do something; it ends when this is dropped.
 pub struct Turn<'f> {
@@ -26,23 +35,35 @@ impl Facts {
                 _ => return Err(owner.misunderstood()),
             },
         };
-        Ok((granted == [true]).then_some(Turn { facts: self, things }))
+        // Made only when it is granted: what is dropped ends the turn of this session.
+        Ok((granted == [true]).then(|| Turn { facts: self, things }))
     }
 
-    /// The same, waiting for it on this thread.
+    /// The same, waiting for it on this thread, whatever becomes of who has it.
+    /// `None` when `interrupt` becomes true, or is, and a moment more does not bring
+    /// it.
     ///
     /// # Errors
     /// [`FactsError`] when the owner of the cache is gone.
-    pub fn turn(&self, name: &str) -> Result<Turn<'_>, FactsError> {
+    pub fn turn(
+        &self,
+        name: &str,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Option<Turn<'_>>, FactsError> {
+        let [mut wait, longest] = TRY_EVERY;
+        let mut interrupted = None;
         loop {
             if let Some(turn) = self.try_turn(name)? {
-                return Ok(turn);
+                return Ok(Some(turn));
             }
-            let thing = Thing::Name(name.to_owned());
-            match &self.hold {
-                Hold::Owned(owned) => drop(owned.claims.wait(&thing).blocking_recv()),
-                Hold::Borrowed(owner) => drop(owner.ask_here(&Ask::Wait(thing))?),
+            if *interrupt.borrow() {
+                let since: &mut Instant = interrupted.get_or_insert_with(Instant::now);
+                if since.elapsed() >= MOMENT {
+                    return Ok(None);
+                }
             }
+            std::thread::sleep(wait);
+            wait = (wait * 2).min(longest);
         }
     }
 }

@@ -168,7 +168,14 @@ impl Writer {
     /// [`FactsError`] when they cannot be read.
     pub async fn known(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         match &self.way {
-            Way::Own { .. } => entities.iter().map(|e| self.index.get(e)).collect(),
+            Way::Own { .. } => {
+                if self.index.is_behind()? {
+                    let index = self.index.clone();
+                    let followed = tokio::task::spawn_blocking(move || index.follow_on());
+                    followed.await.map_err(|_| gone())??;
+                }
+                entities.iter().map(|e| self.index.get(e)).collect()
+            }
             Way::Lent(owner) => {
                 let mut found = Vec::with_capacity(entities.len());
                 while found.len() < entities.len() {

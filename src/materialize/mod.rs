@@ -237,7 +237,7 @@ impl<'w> Work<'w> {
             ..Report::of(&self.spec)
         };
         let batches = match self.way {
-            Way::Batch => Some(self.batches_alone(listener)?),
+            Way::Batch => Some(self.batches_alone(listener, interrupt)?),
             _ => None,
         };
         let mut run = self.recover(batches.is_some(), command, listener, interrupt, &mut report)?;
@@ -313,8 +313,16 @@ impl<'w> Work<'w> {
             ));
             return Ok(report);
         }
-        let published = self.publish(&surveys, listener, &mut report);
-        report.failed = report.failed.take().or(published.err());
+        match self.publish(&surveys, listener, interrupt, &mut report) {
+            Err(MaterializeError::Stopped(why)) => {
+                report.as_surveyed(&surveys);
+                listener(&Event::Warning(
+                    "another run publishes there, so the tables stay as they were".to_owned(),
+                ));
+                report.stopped.get_or_insert(Arc::new(why));
+            }
+            published => report.failed = report.failed.take().or(published.err()),
+        }
         Ok(report)
     }
 
@@ -341,12 +349,14 @@ impl<'w> Work<'w> {
         &self,
         surveys: &[Survey<'_>],
         listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
         let path = self.spec.target();
         let path = path.canonicalize().or_else(|_| std::path::absolute(path));
         let path = path.unwrap_or_else(|_| self.spec.target().clone());
-        let _turn = self.facts.turn(&format!("publish {}", path.display()))?;
+        let turn = self.facts.turn(&format!("publish {}", path.display()), interrupt)?;
+        let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         // Somebody else may have made the copy again while this waited.
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let place = target.prepare(self.database)?;

@@ -13,7 +13,7 @@ use crate::cell::Tally;
 use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
 use crate::dispatch::read::{Lines, Sink};
 use crate::dispatch::{Dispatch, Errands};
-use crate::facts::{FactsError, Outcome, Request, Turn};
+use crate::facts::{Outcome, Request, Turn};
 use crate::generate::{Claimed, Event, Listener, Stopped, claim};
 use crate::model::ModelError;
 use crate::plan::Cut;
@@ -61,14 +61,19 @@ pub struct Written {
 
 impl Work<'_> {
     /// The batches of the spec for this run alone, when no other run sends any.
-    pub(super) fn batches_alone(&self, listener: &Listener) -> Result<Turn<'_>, FactsError> {
+    pub(super) fn batches_alone(
+        &self,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Turn<'_>, MaterializeError> {
         let name = self.batches_name();
         if let Some(turn) = self.facts.try_turn(&name)? {
             return Ok(turn);
         }
         let why = "another run sends batches of this spec; this one waits for its end";
         listener(&Event::Warning(why.to_owned()));
-        self.facts.turn(&name)
+        let turn = self.facts.turn(&name, interrupt)?;
+        turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))
     }
 
     fn batches_name(&self) -> String {
@@ -147,7 +152,7 @@ impl Work<'_> {
         for n in 0..self.spec.expansions.len() {
             surveys.push(self.survey(n, None)?);
         }
-        let _alone = self.batches_alone(listener)?;
+        let _alone = self.batches_alone(listener, interrupt)?;
         // A run of its own: nothing of a budget is spent in it.
         let id = self.facts.journal().begin(command, "")?;
         self.facts.journal().forget_unsent(&self.spec.full_path(), id)?;
@@ -167,16 +172,19 @@ impl Work<'_> {
     /// written with these facts, each once.
     ///
     /// # Errors
-    /// [`MaterializeError`] when a file cannot be read or an answer not kept;
-    /// what was taken in before is kept.
+    /// [`MaterializeError`] when a file cannot be read or an answer not kept, or
+    /// when `interrupt` is true while somebody else takes files in; what was taken
+    /// in before is kept.
     pub fn import(
         &self,
         files: &[PathBuf],
         command: &str,
         listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
     ) -> Result<Imported, MaterializeError> {
         // Whoever takes in the same files takes in none of it twice.
-        let _turn = self.facts.turn("import")?;
+        let turn = self.facts.turn("import", interrupt)?;
+        let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         let id = self.facts.journal().begin(command, "")?;
         let run = self.open(id, listener)?;
         let mut readers = self.readers(&run);

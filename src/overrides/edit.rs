@@ -1,6 +1,9 @@
 //! Changing an overrides file: one cell at a time, and only to what can be read
 //! back.
 
+use std::fs::File;
+use std::path::Path;
+
 use super::{Line, Overrides, OverridesError, read_lines, write_lines};
 use crate::spec::{Expansion, Spec};
 
@@ -73,6 +76,7 @@ pub fn set(
     let cell = cell(spec, table, key, column)?;
     let line = Line { value: value.to_owned(), note: note.to_owned(), ..cell };
     let path = spec.overrides_path();
+    let _turn = turn(&path)?;
     let before: Vec<Line> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
     let mut lines: Vec<Line> = before.iter().filter(|l| !same(l, &line)).cloned().collect();
     lines.push(line);
@@ -92,6 +96,7 @@ pub fn set(
 pub fn unset(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<(), EditError> {
     let line = cell(spec, table, key, column)?;
     let path = spec.overrides_path();
+    let _turn = turn(&path)?;
     let before = read_lines(&path)?;
     let lines: Vec<Line> =
         before.iter().map(|(_, l)| l).filter(|l| !same(l, &line)).cloned().collect();
@@ -99,6 +104,24 @@ pub fn unset(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<(
         return Err(EditError::None);
     }
     Ok(write_lines(&path, &lines)?)
+}
+
+/// The turn to change an overrides file, from reading to writing, of all processes
+/// that want to; waits for it. It ends when this is dropped, or with the process.
+///
+/// The lock is on the directory, since the file itself is replaced; where a
+/// directory cannot be locked, on a file beside it.
+fn turn(path: &Path) -> Result<File, OverridesError> {
+    let lock = |file: File| file.lock().map(|()| file);
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))
+        .and_then(lock)
+        .or_else(|_| File::create(path.with_extension("csv.lock")).and_then(lock))
+        .map_err(|e| OverridesError {
+            path: path.to_owned(),
+            line: None,
+            message: format!("cannot be locked: {e}"),
+        })
 }
 
 /// The line of a cell, without a value.

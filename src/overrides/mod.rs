@@ -326,8 +326,11 @@ pub fn write_lines(path: &Path, lines: &[Line]) -> Result<(), OverridesError> {
         writer.write_record(key.chain(own)).map_err(|e| error(e.to_string()))?;
     }
     let bytes = writer.into_inner().map_err(|e| error(e.to_string()))?;
-    let part = path.with_extension("csv.part");
-    std::fs::write(&part, bytes)
-        .and_then(|()| std::fs::rename(&part, path))
-        .map_err(|e| error(e.to_string()))
+    // Of its own: whoever writes at the same time takes nobody's place by half.
+    let part =
+        path.with_extension(format!("{}-{:08x}.part", std::process::id(), fastrand::u32(..)));
+    std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path)).map_err(|e| {
+        let _ = std::fs::remove_file(&part);
+        error(e.to_string())
+    })
 }

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use hqdl::facts::lend::{Lending, lend};
 use hqdl::facts::{Facts, FactsError};
 use hqdl::generate::Listener;
+use hqdl::key::Entity;
 use hqdl::materialize::{Selection, Work};
+use hqdl::overrides::{read_lines, set, unset};
 use hqdl::spec::Draft;
 use hqdl::store::Database;
 use regex::Regex;
@@ -303,6 +305,45 @@ fn when_the_owner_is_killed_the_next_command_owns_the_cache() {
     assert!(endpoint.count() - asked <= rows(COUNT - 4 - 4), "{} more", endpoint.count() - asked);
 }
 
+/// The answer comes when somebody else owns the cache already.
+#[test]
+fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(1500)), Times::First(2));
+    let project = heroes(&endpoint, "csv");
+    let owner = owner_process(&project);
+    let some = ["materialize", "specs/x.toml", "--where", "id < 5", "--quiet"];
+    let orphan = project.start(&some);
+    endpoint.wait_for(1);
+    let live = "SELECT {{LLMMap('Is it a good name?', 'hero::name')}} FROM hero WHERE id < 5";
+    let query = ["query", "--spec", "specs/x.toml", "--quiet", live];
+    let other = project.start(&query);
+    endpoint.wait_for(2);
+    owner.signal("KILL");
+    owner.wait();
+    let lent = Lent::new(&project);
+    // Taken before the answers come, as by a run that has looked already.
+    let (writer, index) = (lent.facts.writer(), lent.facts.index().clone());
+    for orphan in [orphan, other] {
+        orphan.wait().exits(2);
+    }
+    let answered = project.rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
+    assert!(answered.len() >= 8, "{answered:?}");
+    let entity = Entity::parse(answered[0][0].as_str().unwrap()).unwrap();
+    assert_eq!(index.get(&entity).unwrap(), None, "nobody has looked into the journal yet");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let known = runtime.block_on(writer.known(&[&entity])).unwrap();
+    assert!(known[0].is_some(), "after a claim, what was answered is seen");
+    drop(writer);
+    // Through the socket, and by the owner itself.
+    let count = endpoint.count();
+    let said = project.hqdl(&some);
+    assert!(said.code < 2, "{said:?}");
+    project.hqdl(&query).exits(0);
+    assert_eq!(endpoint.count(), count, "asked again: {:?}", endpoint.requests().last());
+    lent.wait_for_all();
+}
+
 #[test]
 fn two_who_want_to_own_it_know_each_other() {
     let endpoint = honest();
@@ -582,4 +623,94 @@ fn long_paths_are_no_hindrance() {
     let said = project.hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
     assert!(said.exits(0).stderr.contains("through the daemon"));
     lending.end(Duration::ZERO);
+}
+
+/// Words about cells, from processes and from threads as the daemon has them.
+#[test]
+fn overrides_set_at_once_are_all_kept() {
+    let endpoint: Endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let draft = Draft::read(&project.path("specs/x.toml")).unwrap();
+    let database = Database::open(&draft.database()).unwrap();
+    let (spec, _) = draft.check(&database).unwrap();
+    let key = |n: usize| [format!("Number {n}"), "Person".to_owned()];
+    let set = |n: usize| set(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap();
+    (100..104).for_each(set);
+    std::thread::scope(|scope| {
+        let running: Vec<Running> = (0..16)
+            .map(|n| {
+                let (name, value) = (format!("Number {n}"), format!("No {n}"));
+                let words = [name.as_str(), "Person", "motto", &value];
+                let change = ["override", "set", "specs/x.toml", "llm"];
+                project.start(&[&change[..], &words].concat())
+            })
+            .collect();
+        let (spec, set) = (&spec, &set);
+        (16..32).for_each(|n| drop(scope.spawn(move || set(n))));
+        for n in 100..104 {
+            scope.spawn(move || unset(spec, "llm", &key(n), "motto").unwrap());
+        }
+        for running in running {
+            running.wait().exits(0);
+        }
+    });
+    let lines = read_lines(&spec.overrides_path()).unwrap();
+    let kept: BTreeSet<String> = lines.into_iter().map(|(_, line)| line.value).collect();
+    assert_eq!(kept, (0..32).map(|n| format!("No {n}")).collect());
+    let beside: Vec<_> = std::fs::read_dir(project.path("specs"))
+        .unwrap()
+        .map(|f| f.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("overrides"))
+        .collect();
+    assert_eq!(beside, ["x.overrides.csv"], "nothing is left beside it");
+}
+
+#[test]
+fn who_waits_for_a_turn_can_be_interrupted() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.spec(&spec().replace("[limits]", "[limits]\nbatch_poll_seconds = 1"));
+    let lent = Lent::new(&project);
+    let database = Draft::read(&project.path("specs/x.toml")).unwrap().database();
+    let database = database.canonicalize().unwrap();
+    // As of a run that is suspended while it publishes.
+    let turn = lent.facts.try_turn(&format!("publish {}", database.display())).unwrap().unwrap();
+    let (stop, interrupt) = tokio::sync::watch::channel(false);
+    let interrupted = |mut running: Running| {
+        let began = Instant::now();
+        running.signal("INT");
+        while !running.has_ended() {
+            assert!(began.elapsed() < Duration::from_secs(8), "it waits still");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        running.wait().exits(130)
+    };
+    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(3);
+    std::thread::sleep(Duration::from_millis(500));
+    let ended = interrupted(running);
+    assert!(ended.stderr.contains("another run publishes"), "{}", ended.stderr);
+    assert!(!project.has_table("llm"));
+    drop(turn);
+    // It was all kept, and is published by who has the turn.
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.count(), 3);
+    let name =
+        format!("batches {}", project.path("specs/x.toml").canonicalize().unwrap().display());
+    let turn = lent.facts.try_turn(&name).unwrap().unwrap();
+    let batch = ["materialize", "specs/x.toml", "--batch", "--refresh", "born"];
+    let running = project.start(&batch);
+    std::thread::sleep(Duration::from_millis(500));
+    interrupted(running);
+    // In the process that owns the cache, too.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| lent.facts.turn(&name, &interrupt).map(|t| t.is_some()));
+        std::thread::sleep(Duration::from_millis(100));
+        stop.send_replace(true);
+        assert!(!waiting.join().unwrap().unwrap());
+    });
+    drop(turn);
+    assert!(lent.facts.turn(&name, &interrupt).unwrap().is_some(), "nobody has it");
+    lent.wait_for_all();
 }

@@ -1,0 +1,82 @@
+//! Following the journal: where the index is behind it. The thread that writes
+//! brings both forward; but a borrower whose owner has ended writes to the journal
+//! alone, and what it was answered is not to be asked again.
+
+use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
+
+use super::{Index, Sled, Way};
+use crate::facts::FactsError;
+use crate::facts::journal::Journal;
+
+/// How often it is looked whether the journal can be followed.
+const TRY_EVERY: Duration = Duration::from_millis(1);
+
+impl Index {
+    /// Whether the journal has more than this has followed.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub(in crate::facts) fn is_behind(&self) -> Result<bool, FactsError> {
+        match &self.way {
+            Way::Own(sled) => Ok(sled.is_before(sled.last()?)),
+            // Its owner sees to it.
+            Way::Lent(_) => Ok(false),
+        }
+    }
+
+    /// Follows the journal to where it is now. It waits on this thread for whoever
+    /// changes the index meanwhile, unless that one gets there first.
+    ///
+    /// # Errors
+    /// [`FactsError`].
+    pub(in crate::facts) fn follow_on(&self) -> Result<(), FactsError> {
+        let Way::Own(sled) = &self.way else { return Ok(()) };
+        let last = sled.last()?;
+        while sled.is_before(last) {
+            match sled.writing.try_lock() {
+                Ok(journal) => return self.catch_up(&journal),
+                Err(TryLockError::Poisoned(journal)) => {
+                    return self.catch_up(&journal.into_inner());
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TRY_EVERY),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the journal has beyond what this has followed: a borrower
+    /// whose owner was gone has written it there.
+    pub(in crate::facts) fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
+        let last = journal.head()?;
+        match self.sled()?.head() {
+            Some(head) if head < last => self.follow(journal, head),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn follow(&self, journal: &Journal, head: i64) -> Result<(), FactsError> {
+        let mut last = head;
+        let mut batch = Vec::new();
+        journal.after(head, &mut |line, entity, facts| {
+            last = line;
+            batch.push((entity, facts));
+            if batch.len() >= 1000 {
+                self.merge(std::mem::take(&mut batch), last)?;
+            }
+            Ok(())
+        })?;
+        self.merge(batch, last)
+    }
+}
+
+impl Sled {
+    fn is_before(&self, line: i64) -> bool {
+        self.head().is_some_and(|head| head < line)
+    }
+
+    /// The last line of the journal.
+    fn last(&self) -> Result<i64, FactsError> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner).head()
+    }
+}
