@@ -1,5 +1,5 @@
 //! Requests and tokens per minute, never above what the spec and the endpoint
-//! allow; the stricter of the two wins.
+//! allow; the stricter of the two wins. Of the endpoint, its last word counts.
 //!
 //! governor keeps the rates. Around it: a first-in-first-out turn, so that a
 //! large request is not starved by small ones; a debt for tokens that turned
@@ -30,7 +30,7 @@ const BURSTS_LEFT_OUT: u32 = 3;
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
 /// Admits requests at the rate that is allowed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Limiter {
     turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ struct State {
     asked: BTreeMap<u64, PerMinute>,
     /// How many have asked so far.
     joined: u64,
-    /// What the endpoint said.
+    /// What the endpoint said last.
     told: PerMinute,
     not_before: Option<Instant>,
     /// Tokens used beyond those admitted; below zero, admitted and not used.
@@ -148,7 +148,7 @@ impl Limiter {
     /// The limits of a spec; `None` is unlimited until the endpoint says otherwise.
     #[must_use]
     pub fn new(requests_per_minute: Option<u32>, tokens_per_minute: Option<u32>) -> Self {
-        let limiter = Self { turn: tokio::sync::Mutex::default(), state: Mutex::default() };
+        let limiter = Self::default();
         limiter.join(PerMinute { requests: requests_per_minute, tokens: tokens_per_minute });
         limiter
     }
@@ -169,6 +169,13 @@ impl Limiter {
         let mut state = self.state();
         state.asked.remove(&id);
         state.apply();
+    }
+
+    /// Whether nobody uses it, and nobody who is to use it would have to wait.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.asked.is_empty() && state.not_before.is_none_or(|until| until <= Instant::now())
     }
 
     /// Waits for the turn of a request of about so many tokens.
@@ -216,11 +223,15 @@ impl Limiter {
         self.hear(Word::of(headers));
     }
 
-    /// Takes the endpoint's word, as it was read.
+    /// Takes the endpoint's word, as it was read: a limit that it names takes the
+    /// place of what it said before.
     pub fn hear(&self, word: Word) {
         if word.limits != PerMinute::default() {
             let mut state = self.state();
-            let told = state.told.stricter(word.limits);
+            let told = PerMinute {
+                requests: word.limits.requests.or(state.told.requests),
+                tokens: word.limits.tokens.or(state.told.tokens),
+            };
             if told != state.told {
                 info!(?told, "the limiter takes the endpoint's limits");
                 state.told = told;

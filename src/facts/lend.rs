@@ -2,7 +2,7 @@
 //! in its directory. Only processes of the same user are served; what they send
 //! is bounded, and none of them can hold up another.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -249,7 +249,7 @@ impl Lender {
             session: Arc::clone(session),
             say,
             lines: None,
-            members: BTreeMap::new(),
+            members: BTreeSet::new(),
             kept: JoinSet::new(),
             waits: JoinSet::new(),
         };
@@ -330,8 +330,8 @@ struct Line {
     say: mpsc::Sender<(u64, Say)>,
     /// Lines of an import under way.
     lines: Option<Vec<u8>>,
-    /// Endpoints that it asks, by number.
-    members: BTreeMap<u64, String>,
+    /// Limiters that it uses, with its numbers there.
+    members: BTreeSet<(String, u64)>,
     /// What must be done, whatever becomes of the borrower.
     kept: JoinSet<()>,
     /// What nobody needs when the borrower is gone.
@@ -361,22 +361,24 @@ impl Line {
                 Ok(Say::Done)
             }
             Ask::Join { endpoint, limits } => {
-                let member = owned.limiters.of(&endpoint).join(limits);
-                self.members.insert(member, endpoint);
+                let member = owned.limiters.join(&endpoint, limits);
+                self.members.insert((endpoint, member));
                 Ok(Say::Count(member))
             }
             Ask::Leave { endpoint, member } => {
-                if self.members.remove(&member).is_some() {
-                    owned.limiters.of(&endpoint).leave(member);
+                let of = (endpoint, member);
+                if self.members.remove(&of) {
+                    owned.limiters.leave(&of.0, member);
                 }
                 Ok(Say::Done)
             }
             Ask::Settle { endpoint, admitted, used } => {
-                owned.limiters.of(&endpoint).settle(admitted, used);
+                let limiter = owned.limiters.of(&endpoint);
+                limiter.into_iter().for_each(|l| l.settle(admitted, used));
                 Ok(Say::Done)
             }
             Ask::Hear { endpoint, word } => {
-                owned.limiters.of(&endpoint).hear(word);
+                owned.limiters.of(&endpoint).into_iter().for_each(|l| l.hear(word));
                 Ok(Say::Done)
             }
             Ask::Lines(more) => {
@@ -422,8 +424,9 @@ impl Line {
                 }
                 Ask::Wait(thing) => writer.released(&thing).await.map(|()| Say::Done),
                 Ask::Admit { endpoint, tokens } => {
-                    if let Some(owned) = facts.lent_out() {
-                        owned.limiters.of(&endpoint).admit(tokens).await;
+                    let limiter = facts.lent_out().and_then(|o| o.limiters.of(&endpoint));
+                    if let Some(limiter) = limiter {
+                        limiter.admit(tokens).await;
                     }
                     Ok(Say::Done)
                 }
@@ -456,8 +459,8 @@ impl Line {
         if let Some(owned) = self.lender.facts.lent_out() {
             // What it asked and was answered is kept: others look again.
             owned.claims.forget(&self.session);
-            for (member, endpoint) in std::mem::take(&mut self.members) {
-                owned.limiters.of(&endpoint).leave(member);
+            for (endpoint, member) in std::mem::take(&mut self.members) {
+                owned.limiters.leave(&endpoint, member);
             }
         }
     }

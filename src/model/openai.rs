@@ -79,7 +79,7 @@ impl Endpoint {
         // Endpoint and key are told apart from others, and not told.
         let parts = [base(settings).to_owned(), key.expose_secret().to_owned()];
         let id = tagged_text("hqdl endpoint v1", &parts);
-        let throttle = facts.throttle(&id, limits)?;
+        let throttle = facts.throttle(&id, &settings.name, limits)?;
         Self::with_key(settings, key, throttle)
     }
 

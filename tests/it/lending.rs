@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hqdl::facts::lend::{Lending, lend};
-use hqdl::facts::{Facts, FactsError};
+use hqdl::facts::{Facts, FactsError, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
+use hqdl::limits::PerMinute;
 use hqdl::materialize::{Selection, Work};
 use hqdl::overrides::{read_lines, set, unset};
 use hqdl::spec::Draft;
 use hqdl::store::Database;
 use regex::Regex;
+use reqwest::header::HeaderMap;
 use serde_json::json;
 
 use crate::endpoint::{Endpoint, Fault, Times};
@@ -712,5 +714,43 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     });
     drop(turn);
     assert!(lent.facts.turn(&name, &interrupt).unwrap().is_some(), "nobody has it");
+    lent.wait_for_all();
+}
+
+/// What an endpoint says of a model is that model's, and is forgotten when nobody
+/// asks it; what is asked for holds for all of its models.
+#[test]
+fn an_endpoints_limits_are_kept_for_each_model() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let lent = Lent::new(&project);
+    let borrowed = Facts::open(&project.path("cache"), "hqdl test").unwrap();
+    assert!(borrowed.owner().is_some());
+    let told = |n: &str| [("x-ratelimit-limit-requests".parse().unwrap(), n.parse().unwrap())];
+    let free = PerMinute::default();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let takes = |throttle: &Throttle, requests: usize| {
+        let began = Instant::now();
+        for _ in 0..requests {
+            runtime.block_on(throttle.admit(1));
+        }
+        began.elapsed().as_secs_f64()
+    };
+    for (own, facts) in [(true, &*lent.facts), (false, &borrowed)] {
+        let [one, other] = ["one", "other"].map(|m| facts.throttle("e", m, free).unwrap());
+        one.observe(&HeaderMap::from_iter(told("120")));
+        assert!(takes(&other, 50) < 0.4, "{own}: the other model is not slowed down");
+        assert!(takes(&one, 3) > 0.9, "{own}: what is told holds");
+        one.observe(&HeaderMap::from_iter(told("600000")));
+        assert!(takes(&one, 50) < 0.4, "{own}: what is told last holds");
+        one.observe(&HeaderMap::from_iter(told("120")));
+        drop(one);
+        let one = facts.throttle("e", "one", free).unwrap();
+        assert!(takes(&one, 50) < 0.4, "{own}: nobody asked it any more");
+        let strict = PerMinute { requests: Some(120), tokens: None };
+        let third = facts.throttle("e", "third", strict).unwrap();
+        assert!(takes(&one, 2) + takes(&third, 2) > 0.9, "{own}: for all models");
+    }
+    drop(borrowed);
     lent.wait_for_all();
 }

@@ -79,7 +79,7 @@ fn tokens_used_beyond_those_admitted_are_paid_back_first() {
 }
 
 #[test]
-fn the_endpoints_word_wins_when_it_is_stricter() {
+fn the_endpoints_last_word_counts_when_it_is_stricter() {
     run(async {
         let limiter = Limiter::new(Some(60_000), None);
         limiter.observe(&headers(&[("x-ratelimit-limit-requests", "120")]));
@@ -88,11 +88,26 @@ fn the_endpoints_word_wins_when_it_is_stricter() {
             limiter.admit(1).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
-        // A laxer word changes nothing.
-        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
+        // A word without limits changes nothing.
+        limiter.observe(&headers(&[("x-ratelimit-remaining-requests", "7")]));
         let began = Instant::now();
         limiter.admit(1).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
+        // What it allows later it allows.
+        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
+        let began = Instant::now();
+        for _ in 0..20 {
+            limiter.admit(1).await;
+        }
+        assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
+        // But never more than was asked for.
+        let limiter = Limiter::new(Some(120), None);
+        limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
+        let began = Instant::now();
+        for _ in 0..3 {
+            limiter.admit(1).await;
+        }
+        assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
     });
 }
 
