@@ -18,7 +18,7 @@ use super::metrics::Metrics;
 use super::runs::Runs;
 use super::spec::{Entry, Held, Wanted};
 use super::status::{Cause, Status};
-use super::watch::{QUIET, Watch, poll};
+use super::watch::{Watch, look_soon, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
 use crate::facts::lend::{self, Lending};
@@ -440,21 +440,11 @@ impl Loop {
         if let Some(entry) = name.as_ref().and_then(|name| self.specs.get_mut(name)) {
             entry.ended(ended, self.runs.is_shown(id));
             if published && entry.knows_its_copy() {
-                self.look_soon();
+                look_soon(&self.house.events);
             }
         }
         self.tell_run(id);
         name.iter().for_each(|name| self.tell_spec(name));
-    }
-
-    /// Looks at all files when the watch has had its quiet moment: of a file that
-    /// was made and taken away within it, it tells nothing.
-    fn look_soon(&self) {
-        let events = self.house.events.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(3 * QUIET).await;
-            let _ = events.send(Event::Look).await;
-        });
     }
 
     fn say(&self, line: &str) {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::event::Event;
 
 /// A file is told of when it was quiet for so long.
-pub(super) const QUIET: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_millis(100);
 /// How often it is looked whether one is.
 const TICK: Duration = Duration::from_millis(25);
 
@@ -106,6 +106,16 @@ pub(super) async fn poll(every: Duration, events: mpsc::Sender<Event>) {
             return;
         }
     }
+}
+
+/// Has all files looked at when the watch has had its quiet moment: of a file that
+/// was made and taken away within it, it tells nothing.
+pub(super) fn look_soon(events: &mpsc::Sender<Event>) {
+    let events = events.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(3 * QUIET).await;
+        let _ = events.send(Event::Look).await;
+    });
 }
 
 /// The directory to watch for a file: its own, or the nearest above that is there.
