@@ -13,7 +13,7 @@ use tracing::info;
 use super::clients::Clients;
 use super::event::{Event, Wish};
 use super::job::{self, Checked};
-use super::listing::{self, Stamp, beside};
+use super::listing::{self, Stamp, beside, names};
 use super::metrics::Metrics;
 use super::runs::Runs;
 use super::spec::{Entry, Held, Wanted};
@@ -266,7 +266,8 @@ impl Loop {
             watch.forget(paths);
         }
         let place = &self.house.settings.specs;
-        if paths.iter().any(|p| p.starts_with(place) || place.starts_with(p)) {
+        let all = names(place);
+        if paths.iter().any(|p| all.iter().any(|n| p.starts_with(n) || n.starts_with(p))) {
             self.rescan(Cause::Spec);
         }
         self.check_changed(|file| concerns(paths, file));
@@ -478,7 +479,9 @@ impl Loop {
 /// Whether changed paths concern a file: itself, its write-ahead log, or a
 /// directory on the way to it.
 fn concerns(paths: &[PathBuf], file: &Path) -> bool {
-    paths.iter().any(|p| file.starts_with(p) || *p == beside(file, "-wal"))
+    let all = names(file);
+    let all = || all.iter().map(PathBuf::as_path).chain([file]);
+    paths.iter().any(|p| all().any(|name| name.starts_with(p) || *p == beside(name, "-wal")))
 }
 
 /// Why nothing begins any more.

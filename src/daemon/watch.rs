@@ -13,6 +13,7 @@ use notify_debouncer_full::{DebounceEventResult, Debouncer, NoCache, new_debounc
 use tokio::sync::mpsc;
 
 use super::event::Event;
+use super::listing::names;
 
 /// A file is told of when it was quiet for so long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -63,7 +64,8 @@ impl Watch {
     /// # Errors
     /// Why not all can be watched, and what to do; the others are.
     pub(super) fn only(&mut self, files: &BTreeSet<PathBuf>) -> Result<bool, String> {
-        let wanted: BTreeSet<PathBuf> = files.iter().filter_map(|f| nearest(f)).collect();
+        let wanted: BTreeSet<PathBuf> =
+            files.iter().flat_map(|f| names(f)).filter_map(|f| nearest(&f)).collect();
         for gone in self.watched.difference(&wanted) {
             let _ = self.watcher.unwatch(gone);
         }

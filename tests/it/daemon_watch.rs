@@ -84,6 +84,32 @@ fn a_database_with_a_write_ahead_log_is_seen_to_change() {
 }
 
 #[test]
+fn files_behind_links_are_seen_to_change() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let there = project.path("elsewhere");
+    std::fs::create_dir_all(&there).unwrap();
+    let (database, spec) = (there.join("real.sqlite"), there.join("real.toml"));
+    std::fs::rename(project.path("data.sqlite"), &database).unwrap();
+    std::os::unix::fs::symlink(&database, project.path("data.sqlite")).unwrap();
+    std::fs::rename(project.path("specs/x.toml"), &spec).unwrap();
+    std::os::unix::fs::symlink(&spec, project.path("specs/x.toml")).unwrap();
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    connection.execute("INSERT INTO hero (name, full_name) VALUES ('Far', 'x')", []).unwrap();
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    connection.execute("INSERT INTO hero (name, full_name) VALUES ('Wal', 'x')", []).unwrap();
+    daemon.until("12 rows", |s| s["columns"][0]["cells"]["ok"] == 12);
+    let before = endpoint.count();
+    let text = std::fs::read_to_string(&spec).unwrap();
+    std::fs::write(&spec, text.replace("what the hero says", "what the hero shouts")).unwrap();
+    until("the changed column asked", || endpoint.cells_since(before).len() >= 12);
+    assert_eq!(columns(&endpoint.cells_since(before)), BTreeSet::from(["motto".to_owned()]));
+}
+
+#[test]
 fn what_the_daemon_publishes_does_not_wake_it_for_ever() {
     let (_endpoint, project, daemon) = filled();
     std::thread::sleep(Duration::from_millis(700));
