@@ -61,6 +61,14 @@ pub(super) fn names(file: &Path) -> [PathBuf; 2] {
     ]
 }
 
+/// Whether changed paths concern a file: itself, its write-ahead log, or a
+/// directory on the way to it.
+pub(super) fn concerns(paths: &[PathBuf], file: &Path) -> bool {
+    let all = names(file);
+    let all = || all.iter().map(PathBuf::as_path).chain([file]);
+    paths.iter().any(|p| all().any(|name| name.starts_with(p) || *p == beside(name, "-wal")))
+}
+
 /// A file that `SQLite` puts beside a database.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();

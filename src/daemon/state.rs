@@ -13,12 +13,12 @@ use tracing::info;
 use super::clients::Clients;
 use super::event::{Event, Wish};
 use super::job::{self, Checked};
-use super::listing::{self, Stamp, beside, names};
+use super::listing::{self, Stamp, concerns, names};
 use super::metrics::Metrics;
 use super::runs::Runs;
-use super::spec::{Entry, Held, Wanted};
+use super::spec::{Entry, Wanted};
 use super::status::{Cause, Status};
-use super::watch::{Watch, poll};
+use super::watch::{Watch, look_later, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
 use crate::facts::lend::{self, Lending};
@@ -188,9 +188,8 @@ impl Loop {
             Event::Clock => self.clock(),
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
-                if let Some(entry) = self.specs.values_mut().find(|e| e.running == Some(run)) {
-                    entry.held = Some(Held::by("its run was ended by a client"));
-                }
+                let entry = self.specs.values_mut().find(|e| e.running == Some(run));
+                entry.into_iter().for_each(Entry::ended_by_a_client);
                 let _ = reply.send(self.runs.interrupt(run));
             }
             Event::Checked(checked) => self.checked(*checked),
@@ -438,8 +437,11 @@ impl Loop {
             self.say(&line);
         }
         if let Some(entry) = name.as_ref().and_then(|name| self.specs.get_mut(name)) {
+            let published = ended.published;
             entry.ended(ended, self.runs.is_shown(id));
-            entry.knows_its_copy();
+            if let Some(copy) = entry.knows_its_copy().filter(|_| published) {
+                look_later(copy, self.house.events.clone());
+            }
         }
         self.tell_run(id);
         name.iter().for_each(|name| self.tell_spec(name));
@@ -474,14 +476,6 @@ impl Loop {
         self.publish.send_replace(Arc::new(status));
         self.runs.release();
     }
-}
-
-/// Whether changed paths concern a file: itself, its write-ahead log, or a
-/// directory on the way to it.
-fn concerns(paths: &[PathBuf], file: &Path) -> bool {
-    let all = names(file);
-    let all = || all.iter().map(PathBuf::as_path).chain([file]);
-    paths.iter().any(|p| all().any(|name| name.starts_with(p) || *p == beside(name, "-wal")))
 }
 
 /// Why nothing begins any more.

@@ -110,6 +110,15 @@ pub(super) async fn poll(every: Duration, events: mpsc::Sender<Event>) {
     }
 }
 
+/// Has a file looked at once more when the system has told what it will: of one
+/// that is made and taken away at once it tells nothing.
+pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<Event>) {
+    tokio::spawn(async move {
+        tokio::time::sleep(3 * QUIET).await;
+        let _ = events.send(Event::Files(vec![file])).await;
+    });
+}
+
 /// The directory to watch for a file: its own, or the nearest above that is there.
 fn nearest(file: &Path) -> Option<PathBuf> {
     file.ancestors().skip(1).find(|dir| dir.is_dir()).map(Path::to_owned)

@@ -416,6 +416,48 @@ fn a_run_that_a_client_ends_stays_ended() {
 }
 
 #[test]
+fn a_part_that_a_client_ends_holds_nothing_back() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let before = endpoint.count();
+    let part = json!({ "refresh": ["motto"], "columns": ["motto"] });
+    let run = daemon.post("/v1/runs", &part).is(202).json()["run"].clone();
+    endpoint.wait_for(before + 2);
+    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
+    let spec = daemon.until("ended", |s| s["run"].is_null());
+    assert_eq!(spec["held"], Json::Null, "{spec}");
+    endpoint.mend();
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+}
+
+#[test]
+fn values_that_were_known_are_counted_wherever_they_are_used() {
+    let (_endpoint, _project, daemon) = filled();
+    let hits = || {
+        let text = daemon.get("/metrics").is(200).body;
+        let line = text.lines().find_map(|l| l.strip_prefix("hqdl_cache_hits_total "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = hits();
+    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
+    assert_eq!(hits(), before + CELLS as u64);
+    let before = hits();
+    let form =
+        "spec=x&do=run&sql=SELECT+%7B%7BLLMMap('Is+this+hero+old%3F',hero.name)%7D%7D+FROM+hero";
+    daemon.form("/query", form).is(200);
+    let again = daemon.form("/query", form).is(200).body;
+    // Two heroes have the same name.
+    assert!(again.contains("0 values asked, 9 known"), "{again}");
+    assert_eq!(hits(), before + COUNT as u64 - 1);
+}
+
+#[test]
 fn a_spec_that_is_mended_is_another_chance() {
     let endpoint = honest();
     endpoint.fault(Fault::status(404, "no such model", "model_not_found"), Times::Always);
