@@ -83,6 +83,8 @@ pub(super) struct Ended {
     pub(super) columns: Option<Vec<ColumnReport>>,
     pub(super) report: Option<Json>,
     pub(super) published: bool,
+    /// Values that it needed and were known.
+    pub(super) reused: u64,
     pub(super) complete: bool,
     pub(super) interrupted: bool,
     pub(super) failure: Option<Failure>,
@@ -179,6 +181,7 @@ pub(super) fn run(
     events: mpsc::Sender<Event>,
 ) -> std::thread::JoinHandle<()> {
     let listener = progress.listener(order.id, metrics, &events);
+    let metrics = Arc::clone(metrics);
     std::thread::spawn(move || {
         let began = Instant::now();
         let id = order.id;
@@ -189,6 +192,7 @@ pub(super) fn run(
             Err(_) => failed(bug(), After::Hold),
         };
         drop(facts);
+        metrics.reused(ended.reused);
         ended.id = id;
         ended.seconds = began.elapsed().as_secs_f64();
         let _ = events.blocking_send(Event::Ended(Box::new(ended)));
@@ -265,6 +269,7 @@ fn make(
         columns: surveyed.then(|| report.columns.iter().flatten().cloned().collect()),
         report: Some(report.to_json(0.0)),
         published: report.published,
+        reused: report.reused,
         complete: report.is_complete(),
         interrupted,
         failure,
@@ -321,6 +326,7 @@ fn failed(failure: Failure, after: After) -> Ended {
         columns: None,
         report: None,
         published: false,
+        reused: 0,
         complete: false,
         interrupted: false,
         failure: Some(failure),

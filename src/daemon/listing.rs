@@ -39,9 +39,34 @@ impl Stamp {
             return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
         }
         // A log without a page is there or not as readers come and go.
-        let log = std::fs::metadata(beside(path, "-wal")).ok().filter(|m| m.len() > 0);
+        // It stands beside the database itself, not beside a link to it.
+        let real = path.canonicalize();
+        let log = std::fs::metadata(beside(real.as_deref().unwrap_or(path), "-wal"))
+            .ok()
+            .filter(|m| m.len() > 0);
         Self::File(meta.len(), meta.modified().ok(), log.map(|m| (m.len(), m.modified().ok())))
     }
+}
+
+/// The names by which the system tells of a file: where it was put, and where it
+/// is when that is a link.
+pub(super) fn names(file: &Path) -> [PathBuf; 2] {
+    let put = file.ancestors().skip(1).find_map(|dir| {
+        let rest = file.strip_prefix(dir).ok()?;
+        Some(dir.canonicalize().ok()?.join(rest))
+    });
+    [
+        put.unwrap_or_else(|| file.to_owned()),
+        file.canonicalize().unwrap_or_else(|_| file.to_owned()),
+    ]
+}
+
+/// Whether changed paths concern a file: itself, its write-ahead log, or a
+/// directory on the way to it.
+pub(super) fn concerns(paths: &[PathBuf], file: &Path) -> bool {
+    let all = names(file);
+    let all = || all.iter().map(PathBuf::as_path).chain([file]);
+    paths.iter().any(|p| all().any(|name| name.starts_with(p) || *p == beside(name, "-wal")))
 }
 
 /// A file that `SQLite` puts beside a database.

@@ -71,7 +71,7 @@ pub(super) struct Held {
 
 impl Held {
     /// Until somebody says go.
-    pub(super) fn by(why: impl Into<String>) -> Self {
+    fn by(why: impl Into<String>) -> Self {
         Self { why: why.into(), until: None }
     }
 
@@ -216,18 +216,25 @@ impl Entry {
         Some(Begin { order, ended: None })
     }
 
-    /// The copy, where there is one, is as the run left it: nobody else writes it,
-    /// and when it is taken away it is made again.
-    pub(super) fn knows_its_copy(&mut self) -> bool {
-        let copy = self.loaded.as_ref().and_then(|l| l.spec.output.as_ref());
-        for (path, stamp) in self.files.iter_mut().filter(|(path, _)| Some(path) == copy) {
+    /// The copy is as the run left it, from now on: nobody else writes it, and
+    /// when it is taken away it is made again.
+    pub(super) fn knows_its_copy(&mut self) -> Option<PathBuf> {
+        let copy = self.loaded.as_ref()?.spec.output.clone()?;
+        for (path, stamp) in self.files.iter_mut().filter(|(path, _)| *path == copy) {
             // One that has gone meanwhile is yet to be seen to have.
             let now = Stamp::of(path);
             if now != Stamp::Missing {
                 *stamp = now;
             }
         }
-        copy.is_some()
+        Some(copy)
+    }
+
+    /// A client has ended its run. What becomes of a part says nothing of the rest.
+    pub(super) fn ended_by_a_client(&mut self) {
+        if self.whole {
+            self.held = Some(Held::by("its run was ended by a client"));
+        }
     }
 
     /// A run has ended.

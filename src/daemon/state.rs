@@ -13,12 +13,12 @@ use tracing::info;
 use super::clients::Clients;
 use super::event::{Event, Wish};
 use super::job::{self, Checked};
-use super::listing::{self, Stamp, beside};
+use super::listing::{self, Stamp, concerns, names};
 use super::metrics::Metrics;
 use super::runs::Runs;
-use super::spec::{Entry, Held, Wanted};
+use super::spec::{Entry, Wanted};
 use super::status::{Cause, Status};
-use super::watch::{Watch, look_soon, poll};
+use super::watch::{Watch, look_later, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
 use crate::facts::lend::{self, Lending};
@@ -188,9 +188,8 @@ impl Loop {
             Event::Clock => self.clock(),
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
-                if let Some(entry) = self.specs.values_mut().find(|e| e.running == Some(run)) {
-                    entry.held = Some(Held::by("its run was ended by a client"));
-                }
+                let entry = self.specs.values_mut().find(|e| e.running == Some(run));
+                entry.into_iter().for_each(Entry::ended_by_a_client);
                 let _ = reply.send(self.runs.interrupt(run));
             }
             Event::Checked(checked) => self.checked(*checked),
@@ -266,7 +265,8 @@ impl Loop {
             watch.forget(paths);
         }
         let place = &self.house.settings.specs;
-        if paths.iter().any(|p| p.starts_with(place) || place.starts_with(p)) {
+        let all = names(place);
+        if paths.iter().any(|p| all.iter().any(|n| p.starts_with(n) || n.starts_with(p))) {
             self.rescan(Cause::Spec);
         }
         self.check_changed(|file| concerns(paths, file));
@@ -433,14 +433,14 @@ impl Loop {
     fn ended(&mut self, ended: job::Ended) {
         let id = ended.id;
         let name = self.runs.spec_of(id);
-        let published = ended.published;
         if let Some(line) = self.runs.ended(&ended) {
             self.say(&line);
         }
         if let Some(entry) = name.as_ref().and_then(|name| self.specs.get_mut(name)) {
+            let published = ended.published;
             entry.ended(ended, self.runs.is_shown(id));
-            if published && entry.knows_its_copy() {
-                look_soon(&self.house.events);
+            if let Some(copy) = entry.knows_its_copy().filter(|_| published) {
+                look_later(copy, self.house.events.clone());
             }
         }
         self.tell_run(id);
@@ -476,12 +476,6 @@ impl Loop {
         self.publish.send_replace(Arc::new(status));
         self.runs.release();
     }
-}
-
-/// Whether changed paths concern a file: itself, its write-ahead log, or a
-/// directory on the way to it.
-fn concerns(paths: &[PathBuf], file: &Path) -> bool {
-    paths.iter().any(|p| file.starts_with(p) || *p == beside(file, "-wal"))
 }
 
 /// Why nothing begins any more.

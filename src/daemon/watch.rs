@@ -13,6 +13,7 @@ use notify_debouncer_full::{DebounceEventResult, Debouncer, NoCache, new_debounc
 use tokio::sync::mpsc;
 
 use super::event::Event;
+use super::listing::names;
 
 /// A file is told of when it was quiet for so long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -63,7 +64,8 @@ impl Watch {
     /// # Errors
     /// Why not all can be watched, and what to do; the others are.
     pub(super) fn only(&mut self, files: &BTreeSet<PathBuf>) -> Result<bool, String> {
-        let wanted: BTreeSet<PathBuf> = files.iter().filter_map(|f| nearest(f)).collect();
+        let wanted: BTreeSet<PathBuf> =
+            files.iter().flat_map(|f| names(f)).filter_map(|f| nearest(&f)).collect();
         for gone in self.watched.difference(&wanted) {
             let _ = self.watcher.unwatch(gone);
         }
@@ -108,13 +110,12 @@ pub(super) async fn poll(every: Duration, events: mpsc::Sender<Event>) {
     }
 }
 
-/// Has all files looked at when the watch has had its quiet moment: of a file that
-/// was made and taken away within it, it tells nothing.
-pub(super) fn look_soon(events: &mpsc::Sender<Event>) {
-    let events = events.clone();
+/// Has a file looked at once more when the system has told what it will: of one
+/// that is made and taken away at once it tells nothing.
+pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<Event>) {
     tokio::spawn(async move {
         tokio::time::sleep(3 * QUIET).await;
-        let _ = events.send(Event::Look).await;
+        let _ = events.send(Event::Files(vec![file])).await;
     });
 }
 

@@ -84,6 +84,32 @@ fn a_database_with_a_write_ahead_log_is_seen_to_change() {
 }
 
 #[test]
+fn files_behind_links_are_seen_to_change() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let there = project.path("elsewhere");
+    std::fs::create_dir_all(&there).unwrap();
+    let (database, spec) = (there.join("real.sqlite"), there.join("real.toml"));
+    std::fs::rename(project.path("data.sqlite"), &database).unwrap();
+    std::os::unix::fs::symlink(&database, project.path("data.sqlite")).unwrap();
+    std::fs::rename(project.path("specs/x.toml"), &spec).unwrap();
+    std::os::unix::fs::symlink(&spec, project.path("specs/x.toml")).unwrap();
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    connection.execute("INSERT INTO hero (name, full_name) VALUES ('Far', 'x')", []).unwrap();
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).unwrap();
+    connection.execute("INSERT INTO hero (name, full_name) VALUES ('Wal', 'x')", []).unwrap();
+    daemon.until("12 rows", |s| s["columns"][0]["cells"]["ok"] == 12);
+    let before = endpoint.count();
+    let text = std::fs::read_to_string(&spec).unwrap();
+    std::fs::write(&spec, text.replace("what the hero says", "what the hero shouts")).unwrap();
+    until("the changed column asked", || endpoint.cells_since(before).len() >= 12);
+    assert_eq!(columns(&endpoint.cells_since(before)), BTreeSet::from(["motto".to_owned()]));
+}
+
+#[test]
 fn what_the_daemon_publishes_does_not_wake_it_for_ever() {
     let (_endpoint, project, daemon) = filled();
     std::thread::sleep(Duration::from_millis(700));
@@ -387,6 +413,48 @@ fn a_run_that_a_client_ends_stays_ended() {
     daemon.post("/v1/runs", &json!({})).is(202);
     daemon.rests("complete");
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
+}
+
+#[test]
+fn a_part_that_a_client_ends_holds_nothing_back() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
+    let project = heroes(&endpoint, "csv");
+    let text = project.spec_text().replace("concurrency = 4", "concurrency = 1");
+    project.spec(&text.replace("rows_per_request = 4", "rows_per_request = 1"));
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let before = endpoint.count();
+    let part = json!({ "refresh": ["motto"], "columns": ["motto"] });
+    let run = daemon.post("/v1/runs", &part).is(202).json()["run"].clone();
+    endpoint.wait_for(before + 2);
+    daemon.delete(&format!("/v1/runs/{run}"), &json!({})).is(200);
+    let spec = daemon.until("ended", |s| s["run"].is_null());
+    assert_eq!(spec["held"], Json::Null, "{spec}");
+    endpoint.mend();
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'x')");
+    daemon.until("11 rows", |s| s["columns"][0]["cells"]["ok"] == 11);
+}
+
+#[test]
+fn values_that_were_known_are_counted_wherever_they_are_used() {
+    let (_endpoint, _project, daemon) = filled();
+    let hits = || {
+        let text = daemon.get("/metrics").is(200).body;
+        let line = text.lines().find_map(|l| l.strip_prefix("hqdl_cache_hits_total "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = hits();
+    daemon.post("/v1/runs", &json!({ "wait": true })).is(200);
+    assert_eq!(hits(), before + CELLS as u64);
+    let before = hits();
+    let form =
+        "spec=x&do=run&sql=SELECT+%7B%7BLLMMap('Is+this+hero+old%3F',hero.name)%7D%7D+FROM+hero";
+    daemon.form("/query", form).is(200);
+    let again = daemon.form("/query", form).is(200).body;
+    // Two heroes have the same name.
+    assert!(again.contains("0 values asked, 9 known"), "{again}");
+    assert_eq!(hits(), before + COUNT as u64 - 1);
 }
 
 #[test]

@@ -153,6 +153,7 @@ pub(super) async fn kept<S: Sink + Send + 'static>(
     at_work(place, served, move || {
         let mut sink = sink;
         let meta = ready(&shop, asked)?.run(&shop.house, interrupt, &mut sink)?;
+        shop.house.metrics.reused(meta.values_reused);
         Ok((meta, sink))
     })
     .await
