@@ -9,8 +9,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use rusqlite::{Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
@@ -26,6 +27,9 @@ use crate::cell::State;
 use crate::key::Entity;
 use crate::usage::Spent;
 
+/// How often requests that wait are looked at when nobody has a job: what holds
+/// the day's budget ends elsewhere, too, with a run or in another process.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Batches that may wait; a sender waits when there are more.
 const QUEUE: usize = 256;
 
@@ -62,9 +66,9 @@ pub(super) fn start(
 ) -> (mpsc::Sender<Job>, JoinHandle<()>) {
     let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
     let thread = std::thread::spawn(move || {
-        let mut desk = Desk { index, day: Day::default(), waiting: Vec::new() };
-        while let Some(first) = queue.blocking_recv() {
-            let mut jobs = vec![first];
+        let mut desk =
+            Desk { index, day: Day::default(), waiting: Vec::new(), looked: Instant::now() };
+        while let Some(mut jobs) = next(&mut queue, &desk) {
             while jobs.len() < QUEUE {
                 match queue.try_recv() {
                     Ok(job) => jobs.push(job),
@@ -81,6 +85,34 @@ pub(super) fn start(
     (jobs, thread)
 }
 
+/// What there is to do; nothing, when it is time to look at what waits. `None` at
+/// the end.
+fn next(queue: &mut mpsc::Receiver<Job>, desk: &Desk) -> Option<Vec<Job>> {
+    if desk.waiting.is_empty() {
+        return queue.blocking_recv().map(|job| vec![job]);
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(job) = queue.poll_recv(&mut context) {
+            return job.map(|job| vec![job]);
+        }
+        match LOOK_EVERY.checked_sub(desk.looked.elapsed()) {
+            Some(left) => std::thread::park_timeout(left),
+            None => return Some(Vec::new()),
+        }
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 /// What the writing thread has before it.
 struct Desk {
     index: Index,
@@ -88,6 +120,8 @@ struct Desk {
     /// Requests that may leave when others on their way have cost less than
     /// their worst.
     waiting: Vec<(Wish, Reply<Noted>)>,
+    /// When these were looked at.
+    looked: Instant,
 }
 
 impl Desk {
@@ -110,8 +144,9 @@ impl Desk {
             }
         }
         if !notes.is_empty() {
-            self.note(journal, notes);
+            settled |= self.note(journal, notes);
         }
+        settled |= self.looked.elapsed() >= LOOK_EVERY;
         if !batches.is_empty() {
             settled = true;
             let kept = keep(journal, &self.index, batches);
@@ -120,14 +155,16 @@ impl Desk {
             }
         }
         if settled && !self.waiting.is_empty() {
+            self.looked = Instant::now();
             let waiting = std::mem::take(&mut self.waiting);
             let jobs = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
             self.note(journal, jobs.map(|(wish, reply)| Job::Reserve(wish, reply)).collect());
         }
     }
 
-    /// Writes notes of reservations in one transaction, without a flush.
-    fn note(&mut self, journal: &Journal, notes: Vec<Job>) {
+    /// Writes notes of reservations in one transaction, without a flush. Returns
+    /// whether one was taken out again that nobody wanted any more.
+    fn note(&mut self, journal: &Journal, notes: Vec<Job>) -> bool {
         let error = |e: rusqlite::Error| journal.error(&e);
         let (mut reserved, mut ended) = (Vec::new(), Vec::new());
         let write = || -> rusqlite::Result<()> {
@@ -169,16 +206,19 @@ impl Desk {
         for reply in ended {
             let _ = reply.send(written.as_ref().map_or_else(|e| Err(again(e)), |()| Ok(())));
         }
+        let mut unwanted = false;
         for (noted, reply) in reserved {
             let noted = match &written {
                 Ok(()) => noted.map_err(error),
                 Err(failed) => Err(again(failed)),
             };
-            if let Err(Ok(Noted::Note(unwanted))) = reply.send(noted) {
+            if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
                 // Whoever wanted to ask has gone meanwhile, and asks nothing.
-                let _ = journal.release(unwanted);
+                let _ = journal.release(note);
+                unwanted = true;
             }
         }
+        unwanted
     }
 
     /// Notes a request, or says that the day's budget does not cover it; `None`

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hqdl::facts::lend::{Lending, lend};
-use hqdl::facts::{Facts, FactsError, Throttle};
+use hqdl::facts::{Facts, FactsError, Noted, Outcome, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
 use hqdl::limits::PerMinute;
@@ -20,6 +20,7 @@ use hqdl::materialize::{Selection, Work};
 use hqdl::overrides::{read_lines, set, unset};
 use hqdl::spec::Draft;
 use hqdl::store::Database;
+use hqdl::usage::Spent;
 use regex::Regex;
 use reqwest::header::HeaderMap;
 use serde_json::json;
@@ -753,4 +754,33 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     }
     drop(borrowed);
     lent.wait_for_all();
+}
+
+/// What a run has noted and never sends is free for others when it ends.
+#[test]
+fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let lent = Lent::new(&project);
+    let facts = &lent.facts;
+    let begin = || facts.journal().begin("test", "nothing.toml").unwrap();
+    let (one, other) = (begin(), begin());
+    let writer = facts.writer();
+    let all = Spent { usd: 1.0, tokens: 1 };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let noted = writer.reserve(one, all, Some(1.0)).await.unwrap();
+        assert!(matches!(noted, Noted::Note(_)), "{noted:?}");
+        let waiting = writer.reserve(other, all, Some(1.0));
+        tokio::pin!(waiting);
+        let soon = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+        assert!(soon.is_err(), "it is held: {soon:?}");
+        facts.journal().end(one, Outcome::Interrupted).unwrap();
+        let noted = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+        let noted = noted.expect("nobody looks again").unwrap();
+        let Noted::Note(note) = noted else { panic!("{noted:?}") };
+        writer.end(note, false).await.unwrap();
+    });
+    drop(writer);
+    assert_eq!(reservations(&project), []);
 }
