@@ -102,22 +102,18 @@ fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex>
 
 /// A pattern of LIKE: `%`, `_`, and `\` before a character that stands for itself.
 fn like(pattern: &str) -> Option<String> {
-    let mut out = String::from("^");
-    let mut chars = pattern.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '%' => out.push_str(".*"),
-            '_' => out.push('.'),
-            '\\' => out.push_str(&regex::escape(&chars.next()?.to_string())),
-            other => out.push_str(&regex::escape(&other.to_string())),
-        }
-    }
-    out.push('$');
-    Some(out)
+    wildcards(pattern, |c| regex::escape(&c.to_string()))
 }
 
 /// A pattern of SIMILAR TO: that of LIKE, with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
 fn similar(pattern: &str) -> Option<String> {
+    let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
+    wildcards(pattern, other)
+}
+
+/// A pattern with `%`, `_` and `\` as a regular expression; `other` says what
+/// every other character is in it.
+fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
     let mut out = String::from("^(?:");
     let mut chars = pattern.chars();
     while let Some(c) = chars.next() {
@@ -125,8 +121,7 @@ fn similar(pattern: &str) -> Option<String> {
             '%' => out.push_str(".*"),
             '_' => out.push('.'),
             '\\' => out.push_str(&regex::escape(&chars.next()?.to_string())),
-            '.' | '^' | '$' => out.extend(['\\', c]),
-            other => out.push(other),
+            c => out.push_str(&other(c)),
         }
     }
     out.push_str(")$");

@@ -235,7 +235,7 @@ impl Run<'_> {
             }),
             interrupt: self.interrupt.clone(),
         };
-        let ran = if sql.contains("{{") {
+        let ran = if query::may_ask(&self.spec, sql, request.dialect, request.classify) {
             query::run(&request, &mut smoothie)
         } else {
             request.plain().run(&mut smoothie)
