@@ -8,8 +8,8 @@ use crate::generate::Stopped;
 use crate::materialize::{MaterializeError, Report};
 use crate::model::{ModelError, SetupError};
 use crate::overrides::{EditError, OverridesError};
+use crate::problem::Problems;
 use crate::query::QueryError;
-use crate::spec::problem::Problems;
 use crate::spec::{Draft, ReadError};
 use crate::store::StoreError;
 

@@ -4,8 +4,9 @@
 //!
 //! # The map
 //!
-//! Modules are declared in the order of their dependency: **a module uses only
-//! modules declared above it**. Read [`materialize`] for the path of the data:
+//! A workspace: `hqdl-values` is what all is made of, `hqdl-sql` reads queries,
+//! and this crate does the rest. Its modules are declared in the order of their
+//! dependency: **a module uses only modules declared above it**. Read [`materialize`] for the path of the data:
 //!
 //! ```text
 //! spec → check → keys − facts → plan → prompt → model → answers → facts → publish
@@ -151,19 +152,14 @@
 //!   are ordered as in `SQLite`, and LIKE minds case, as in `PostgreSQL`.
 //! * `ST_Distance_Sphere` of two names is a question: texts have no coordinates.
 
-// ── words: no I/O ──
-pub mod value;
-pub mod key;
-pub mod cell;
-pub mod sql;
+// ── words: no I/O; crates of their own ──
+pub use hqdl_sql::{blendsql, suql};
+pub use hqdl_values::{cell, key, problem, sql, tokens, usage, value};
 // ── steps: text and values in, values out ──
 pub mod spec;
-pub mod usage;
-pub mod tokens;
 pub mod prompt;
 pub mod overrides;
-pub mod blendsql;
-pub mod suql;
+pub mod routing;
 // ── edges: all I/O ──
 pub mod store;
 pub mod limits;

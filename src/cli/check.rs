@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::failure::{Failure, WRONG_INPUT, open_database};
 use super::{Talk, session};
-use crate::spec::problem::{Problems, Severity};
+use crate::problem::{Problems, Severity};
 use crate::spec::{Draft, ReadError};
 use crate::store::keys::Keys;
 

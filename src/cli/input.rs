@@ -13,9 +13,9 @@ use super::{ModelFlags, Talk};
 use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, Model, SetupError};
+use crate::problem::Problems;
 use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
 use crate::spec::Provider;
-use crate::spec::problem::Problems;
 use crate::store::output;
 use crate::value::Value;
 

@@ -8,7 +8,7 @@ use etcetera::BaseStrategy;
 use super::failure::{Failure, open_database};
 use super::{CacheFlags, ModelFlags, ProviderFlag, Talk};
 use crate::facts::Facts;
-use crate::spec::problem::Problems;
+use crate::problem::Problems;
 use crate::spec::{Draft, Provider, Spec};
 use crate::store::Database;
 

@@ -8,7 +8,7 @@ use super::metrics::{Metered, Metrics};
 use crate::facts::Facts;
 use crate::failure::{Failure, open_database};
 use crate::model::{self, Model};
-use crate::spec::problem::Problems;
+use crate::problem::Problems;
 use crate::spec::{Draft, Spec};
 
 /// A spec that passed its checks.

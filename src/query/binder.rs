@@ -11,10 +11,10 @@ use serde_json::json;
 use super::ask::Asking;
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
-use crate::blendsql::{operator, route};
 use crate::facts::{Learned, Wanted};
 use crate::key::{KeyColumns, Meaning};
 use crate::prompt::Row;
+use crate::routing::{operator, question};
 use crate::spec::{Binding, Column, Expansion, Type};
 use crate::store::now;
 use crate::value::Value;
@@ -71,7 +71,7 @@ impl<'b, 'a> Binder<'b, 'a> {
     /// [`QueryError`] at what stops the run.
     pub fn bind(&mut self, expansion: &Expansion, ask: &str) -> Result<Word, QueryError> {
         let offered = operator::offered(expansion);
-        let question = route::normal(ask).join(" ");
+        let question = question::normal(ask).join(" ");
         let known = self.request.facts.journal().learned(&offered, &question, self.model)?;
         if let Some(learned) = known {
             return Ok(word(expansion, &learned));

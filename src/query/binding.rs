@@ -8,10 +8,10 @@ use super::calls::{AdHoc, Calls, Choosing};
 use super::reading::{is_list, kind, quantity, regex, spelled};
 use super::smoothie::{Route, RouteKind};
 use super::views::Stored;
-use crate::blendsql::route::{self, Slot};
 use crate::blendsql::scope::Origin;
 use crate::blendsql::usage::{Key, Usage};
 use crate::blendsql::{Call, Choices};
+use crate::routing::question::{Slot, binding as bound_question};
 use crate::spec::{Binding, Column, Expansion, SourceRows, Spec, Type};
 
 impl Calls {
@@ -157,7 +157,7 @@ pub(super) fn bound(
     let mut near = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
         for (c, column) in expansion.columns.iter().enumerate() {
-            let (binding, slot) = match route::binding(column, &call.question) {
+            let (binding, slot) = match bound_question(column, &call.question) {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
                 Err(reason) => {

@@ -7,7 +7,7 @@ use crate::facts::FactsError;
 use crate::generate::Stopped;
 use crate::model::SetupError;
 use crate::overrides::OverridesError;
-use crate::spec::problem::{Problem, Severity};
+use crate::problem::{Problem, Severity};
 use crate::store::StoreError;
 
 /// Why a query has no rows, or not all of them.

@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use super::statement::{ONLY_READS, first_word, token_at, word};
 use super::{QueryError, Sink, math};
 use crate::generate::Stopped;
+use crate::problem::nearest;
 use crate::spec::Catalog;
-use crate::spec::problem::nearest;
 use crate::store::{Database, StoreError, message};
 
 /// Instructions of `SQLite`'s machine between two looks at the clock: some tens

@@ -4,7 +4,7 @@
 use rusqlite::Statement;
 
 use super::QueryError;
-use crate::spec::problem::nearest;
+use crate::problem::nearest;
 use crate::value::Value;
 
 /// Which parameter of a query a value is for.

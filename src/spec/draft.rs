@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::check::{Catalog, Check, embeddings};
 use super::file::{self, Provider, SpecFile};
-use super::problem::{Problem, Problems, Severity};
 use super::secret::{is_key, without_keys};
 use super::shape::{self, Step, Tree};
 use super::{BatchLimits, Limits, ModelSettings, Spec};
+use crate::problem::{Problem, Problems, Severity};
 
 /// The most tokens of an answer when the spec does not say: what every model
 /// in use allows.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use hqdl_values::{PriceTable, Type};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -106,38 +107,6 @@ pub enum Reuse {
     /// Facts of any model.
     AnyModel,
 }
-
-/// Price in USD per million tokens.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
-#[schemars(extend("additionalProperties" = false))]
-pub struct PriceTable {
-    /// Input tokens.
-    pub input: f64,
-    /// Input tokens that the endpoint had cached; `input` when left out.
-    pub cached_input: Option<f64>,
-    /// Output tokens.
-    pub output: f64,
-    /// The part of these prices that a request of a batch is billed; 0.5 when
-    /// left out, as `OpenAI` does.
-    pub batch: Option<f64>,
-}
-
-impl PriceTable {
-    /// The prices of a request that goes through the Batch API.
-    #[must_use]
-    pub fn batched(&self) -> Self {
-        let part = self.batch.unwrap_or(BATCH_PART);
-        Self {
-            input: self.input * part,
-            cached_input: self.cached_input.map(|c| c * part),
-            output: self.output * part,
-            batch: Some(1.0),
-        }
-    }
-}
-
-/// See [`PriceTable::batch`].
-const BATCH_PART: f64 = 0.5;
 
 /// `[limits]`
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -351,53 +320,6 @@ pub struct ColumnTable {
     /// Natural-language questions this column answers.
     #[serde(default)]
     pub questions: Vec<QuestionField>,
-}
-
-/// The type of a column's values.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Type {
-    /// Any text.
-    #[default]
-    Text,
-    /// A whole number.
-    Integer,
-    /// A number.
-    Real,
-    /// True or false, stored as 1 and 0.
-    Boolean,
-    /// A date, stored as ISO 8601 (`2026-11-21`, `2026-11` or `2026`).
-    Date,
-    /// An absolute URL.
-    Url,
-}
-
-impl Type {
-    /// The name used in specs, prompts and fingerprints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Integer => "integer",
-            Self::Real => "real",
-            Self::Boolean => "boolean",
-            Self::Date => "date",
-            Self::Url => "url",
-        }
-    }
-
-    /// The declared type of the published column. Dates and URLs are TEXT: a
-    /// declared type `DATE` has numeric affinity in `SQLite` and would turn the
-    /// year `2009` into a number.
-    #[must_use]
-    pub fn sql(self) -> &'static str {
-        match self {
-            Self::Text | Self::Date | Self::Url => "TEXT",
-            Self::Integer => "INTEGER",
-            Self::Real => "REAL",
-            Self::Boolean => "BOOLEAN",
-        }
-    }
 }
 
 /// The values a column allows.

@@ -1,7 +1,7 @@
 //! The spec: one database, its expansions, model and limits, after every check.
 //!
 //! [`mod@file`] is the TOML as written, [`shape`] finds where it departs from its
-//! schema, [`check`] where it departs from the database; [`problem`] is how both
+//! schema, [`check`] where it departs from the database; [`crate::problem`] is how both
 //! say so. What stands here carries what was checked: names exist, value lists
 //! are loaded, SQL prepares.
 
@@ -10,7 +10,6 @@ pub mod checker;
 pub mod coerce;
 pub mod draft;
 pub mod file;
-pub mod problem;
 mod secret;
 pub mod shape;
 
@@ -21,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 pub use check::Catalog;
 pub use draft::{Draft, ReadError};
-pub use file::{Format, PriceTable, Provider, Reuse, Type};
+pub use file::{Format, Provider, Reuse};
+pub use hqdl_values::{PriceTable, Type};
 
 use crate::cell::CellValue;
 use crate::key::{Fingerprint, KeyColumns, ListHash, Meaning};

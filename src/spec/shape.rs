@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Problem, Severity, nearest};
+use crate::problem::{Problem, Severity, nearest};
 
 /// A place in a spec: the way to it from the root.
 pub type Path = Vec<Step>;

@@ -72,12 +72,12 @@ pub fn write(text: &str, all: &Suggestions) -> Result<(String, Added), EditError
         let questions = column.entry("questions").or_insert_with(|| value(Array::new()));
         let questions = questions.as_array_mut().ok_or_else(inline)?;
         append(questions, asked(bound));
-        seen.push((bound.at, crate::blendsql::route::normal(&bound.binding.ask)));
+        seen.push((bound.at, crate::routing::question::normal(&bound.binding.ask)));
         added.questions.push((bound.expansion.clone(), name, bound.binding.ask.clone()));
     }
     for suggestion in &all.questions {
         let Ok(joins) = suggestion.writable() else { continue };
-        let same = (joins.at, crate::blendsql::route::normal(&suggestion.question));
+        let same = (joins.at, crate::routing::question::normal(&suggestion.question));
         if seen.contains(&same) {
             continue;
         }

@@ -6,9 +6,9 @@ pub mod edit;
 
 use std::collections::HashSet;
 
-use crate::blendsql::{operator, route};
 use crate::facts::{Facts, FactsError, Learned, LiveQuestion, Origin};
 use crate::key::Meaning;
+use crate::routing::{operator, question};
 use crate::spec::{Binding, Expansion, SLOTS, SourceRows, Spec};
 use crate::store::keys::Keys;
 use crate::store::{Database, StoreError};
@@ -226,7 +226,7 @@ fn place(question: &LiveQuestion, values: &HashSet<String>, spec: &Spec, sides: 
         .reduce(|best, next| if (next.0, next.1) > (best.0, best.1) { next } else { best });
     for expansion in &spec.expansions {
         let asked =
-            expansion.columns.iter().find(|c| matches!(route::binding(c, &text), Ok(Some(_))));
+            expansion.columns.iter().find(|c| matches!(question::binding(c, &text), Ok(Some(_))));
         if let Some(column) = asked {
             return Place::Asked(expansion.name.clone(), column.name.clone());
         }
@@ -265,7 +265,7 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
                 continue;
             };
             let same = |b: &Bound| {
-                b.at == at && route::normal(&b.binding.ask) == route::normal(&binding.ask)
+                b.at == at && question::normal(&b.binding.ask) == question::normal(&binding.ask)
             };
             // Of several models the first word stands: a question leads to one column.
             if all.iter().any(same) {
@@ -274,7 +274,7 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
             let in_spec = expansion
                 .columns
                 .iter()
-                .any(|c| matches!(route::binding(c, &learned.ask), Ok(Some(_))));
+                .any(|c| matches!(question::binding(c, &learned.ask), Ok(Some(_))));
             let expansion = expansion.name.clone();
             all.push(Bound { at, expansion, column, binding, learned, in_spec });
         }

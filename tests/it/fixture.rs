@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hqdl::spec::problem::{Problem, Problems};
+use hqdl::problem::{Problem, Problems};
 use hqdl::spec::{Draft, Expansion, Spec};
 use hqdl::store::Database;
 use proptest::test_runner::{Config, TestRunner};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hqdl::spec::problem::Severity;
+use hqdl::problem::Severity;
 use hqdl::spec::{Draft, ReadError};
 use hqdl::store::Database;
 

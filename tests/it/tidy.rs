@@ -61,7 +61,11 @@ fn modules_use_only_modules_declared_above_them() {
 /// Files are named after their noun, and are short enough to have one.
 #[test]
 fn no_file_is_a_drawer_or_a_wall() {
-    for file in sources(&root().join("src")) {
+    let mut files = sources(&root().join("src"));
+    for entry in std::fs::read_dir(root().join("crates")).unwrap().flatten() {
+        files.extend(sources(&entry.path().join("src")));
+    }
+    for file in files {
         let name = file.file_stem().unwrap().to_str().unwrap();
         assert!(
             !["util", "utils", "common", "helpers", "types", "misc", "prelude"].contains(&name),

@@ -21,9 +21,9 @@ use crate::daemon::clients::Served;
 use crate::daemon::loaded::Loaded;
 use crate::failure::Failure;
 use crate::model::{self, Model};
+use crate::problem::Problems;
 use crate::query::{self, Dialect, Meta, Param, QueryError, Request, Sink};
 use crate::spec::Spec;
-use crate::spec::problem::Problems;
 use crate::store::{Database, output};
 use crate::value::Value;
 

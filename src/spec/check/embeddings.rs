@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::file::{EmbeddingsTable, LimitsTable, ModelTable, PriceTable, Provider, Reuse};
+use super::super::file::{EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
 use super::super::secret::is_key;
 use super::super::shape::Step;
-use super::super::{Embeddings, ModelSettings};
+use super::super::{Embeddings, ModelSettings, PriceTable};
 use super::Check;
 
 /// Seconds that a request may take, unless the spec says otherwise.

@@ -14,8 +14,8 @@ pub(super) use embeddings::embeddings;
 use std::collections::HashMap;
 
 use super::file::Literal;
-use super::problem::{Problem, Severity, nearest};
 use super::shape::{self, Step, Tree};
+use crate::problem::{Problem, Severity, nearest};
 use crate::value::Value;
 
 /// What a spec is checked against: the schema and the rows of a database.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use annotate_snippets::Renderer;
 
-use crate::spec::problem::{self, Problem, Severity};
+use hqdl_values::problem::{self, Problem, Severity};
 
 /// Why a query cannot be read, with its place in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ use super::parse::Parsed;
 use super::rewrite::{Rewritten, Site};
 use super::scope::bare;
 use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
-use crate::sql;
+use hqdl_values::sql;
 
 /// How a call's value is read from a published table.
 #[derive(Debug, Clone)]

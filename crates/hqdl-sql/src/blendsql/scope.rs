@@ -52,7 +52,7 @@ impl Table {
     #[must_use]
     pub fn any_column(&self) -> Option<String> {
         let (name, field) = (self.name.as_ref()?, self.fields.as_ref()?.first()?);
-        Some(format!("{}.{}", crate::sql::name(name), crate::sql::name(&field.name)))
+        Some(format!("{}.{}", hqdl_values::sql::name(name), hqdl_values::sql::name(&field.name)))
     }
 }
 

@@ -375,7 +375,7 @@ impl<'q> Rewriter<'q> {
             Some(fields) => {
                 let names: Vec<String> = (1..=fields.len()).map(|n| format!("c{n}")).collect();
                 let titles: Vec<String> =
-                    fields.iter().map(|f| crate::sql::text(&f.name)).collect();
+                    fields.iter().map(|f| hqdl_values::sql::text(&f.name)).collect();
                 format!(
                     "(WITH hq_context({0}) AS ({text}) SELECT hq_rows(json_array({1}), {0}) FROM hq_context)",
                     names.join(", "),
@@ -393,7 +393,7 @@ pub fn name_text(expr: &Expr, sql: &str) -> String {
     let text = &sql[expr.span.clone()];
     match &expr.kind {
         ExprKind::Column { table: Some(table), column } if text.contains("::") => {
-            format!("{}.{}", crate::sql::name(table), crate::sql::name(column))
+            format!("{}.{}", hqdl_values::sql::name(table), hqdl_values::sql::name(column))
         }
         _ => text.to_owned(),
     }

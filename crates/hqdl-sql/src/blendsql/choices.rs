@@ -3,7 +3,7 @@
 use super::argument::{bare_query, begins_query, is_name, is_none, old_column, peel, span};
 use super::lexer::{Lexeme, Token};
 use super::{Choices, SqlError};
-use crate::value::Value;
+use hqdl_values::value::Value;
 
 const HELP: &str = "options are a list ('a', 'b'), a column t.c, or a query (SELECT …)";
 

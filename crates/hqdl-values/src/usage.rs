@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::PriceTable;
 use crate::cell::Tally;
-use crate::spec::PriceTable;
 
 /// Tokens of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::lexer::{self, Brackets, Lexeme, Token};
 use super::{Call, Kind, SqlError, call};
-use crate::spec::problem::nearest;
+use hqdl_values::problem::nearest;
 
 /// How deep calls may stand in calls; each is a level of recursion.
 const DEEPEST: usize = 64;

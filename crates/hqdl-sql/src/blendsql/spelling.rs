@@ -31,7 +31,8 @@ impl Spelled {
                 insertions.push((call.span.start, " ".to_owned()));
             }
             if let Some(table) = joined(sql, call) {
-                insertions.push((call.span.start, format!("{} ON ", crate::sql::name(&table))));
+                insertions
+                    .push((call.span.start, format!("{} ON ", hqdl_values::sql::name(&table))));
             }
             if sql[call.span.end..].starts_with(word) {
                 insertions.push((call.span.end, " ".to_owned()));

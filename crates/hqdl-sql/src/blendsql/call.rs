@@ -5,7 +5,7 @@ use super::argument::{self, span};
 use super::lexer::{Lexeme, Token};
 use super::scan::{Piece, Written};
 use super::{Argument, Call, Kind, SqlError, choices, result};
-use crate::spec::problem::nearest;
+use hqdl_values::problem::nearest;
 
 /// What a keyword argument says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,13 +24,11 @@ mod choices;
 pub mod direct;
 mod error;
 mod function;
-pub(crate) mod lexer;
+pub mod lexer;
 mod gating;
-pub mod operator;
 pub mod parse;
 mod result;
 pub mod rewrite;
-pub mod route;
 mod scan;
 pub mod scope;
 mod select;
@@ -50,8 +48,8 @@ pub use function::may_have_calls;
 pub use lexer::orders_outermost;
 pub use scan::scan;
 
-use crate::spec::Type;
-use crate::value::Value;
+use hqdl_values::Type;
+use hqdl_values::value::Value;
 
 /// One call of an ingredient in a query.
 #[derive(Debug, Clone, PartialEq)]

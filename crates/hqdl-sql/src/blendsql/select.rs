@@ -301,7 +301,7 @@ pub(super) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
             scope.tables.iter().filter(having).count() == 1
         };
         let own = fields.iter().find(|f| !f.name.is_empty() && alone(&f.name))?;
-        Some(crate::sql::name(&own.name))
+        Some(hqdl_values::sql::name(&own.name))
     };
     let columns: Vec<Option<String>> = scope.tables.iter().map(of).collect();
     let whole = columns.len() < 2 || columns.iter().all(Option::is_some);

@@ -4,7 +4,7 @@
 use super::argument::{is_none, span};
 use super::lexer::{Lexeme, Token};
 use super::{Quantifier, ReturnType, SqlError};
-use crate::spec::Type;
+use hqdl_values::Type;
 
 const TYPES: &str = "types are str, int, float, bool and date, and lists of them: list[str]";
 

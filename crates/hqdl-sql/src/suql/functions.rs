@@ -10,7 +10,7 @@ use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
-use crate::value::Value;
+use hqdl_values::value::Value;
 
 /// What a function gives.
 type Given = rusqlite::Result<Sql>;

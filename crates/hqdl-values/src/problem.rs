@@ -1,5 +1,6 @@
-//! What is wrong with a spec: a message, a place, what was expected. All
-//! problems of a spec are collected before any is shown.
+//! What is wrong with a text that was written by hand (a spec, a query): a
+//! message, a place, what was expected. All problems of a spec are collected
+//! before any is shown.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -85,12 +86,8 @@ impl Problems {
 }
 
 /// One problem with its caret; a text that is no file has no `path`.
-pub(crate) fn render(
-    renderer: &Renderer,
-    path: Option<&str>,
-    text: &str,
-    problem: &Problem,
-) -> String {
+#[must_use]
+pub fn render(renderer: &Renderer, path: Option<&str>, text: &str, problem: &Problem) -> String {
     let level = match problem.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,

@@ -307,7 +307,7 @@ fn rename(text: &mut Text, select: &Select) {
                 });
                 renamed = found.is_some();
                 if let Some(found) = found {
-                    let value = format!("{}.value", crate::sql::name(&found.alias));
+                    let value = format!("{}.value", hqdl_values::sql::name(&found.alias));
                     *part = Part::New(value, span.clone());
                     continue;
                 }
@@ -317,13 +317,17 @@ fn rename(text: &mut Text, select: &Select) {
                 if let (true, [only], Part::Column(span, _, column)) =
                     (clashes, &tables[..], &*part)
                 {
-                    let name = format!("{}.{}", crate::sql::name(only), crate::sql::name(column));
+                    let name = format!(
+                        "{}.{}",
+                        hqdl_values::sql::name(only),
+                        hqdl_values::sql::name(column)
+                    );
                     *part = Part::New(name, span.clone());
                 }
             }
             Part::Star(span) if !select.unnested.is_empty() => {
                 let named = select.tables.iter().map(|(name, array)| {
-                    let name = crate::sql::name(name.as_ref()?);
+                    let name = hqdl_values::sql::name(name.as_ref()?);
                     Some(if *array {
                         format!("{name}.value AS {name}")
                     } else {
@@ -338,7 +342,7 @@ fn rename(text: &mut Text, select: &Select) {
             Part::New(name, _) if name.starts_with('\u{0}') => {
                 let own = name.trim_start_matches('\u{0}').to_owned();
                 *name = if renamed || own == "unnest" {
-                    format!(" AS {}", crate::sql::name(&own))
+                    format!(" AS {}", hqdl_values::sql::name(&own))
                 } else {
                     String::new()
                 };

@@ -109,7 +109,7 @@ impl Parser<'_> {
             names.push(alias.clone());
         }
         let span = name.start..self.before();
-        let words = format!("json_each(suql_array({{}})) AS {}", crate::sql::name(&alias));
+        let words = format!("json_each(suql_array({{}})) AS {}", hqdl_values::sql::name(&alias));
         pieces.push(Piece::filled(&words, vec![array.text.clone()], span));
         self.reads(Some(alias.clone()), true);
         if let Some(select) = self.selects.last_mut() {
@@ -134,8 +134,8 @@ impl Parser<'_> {
         }
         let end = self.before();
         let name = self.name();
-        let columns = crate::sql::names("", &columns);
-        let alias = crate::sql::name(&alias.unwrap_or_else(|| name.clone()));
+        let columns = hqdl_values::sql::names("", &columns);
+        let alias = hqdl_values::sql::name(&alias.unwrap_or_else(|| name.clone()));
         let words = format!("(WITH {name}({columns}) AS ({{}}) SELECT * FROM {name}) AS {alias}");
         pieces.push(Piece::filled(&words, vec![query.text], span.start..end));
         Ok(())

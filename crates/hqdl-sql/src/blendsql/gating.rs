@@ -329,8 +329,8 @@ impl Rewriter<'_> {
                 for field in table.fields.as_ref()? {
                     values.push(format!(
                         "{}.{}",
-                        crate::sql::name(name),
-                        crate::sql::name(&field.name)
+                        hqdl_values::sql::name(name),
+                        hqdl_values::sql::name(&field.name)
                     ));
                 }
             }

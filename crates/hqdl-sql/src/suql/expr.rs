@@ -148,7 +148,7 @@ impl Parser<'_> {
                 self.at += 1;
                 let inside = token.start + 2..token.end - 1;
                 let text = unescaped(self.sql.get(inside).unwrap_or_default());
-                let part = Part::New(crate::sql::text(&text), token.span());
+                let part = Part::New(hqdl_values::sql::text(&text), token.span());
                 let shape = Shape::Literal(text);
                 Ok(Piece { shape, ..Piece::new(vec![part], token.span()) })
             }

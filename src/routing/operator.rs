@@ -2,7 +2,7 @@
 //! the column's type and value list. Nothing here guesses: what does not fit
 //! exactly is refused, for a wrong route is a wrong answer.
 
-use super::route::normal;
+use super::question::normal;
 use crate::key::tagged_text;
 use crate::spec::checker::Checker;
 use crate::spec::{Binding, Column, Expansion, SLOTS, Type};

@@ -89,7 +89,7 @@ impl Parser<'_> {
                 _ => None,
             };
             let text = match literal {
-                Some(Some(array)) => vec![Part::New(crate::sql::text(&array), span.clone())],
+                Some(Some(array)) => vec![Part::New(hqdl_values::sql::text(&array), span.clone())],
                 Some(None) => {
                     return Err(unsaid(of.span, "this array", "write ARRAY['a', 'b']"));
                 }

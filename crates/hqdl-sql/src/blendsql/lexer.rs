@@ -10,7 +10,7 @@ use super::SqlError;
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lexeme {
+pub enum Lexeme {
     /// A keyword or a bare name.
     Word,
     /// `'…'`
@@ -37,17 +37,22 @@ pub(crate) enum Lexeme {
 
 /// A token and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token {
+pub struct Token {
+    /// What it is.
     pub lexeme: Lexeme,
+    /// Its first byte.
     pub start: usize,
+    /// The byte after its last.
     pub end: usize,
 }
 
 impl Token {
+    /// Its bytes.
     pub fn span(self) -> Range<usize> {
         self.start..self.end
     }
 
+    /// Whether this is the byte `symbol`, outside of texts and names.
     pub fn is(self, symbol: u8) -> bool {
         self.lexeme == Lexeme::Symbol(symbol)
     }
@@ -73,7 +78,7 @@ impl Token {
 }
 
 /// What is between quotes of any kind, doubled quotes made single.
-pub(crate) fn unquote(text: &str) -> String {
+pub fn unquote(text: &str) -> String {
     let mut chars = text.chars();
     let (Some(open), Some(_)) = (chars.next(), chars.next_back()) else { return String::new() };
     let inside = chars.as_str();
@@ -87,8 +92,10 @@ pub(crate) fn unquote(text: &str) -> String {
 
 /// How `[` is read: `SQLite` has it begin a quoted name, Python a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Brackets {
+pub enum Brackets {
+    /// `[a name]`
     Name,
+    /// `[a, list]`
     List,
 }
 
@@ -97,7 +104,7 @@ pub(crate) enum Brackets {
 /// # Errors
 /// A text or a quoted name that is never closed. An open `/*` ends with the
 /// text, as in `SQLite`.
-pub(crate) fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
+pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, SqlError> {
     let bytes = sql.as_bytes();
     let start = blank(bytes, at);
     let byte = |n: usize| bytes.get(start + n).copied();
@@ -205,7 +212,7 @@ fn number(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Bytes of names: what is not ASCII is a letter, as in `SQLite`.
-pub(crate) fn in_word(byte: u8) -> bool {
+pub fn in_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
 }
 

@@ -7,7 +7,7 @@ use super::parse::Parsed;
 use super::scope::{Field, Origin, Resolver, Schema, Scope, bare};
 use super::tree::{Expr, ExprKind};
 use super::{Call, Choices, Kind, ReturnType, rewrite};
-use crate::spec::Type;
+use hqdl_values::Type;
 
 /// A value that a call is about.
 #[derive(Debug, Clone, Default)]

@@ -255,7 +255,7 @@ impl Parser<'_> {
                     ("-", None) => format!("-{}", part.trim_start_matches('+')),
                     _ => part.clone(),
                 };
-                crate::sql::text(&turned)
+                hqdl_values::sql::text(&turned)
             })
             .collect();
         let name = if left.shape == Shape::Date { "date" } else { "datetime" };

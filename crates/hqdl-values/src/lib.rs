@@ -1,0 +1,16 @@
+//! The values that everything else is made of: SQL values, semantic keys, cells
+//! and their states, types, tokens, prices and usage, and problems with their
+//! place. No I/O.
+
+pub mod cell;
+mod column_type;
+pub mod key;
+mod price;
+pub mod problem;
+pub mod sql;
+pub mod tokens;
+pub mod usage;
+pub mod value;
+
+pub use column_type::Type;
+pub use price::PriceTable;
