@@ -30,6 +30,7 @@ mod daemon_page;
 mod daemon_soak;
 mod daemon_watch;
 mod databases;
+mod earlier;
 mod embedder;
 mod endpoint;
 mod engine;

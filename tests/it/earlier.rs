@@ -1,0 +1,130 @@
+//! What earlier versions wrote is opened by this one: everything is found, and
+//! nothing is asked again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rusqlite::Connection;
+use rusqlite::types::Value as Sql;
+use serde_json::Value as Json;
+
+use crate::project::Ended;
+
+fn fixtures() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut found: Vec<PathBuf> = std::fs::read_dir(root)
+        .unwrap()
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.is_dir())
+        .collect();
+    found.sort();
+    assert!(!found.is_empty());
+    found
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn hqdl(dir: &Path, args: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
+    command.args(args).args(["--cache", "cache"]).current_dir(dir).env_remove("HQDL_CACHE");
+    Ended::new(&command.output().unwrap())
+}
+
+/// The rows of all published tables, and each cell's state and value.
+fn published(dir: &Path) -> Vec<Vec<Sql>> {
+    let connection = Connection::open(dir.join("expanded.sqlite")).unwrap();
+    let tables = [
+        "SELECT * FROM llm_town ORDER BY name, land IS NULL, land",
+        "SELECT * FROM llm_town_trade ORDER BY name, land IS NULL, land, trade",
+        "SELECT * FROM llm_club ORDER BY name",
+        "SELECT * FROM town_expanded ORDER BY id",
+        "SELECT expansion, key, \"column\", state, value, raw, repair FROM hqdl_cell ORDER BY 1, 2, 3, 4",
+    ];
+    let mut rows = Vec::new();
+    for sql in tables {
+        let mut statement = connection.prepare(sql).unwrap();
+        let width = statement.column_count();
+        let found = statement.query_map([], |r| (0..width).map(|n| r.get(n)).collect()).unwrap();
+        rows.extend(found.map(Result::unwrap));
+    }
+    rows
+}
+
+/// Each of the ways in finds all that was known: with the index as it was left,
+/// without it, and with tables published anew from the journal alone.
+#[test]
+fn what_earlier_versions_wrote_is_found_and_nothing_is_asked() {
+    for fixture in fixtures() {
+        let expected: Json =
+            serde_json::from_str(&std::fs::read_to_string(fixture.join("expected.json")).unwrap())
+                .unwrap();
+        for lost in [None, Some("cache/index.sled"), Some("expanded.sqlite")] {
+            let dir = tempfile::tempdir().unwrap();
+            copy(&fixture, dir.path());
+            let before = published(dir.path());
+            assert!(before.len() > 100, "{}", before.len());
+            if let Some(lost) = lost.map(|l| dir.path().join(l)) {
+                if lost.is_dir() {
+                    std::fs::remove_dir_all(lost).unwrap();
+                } else {
+                    std::fs::remove_file(lost).unwrap();
+                }
+            }
+            // Cells without a value are the model's own words: exit 1, as then.
+            let run = hqdl(dir.path(), &["materialize", "towns.toml", "--json"]).exits(1);
+            assert_eq!(run.done()["requests"], 0, "{lost:?}: {run:?}");
+            assert_eq!(run.done()["cells"]["error"], 0, "{lost:?}: {run:?}");
+            assert_eq!(published(dir.path()), before, "{lost:?}");
+            for query in expected["queries"].as_array().unwrap() {
+                let sql = query["sql"].as_str().unwrap();
+                let ended = hqdl(dir.path(), &["query", "--spec", "towns.toml", "--json", sql]);
+                let Some(found) = ended.lines.first() else { panic!("{sql}: {ended:?}") };
+                assert_eq!(found["columns"], query["columns"], "{sql}");
+                assert_eq!(found["rows"], query["rows"], "{sql}");
+                assert_eq!(found["meta"]["requests"], 0, "{sql}: {ended:?}");
+            }
+        }
+    }
+}
+
+/// A fact is found by its column's fingerprint: that of every column and
+/// question ever written is made the same today.
+#[test]
+fn fingerprints_are_made_as_they_were() {
+    for fixture in fixtures() {
+        let expected: Json =
+            serde_json::from_str(&std::fs::read_to_string(fixture.join("expected.json")).unwrap())
+                .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        copy(&fixture, dir.path());
+        // Asked anew, into a cache of its own.
+        std::fs::remove_dir_all(dir.path().join("cache")).unwrap();
+        hqdl(dir.path(), &["materialize", "towns.toml"]).exits(1);
+        for query in expected["queries"].as_array().unwrap() {
+            let sql = query["sql"].as_str().unwrap();
+            hqdl(dir.path(), &["query", "--spec", "towns.toml", "--json", sql]);
+        }
+        let journal = Connection::open(dir.path().join("cache/journal.sqlite")).unwrap();
+        for meaning in expected["fingerprints"].as_array().unwrap() {
+            let (print, name) =
+                (meaning["fingerprint"].as_str().unwrap(), meaning["name"].as_str().unwrap());
+            let found: i64 = journal
+                .query_row("SELECT count(*) FROM meaning WHERE fingerprint = ?", [print], |r| {
+                    r.get(0)
+                })
+                .unwrap();
+            assert_eq!(found, 1, "{name}");
+        }
+    }
+}
