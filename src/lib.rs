@@ -139,6 +139,9 @@
 //! * Filling facts over HTTP is a run over the rows that have these keys: keys
 //!   that no source has are looked up, and not asked.
 //! * Over HTTP, only databases that a spec in force names can be queried.
+//! * Of 640 connections to the daemon 256 may be event streams and 64 wait for the
+//!   end of a run: 503 past that. One that takes nothing of what is sent for ten
+//!   seconds is ended; one that reads rows, when its time for them is over.
 //! * A document is its texts, trimmed, the empty ones left out: a text and the
 //!   array of that text alone are one document. Where no text is left, as where
 //!   there is NULL, nobody is asked and the answer is NULL.

@@ -10,10 +10,10 @@ use serde_json::Value as Json;
 use tokio::sync::{mpsc, watch};
 
 use super::event::Event;
+use super::house::House;
 use super::listing::Stamp;
 use super::loaded::{self, Loaded};
 use super::metrics::Metrics;
-use super::state::House;
 use super::status::Cause;
 use crate::cell::State;
 use crate::facts::Facts;

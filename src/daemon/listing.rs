@@ -3,21 +3,33 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+
+/// How often a file was looked at or looked up since the process began.
+static LOOKS: AtomicU64 = AtomicU64::new(0);
+
+/// How often a file was looked at, to see a change or to find its names.
+pub(super) fn looks() -> u64 {
+    LOOKS.load(Ordering::Relaxed)
+}
 
 /// The specs of a directory, by name: every `*.toml` in it, or the one file that
 /// was named. A directory that is not there has none.
 pub(super) fn specs(place: &Path) -> BTreeMap<String, PathBuf> {
-    let named = |path: PathBuf| {
-        let name = path.file_stem()?.to_str()?.to_owned();
-        let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
-        toml.then_some((name, path))
-    };
+    let named = |path: PathBuf| Some((name(&path)?, path));
     if place.is_file() {
         return named(place.to_owned()).into_iter().collect();
     }
     let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-    entries.map(|e| e.path()).filter(|p| p.is_file()).filter_map(named).collect()
+    entries.map(|e| e.path()).filter_map(named).filter(|(_, p)| p.is_file()).collect()
+}
+
+/// The name of the spec that a file is, when its own name is that of a spec.
+pub(super) fn name(path: &Path) -> Option<String> {
+    let name = path.file_stem()?.to_str()?;
+    let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
+    toml.then(|| name.to_owned())
 }
 
 /// What a file holds, as far as it takes to see a change.
@@ -34,6 +46,7 @@ pub(super) enum Stamp {
 impl Stamp {
     /// The stamp of a file.
     pub(super) fn of(path: &Path) -> Self {
+        LOOKS.fetch_add(1, Ordering::Relaxed);
         let Ok(meta) = std::fs::metadata(path) else { return Self::Missing };
         if path.extension().is_some_and(|e| e == "toml" || e == "csv") {
             return std::fs::read(path).map_or(Self::Missing, |b| Self::Text(blake3::hash(&b)));
@@ -51,6 +64,7 @@ impl Stamp {
 /// The names by which the system tells of a file: where it was put, and where it
 /// is when that is a link.
 pub(super) fn names(file: &Path) -> [PathBuf; 2] {
+    LOOKS.fetch_add(1, Ordering::Relaxed);
     let put = file.ancestors().skip(1).find_map(|dir| {
         let rest = file.strip_prefix(dir).ok()?;
         Some(dir.canonicalize().ok()?.join(rest))
@@ -59,14 +73,6 @@ pub(super) fn names(file: &Path) -> [PathBuf; 2] {
         put.unwrap_or_else(|| file.to_owned()),
         file.canonicalize().unwrap_or_else(|_| file.to_owned()),
     ]
-}
-
-/// Whether changed paths concern a file: itself, its write-ahead log, or a
-/// directory on the way to it.
-pub(super) fn concerns(paths: &[PathBuf], file: &Path) -> bool {
-    let all = names(file);
-    let all = || all.iter().map(PathBuf::as_path).chain([file]);
-    paths.iter().any(|p| all().any(|name| name.starts_with(p) || *p == beside(name, "-wal")))
 }
 
 /// A file that `SQLite` puts beside a database.

@@ -35,6 +35,9 @@ pub(super) struct Metrics {
     hits: AtomicU64,
     /// Queries that wait for a place.
     pub(super) waiting: AtomicI64,
+    /// Connections that are open, and those of them that are event streams.
+    pub(super) connections: AtomicI64,
+    pub(super) streams: AtomicI64,
     served: Mutex<BTreeMap<(&'static str, u16), Histogram>>,
 }
 
@@ -115,7 +118,7 @@ impl Metrics {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         };
         head(&mut out, "hqdl_cells", "gauge", "Cells of an expansion, by state; missing ones too.");
-        for spec in &status.specs {
+        for spec in status.specs.values() {
             for c in spec.columns.iter() {
                 let labels = format!(
                     "spec=\"{}\",expansion=\"{}\",column=\"{}\"",
@@ -132,7 +135,7 @@ impl Metrics {
         }
         head(&mut out, "hqdl_specs", "gauge", "Specs, by how they stand.");
         let mut words: BTreeMap<&str, u64> = BTreeMap::new();
-        status.specs.iter().for_each(|s| *words.entry(s.word()).or_default() += 1);
+        status.specs.values().for_each(|s| *words.entry(s.word()).or_default() += 1);
         for (word, n) in words {
             let _ = writeln!(out, "hqdl_specs{{state=\"{word}\"}} {n}");
         }
@@ -164,6 +167,12 @@ impl Metrics {
         let waiting = self.waiting.load(Ordering::Relaxed) as f64;
         one("hqdl_queries_waiting", "gauge", "Queries that wait for a place.", waiting);
         one("hqdl_clients", "gauge", "Queries, plans and fills under way.", clients as f64);
+        let connections = self.connections.load(Ordering::Relaxed) as f64;
+        one("hqdl_connections", "gauge", "Connections that are open.", connections);
+        let streams = self.streams.load(Ordering::Relaxed) as f64;
+        one("hqdl_event_streams", "gauge", "Connections that are event streams.", streams);
+        let looks = super::listing::looks() as f64;
+        one("hqdl_file_looks_total", "counter", "Looks at files, to see changes.", looks);
         let asking = self.asking.load(Ordering::Relaxed) as f64;
         one("hqdl_model_requests_in_flight", "gauge", "Requests with a model.", asking);
         if let Some((bytes, files)) = process() {
@@ -260,6 +269,22 @@ impl Model for Metered {
 
     fn format(&self) -> Format {
         self.model.format()
+    }
+}
+
+/// Counted in a gauge, as long as this lives.
+pub(super) struct Counted(Arc<Metrics>, fn(&Metrics) -> &AtomicI64);
+
+impl Counted {
+    pub(super) fn of(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &AtomicI64) -> Self {
+        gauge(metrics).fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(metrics), gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1(&self.0).fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -18,6 +18,8 @@
 
 mod clients;
 mod event;
+mod files;
+mod house;
 mod http;
 mod job;
 mod listing;
@@ -27,6 +29,7 @@ mod notify;
 mod runs;
 mod signals;
 mod spec;
+mod specs;
 mod state;
 mod status;
 mod watch;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::house::House;
 use super::job::{self, Ended, Progress};
 use super::spec::Begin;
-use super::state::House;
 use super::status::{Cause, RunState, RunStatus};
 
 /// Runs at once, each of another spec.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::job::{After, Ended, Order};
+use super::job::{After, Checked, Ended, Order};
 use super::listing::Stamp;
 use super::loaded::Loaded;
 use super::status::{Cause, SpecStatus};
@@ -38,9 +38,10 @@ pub(super) struct Entry {
     pub(super) problem: Option<Arc<Failure>>,
     /// The files it depends on as they were at the last check, its own first.
     pub(super) files: Vec<(PathBuf, Stamp)>,
-    pub(super) checking: bool,
-    /// A change came while it was being checked.
-    pub(super) recheck: Option<Cause>,
+    /// Since when it is being read.
+    pub(super) reading: Option<Instant>,
+    /// It is to be read, for this reason; when it is being read, once more.
+    pub(super) unread: Option<Cause>,
     pub(super) running: Option<u64>,
     /// Whether that asks for all that is missing.
     whole: bool,
@@ -98,6 +99,14 @@ pub(super) struct Begin {
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
+/// What became of a reading.
+pub(super) struct Taken {
+    /// What is to be said.
+    pub(super) said: Option<String>,
+    /// The run of a spec that is no longer in force.
+    pub(super) replaced: Option<u64>,
+}
+
 impl Entry {
     /// A spec of which nothing is known yet.
     pub(super) fn new(name: &str, path: PathBuf) -> Self {
@@ -107,8 +116,8 @@ impl Entry {
             loaded: None,
             problem: None,
             files: Vec::new(),
-            checking: false,
-            recheck: None,
+            reading: None,
+            unread: None,
             running: None,
             whole: false,
             due: None,
@@ -125,8 +134,41 @@ impl Entry {
         }
     }
 
+    /// Takes what a reading brought; it is looked at, unless the daemon ends.
+    pub(super) fn take(&mut self, checked: Checked, ending: bool) -> Taken {
+        self.reading = None;
+        self.files = checked.files;
+        let mut taken = Taken { said: None, replaced: None };
+        match checked.result {
+            Ok(loaded) => {
+                if self.loaded.as_ref().is_none_or(|l| l.meaning != loaded.meaning) {
+                    // Another spec is another chance; the same in other words is not.
+                    self.held = None;
+                    self.failures = 0;
+                    taken.replaced = self.running;
+                }
+                self.loaded = Some(loaded);
+                if self.problem.take().is_some() {
+                    taken.said = Some(format!("{}: good again", self.name));
+                }
+                if !ending {
+                    self.look(checked.cause);
+                }
+            }
+            Err(failure) => {
+                let stays = match self.loaded {
+                    Some(_) => "; the last good one stays in force",
+                    None => "",
+                };
+                taken.said = Some(format!("{}: broken{stays}\n{}", self.name, failure.text()));
+                self.problem = Some(failure);
+            }
+        }
+        taken
+    }
+
     /// It is to be looked at: now, or when it has rested.
-    pub(super) fn look(&mut self, cause: Cause) {
+    fn look(&mut self, cause: Cause) {
         match self.rests_until.filter(|at| cause == Cause::Files && *at > Instant::now()) {
             Some(at) => self.due = Some((at, cause)),
             None => self.look = Some(cause),
@@ -138,18 +180,23 @@ impl Entry {
         self.look = Some(cause);
     }
 
-    /// How long it is still held, when that ends by itself.
-    pub(super) fn held_for(&self) -> Option<Duration> {
-        let until = self.held.as_ref()?.until?;
-        Some(Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default())
+    /// Until when it is held, when that ends by itself.
+    pub(super) fn held_until(&self) -> Option<Timestamp> {
+        self.held.as_ref()?.until
     }
 
-    /// Goes on when what held it is over.
+    /// Goes on: what held it is over.
     pub(super) fn resume(&mut self) {
-        if self.held_for().is_some_and(|left| left.is_zero()) {
-            self.held = None;
-            self.again(Cause::Day);
-        }
+        self.held = None;
+        self.again(Cause::Day);
+    }
+
+    /// Whether a file is not what it was when the spec was read, and why it is
+    /// to be read again then.
+    pub(super) fn changed(&self) -> Option<Cause> {
+        let at = self.files.iter().position(|(file, stamp)| Stamp::of(file) != *stamp);
+        // Its own file is the first.
+        at.map(|n| if n == 0 { Cause::Spec } else { Cause::Files })
     }
 
     /// Takes a client's wish.
@@ -178,6 +225,7 @@ impl Entry {
         self.wishes.clear();
         self.look = None;
         self.due = None;
+        self.unread = None;
     }
 
     /// Whether something waits for a run to end.
@@ -202,6 +250,7 @@ impl Entry {
         if let Some(wanted) = self.wishes.pop_front() {
             // A go: what held it back is settled by whoever says so.
             let Wanted { id, cause, selection, budget, timeout, ended } = wanted;
+            self.running = Some(id);
             self.whole = selection == Selection::default();
             return Some(Begin {
                 order: order(id, cause, selection, budget, timeout, true),
@@ -212,7 +261,9 @@ impl Entry {
         let spend = spend && self.held.is_none();
         self.whole = true;
         self.due = None;
-        let order = order(number(), cause, Selection::default(), None, None, spend);
+        let id = number();
+        self.running = Some(id);
+        let order = order(id, cause, Selection::default(), None, None, spend);
         Some(Begin { order, ended: None })
     }
 

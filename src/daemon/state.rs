@@ -1,7 +1,6 @@
 //! The loop: it owns what changes, and acts on one event after the other.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +11,13 @@ use tracing::info;
 
 use super::clients::Clients;
 use super::event::{Event, Wish};
+use super::files::Files;
+use super::house::House;
 use super::job::{self, Checked};
-use super::listing::{self, Stamp, concerns, names};
-use super::metrics::Metrics;
+use super::listing::{self, Stamp, names};
 use super::runs::Runs;
-use super::spec::{Entry, Wanted};
+use super::spec::{Entry, Taken, Wanted};
+use super::specs::Specs;
 use super::status::{Cause, Status};
 use super::watch::{Watch, look_later, poll};
 use super::{Settings, http, notify, signals};
@@ -28,34 +29,23 @@ use crate::failure::Failure;
 const QUEUE: usize = 256;
 /// How long those who borrow the cache may take at least, however short the grace.
 const LAST: Duration = Duration::from_secs(2);
-/// How often at least it is looked whether a day is over, when one is waited for.
-const GLANCE: Duration = Duration::from_secs(60);
+/// The directory of the specs, among those who depend on files: no spec is called
+/// so.
+const PLACE: &str = "";
 /// Changes that a slow subscriber may be behind before it misses some.
 const BEHIND: usize = 256;
-
-/// What subscribers are told: the event's name and its data.
-pub(super) type Told = (&'static str, Arc<str>);
-
-/// All that others may use beside the loop.
-#[derive(Clone)]
-pub(super) struct House {
-    pub(super) facts: Arc<Facts>,
-    pub(super) settings: Arc<Settings>,
-    pub(super) events: mpsc::Sender<Event>,
-    pub(super) status: channel::Receiver<Arc<Status>>,
-    pub(super) told: broadcast::Sender<Told>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) clients: Clients,
-}
 
 /// The state of the loop.
 struct Loop {
     house: House,
-    publish: channel::Sender<Arc<Status>>,
-    frame: Status,
-    specs: BTreeMap<String, Entry>,
+    publish: channel::Sender<Status>,
+    /// Why changes are not seen.
+    blind: Option<String>,
+    specs: Specs,
+    files: Files,
+    /// The names of the directory of the specs.
+    place: Vec<PathBuf>,
     runs: Runs,
-    watch: Option<Watch>,
     /// When everything must have ended.
     deadline: Option<Instant>,
     /// Until it ends.
@@ -88,7 +78,8 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         spend: settings.spend,
         ..Status::default()
     };
-    let (publish, status) = channel::channel(Arc::new(frame.clone()));
+    let url = frame.url.clone();
+    let (publish, status) = channel::channel(frame);
     let house = House {
         facts: Arc::clone(&facts),
         settings: Arc::new(settings),
@@ -98,31 +89,33 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         metrics: Arc::default(),
         clients: Clients::default(),
     };
-    let url = frame.url.clone();
+    let (watch, why) = match watch {
+        Some(Ok(watch)) => (Some(watch), None),
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
     let mut state = Loop {
         house: house.clone(),
         publish,
-        frame,
-        specs: BTreeMap::new(),
+        blind: None,
+        specs: Specs::default(),
+        files: Files::watched_by(watch),
+        place: Vec::new(),
         runs: Runs::default(),
-        watch: None,
         deadline: None,
         lending: None,
         lent: None,
     };
-    match watch {
-        Some(Ok(watch)) => state.watch = Some(watch),
-        Some(Err(why)) => state.is_blind(why),
-        None => {}
-    }
+    why.into_iter().for_each(|why| state.is_blind(why));
     let (close, closing) = channel::channel(false);
     state.lending = Some(lend(&house)?);
     let serving = tokio::spawn(http::serve(listener, house.clone(), closing));
     state.rescan(Cause::Begin);
-    state.show();
+    state.begin();
     (house.settings.say)(&format!("listening on {url}"));
-    if state.specs.is_empty() {
-        state.say(&format!("no spec in {} yet; it is watched", state.frame.watched));
+    if state.specs.len() == 0 {
+        let place = house.settings.specs.display();
+        state.say(&format!("no spec in {place} yet; it is watched"));
     }
     notify::ready(&format!("{} specs, {url}", state.specs.len()));
     state.live(&mut queue, &close).await;
@@ -139,7 +132,11 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
 /// Lends the cache to other processes of hqdl, as long as the daemon runs.
 fn lend(house: &House) -> Result<Lending, Failure> {
     let status = house.status.clone();
-    let told = Arc::new(move || status.borrow().to_json());
+    let told = Arc::new(move || {
+        // The loop waits for who borrows.
+        let now = status.borrow().clone();
+        now.to_json()
+    });
     Ok(lend::lend(Arc::clone(&house.facts), told)?)
 }
 
@@ -163,8 +160,7 @@ impl Loop {
             if ending {
                 close.send_replace(true);
             }
-            self.begin_runs();
-            self.show();
+            self.begin();
             if let Some(deadline) = self.deadline {
                 let borrowed = self.lent.as_ref().is_some_and(|lent| !lent.is_finished());
                 if self.runs.under_way() == 0 && self.house.clients.count() == 0 && !borrowed {
@@ -188,8 +184,13 @@ impl Loop {
             Event::Clock => self.clock(),
             Event::Start(wish) => self.wish(*wish),
             Event::Interrupt(run, reply) => {
-                let entry = self.specs.values_mut().find(|e| e.running == Some(run));
-                entry.into_iter().for_each(Entry::ended_by_a_client);
+                if let Some(name) = self.runs.spec_of(run) {
+                    self.specs.change(&name, |entry| {
+                        if entry.running == Some(run) {
+                            entry.ended_by_a_client();
+                        }
+                    });
+                }
                 let _ = reply.send(self.runs.interrupt(run));
             }
             Event::Checked(checked) => self.checked(*checked),
@@ -212,25 +213,14 @@ impl Loop {
 
     /// The next moment that is waited for.
     fn wakes(&self) -> Option<Instant> {
-        let due = self.specs.values().filter_map(|e| e.due.map(|(at, _)| at));
-        // The clock of the day may be set, or have stood still in a sleep.
-        let held = self.specs.values().filter_map(Entry::held_for).min();
-        let held = held.map(|left| Instant::now() + left.min(GLANCE));
         // While it ends, clients that go are looked for.
         let ending = self.deadline.map(|d| d.min(Instant::now() + Duration::from_millis(50)));
-        due.chain(held).chain(ending).min()
+        self.specs.wakes().into_iter().chain(ending).min()
     }
 
     fn clock(&mut self) {
-        if self.deadline.is_some() {
-            return;
-        }
-        let now = Instant::now();
-        for entry in self.specs.values_mut() {
-            if let Some((_, cause)) = entry.due.take_if(|(at, _)| *at <= now) {
-                entry.again(cause);
-            }
-            entry.resume();
+        if self.deadline.is_none() {
+            self.specs.clock();
         }
     }
 
@@ -239,7 +229,7 @@ impl Loop {
         info!("ends");
         self.say("ending: what is in flight is finished");
         self.deadline = Some(Instant::now() + self.house.settings.grace);
-        self.specs.values_mut().for_each(Entry::forget_wishes);
+        self.specs.change_all(Entry::forget_wishes);
         self.runs.interrupt_all();
         self.house.clients.end_all();
         self.lend_no_more(self.house.settings.grace.max(LAST));
@@ -253,180 +243,176 @@ impl Loop {
     }
 
     fn reload(&mut self) {
-        for entry in self.specs.values_mut() {
-            entry.files.clear();
-        }
+        self.specs.change_all(|entry| entry.files.clear());
         self.rescan(Cause::Files);
     }
 
     /// Files changed: which specs do they concern?
     fn changed(&mut self, paths: &[PathBuf]) {
-        if let Some(watch) = &mut self.watch {
-            watch.forget(paths);
-        }
-        let place = &self.house.settings.specs;
-        let all = names(place);
-        if paths.iter().any(|p| all.iter().any(|n| p.starts_with(n) || n.starts_with(p))) {
+        self.files.lost(paths);
+        let mut concerned = self.files.concerned(paths);
+        if concerned.remove(PLACE) {
             self.rescan(Cause::Spec);
+        } else {
+            for path in paths {
+                if let (Some(dir), Some(file)) = (path.parent(), path.file_name())
+                    && self.place.iter().any(|p| p == dir)
+                    && let Some(name) = listing::name(path)
+                {
+                    self.found(&name, self.house.settings.specs.join(file), Cause::Spec);
+                }
+            }
         }
-        self.check_changed(|file| concerns(paths, file));
-        self.watch_all();
+        concerned.iter().for_each(|name| self.compare(name));
+        self.see();
     }
 
     /// Looks at all files.
     fn look(&mut self) {
         self.rescan(Cause::Spec);
-        self.check_changed(|_| true);
+        let names: Vec<String> = self.specs.names().cloned().collect();
+        names.iter().for_each(|name| self.compare(name));
+        self.see();
     }
 
-    /// Has the specs read of whose files some are not what they were.
-    fn check_changed(&mut self, concerned: impl Fn(&Path) -> bool) {
-        let names: Vec<String> = self
-            .specs
-            .values()
-            .filter(|e| e.files.iter().any(|(file, _)| concerned(file)))
-            .filter(|e| e.files.iter().any(|(file, stamp)| Stamp::of(file) != *stamp))
-            .map(|e| e.name.clone())
-            .collect();
-        names.iter().for_each(|name| self.check(name, Cause::Files));
+    /// Has a spec read when one of its files is not what it was.
+    fn compare(&mut self, name: &str) {
+        let Some(entry) = self.specs.get(name) else { return };
+        // Watched first: what changes from here on is told.
+        self.files.set(name, entry.files.iter().map(|(file, _)| file.as_path()));
+        if let Some(cause) = entry.changed() {
+            self.check(name, cause);
+        }
     }
 
     /// Looks which specs there are.
     fn rescan(&mut self, cause: Cause) {
-        let found = listing::specs(&self.house.settings.specs);
+        let place = self.house.settings.specs.clone();
+        // The directory itself, and where it would appear.
+        let inside = place.join("x.toml");
+        self.files.set(PLACE, [inside.as_path(), place.as_path()].into_iter());
+        self.place = names(&place).into_iter().chain([place.clone()]).collect();
+        let found = listing::specs(&place);
         let gone: Vec<String> =
-            self.specs.keys().filter(|name| !found.contains_key(*name)).cloned().collect();
-        for name in gone {
-            if let Some(entry) = self.specs.remove(&name) {
-                entry.running.iter().for_each(|run| {
-                    self.runs.interrupt(*run);
-                });
-                self.say(&format!("{name}: its file has gone"));
-            }
-        }
+            self.specs.names().filter(|name| !found.contains_key(*name)).cloned().collect();
+        gone.iter().for_each(|name| self.gone(name));
         for (name, path) in found {
-            let stamp = Stamp::of(&path);
-            let entry =
-                self.specs.entry(name.clone()).or_insert_with(|| Entry::new(&name, path.clone()));
-            if entry.files.first().map(|(_, s)| s) != Some(&stamp) {
-                self.check(&name, cause);
-            }
+            self.found(&name, path, cause);
         }
-        self.watch_all();
+        self.see();
     }
 
-    fn watch_all(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
-        let place = &self.house.settings.specs;
-        // The directory itself, and where it would appear.
-        let mut files = BTreeSet::from([place.join("x.toml"), place.clone()]);
-        files.extend(self.specs.values().flat_map(|e| e.files.iter().map(|(f, _)| f.clone())));
-        match watch.only(&files) {
-            Ok(more) => {
-                self.frame.blind = None;
-                if more {
-                    // What changed before they were watched.
-                    let _ = self.house.events.try_send(Event::Look);
-                }
-            }
-            Err(why) => self.is_blind(why),
+    /// A spec's file may have come, changed or gone.
+    fn found(&mut self, name: &str, path: PathBuf, cause: Cause) {
+        if !path.is_file() {
+            return self.gone(name);
+        }
+        let stamp = Stamp::of(&path);
+        if self.specs.get(name).is_none() {
+            self.specs.insert(name, path);
+        }
+        let known = self.specs.get(name).and_then(|e| e.files.first());
+        if known.is_none_or(|(_, known)| *known != stamp) {
+            self.check(name, cause);
+        }
+    }
+
+    fn gone(&mut self, name: &str) {
+        let Some(entry) = self.specs.remove(name) else { return };
+        self.files.forget(name);
+        entry.running.iter().for_each(|run| {
+            self.runs.interrupt(*run);
+        });
+        self.say(&format!("{name}: its file has gone"));
+    }
+
+    /// Says when changes are not seen.
+    fn see(&mut self) {
+        match self.files.blind() {
+            Some(why) => self.is_blind(why),
+            None if self.files.is_watched() => self.blind = None,
+            None => {}
         }
     }
 
     fn is_blind(&mut self, why: String) {
-        if self.frame.blind.as_ref() != Some(&why) {
+        if self.blind.is_none() {
             self.say(&format!("warning: changes are not seen: {why}"));
         }
-        self.frame.blind = Some(why);
+        self.blind = Some(why);
     }
 
-    /// Has a spec read, once at a time.
+    /// Has a spec read; when it is being read, once more.
     fn check(&mut self, name: &str, cause: Cause) {
-        let Some(entry) = self.specs.get_mut(name) else { return };
-        if entry.checking {
-            entry.recheck = Some(cause);
-            return;
+        if self.deadline.is_none() {
+            self.specs.change(name, |entry| {
+                entry.unread.get_or_insert(cause);
+            });
         }
-        entry.checking = true;
-        let before = entry.loaded.clone();
-        job::check(name.to_owned(), entry.path.clone(), cause, before, &self.house);
     }
 
     fn checked(&mut self, checked: Checked) {
-        let Some(entry) = self.specs.get_mut(&checked.name) else { return };
-        entry.checking = false;
-        entry.files = checked.files;
-        let mut said = None;
-        match checked.result {
-            Ok(loaded) => {
-                let other = entry.loaded.as_ref().is_none_or(|l| l.meaning != loaded.meaning);
-                entry.loaded = Some(loaded);
-                if entry.problem.take().is_some() {
-                    said = Some(format!("{}: good again", checked.name));
-                }
-                if other {
-                    // Another spec is another chance; the same in other words is not.
-                    entry.held = None;
-                    entry.failures = 0;
-                    entry.running.iter().for_each(|run| {
-                        self.runs.interrupt(*run);
-                    });
-                }
-                if self.deadline.is_none() {
-                    entry.look(checked.cause);
-                }
-            }
-            Err(failure) => {
-                let stays = match entry.loaded {
-                    Some(_) => "; the last good one stays in force",
-                    None => "",
-                };
-                said = Some(format!("{}: broken{stays}\n{}", checked.name, failure.text()));
-                entry.problem = Some(failure);
-            }
-        }
-        if let Some(cause) = entry.recheck.take() {
-            self.check(&checked.name, cause);
-        }
+        let name = checked.name.clone();
+        let ending = self.deadline.is_some();
+        let taken = self.specs.change(&name, |entry| entry.take(checked, ending));
+        let Some(Taken { said, replaced }) = taken else { return };
+        replaced.iter().for_each(|run| {
+            self.runs.interrupt(*run);
+        });
         said.iter().for_each(|s| self.say(s));
-        self.tell_spec(&checked.name);
-        self.watch_all();
+        self.tell_spec(&name);
+        let Some(entry) = self.specs.get(&name) else { return };
+        self.files.set(&name, entry.files.iter().map(|(file, _)| file.as_path()));
+        if entry.changed().is_some() {
+            // While it was read, and nobody may have told.
+            look_later(entry.path.clone(), self.house.events.clone());
+        }
+        self.see();
     }
 
     fn wish(&mut self, wish: Wish) {
-        let answer = match self.specs.get_mut(&wish.spec) {
-            _ if self.deadline.is_some() => Err(ending()),
-            None => Err(http::no_spec(&wish.spec, self.specs.keys())),
-            Some(entry) => {
-                let id = self.runs.number();
-                let wanted = Wanted {
-                    id,
-                    cause: wish.cause,
-                    selection: wish.selection,
-                    budget: wish.budget,
-                    timeout: wish.timeout,
-                    ended: wish.ended,
-                };
-                entry.wish(wanted).map(|()| id)
-            }
+        let id = self.runs.number();
+        let Wish { spec, selection, budget, timeout, cause, begun, ended } = wish;
+        let wanted = Wanted { id, cause, selection, budget, timeout, ended };
+        let answer = if self.deadline.is_some() {
+            Err(ending())
+        } else {
+            let taken = self.specs.change(&spec, |entry| entry.wish(wanted));
+            taken.unwrap_or_else(|| Err(http::no_spec(&spec, self.specs.names()))).map(|()| id)
         };
-        let _ = wish.begun.send(answer);
+        let _ = begun.send(answer);
     }
 
-    /// Begins what is wanted, as far as there are places.
-    fn begin_runs(&mut self) {
-        if self.deadline.is_some() {
-            return;
+    /// Begins what is wanted, as far as there are places, and makes known what has
+    /// become of all this.
+    fn begin(&mut self) {
+        if self.deadline.is_none() {
+            self.begin_reading();
+            self.begin_runs();
         }
+        self.show();
+    }
+
+    fn begin_reading(&mut self) {
+        while let Some(name) = self.specs.unread().map(str::to_owned) {
+            let begun = self.specs.change(&name, |entry| {
+                entry.reading = Some(Instant::now());
+                let cause = entry.unread.take().unwrap_or(Cause::Files);
+                (entry.path.clone(), cause, entry.loaded.clone())
+            });
+            let Some((path, cause, before)) = begun else { return };
+            job::check(name, path, cause, before, &self.house);
+        }
+    }
+
+    fn begin_runs(&mut self) {
         let spend = self.house.settings.spend;
-        for entry in self.specs.values_mut() {
-            if !self.runs.has_room() {
-                break;
-            }
-            if let Some(order) = entry.next(spend, || self.runs.number()) {
-                entry.running = Some(order.order.id);
-                self.runs.begin(order, &self.house);
-            }
+        while self.runs.has_room() {
+            let Some(name) = self.specs.startable().map(str::to_owned) else { return };
+            let runs = &mut self.runs;
+            let begun = self.specs.change(&name, |entry| entry.next(spend, || runs.number()));
+            let Some(Some(begun)) = begun else { return };
+            self.runs.begin(begun, &self.house);
         }
     }
 
@@ -436,10 +422,13 @@ impl Loop {
         if let Some(line) = self.runs.ended(&ended) {
             self.say(&line);
         }
-        if let Some(entry) = name.as_ref().and_then(|name| self.specs.get_mut(name)) {
-            let published = ended.published;
-            entry.ended(ended, self.runs.is_shown(id));
-            if let Some(copy) = entry.knows_its_copy().filter(|_| published) {
+        if let Some(name) = &name {
+            let (published, shown) = (ended.published, self.runs.is_shown(id));
+            let copy = self.specs.change(name, |entry| {
+                entry.ended(ended, shown);
+                entry.knows_its_copy()
+            });
+            if let Some(copy) = copy.flatten().filter(|_| published) {
                 look_later(copy, self.house.events.clone());
             }
         }
@@ -453,27 +442,37 @@ impl Loop {
     }
 
     fn tell_run(&self, id: u64) {
-        if let Some(run) = self.runs.shown(id) {
-            let _ = self.house.told.send(("run", run.to_json().to_string().into()));
-        }
+        self.tell("run", || Some(self.runs.shown(id)?.to_json()));
     }
 
     fn tell_spec(&self, name: &str) {
-        if let Some(entry) = self.specs.get(name) {
-            let _ = self.house.told.send(("spec", entry.status().to_json().to_string().into()));
+        self.tell("spec", || Some(self.specs.get(name)?.status().to_json()));
+    }
+
+    /// Tells subscribers, when there are any.
+    fn tell(&self, event: &str, data: impl FnOnce() -> Option<serde_json::Value>) {
+        if self.house.told.receiver_count() > 0
+            && let Some(data) = data()
+        {
+            let _ = self.house.told.send(http::told(event, &data));
         }
     }
 
     /// Makes what has become of all this known.
     fn show(&mut self) {
-        let queued = self.specs.values().filter(|e| e.waits()).count();
-        let status = Status {
-            specs: self.specs.values().map(|e| Arc::new(e.status())).collect(),
-            runs: self.runs.all(),
-            queued,
-            ..self.frame.clone()
-        };
-        self.publish.send_replace(Arc::new(status));
+        let changed = self.specs.take_changed();
+        let (specs, runs) = (&self.specs, self.runs.all());
+        self.publish.send_modify(|status| {
+            for name in changed {
+                match specs.get(&name) {
+                    Some(entry) => status.specs.insert(name, Arc::new(entry.status())),
+                    None => status.specs.remove(&name),
+                };
+            }
+            status.runs = runs;
+            status.queued = specs.waiting();
+            status.blind.clone_from(&self.blind);
+        });
         self.runs.release();
     }
 }

@@ -1,6 +1,7 @@
-//! What the daemon says of itself: made by the loop after each event, read by
-//! everyone, changed by nobody.
+//! What the daemon says of itself: brought up to date by the loop after each event,
+//! read by everyone, changed by nobody else.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
@@ -27,7 +28,7 @@ pub struct Status {
     /// Why it does not see all changes.
     pub blind: Option<String>,
     /// Its specs, by name.
-    pub specs: Vec<Arc<SpecStatus>>,
+    pub specs: BTreeMap<String, Arc<SpecStatus>>,
     /// Its last runs, the newest first.
     pub runs: Vec<Arc<RunStatus>>,
     /// Runs that wait for others to end.
@@ -161,7 +162,7 @@ impl Status {
     /// A spec, by name.
     #[must_use]
     pub fn spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {
-        self.specs.iter().find(|s| s.name == name)
+        self.specs.get(name)
     }
 
     /// A run, by number.
@@ -177,7 +178,7 @@ impl Status {
             "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "url": self.url,
             "began": self.began, "cache": self.cache, "watched": self.watched, "spend": self.spend,
             "blind": self.blind, "queued": self.queued,
-            "specs": self.specs.iter().map(|s| s.to_json()).collect::<Vec<_>>(),
+            "specs": self.specs.values().map(|s| s.to_json()).collect::<Vec<_>>(),
             "runs": self.runs.iter().take(20).map(|r| r.to_json()).collect::<Vec<_>>(),
         })
     }

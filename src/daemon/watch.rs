@@ -3,7 +3,7 @@
 //! would go with it. A directory that is not there yet is waited for in the
 //! nearest one above it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use notify_debouncer_full::{DebounceEventResult, Debouncer, NoCache, new_debounc
 use tokio::sync::mpsc;
 
 use super::event::Event;
-use super::listing::names;
 
 /// A file is told of when it was quiet for so long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -23,7 +22,17 @@ const TICK: Duration = Duration::from_millis(25);
 /// Watches directories for the loop.
 pub(super) struct Watch {
     watcher: Debouncer<RecommendedWatcher, NoCache>,
-    watched: BTreeSet<PathBuf>,
+    directories: BTreeMap<PathBuf, Directory>,
+    /// Why directories are not watched that should be.
+    failed: BTreeMap<PathBuf, String>,
+}
+
+/// A directory that is asked for.
+struct Directory {
+    /// By how many.
+    asked: usize,
+    /// Whether the system tells of it.
+    watched: bool,
 }
 
 impl Watch {
@@ -55,48 +64,70 @@ impl Watch {
         };
         let watcher = new_debouncer_opt(QUIET, Some(TICK), tell, NoCache, Config::default())
             .map_err(|e| said(&e))?;
-        Ok(Self { watcher, watched: BTreeSet::new() })
+        Ok(Self { watcher, directories: BTreeMap::new(), failed: BTreeMap::new() })
     }
 
-    /// Watches the directories of these files, and no others; tells whether some
-    /// were not watched before, so that a change may have gone unseen.
-    ///
-    /// # Errors
-    /// Why not all can be watched, and what to do; the others are.
-    pub(super) fn only(&mut self, files: &BTreeSet<PathBuf>) -> Result<bool, String> {
-        let wanted: BTreeSet<PathBuf> =
-            files.iter().flat_map(|f| names(f)).filter_map(|f| nearest(&f)).collect();
-        for gone in self.watched.difference(&wanted) {
-            let _ = self.watcher.unwatch(gone);
+    /// Watches a directory, as long as it is not released as often as it was asked
+    /// for. What is asked for once more counts only when it is `anew`.
+    pub(super) fn ask(&mut self, dir: &Path, anew: bool) {
+        let new = || Directory { asked: 0, watched: false };
+        let known = match self.directories.get_mut(dir) {
+            Some(known) => known,
+            None => self.directories.entry(dir.to_owned()).or_insert_with(new),
+        };
+        known.asked += usize::from(anew);
+        if known.watched {
+            return;
         }
-        let mut failed = Vec::new();
-        let mut watched = BTreeSet::new();
-        for dir in wanted {
-            if self.watched.contains(&dir) {
-                watched.insert(dir);
-                continue;
+        match self.watcher.watch(dir, RecursiveMode::NonRecursive) {
+            Ok(()) => {
+                known.watched = true;
+                self.failed.remove(dir);
             }
-            match self.watcher.watch(&dir, RecursiveMode::NonRecursive) {
-                Ok(()) => {
-                    watched.insert(dir);
+            Err(error) => {
+                self.failed.insert(dir.to_owned(), said(&error));
+            }
+        }
+    }
+
+    /// Watches a directory no more, unless others ask for it.
+    pub(super) fn release(&mut self, dir: &Path) {
+        let Some(known) = self.directories.get_mut(dir) else { return };
+        known.asked = known.asked.saturating_sub(1);
+        if known.asked > 0 {
+            return;
+        }
+        let _ = self.watcher.unwatch(dir);
+        self.directories.remove(dir);
+        self.failed.remove(dir);
+        // There is room for another one.
+        if let Some(next) = self.failed.first_key_value().map(|(dir, _)| dir.clone()) {
+            self.ask(&next, false);
+        }
+    }
+
+    /// Directories that were taken away or put in another's place: the system's
+    /// watch went with the old one.
+    pub(super) fn lost(&mut self, changed: &[PathBuf]) {
+        for dir in changed {
+            if let Some(known) = self.directories.get_mut(dir) {
+                let _ = self.watcher.unwatch(dir);
+                known.watched = false;
+                if dir.is_dir() {
+                    self.ask(dir, false);
                 }
-                Err(error) => failed.push(format!("{}: {}", dir.display(), said(&error))),
             }
         }
-        let more = !watched.is_subset(&self.watched);
-        self.watched = watched;
-        if failed.is_empty() { Ok(more) } else { Err(failed.join("; ")) }
     }
 
-    /// Forgets directories that were taken away or put in another's place: the
-    /// system's watch went with the old one.
-    pub(super) fn forget(&mut self, changed: &[PathBuf]) {
-        let lost: Vec<PathBuf> =
-            self.watched.iter().filter(|dir| changed.contains(dir)).cloned().collect();
-        for dir in lost {
-            let _ = self.watcher.unwatch(&dir);
-            self.watched.remove(&dir);
-        }
+    /// Why not all are watched, and what to do.
+    pub(super) fn failed(&self) -> Option<String> {
+        let (dir, why) = self.failed.first_key_value()?;
+        let more = match self.failed.len() - 1 {
+            0 => String::new(),
+            n => format!(" (and {n} more)"),
+        };
+        Some(format!("{}{more}: {why}", dir.display()))
     }
 }
 
@@ -117,11 +148,6 @@ pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<Event>) {
         tokio::time::sleep(3 * QUIET).await;
         let _ = events.send(Event::Files(vec![file])).await;
     });
-}
-
-/// The directory to watch for a file: its own, or the nearest above that is there.
-fn nearest(file: &Path) -> Option<PathBuf> {
-    file.ancestors().skip(1).find(|dir| dir.is_dir()).map(Path::to_owned)
 }
 
 /// What went wrong, and what to do.

@@ -8,13 +8,14 @@ const DATABASE: [&str; 2] = [
     include_str!("../../migrations/database/0001_bookkeeping.sql"),
     include_str!("../../migrations/database/0002_standing.sql"),
 ];
-const JOURNAL: [&str; 6] = [
+const JOURNAL: [&str; 7] = [
     include_str!("../../migrations/journal/0001_facts.sql"),
     include_str!("../../migrations/journal/0002_batches.sql"),
     include_str!("../../migrations/journal/0003_restarts.sql"),
     include_str!("../../migrations/journal/0004_questions.sql"),
     include_str!("../../migrations/journal/0005_changed.sql"),
     include_str!("../../migrations/journal/0006_sessions.sql"),
+    include_str!("../../migrations/journal/0012_indexes.sql"),
 ];
 
 /// Brings the bookkeeping of an expanded database up to date.

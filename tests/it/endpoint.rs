@@ -32,6 +32,9 @@ pub enum Fault {
     Latency(Duration),
     /// A status with headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
+    /// 429 with `Retry-After` as a date so far from when it is sent, in whole
+    /// seconds.
+    TooManyUntil(Duration),
     /// 413 when more than so many rows are asked about.
     TooLarge(usize),
     /// 400 `context_length_exceeded` when more than so many rows are asked about.
@@ -105,7 +108,7 @@ impl Fault {
     }
 
     /// 429 with `Retry-After` as a date so far from now.
-    pub fn too_many_until(wait: Duration) -> Self {
+    fn too_many_until(wait: Duration) -> Self {
         let at = jiff::Timestamp::try_from(SystemTime::now() + wait).unwrap();
         let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at);
         Self::too_many("retry-after", date.unwrap())
@@ -368,6 +371,10 @@ async fn answer(
         requests.len() - 1
     };
     tokio::time::sleep(latency).await;
+    let fault = match fault {
+        Some(Fault::TooManyUntil(wait)) => Some(Fault::too_many_until(wait)),
+        fault => fault,
+    };
     match &fault {
         Some(Fault::Status(status, headers, body)) => {
             let mut response =

@@ -23,6 +23,7 @@ mod classify;
 mod contexts;
 mod corpus;
 mod daemon;
+mod daemon_crowd;
 mod daemon_http;
 mod daemon_life;
 mod daemon_limits;

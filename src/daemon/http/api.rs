@@ -52,20 +52,19 @@ pub(super) async fn status(State(shop): State<Shop>) -> axum::Json<Json> {
 /// `GET /v1/specs`
 pub(super) async fn specs(State(shop): State<Shop>) -> axum::Json<Json> {
     let status = shop.house.status.borrow().clone();
-    axum::Json(json!({ "specs": status.specs.iter().map(|s| s.to_json()).collect::<Vec<_>>() }))
+    axum::Json(json!({ "specs": status.specs.values().map(|s| s.to_json()).collect::<Vec<_>>() }))
 }
 
 /// `GET /v1/specs/{spec}`
 pub(super) async fn spec(State(shop): State<Shop>, Path(name): Path<String>) -> Answer {
-    let status = shop.house.status.borrow().clone();
-    let Some(spec) = status.spec(&name) else { return Err(missing_spec(&shop, &name)) };
+    let spec = shop.house.status.borrow().spec(&name).cloned();
+    let Some(spec) = spec else { return Err(missing_spec(&shop, &name)) };
     Ok(axum::Json(spec.to_json()))
 }
 
 fn missing_spec(shop: &Shop, name: &str) -> Refusal {
     let status = shop.house.status.borrow().clone();
-    let names: Vec<String> = status.specs.iter().map(|s| s.name.clone()).collect();
-    let failure = super::no_spec(name, names.iter());
+    let failure = super::no_spec(name, status.specs.keys());
     Refusal { status: StatusCode::NOT_FOUND, failure }
 }
 
@@ -153,7 +152,8 @@ pub(super) async fn runs(State(shop): State<Shop>) -> axum::Json<Json> {
 
 /// `GET /v1/runs/{run}`
 pub(super) async fn run(State(shop): State<Shop>, Path(id): Path<u64>) -> Answer {
-    match shop.house.status.borrow().run(id) {
+    let run = shop.house.status.borrow().run(id).cloned();
+    match run {
         Some(run) => Ok(axum::Json(run.to_json())),
         None => Err(missing_run(id)),
     }
@@ -182,6 +182,7 @@ pub(super) async fn start(
     }
     let timeout = seconds(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
+    let _place = if wanted.wait { Some(shop.wait()?) } else { None };
     let begun = shop.begin(&name, wanted.selection(), wanted.budget, timeout).await?;
     if !wanted.wait {
         let body = json!({ "run": begun.id, "spec": name });

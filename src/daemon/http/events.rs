@@ -3,6 +3,7 @@
 //! reader missed some and should look again.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
@@ -10,34 +11,39 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use http_body::Frame;
-use tokio::sync::{broadcast, mpsc};
+use serde_json::{Value as Json, json};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio::time::{Duration, interval};
 
 use super::Shop;
-use crate::daemon::state::Told;
+use super::reply::Refusal;
+use crate::daemon::house::Told;
+use crate::daemon::metrics::Counted;
 
 /// How often a silent stream shows that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// `GET /v1/runs/events`
-pub(super) async fn stream(State(shop): State<Shop>) -> impl IntoResponse {
+pub(super) async fn stream(State(shop): State<Shop>) -> Result<impl IntoResponse, Refusal> {
+    let place = Arc::clone(&shop.streams).try_acquire_owned();
+    let place = place.map_err(|_| Refusal::busy("too many event streams are open"))?;
     let told = shop.house.told.subscribe();
-    let (send, receive) = mpsc::channel(16);
-    tokio::spawn(feed(shop, told, send));
+    let (send, lines) = mpsc::channel(16);
+    tokio::spawn(feed(shop.clone(), told, send));
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    (headers, Body::new(Stream(receive)))
+    let counted = Counted::of(&shop.house.metrics, |m| &m.streams);
+    Ok((headers, Body::new(Stream { lines, _place: (place, counted) })))
 }
 
 /// Tells one client until it goes or the daemon ends.
-async fn feed(shop: Shop, mut told: broadcast::Receiver<Told>, send: mpsc::Sender<Bytes>) {
+async fn feed(shop: Shop, mut heard: broadcast::Receiver<Told>, send: mpsc::Sender<Told>) {
     let running: Vec<Told> = {
-        let status = shop.house.status.borrow();
-        let line = |run: &serde_json::Value| ("run", run.to_string().into());
-        status.runs.iter().filter(|r| r.report.is_none()).map(|r| line(&r.to_json())).collect()
+        let runs = shop.house.status.borrow().runs.clone();
+        runs.iter().filter(|r| r.report.is_none()).map(|r| told("run", &r.to_json())).collect()
     };
-    for event in running.iter().rev() {
-        if send.send(written(event)).await.is_err() {
+    for event in running.into_iter().rev() {
+        if send.send(event).await.is_err() {
             return;
         }
     }
@@ -45,9 +51,9 @@ async fn feed(shop: Shop, mut told: broadcast::Receiver<Told>, send: mpsc::Sende
     let mut closing = shop.closing.clone();
     loop {
         let line = tokio::select! {
-            event = told.recv() => match event {
-                Ok(event) => written(&event),
-                Err(broadcast::error::RecvError::Lagged(_)) => written(&("missed", "{}".into())),
+            event = heard.recv() => match event {
+                Ok(event) => event,
+                Err(broadcast::error::RecvError::Lagged(_)) => told("missed", &json!({})),
                 Err(broadcast::error::RecvError::Closed) => return,
             },
             _ = alive.tick() => Bytes::from_static(b": alive\n\n"),
@@ -60,11 +66,16 @@ async fn feed(shop: Shop, mut told: broadcast::Receiver<Told>, send: mpsc::Sende
     }
 }
 
-fn written((event, data): &Told) -> Bytes {
+/// An event as it is sent.
+pub(in crate::daemon) fn told(event: &str, data: &Json) -> Told {
     format!("event: {event}\ndata: {data}\n\n").into()
 }
 
-struct Stream(mpsc::Receiver<Bytes>);
+/// What a client reads, and its place as long as it does.
+struct Stream {
+    lines: mpsc::Receiver<Told>,
+    _place: (OwnedSemaphorePermit, Counted),
+}
 
 impl http_body::Body for Stream {
     type Data = Bytes;
@@ -74,6 +85,6 @@ impl http_body::Body for Stream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.poll_recv(context).map(|line| line.map(|bytes| Ok(Frame::data(bytes))))
+        self.lines.poll_recv(context).map(|line| line.map(|bytes| Ok(Frame::data(bytes))))
     }
 }

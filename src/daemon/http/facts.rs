@@ -59,6 +59,7 @@ pub(super) async fn look_up(
     let mut run = Json::Null;
     let missing = found.iter().flat_map(|c| c["cells"].as_object().into_iter().flatten());
     if asked.fill && missing.into_iter().any(|(_, cell)| cell["state"] == "missing") {
+        let _place = shop.wait()?;
         let begun = shop.begin(&name, cells.selection(), asked.budget, None).await?;
         let ended = begun.end(&shop).await?;
         if let Some(failure) = &ended.failure {

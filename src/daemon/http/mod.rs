@@ -13,6 +13,7 @@ mod page;
 mod query;
 mod reply;
 mod rows;
+mod stalled;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -22,18 +23,32 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+pub(super) use self::events::told;
 pub(super) use self::reply::no_spec;
-use super::state::House;
+use self::stalled::Watched;
+use super::house::House;
+use super::metrics::Counted;
 use crate::failure::Failure;
 
-/// Connections at once; one more waits to be accepted.
-const CONNECTIONS: usize = 512;
+/// Connections at once; one more waits to be accepted. What holds one for as long
+/// as it likes (streams, and who waits for runs) is held to less, and so is what
+/// works or waits for a place to: the rest is for short requests.
+const CONNECTIONS: usize = 640;
+/// Event streams at once.
+const STREAMS: usize = 256;
+/// Clients at once that wait for the end of a run.
+const WAITS: usize = 64;
+/// A connection that takes nothing of what is sent for so long is ended.
+const STALLED: Duration = Duration::from_secs(10);
 /// How long the head of a request may take.
 const HEAD: Duration = Duration::from_secs(10);
 /// Queries, plans and fills that work at once.
@@ -51,6 +66,10 @@ struct Shop {
     places: Arc<Semaphore>,
     /// Places for short looks.
     looks: Arc<Semaphore>,
+    /// Places for event streams.
+    streams: Arc<Semaphore>,
+    /// Places for those who wait for the end of a run.
+    waits: Arc<Semaphore>,
     /// One edit of an overrides file after the other.
     edits: Arc<tokio::sync::Mutex<()>>,
     /// Becomes true when the daemon ends.
@@ -73,9 +92,12 @@ pub(super) async fn serve(listener: TcpListener, house: House, closing: watch::R
         house,
         places: Arc::new(Semaphore::new(AT_WORK)),
         looks: Arc::new(Semaphore::new(LOOKS)),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        waits: Arc::new(Semaphore::new(WAITS)),
         edits: Arc::default(),
         closing: closing.clone(),
     };
+    let metrics = Arc::clone(&shop.house.metrics);
     let service = TowerToHyperService::new(router(shop));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -93,8 +115,16 @@ pub(super) async fn serve(listener: TcpListener, house: House, closing: watch::R
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let connection = http.serve_connection(TokioIo::new(stream), service.clone());
+        let (stream, patience) = Watched::new(stream, STALLED);
+        let service = service.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            patience.set(STALLED);
+            request.extensions_mut().insert(patience.clone());
+            service.call(request)
+        });
+        let connection = http.serve_connection(TokioIo::new(stream), service);
         let mut closing = closing.clone();
+        let counted = Counted::of(&metrics, |m| &m.connections);
         tokio::spawn(async move {
             let mut connection = pin!(connection);
             tokio::select! {
@@ -104,7 +134,7 @@ pub(super) async fn serve(listener: TcpListener, house: House, closing: watch::R
                     let _ = connection.await;
                 }
             }
-            drop(place);
+            drop((place, counted));
         });
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -16,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{Refusal, json_body, no_spec};
 use super::rows::{Lines, Most, Reading};
-use super::{Shop, WAITING};
+use super::stalled::Patience;
+use super::{STALLED, Shop, WAITING};
 use crate::daemon::clients::Served;
 use crate::daemon::loaded::Loaded;
 use crate::failure::Failure;
@@ -84,6 +86,7 @@ pub(super) struct Ready {
 /// `POST /v1/query`
 pub(super) async fn run(
     State(shop): State<Shop>,
+    Extension(patience): Extension<Patience>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -94,6 +97,8 @@ pub(super) async fn run(
         bytes: settings.max_bytes,
         time: settings.read_within + seconds(asked.timeout)?,
     };
+    // A reader that stalls is told so, when it reads on in time.
+    patience.set(most.time + 2 * STALLED);
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.place().await?;
     let (lines, mut parts) = Lines::new(most, Handle::current());
@@ -195,25 +200,33 @@ impl Shop {
             return Ok(place);
         }
         let waiting = Waiting::new(&self.house.metrics.waiting);
+        let busy = || Refusal::busy("too many requests are waiting");
         if waiting.1 > WAITING {
-            return Err(Refusal::busy());
+            return Err(busy());
         }
-        Arc::clone(places).acquire_owned().await.map_err(|_| Refusal::busy())
+        Arc::clone(places).acquire_owned().await.map_err(|_| busy())
+    }
+
+    /// A place to wait in for the end of a run.
+    pub(super) fn wait(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        let place = Arc::clone(&self.waits).try_acquire_owned();
+        place.map_err(|_| Refusal::busy("too many clients wait for runs"))
     }
 
     /// The spec in force of a name; of no name, the only one.
     pub(super) fn loaded(&self, name: Option<&str>) -> Result<(String, Arc<Loaded>), Refusal> {
-        let status = self.house.status.borrow().clone();
-        let spec = match (name, status.specs.as_slice()) {
-            (Some(name), _) => status.spec(name),
-            (None, [one]) => Some(one),
-            (None, _) => None,
+        let status = self.house.status.borrow();
+        let spec = match name {
+            Some(name) => status.spec(name),
+            None => status.specs.values().next().filter(|_| status.specs.len() == 1),
         };
         let Some(spec) = spec else {
-            let names: Vec<String> = status.specs.iter().map(|s| s.name.clone()).collect();
             let failure = match name {
-                Some(name) => no_spec(name, names.iter()),
-                None => Failure::input("no spec to ask", format!("name one: {}", names.join(", "))),
+                Some(name) => no_spec(name, status.specs.keys()),
+                None => {
+                    let names: Vec<&str> = status.specs.keys().map(String::as_str).collect();
+                    Failure::input("no spec to ask", format!("name one: {}", names.join(", ")))
+                }
             };
             return Err(Refusal { status: axum::http::StatusCode::NOT_FOUND, failure });
         };
@@ -296,7 +309,7 @@ fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
 fn of_database(shop: &Shop, db: &Path) -> Result<(String, Arc<Loaded>), Failure> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let status = shop.house.status.borrow().clone();
-    let found = status.specs.iter().find_map(|s| {
+    let found = status.specs.values().find_map(|s| {
         let loaded = s.loaded.as_ref()?;
         let own = full(&loaded.spec.database) == full(db) || full(loaded.spec.target()) == full(db);
         own.then(|| (s.name.clone(), Arc::clone(loaded)))
@@ -340,7 +353,7 @@ fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
 impl Ready {
     fn request<'r>(
         &'r self,
-        house: &'r crate::daemon::state::House,
+        house: &'r crate::daemon::house::House,
         model: Option<Arc<dyn Model>>,
         interrupt: watch::Receiver<bool>,
     ) -> Request<'r> {
@@ -370,7 +383,7 @@ impl Ready {
 
     fn run(
         &self,
-        house: &crate::daemon::state::House,
+        house: &crate::daemon::house::House,
         interrupt: watch::Receiver<bool>,
         sink: &mut dyn Sink,
     ) -> Result<Meta, Failure> {

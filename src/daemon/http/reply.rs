@@ -35,12 +35,8 @@ impl Refusal {
     }
 
     /// All places are taken.
-    pub(super) fn busy() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many requests are waiting".to_owned(),
-            "ask again in a second",
-        )
+    pub(super) fn busy(why: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, why.to_owned(), "ask again in a second")
     }
 }
 
@@ -76,7 +72,11 @@ impl IntoResponse for Refusal {
             |name, value| response.headers_mut().insert(name, HeaderValue::from_static(value));
         match self.status {
             StatusCode::UNAUTHORIZED => set(header::WWW_AUTHENTICATE, "Basic realm=\"hqdl\""),
-            StatusCode::SERVICE_UNAVAILABLE => set(header::RETRY_AFTER, "1"),
+            StatusCode::SERVICE_UNAVAILABLE => {
+                // Meanwhile the connection is for others.
+                set(header::CONNECTION, "close");
+                set(header::RETRY_AFTER, "1")
+            }
             _ => None,
         };
         response

@@ -23,7 +23,7 @@ pub(super) async fn show(State(shop): State<Shop>) -> Shown {
                 p.problem role="alert" { "Changes are not seen: " (why) }
             }
             @if !status.spend { p { "It asks for nothing by itself (" code { "--no-spend" } ")." } }
-            @for spec in &status.specs { (card(spec)) }
+            @for spec in status.specs.values() { (card(spec)) }
             @if status.specs.is_empty() {
                 p.quiet { "No spec in " code { (status.watched) } " yet; it is watched." }
             }
@@ -60,7 +60,7 @@ fn card(spec: &SpecStatus) -> Markup {
 /// What was spent, against the budget of a day.
 pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, super::Sorry> {
     let per_day = |s: &Arc<SpecStatus>| s.loaded.as_ref()?.spec.limits.budget_usd_per_day;
-    let budget = status.specs.iter().filter_map(per_day).reduce(f64::min);
+    let budget = status.specs.values().filter_map(per_day).reduce(f64::min);
     let (served, _) = shop.house.clients.begin();
     let place = shop.look().await?;
     let facts = Arc::clone(&shop.house.facts);

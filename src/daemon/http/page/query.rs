@@ -92,7 +92,7 @@ fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
         h1 { "Query" }
         form method="post" action="/query" {
             p { label { "Spec " select name="spec" {
-                @for spec in &status.specs {
+                @for spec in status.specs.values() {
                     option value=(spec.name) selected[spec.name == asked.spec] { (spec.name) }
                 }
             } } }

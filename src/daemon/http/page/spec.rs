@@ -16,10 +16,10 @@ use crate::materialize::Selection;
 
 /// `GET /specs/{spec}`
 pub(super) async fn show(State(shop): State<Shop>, Path(name): Path<String>) -> Shown {
-    let status = shop.house.status.borrow().clone();
     let spec = find(&shop, &name)?;
+    let all = shop.house.status.borrow().runs.clone();
     let own: Vec<&RunStatus> =
-        status.runs.iter().filter(|r| r.spec == name).take(20).map(Arc::as_ref).collect();
+        all.iter().filter(|r| r.spec == name).take(20).map(Arc::as_ref).collect();
     Ok(page(
         &name,
         &html! {
@@ -49,10 +49,9 @@ pub(super) async fn show(State(shop): State<Shop>, Path(name): Path<String>) -> 
 
 /// A spec, or a page that says there is none.
 pub(super) fn find(shop: &Shop, name: &str) -> Result<Arc<SpecStatus>, Sorry> {
-    let status = shop.house.status.borrow().clone();
-    let names: Vec<String> = status.specs.iter().map(|s| s.name.clone()).collect();
+    let status = shop.house.status.borrow();
     status.spec(name).cloned().ok_or_else(|| {
-        let failure = super::super::no_spec(name, names.iter());
+        let failure = super::super::no_spec(name, status.specs.keys());
         Refusal { status: StatusCode::NOT_FOUND, failure }.into()
     })
 }

@@ -1,0 +1,27 @@
+//! What everybody who works for the daemon may use beside the loop.
+
+use std::sync::Arc;
+
+use tokio::sync::{broadcast, mpsc, watch};
+
+use super::Settings;
+use super::clients::Clients;
+use super::event::Event;
+use super::metrics::Metrics;
+use super::status::Status;
+use crate::facts::Facts;
+
+/// What subscribers are told, as it is sent.
+pub(super) type Told = axum::body::Bytes;
+
+/// All that others may use beside the loop.
+#[derive(Clone)]
+pub(super) struct House {
+    pub(super) facts: Arc<Facts>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) status: watch::Receiver<Status>,
+    pub(super) told: broadcast::Sender<Told>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clients: Clients,
+}

@@ -1,0 +1,100 @@
+//! Connections that take nothing of what is sent to them are ended: their clients
+//! have gone without a word, or do not read.
+
+use std::future::Future;
+use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// How long a connection may take nothing.
+#[derive(Debug, Clone)]
+pub(super) struct Patience(Arc<AtomicU64>);
+
+impl Patience {
+    /// From now on.
+    pub(super) fn set(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.0.store(millis, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A connection whose writes fail when they make no progress.
+pub(super) struct Watched {
+    stream: TcpStream,
+    patience: Patience,
+    /// While a write waits.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Watched {
+    pub(super) fn new(stream: TcpStream, patience: Duration) -> (Self, Patience) {
+        let handle = Patience(Arc::default());
+        handle.set(patience);
+        (Self { stream, patience: handle.clone(), waiting: None }, handle)
+    }
+
+    /// What became of a write, or that it took too long.
+    fn within<T>(&mut self, write: Poll<Result<T>>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        if write.is_ready() {
+            self.waiting = None;
+            return write;
+        }
+        let patience = &self.patience;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience.get())));
+        ready!(waiting.as_mut().poll(context));
+        Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the client does not read")))
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize>> {
+        let write = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.within(write, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        let write = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.within(write, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
