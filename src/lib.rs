@@ -54,7 +54,7 @@
 //! * Of a one-to-many answer the values in the list are kept and the others
 //!   noted; when none is in the list, the cell is `not_in_list`.
 //! * What is no answer (an error, a refusal, words that cannot be read) never
-//!   replaces a value that still holds; the model's own "unknown" does.
+//!   replaces an answer that still holds; the model's own "unknown" is one.
 //! * A run that brought nothing leaves the published tables as they were.
 //! * A copy (`output`) is made again, beside the old one, when its database has
 //!   changed, and never when that would lose tables of the user's.

@@ -65,8 +65,8 @@ impl Record {
     }
 
     /// Takes a later fact in. What is no answer (an error, a refusal, words
-    /// that cannot be read) never replaces a value that still holds; the
-    /// model's own "unknown" does.
+    /// that cannot be read) never replaces an answer that still holds; the
+    /// model's own "unknown" is one.
     pub fn merge(&mut self, fact: Fact) {
         let same = |f: &&mut Fact| f.meaning == fact.meaning && f.model == fact.model;
         let Some(kept) = self.facts.iter_mut().find(same) else {
@@ -74,8 +74,8 @@ impl Record {
             return;
         };
         let (old, new) = (kept.answer.state, fact.answer.state);
-        let no_answer = !new.shows() && new != State::Unknown;
-        let worse = old.shows() && no_answer && kept.list == fact.list;
+        let answers = |state: State| state.shows() || state == State::Unknown;
+        let worse = answers(old) && !answers(new) && kept.list == fact.list;
         let error = new == State::Error && old != State::Error;
         if !worse && !error {
             *kept = fact;

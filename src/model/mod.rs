@@ -6,6 +6,7 @@ pub mod budget;
 pub mod embeddings;
 pub mod openai;
 pub mod replay;
+mod tls;
 
 use std::future::Future;
 use std::pin::Pin;

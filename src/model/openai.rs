@@ -20,7 +20,7 @@ use serde_json::{Value as Json, json};
 use tracing::debug;
 
 use super::limits::{PerMinute, retry_after};
-use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
+use super::{Asking, Model, ModelError, Reply, SetupError, Tokens, tls};
 use crate::facts::{Facts, Throttle};
 use crate::key::tagged_text;
 use crate::prompt::Prompt;
@@ -100,7 +100,9 @@ impl Endpoint {
         let throttle = Arc::new(throttle);
         // The first endpoint of the process says it; who says it again is told no.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        let tls = tls::config().map_err(|e| SetupError::Client(e.to_string()))?;
         let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
