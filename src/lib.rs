@@ -67,6 +67,11 @@
 //! * A request that may have been billed without an answer counts at its worst
 //!   case against the budgets, in flight at a kill, too; a run that was killed
 //!   goes on with the budget it had left.
+//! * A run ends when its tables stand. One whose publishing failed or was killed is
+//!   gone on with; a run that found nothing left to ask ends the one before it.
+//! * An answer whose checksum does not hold says nothing, and neither does what was
+//!   known of its entity before it: that may be outdated. A journal that is not
+//!   whole otherwise makes no index.
 //! * A query's timeout counts the database's own time, pass by pass: neither the
 //!   model's nor that of who reads the rows.
 //! * A query reads the copy (`output`) where there is one, and says when that is

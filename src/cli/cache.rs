@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value as Json, json};
 
-use super::failure::Failure;
+use super::failure::{Failure, INCOMPLETE};
 use super::progress::thousands;
 use super::{CacheFlags, Talk, session};
 use crate::cell::Tally;
@@ -45,6 +45,8 @@ enum Command {
         /// The file, or - for stdin.
         file: PathBuf,
     },
+    /// Look whether every answer is what was kept.
+    Check,
     /// Make the index again from the journal.
     Rebuild,
 }
@@ -58,16 +60,34 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         Command::Stats => stats(&facts, talk)?,
         Command::Export { file } => export(&facts, file.as_ref(), talk)?,
         Command::Import { file } => import(&facts, file, talk)?,
+        Command::Check => return check(&facts, talk),
         Command::Rebuild => {
             let entities = facts.rebuild()?;
+            let damage = facts.journal().damage(0)?;
             if talk.json {
-                anstream::println!("{}", json!({ "entities": entities }));
+                let damaged = damage.lines.len();
+                anstream::println!("{}", json!({ "entities": entities, "damaged": damaged }));
             } else if !talk.quiet {
                 anstream::println!("{} entities indexed", thousands(entities));
+                damage.remark().iter().for_each(|r| anstream::eprintln!("warning: {r}"));
             }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says whether the journal is whole, and its answers what was kept.
+fn check(facts: &Facts, talk: Talk) -> Result<ExitCode, Failure> {
+    facts.journal().check()?;
+    let damage = facts.journal().damage(0)?;
+    if talk.json {
+        anstream::println!("{}", json!({ "ok": damage.is_none(), "damaged": damage.lines }));
+    } else if let Some(remark) = damage.remark() {
+        anstream::println!("{remark}");
+    } else if !talk.quiet {
+        anstream::println!("sound");
+    }
+    Ok(if damage.is_none() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
 /// Names of columns and models by their ids.
@@ -144,6 +164,7 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
         }
     }
     let totals = facts.journal().totals()?;
+    let damage = facts.journal().damage(0)?;
     if talk.json {
         let columns: Vec<Json> = columns
             .iter()
@@ -153,7 +174,7 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
             "directory": facts.dir(), "entities": entities, "columns": columns, "runs": totals.runs,
             "requests": totals.requests, "input_tokens": totals.input_tokens,
             "output_tokens": totals.output_tokens, "cost_usd": totals.cost_usd,
-            "cost_in_doubt_usd": totals.in_doubt_usd,
+            "cost_in_doubt_usd": totals.in_doubt_usd, "damaged": damage.lines.len(),
         });
         anstream::println!("{all}");
         return Ok(());
@@ -181,6 +202,9 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
             "in doubt  ${:.4} at most, for requests without an answer",
             totals.in_doubt_usd
         );
+    }
+    if let Some(remark) = damage.remark() {
+        anstream::println!("damaged   {remark}");
     }
     Ok(())
 }

@@ -10,9 +10,13 @@ use super::failure::{Failure, INCOMPLETE};
 use super::progress::{Progress, duration, thousands};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
+use crate::generate::Event;
 use crate::materialize::{Report, Selection, Way, Work, Written};
 use crate::model;
 use crate::spec::{Provider, Spec};
+
+/// How often a database that is replaced while a run goes on is read again.
+const REPLACED: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -73,34 +77,49 @@ impl SelectionFlags {
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let (progress, listener) = Progress::new(talk);
-    let session = session::open(&options.spec, &options.flags, options.budget)?;
-    session::warn(&session.warnings, talk);
     let command = format!("materialize {}", options.spec.display());
+    let mut session = session::open(&options.spec, &options.flags, options.budget)?;
+    session::warn(&session.warnings, talk);
     let facts = session::facts(&options.flags.cache, &command, talk)?;
-    let model = match (&options.batch_file, session.spec.model.provider) {
-        // Whoever sends the files has the key.
-        (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
-        _ => model::connect_with(&session.spec, &facts)?,
-    };
-    let selection = options.select.selection();
-    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
-        .by(if options.batch { Way::Batch } else { Way::Live })?;
-    if talk.verbose {
-        anstream::eprintln!("database   {}", session.spec.database.display());
-        anstream::eprintln!("model      {}", work.model_name());
-    }
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-    if let Some(dir) = &options.batch_file {
-        let written = work.export(dir, &command, &listener, &interrupt)?;
-        progress.finish();
-        print_written(&written, session.spec.model.price.is_some(), talk);
-        return Ok(ExitCode::SUCCESS);
-    }
-    // A run that could not even begin has a report, too: nothing was asked.
-    let mut report = work
-        .materialize(&command, &listener, &interrupt)
-        .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
+    let selection = options.select.selection();
+    let mut earlier: Vec<Report> = Vec::new();
+    let mut report = loop {
+        let model = match (&options.batch_file, session.spec.model.provider) {
+            // Whoever sends the files has the key.
+            (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
+            _ => model::connect_with(&session.spec, &facts)?,
+        };
+        let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
+            .by(if options.batch { Way::Batch } else { Way::Live })?;
+        if talk.verbose {
+            anstream::eprintln!("database   {}", session.spec.database.display());
+            anstream::eprintln!("model      {}", work.model_name());
+        }
+        if let Some(dir) = &options.batch_file {
+            let written = work.export(dir, &command, &listener, &interrupt)?;
+            progress.finish();
+            print_written(&written, session.spec.model.price.is_some(), talk);
+            return Ok(ExitCode::SUCCESS);
+        }
+        // A run that could not even begin has a report, too: nothing was asked.
+        let report = work
+            .materialize(&command, &listener, &interrupt)
+            .unwrap_or_else(|failed| Report { failed: Some(failed), ..Report::default() });
+        drop(work);
+        if !report.is_of_another_file() || earlier.len() >= REPLACED {
+            break report;
+        }
+        // The same run goes on, over what is true by now.
+        let path = session.spec.database.display();
+        listener(&Event::Warning(format!(
+            "{path} was replaced by another file meanwhile; it is read again"
+        )));
+        earlier.push(report);
+        session = session::open(&options.spec, &options.flags, options.budget)?;
+    };
     progress.finish();
+    earlier.iter().for_each(|before| report.goes_on_from(before));
     let seconds = progress.seconds();
     let began = report.failed.is_none() || report.usage.requests > 0;
     // With --json, `done` is the last line whatever happened.

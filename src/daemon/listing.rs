@@ -27,9 +27,10 @@ pub(super) fn specs(place: &Path) -> BTreeMap<String, PathBuf> {
 
 /// The name of the spec that a file is, when its own name is that of a spec.
 pub(super) fn name(path: &Path) -> Option<String> {
-    let name = path.file_stem()?.to_str()?;
+    // One that is not UTF-8 is told of when it is read.
+    let name = path.file_stem()?.to_string_lossy();
     let toml = path.extension().is_some_and(|e| e == "toml") && !name.starts_with('.');
-    toml.then(|| name.to_owned())
+    toml.then(|| name.into_owned())
 }
 
 /// What a file holds, as far as it takes to see a change.

@@ -266,7 +266,8 @@ pub(super) fn keep(
             for fact in &mut of_entity {
                 (fact.completion, fact.asked) = (completion, completion);
             }
-            let line = journal.insert_answer(completion, &entity, &of_entity).map_err(error)?;
+            let by = (completion, batch.completion.model);
+            let line = journal.insert_answer(by, &entity, &of_entity).map_err(error)?;
             head = Some(line);
             let record = match records.entry(entity) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -318,7 +319,7 @@ pub(super) fn keep_alone(journal: &Mutex<Journal>, batch: &Batch) -> Result<(), 
             super::requests::settle(c, request, "answered")?;
         }
         for (entity, facts) in &batch.facts {
-            let line = journal.insert_answer(completion, entity, facts)?;
+            let line = journal.insert_answer((completion, done.model), entity, facts)?;
             // Without the index, nobody knows what these take the place of.
             for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
                 journal.note_changed(fact.meaning, line)?;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::FactsError;
 use super::borrow::Borrowed;
+use super::checksum::Damage;
 use super::journal::Journal;
 use super::wire::{Ask, Say};
 use crate::cell::{Answer, State};
@@ -111,6 +112,8 @@ struct Sled {
     writing: Arc<Mutex<Journal>>,
     /// The journal, to see how far it is: nobody has this for long.
     looks: Arc<Mutex<Journal>>,
+    /// What of the journal was found damaged.
+    damage: Arc<Mutex<Damage>>,
 }
 
 /// Records, by entity or in its order, as they are kept.
@@ -131,18 +134,24 @@ impl Index {
         writing: Arc<Mutex<Journal>>,
         looks: Journal,
     ) -> Result<Self, FactsError> {
+        let error = |error| FactsError::File { path: path.to_owned(), error };
+        if path.exists() && !path.is_dir() {
+            // Whoever put it there may want it.
+            let what = "a file stands where the index, a directory, belongs; move it away";
+            return Err(error(std::io::Error::other(what)));
+        }
         let db = match open(path) {
             Ok(db) => db,
             // Damaged: the journal has everything, so begin again.
             Err(_) => {
-                std::fs::remove_dir_all(path)
-                    .map_err(|error| FactsError::File { path: path.to_owned(), error })?;
+                std::fs::remove_dir_all(path).map_err(error)?;
                 open(path)
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
         let (journal, looks) = (looks.id()?, Arc::new(Mutex::new(looks)));
-        let sled = Sled { db, journal, whole: Arc::default(), writing, looks };
+        let (whole, damage) = (Arc::default(), Arc::default());
+        let sled = Sled { db, journal, whole, writing, looks, damage };
         let writing = Arc::clone(&sled.writing);
         let journal = writing.lock().unwrap_or_else(PoisonError::into_inner);
         let behind = sled.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
@@ -376,9 +385,11 @@ impl Index {
     /// meanwhile waits.
     ///
     /// # Errors
-    /// [`FactsError`].
+    /// [`FactsError::Damaged`] when the journal is no longer whole: what it shows
+    /// may lack what came last. Others when it cannot be read, or nothing written.
     pub(super) fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
         let sled = self.sled()?;
+        journal.check()?;
         {
             let _whole = sled.whole.write().unwrap_or_else(PoisonError::into_inner);
             sled.db.clear().map_err(|e| self.error(&e))?;

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::FactsError;
+use super::checksum::{self, Damage, LINES, Line, checksum};
 use super::index::Fact;
 use super::sessions::Session;
 use crate::cell::{Answer, CellValue, State};
-use crate::key::{Entity, Fingerprint, ListHash, Meaning};
+use crate::key::Entity;
 use crate::store::{self, migrate, now};
 use crate::usage::Spent;
 
@@ -94,8 +95,13 @@ impl Journal {
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
             )
             .map_err(error)?;
+        checksum::introduce(&connection).map_err(error)?;
         migrate::journal(&connection).map_err(error)?;
         Ok(Self { path: path.to_owned(), connection, session })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -180,65 +186,6 @@ impl Journal {
         all().map_err(|e| self.error(&e))
     }
 
-    /// The id of a model.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn model(&self, name: &str) -> Result<u32, FactsError> {
-        self.run(|c| {
-            intern(
-                c,
-                "SELECT id FROM model WHERE name = ?1",
-                "INSERT OR IGNORE INTO model (name) VALUES (?1)",
-                &[&name],
-            )
-        })
-    }
-
-    /// The id of a column's meaning.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
-        let fingerprint: Fingerprint = meaning.fingerprint();
-        let text = serde_json::to_string(meaning).unwrap_or_default();
-        self.run(|c| {
-            intern(
-                c,
-                "SELECT id FROM meaning WHERE fingerprint = ?1",
-                "INSERT OR IGNORE INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
-                &[&fingerprint.as_str(), &meaning.column, &text],
-            )
-        })
-    }
-
-    /// The ids of all meanings that a column of this name and key has had.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
-        self.run(|c| {
-            c.prepare("SELECT id FROM meaning WHERE name = ?1")?
-                .query_map([column], |r| r.get(0))?
-                .collect()
-        })
-    }
-
-    /// The id of a value list.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
-        self.run(|c| {
-            intern(
-                c,
-                "SELECT id FROM value_list WHERE hash = ?1",
-                "INSERT OR IGNORE INTO value_list (hash) VALUES (?1)",
-                &[&hash.as_str()],
-            )
-        })
-    }
-
     /// Records a completion; returns its id.
     pub(super) fn insert_completion(&self, c: &Completion) -> rusqlite::Result<i64> {
         let mut insert = self.connection.prepare_cached(
@@ -265,15 +212,17 @@ impl Journal {
     /// Records the facts of an entity; returns the id of the journal's line.
     pub(super) fn insert_answer(
         &self,
-        completion: i64,
+        (completion, model): (i64, u32),
         entity: &Entity,
         facts: &[Fact],
     ) -> rusqlite::Result<i64> {
-        let mut insert = self
-            .connection
-            .prepare_cached("INSERT INTO answer (completion, entity, cells) VALUES (?1, ?2, ?3)")?;
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
+        )?;
         let cells: Vec<Json> = facts.iter().map(fact_json).collect();
-        insert.insert(params![completion, entity.as_str(), Json::Array(cells).to_string()])
+        let cells = Json::Array(cells).to_string();
+        let checksum = checksum(entity.as_str(), completion, model, &cells);
+        insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
     /// Which journal this is.
@@ -297,42 +246,46 @@ impl Journal {
         self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0)))
     }
 
-    /// Visits the facts that came after a line of the journal, in order.
+    /// Visits the facts that came after a line of the journal, in order, but for
+    /// what is damaged, and what entities were known to be before that. Returns the
+    /// last line there is.
     pub(super) fn after(
         &self,
         line: i64,
+        damage: &Damage,
         visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
-    ) -> Result<(), FactsError> {
+    ) -> Result<i64, FactsError> {
         let error = |e: rusqlite::Error| self.error(&e);
-        let mut statement = self
-            .connection
-            .prepare(
-                "SELECT a.id, a.entity, a.cells, a.completion, c.model FROM answer AS a
-                 JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id",
-            )
-            .map_err(error)?;
+        let mut statement = self.connection.prepare(LINES).map_err(error)?;
         let mut rows = statement.query([line]).map_err(error)?;
+        let mut last = line;
         while let Some(row) = rows.next().map_err(error)? {
-            let read = || -> rusqlite::Result<(i64, String, String, i64, u32)> {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+            let line = match Line::read(row).map_err(error)? {
+                Ok(line) => line,
+                Err((id, _)) => {
+                    last = id;
+                    continue;
+                }
             };
-            let (id, entity, cells, completion, model) = read().map_err(error)?;
-            let damaged = |what: String| FactsError::Journal {
+            last = line.id;
+            if !damage.spares(line.id, &line.entity) {
+                continue;
+            }
+            let unknown = |what: String| FactsError::Journal {
                 path: self.path.clone(),
-                message: format!("line {id}: {what}"),
+                message: format!("line {}: {what}", line.id),
             };
-            let entity = Entity::parse(&entity).map_err(|e| damaged(e.to_string()))?;
+            let entity = Entity::parse(&line.entity).map_err(|e| unknown(e.to_string()))?;
             let cells: Vec<Json> =
-                serde_json::from_str(&cells).map_err(|e| damaged(e.to_string()))?;
-            let facts = cells
-                .iter()
-                .map(|c| {
-                    json_fact(c, completion, model).ok_or_else(|| damaged(format!("no fact: {c}")))
-                })
-                .collect::<Result<Vec<_>, _>>()?;
-            visit(id, entity, facts)?;
+                serde_json::from_str(&line.cells).map_err(|e| unknown(e.to_string()))?;
+            let fact = |c: &Json| {
+                json_fact(c, line.completion, line.model)
+                    .ok_or_else(|| unknown(format!("no fact: {c}")))
+            };
+            let facts = cells.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
+            visit(line.id, entity, facts)?;
         }
-        Ok(())
+        Ok(last)
     }
 
     /// A completion, by id, with its model's name.
@@ -392,19 +345,6 @@ impl Journal {
             )
         })
     }
-
-    /// Ids and texts of a dictionary: `model`, `value_list` or `meaning`.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn names(&self, table: &str) -> Result<Vec<(u32, String)>, FactsError> {
-        let sql = match table {
-            "model" => "SELECT id, name FROM model",
-            "value_list" => "SELECT id, hash FROM value_list",
-            _ => "SELECT id, meaning FROM meaning",
-        };
-        self.run(|c| c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect())
-    }
 }
 
 /// All that was ever asked.
@@ -422,20 +362,6 @@ pub struct Totals {
     pub cost_usd: f64,
     /// What requests without an answer may have cost, in USD.
     pub in_doubt_usd: f64,
-}
-
-fn intern(
-    c: &Connection,
-    select: &str,
-    insert: &str,
-    values: &[&dyn rusqlite::ToSql],
-) -> rusqlite::Result<u32> {
-    let found = c.query_row(select, [values[0]], |r| r.get(0)).optional()?;
-    if let Some(id) = found {
-        return Ok(id);
-    }
-    c.execute(insert, values)?;
-    c.query_row(select, [values[0]], |r| r.get(0))
 }
 
 /// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.

@@ -22,8 +22,10 @@
 mod ahead;
 mod borrow;
 mod changes;
+mod checksum;
 pub mod claims;
 mod desk;
+mod dictionary;
 pub mod index;
 pub mod journal;
 #[cfg(unix)]
@@ -60,6 +62,7 @@ use self::throttle::Limiters;
 use self::wire::{Ask, Say};
 pub use ahead::Ahead;
 pub use borrow::status;
+pub use checksum::Damage;
 pub use claims::Thing;
 
 pub use index::{Fact, Index, Record};
@@ -111,6 +114,14 @@ pub enum FactsError {
         /// What `SQLite` said.
         message: String,
     },
+    /// The journal is not whole any more.
+    #[error("the journal {} is damaged: {message}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first thing that is wrong.
+        message: String,
+    },
     /// The index failed.
     #[error("the index {}: {message}", path.display())]
     Index {
@@ -147,6 +158,9 @@ impl FactsError {
             Self::Stranger { .. } => "end it, such as the daemon, and start it with this version",
             Self::Journal { .. } => {
                 "the journal holds what was paid for; check the disk and the file's permissions"
+            }
+            Self::Damaged { .. } => {
+                "put a backup of it in its place, or what `sqlite3 journal.sqlite .recover` brings out"
             }
             Self::Index { .. } => "run `hqdl cache rebuild`; the journal has every fact",
             Self::File { .. } => {

@@ -297,8 +297,7 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn has_under_way(&self, run: i64) -> Result<bool, FactsError> {
-        let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
-        self.read(|c| c.prepare(&sql)?.exists([run]))
+        self.read(|c| has_under_way(c, run))
     }
 
     /// Whether any request at all is under way in a parcel, or waits to be.
@@ -375,4 +374,10 @@ fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<Parcel> {
         input_file: r.get(7)?,
         batch: r.get(8)?,
     })
+}
+
+/// The same, within a transaction.
+pub(super) fn has_under_way(c: &Connection, run: i64) -> rusqlite::Result<bool> {
+    let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
+    c.prepare(&sql)?.exists([run])
 }

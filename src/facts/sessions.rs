@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::FactsError;
 use super::journal::{Journal, Outcome};
+use super::parcels::has_under_way;
 use crate::store::now;
 use crate::usage::{Doubt, Spent};
 
@@ -113,13 +114,22 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError> {
-        self.change(|c| {
-            forget_notes(c, run)?;
-            c.execute(
-                "UPDATE run SET ended_at = ?2, outcome = ?3, session = NULL WHERE id = ?1",
-                params![run, now(), outcome.name()],
-            )
-            .map(drop)
+        self.change(|c| end(c, run, outcome))
+    }
+
+    /// Ends the last run of a spec that was killed and is nobody's, unless batches
+    /// of it are under way.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
+        if self.unfinished(spec)?.is_none() {
+            return Ok(());
+        }
+        // Looked at again under the lock: somebody may have gone on with it.
+        self.change(|c| match unfinished(c, spec)? {
+            Some(run) if !has_under_way(c, run)? => end(c, run, outcome),
+            _ => Ok(()),
         })
     }
 
@@ -154,6 +164,15 @@ impl Journal {
         let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
         self.connection().prepare_cached(&sql)?.exists([])
     }
+}
+
+fn end(c: &Connection, run: i64, outcome: Outcome) -> rusqlite::Result<()> {
+    forget_notes(c, run)?;
+    c.execute(
+        "UPDATE run SET ended_at = ?2, outcome = ?3, session = NULL WHERE id = ?1",
+        params![run, now(), outcome.name()],
+    )
+    .map(drop)
 }
 
 fn enter(c: &Connection, session: &Session) -> rusqlite::Result<()> {

@@ -39,8 +39,11 @@ impl Facts {
             .into_iter()
             .map(|(id, text)| (id, serde_json::from_str(&text).unwrap_or(Json::Null)))
             .collect();
+        // Whoever takes them in could not tell what is damaged.
+        journal.check()?;
+        let damage = journal.damage(0)?;
         let mut count = 0;
-        journal.after(0, &mut |_, entity, facts| {
+        journal.after(0, &damage, &mut |_, entity, facts| {
             let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
             for fact in facts {
                 let completion =

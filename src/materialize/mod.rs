@@ -26,6 +26,7 @@ use self::digest::Digest;
 pub use self::parcels::{Imported, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
+use self::run::Run;
 pub use self::run::Way;
 use self::survey::{Known, Survey, orphans};
 use crate::cell::State;
@@ -36,7 +37,7 @@ use crate::overrides::{Overrides, OverridesError};
 use crate::plan::Plan;
 use crate::spec::{Expansion, Format, Provider, Spec};
 use crate::store::keys::KeyRow;
-use crate::store::output::Target;
+use crate::store::output::{Target, sweep};
 use crate::store::publish::{Origin, Publication, Shown};
 use crate::store::standing::Standing;
 use crate::store::{Database, StoreError};
@@ -240,7 +241,28 @@ impl<'w> Work<'w> {
             Way::Batch => Some(self.batches_alone(listener, interrupt)?),
             _ => None,
         };
-        let mut run = self.recover(batches.is_some(), command, listener, interrupt, &mut report)?;
+        let mut run = None;
+        let stands =
+            self.bring(&mut run, batches.is_some(), command, listener, interrupt, &mut report);
+        self.end(run, matches!(stands, Ok(true)), &mut report);
+        stands.map(|_| report)
+    }
+
+    /// Asks for what is missing and publishes; says whether the tables stand. The
+    /// run, once one is begun, is left to whoever called.
+    fn bring(
+        &self,
+        run: &mut Option<Run>,
+        alone: bool,
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<bool, MaterializeError> {
+        if let Some(output) = &self.spec.output {
+            sweep(output);
+        }
+        *run = self.recover(alone, command, listener, interrupt, report)?;
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, None)?;
@@ -271,12 +293,12 @@ impl<'w> Work<'w> {
                 Way::Kept => false,
             };
         if !ask && missing == 0 {
-            self.end_rounds(&surveys, &report)?;
+            self.end_rounds(&surveys, report)?;
         }
         if !ask && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys)) {
+            self.settle(run.as_ref(), report);
             report.as_surveyed(&surveys);
-            self.end(run, &mut report);
-            return Ok(report);
+            return Ok(true);
         }
         // Before anything is paid for.
         target.try_writing()?;
@@ -285,19 +307,19 @@ impl<'w> Work<'w> {
             self.begin_rounds(&surveys)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
-            let run = match &mut run {
+            let run = match run {
                 Some(run) => run,
                 None => run.insert(self.start(command, listener)?),
             };
             match self.way {
-                Way::Batch => self.send(run, &surveys, interrupt, &mut report),
-                _ => self.fill(run, &surveys, interrupt, &mut report),
+                Way::Batch => self.send(run, &surveys, interrupt, report),
+                _ => self.fill(run, &surveys, interrupt, report),
             }
-            if let Err(error) = self.end_rounds(&surveys, &report) {
+            if let Err(error) = self.end_rounds(&surveys, report) {
                 report.failed.get_or_insert(error.into());
             }
         }
-        self.end(run, &mut report);
+        self.settle(run.as_ref(), report);
         report.reused += report.found;
         // A run that brought nothing has nothing to show; what stands may be
         // another model's, and is better than NULLs.
@@ -311,9 +333,9 @@ impl<'w> Work<'w> {
             listener(&Event::Warning(
                 "nothing was answered, so the tables stay as they were".to_owned(),
             ));
-            return Ok(report);
+            return Ok(true);
         }
-        match self.publish(&surveys, listener, interrupt, &mut report) {
+        match self.publish(&surveys, listener, interrupt, report) {
             Err(MaterializeError::Stopped(why)) => {
                 report.as_surveyed(&surveys);
                 listener(&Event::Warning(
@@ -323,7 +345,7 @@ impl<'w> Work<'w> {
             }
             published => report.failed = report.failed.take().or(published.err()),
         }
-        Ok(report)
+        Ok(report.published)
     }
 
     /// Whether everything stands in a database as the surveys found it.

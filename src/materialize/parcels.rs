@@ -205,7 +205,9 @@ impl Work<'_> {
         drop(readers);
         let stopped = read.err().map(Arc::new);
         let mut report = Report { stopped, ..Report::default() };
-        self.end(Some(run), &mut report);
+        self.settle(Some(&run), &mut report);
+        // It publishes nothing: the next run of the spec does.
+        self.end(Some(run), true, &mut report);
         match (report.failed.take(), report.stopped.take().and_then(Arc::into_inner)) {
             (Some(failed), _) => Err(failed),
             (None, Some(stopped)) => Err(MaterializeError::Stopped(stopped)),

@@ -11,6 +11,7 @@ use crate::cell::{State, Tally};
 use crate::dispatch::form::ColumnUsed;
 use crate::generate::Stopped;
 use crate::spec::Spec;
+use crate::store::StoreError;
 use crate::usage::{ColumnUsage, Doubt, Usage};
 
 /// What a run did.
@@ -160,6 +161,23 @@ impl Report {
     fn column(&mut self, expansion: &str, name: &str) -> Option<&mut ColumnReport> {
         let mut columns = self.columns.iter_mut().flatten();
         columns.find(|c| c.expansion == expansion && c.column == name)
+    }
+
+    /// Whether the tables could not be published because another file stands where
+    /// the database was: what is known is to be published from that one.
+    #[must_use]
+    pub fn is_of_another_file(&self) -> bool {
+        matches!(&self.failed, Some(MaterializeError::Store(StoreError::Replaced(_))))
+    }
+
+    /// Adds what the run used before it read its database again.
+    pub fn goes_on_from(&mut self, before: &Self) {
+        self.usage.merge(&before.usage);
+        self.asked.merge(&before.asked);
+        for used in before.columns.iter().flatten() {
+            let column = self.column(&used.expansion, &used.column);
+            column.into_iter().for_each(|c| c.usage.merge(&used.usage));
+        }
     }
 
     /// Counts all cells as surveys found them, and what this run was told since,

@@ -79,32 +79,42 @@ impl Work<'_> {
         })
     }
 
-    /// Ends a run; what it brought is in the report. A run with batches under
-    /// way is not over: the next one goes on with it and with its budget.
-    pub(super) fn end(&self, run: Option<Run>, report: &mut Report) {
+    /// What a run brought goes into the report. The run is not over: its tables
+    /// have yet to stand.
+    pub(super) fn settle(&self, run: Option<&Run>, report: &mut Report) {
         let Some(run) = run else { return };
         report.usage = *run.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (report.asked, report.last_error) =
             run.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let id = run.id;
-        // Everything the writing thread was given is kept before it ends.
-        drop(run);
+        if let Err(error) = self.facts.index().flush() {
+            report.failed.get_or_insert(error.into());
+        }
+    }
+
+    /// Ends a run whose tables stand. Killed before that, or unable to publish, it
+    /// is gone on with, and with what its budget has left; so is one with batches
+    /// under way. Who found nothing left to ask ends the run that was killed
+    /// before it.
+    pub(super) fn end(&self, run: Option<Run>, stands: bool, report: &mut Report) {
+        // Everything the writing thread was given is kept before the run ends.
+        let run = run.map(|run| run.id);
         let outcome = match (report.stopped.as_deref(), &report.failed) {
             (None, None) => Outcome::Complete,
             (Some(Stopped::Interrupted | Stopped::Left(_)), _) => Outcome::Interrupted,
             _ => Outcome::Stopped,
         };
-        info!(run = id, ?outcome, usage = ?report.usage, asked = ?report.asked, "the run ends");
         let ended = || {
             let journal = self.facts.journal();
-            if journal.has_under_way(id)? {
-                journal.leave_open(id)?;
-            } else {
-                journal.end(id, outcome)?;
+            match run {
+                Some(id) if !stands || journal.has_under_way(id)? => journal.leave_open(id),
+                Some(id) => journal.end(id, outcome),
+                None if stands && self.way != Way::Kept => {
+                    journal.end_unfinished(&self.spec.full_path(), outcome)
+                }
+                None => Ok(()),
             }
-            drop(journal);
-            self.facts.index().flush()
         };
+        info!(run, ?outcome, stands, usage = ?report.usage, asked = ?report.asked, "the run ends");
         if let Err(error) = ended() {
             report.failed.get_or_insert(error.into());
         }

@@ -1,21 +1,25 @@
-//! hqdl's own tables, kept up to date: `migrations/*/*.sql` in order, each once,
+//! hqdl's own tables, kept up to date: `migrations/*/*.sql` by number, each once,
 //! in one transaction. The user's `PRAGMA user_version` is the user's, so what
 //! was applied is written in a table.
 
 use rusqlite::{Connection, TransactionBehavior};
 
-const DATABASE: [&str; 2] = [
-    include_str!("../../migrations/database/0001_bookkeeping.sql"),
-    include_str!("../../migrations/database/0002_standing.sql"),
+/// A migration with its number.
+type Migration = (u32, &'static str);
+
+const DATABASE: [Migration; 2] = [
+    (1, include_str!("../../migrations/database/0001_bookkeeping.sql")),
+    (2, include_str!("../../migrations/database/0002_standing.sql")),
 ];
-const JOURNAL: [&str; 7] = [
-    include_str!("../../migrations/journal/0001_facts.sql"),
-    include_str!("../../migrations/journal/0002_batches.sql"),
-    include_str!("../../migrations/journal/0003_restarts.sql"),
-    include_str!("../../migrations/journal/0004_questions.sql"),
-    include_str!("../../migrations/journal/0005_changed.sql"),
-    include_str!("../../migrations/journal/0006_sessions.sql"),
-    include_str!("../../migrations/journal/0012_indexes.sql"),
+const JOURNAL: [Migration; 8] = [
+    (1, include_str!("../../migrations/journal/0001_facts.sql")),
+    (2, include_str!("../../migrations/journal/0002_batches.sql")),
+    (3, include_str!("../../migrations/journal/0003_restarts.sql")),
+    (4, include_str!("../../migrations/journal/0004_questions.sql")),
+    (5, include_str!("../../migrations/journal/0005_changed.sql")),
+    (6, include_str!("../../migrations/journal/0006_sessions.sql")),
+    (9, include_str!("../../migrations/journal/0009_checksums.sql")),
+    (12, include_str!("../../migrations/journal/0012_indexes.sql")),
 ];
 
 /// Brings the bookkeeping of an expanded database up to date.
@@ -34,20 +38,24 @@ pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
     apply(connection, &JOURNAL)
 }
 
-fn apply(connection: &Connection, all: &[&str]) -> rusqlite::Result<()> {
-    let version = |c: &Connection| -> rusqlite::Result<usize> {
+fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
+    let missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
         let exists: bool = c.query_row(
             "SELECT count(*) FROM sqlite_schema WHERE name = 'hqdl_migration'",
             [],
             |row| row.get(0),
         )?;
         if !exists {
-            return Ok(0);
+            return Ok(all.to_vec());
         }
-        c.query_row("SELECT coalesce(max(version), 0) FROM hqdl_migration", [], |row| row.get(0))
+        let done: Vec<u32> = c
+            .prepare("SELECT version FROM hqdl_migration")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        Ok(all.iter().filter(|(n, _)| !done.contains(n)).copied().collect())
     };
     // The usual case takes no lock.
-    if version(connection)? >= all.len() {
+    if missing(connection)?.is_empty() {
         return Ok(());
     }
     let nested = !connection.is_autocommit();
@@ -56,15 +64,14 @@ fn apply(connection: &Connection, all: &[&str]) -> rusqlite::Result<()> {
     } else {
         Some(rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?)
     };
-    let done = version(connection)?;
     connection.execute_batch(
         "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
     )?;
-    for (n, sql) in all.iter().enumerate().skip(done) {
+    for (number, sql) in missing(connection)? {
         connection.execute_batch(sql)?;
         connection.execute(
             "INSERT INTO hqdl_migration VALUES (?1, ?2)",
-            (n + 1, jiff::Timestamp::now().to_string()),
+            (number, jiff::Timestamp::now().to_string()),
         )?;
     }
     transaction.map_or(Ok(()), rusqlite::Transaction::commit)

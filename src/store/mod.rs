@@ -73,6 +73,9 @@ pub enum StoreError {
         /// Tables and views of the user's.
         names: String,
     },
+    /// Another file stands where the database was when it was read.
+    #[error("{} was replaced by another file meanwhile", .0.display())]
+    Replaced(PathBuf),
     /// A file operation failed.
     #[error("{}: {error}", path.display())]
     File {
@@ -111,6 +114,7 @@ impl StoreError {
                 "choose another `output` for this database, or remove that file"
             }
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
+            Self::Replaced(_) => "run this again; everything answered is kept",
             Self::ForeignOutput(_) => "choose another `output`, or move that file away",
             Self::Sqlite { .. } | Self::File { .. } => {
                 "look at the file and its directory, then run this again"
@@ -142,6 +146,8 @@ pub fn now() -> String {
 pub struct Database {
     path: PathBuf,
     connection: Connection,
+    /// What the file is to the system, where it says so.
+    file: Option<(u64, u64)>,
 }
 
 impl Database {
@@ -188,6 +194,8 @@ impl Database {
             return Err(StoreError::NotADatabase(path.to_owned()));
         }
         let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
+        // Before it is opened: a file that takes its place between is one too many.
+        let file = file_at(path);
         let connection = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)
             .map_err(error)?;
         connection.busy_timeout(BUSY).map_err(error)?;
@@ -195,7 +203,13 @@ impl Database {
         connection
             .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
             .map_err(error)?;
-        Ok(Self { path: path.to_owned(), connection })
+        Ok(Self { path: path.to_owned(), connection, file })
+    }
+
+    /// Whether another file stands at its path by now, or none.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.file.is_some() && self.file != file_at(&self.path)
     }
 
     /// The path.
@@ -228,4 +242,17 @@ impl Database {
             .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_object'", [], |_| Ok(()))
             .is_ok()
     }
+}
+
+/// What tells a file from another one with the same path.
+#[cfg(unix)]
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+/// Where an open file cannot be replaced, nothing needs to be told apart.
+#[cfg(not(unix))]
+fn file_at(_: &Path) -> Option<(u64, u64)> {
+    None
 }

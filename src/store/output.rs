@@ -4,11 +4,13 @@
 //! and takes its place whole, with the new tables in it. Until then the old one
 //! stands as it was, through a slow run, a failed one or a crash.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
+use tracing::info;
 
 use super::{BUSY, Database, StoreError, migrate};
 
@@ -89,7 +91,7 @@ impl Target {
                     std::fs::create_dir_all(parent).map_err(file)?;
                 }
                 let part = part(path);
-                std::fs::File::create(&part).map_err(file)?;
+                File::create(&part).map_err(file)?;
                 std::fs::remove_file(&part).map_err(file)
             }
         }
@@ -98,20 +100,37 @@ impl Target {
     /// The database to publish into.
     ///
     /// # Errors
-    /// [`StoreError`] when it cannot be opened or made.
+    /// [`StoreError`] when it cannot be opened or made, or when the file of the
+    /// source is another one by now.
     pub fn prepare(&self, source: &Database) -> Result<Place, StoreError> {
+        let place = self.open(source)?;
+        // What was read of it is of the file before.
+        if source.is_replaced() {
+            place.abandon();
+            return Err(StoreError::Replaced(source.path.clone()));
+        }
+        Ok(place)
+    }
+
+    fn open(&self, source: &Database) -> Result<Place, StoreError> {
         match self {
-            Self::Itself(path) => {
-                Ok(Place { database: Database::open_writable(path)?, output: None })
-            }
-            Self::Current(copy) => {
-                Ok(Place { database: Database::open_writable(&copy.path)?, output: None })
+            Self::Itself(path) | Self::Current(Database { path, .. }) => {
+                let database = Database::open_writable(path)?;
+                Ok(Place { database, output: None, held: None })
             }
             Self::Stale(output) => {
                 let part = part(output);
                 let _ = std::fs::remove_file(&part);
-                let place = Place { database: copy(source, &part)?, output: Some(output.clone()) };
-                Ok(place)
+                let held = hold(&part)?;
+                match copy(source, &part) {
+                    Ok(database) => {
+                        Ok(Place { database, output: Some(output.clone()), held: Some(held) })
+                    }
+                    Err(error) => {
+                        let _ = std::fs::remove_file(&part);
+                        Err(error)
+                    }
+                }
             }
         }
     }
@@ -146,6 +165,8 @@ pub struct Place {
     database: Database,
     /// What it is to take the place of.
     output: Option<PathBuf>,
+    /// The lock that says that somebody works on a copy.
+    held: Option<File>,
 }
 
 impl Place {
@@ -164,6 +185,7 @@ impl Place {
         let part = self.database.path.clone();
         if !output.exists() {
             drop(self.database);
+            drop(self.held);
             return std::fs::rename(&part, &output)
                 .map_err(|error| StoreError::File { path: output, error });
         }
@@ -189,25 +211,16 @@ impl Place {
 fn copy(source: &Database, path: &Path) -> Result<Database, StoreError> {
     let error = |e: rusqlite::Error| StoreError::from_sqlite(path, &e);
     let stamp = stamp(&source.path, path)?;
-    let made = (|| {
-        let mut target = Connection::open(path).map_err(error)?;
-        run(&source.connection, &mut target, &source.path)?;
-        // A copy of a database with a write-ahead log would want one of its own.
-        target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(error)?;
-        migrate::database(&target).map_err(error)?;
-        target
-            .execute(
-                "INSERT OR REPLACE INTO hqdl_object VALUES (?1, ?2, NULL)",
-                [COPIED_FROM, &stamp],
-            )
-            .map_err(error)?;
-        target.close().map_err(|(_, e)| error(e))?;
-        Database::open_writable(path)
-    })();
-    if made.is_err() {
-        let _ = std::fs::remove_file(path);
-    }
-    made
+    let mut target = Connection::open(path).map_err(error)?;
+    run(&source.connection, &mut target, &source.path)?;
+    // A copy of a database with a write-ahead log would want one of its own.
+    target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(())).map_err(error)?;
+    migrate::database(&target).map_err(error)?;
+    target
+        .execute("INSERT OR REPLACE INTO hqdl_object VALUES (?1, ?2, NULL)", [COPIED_FROM, &stamp])
+        .map_err(error)?;
+    target.close().map_err(|(_, e)| error(e))?;
+    Database::open_writable(path)
 }
 
 /// Copies all pages in one step, so that what is copied is of one moment and
@@ -262,6 +275,47 @@ fn part(output: &Path) -> PathBuf {
     let mut part = output.as_os_str().to_owned();
     part.push(format!(".{}.part", std::process::id()));
     PathBuf::from(part)
+}
+
+/// Makes an empty file and locks it, as long as the result lives. `SQLite` takes
+/// it for an empty database; its own locks are others.
+fn hold(part: &Path) -> Result<File, StoreError> {
+    let made = File::create_new(part).and_then(|file| {
+        // Where the system has no locks, the process in the name has to do.
+        let _ = file.try_lock();
+        Ok(file)
+    });
+    made.map_err(|error| StoreError::File { path: part.to_owned(), error })
+}
+
+/// Removes what killed processes left beside an output: copies under way that
+/// nobody holds, of processes that are gone.
+pub fn sweep(output: &Path) {
+    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let id = file.to_str().and_then(|file| {
+            let id = file.strip_prefix(name)?.strip_prefix('.')?;
+            // Its own journals go with it.
+            let id =
+                ["-journal", "-wal", "-shm", ""].iter().find_map(|end| id.strip_suffix(end))?;
+            id.strip_suffix(".part").and_then(|id| id.parse::<u32>().ok())
+        });
+        let Some(id) = id.filter(|id| *id != std::process::id() && is_gone(*id)) else { continue };
+        let path = entry.path();
+        // A process that cannot be seen from here may hold it.
+        let held = File::open(&path).map_or(true, |file| file.try_lock().is_err());
+        if !held && std::fs::remove_file(&path).is_ok() {
+            info!(path = %path.display(), process = id, "removes what a killed run left");
+        }
+    }
+}
+
+/// Whether no process has this id, as far as the system tells.
+fn is_gone(id: u32) -> bool {
+    let processes = Path::new("/proc");
+    !processes.join("self").exists() || !processes.join(id.to_string()).exists()
 }
 
 /// What tells one version of a database file from another, cheaply: path,

@@ -78,6 +78,15 @@ impl Usage {
         self.output_tokens += tokens.output;
         self.cost_usd += cost_usd;
     }
+
+    /// Adds what else was used.
+    pub fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.input_tokens += other.input_tokens;
+        self.cached_input_tokens += other.cached_input_tokens;
+        self.output_tokens += other.output_tokens;
+        self.cost_usd += other.cost_usd;
+    }
 }
 
 /// What one column has used. A request for several columns is shared by them

@@ -5,8 +5,11 @@
 use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
+use tracing::warn;
+
 use super::{Index, Sled, Way};
 use crate::facts::FactsError;
+use crate::facts::checksum::Damage;
 use crate::facts::journal::Journal;
 
 /// How often it is looked whether the journal can be followed.
@@ -55,18 +58,36 @@ impl Index {
         }
     }
 
+    /// Takes in what came after a line of the journal. Where something of that is
+    /// damaged, what was known before it is in doubt, and all is made again.
     pub(super) fn follow(&self, journal: &Journal, head: i64) -> Result<(), FactsError> {
-        let mut last = head;
+        let damage = journal.damage(head)?;
+        if head > 0 && !damage.is_none() {
+            return self.rebuild(journal).map(drop);
+        }
         let mut batch = Vec::new();
-        journal.after(head, &mut |line, entity, facts| {
-            last = line;
+        let last = journal.after(head, &damage, &mut |line, entity, facts| {
             batch.push((entity, facts));
             if batch.len() >= 1000 {
-                self.merge(std::mem::take(&mut batch), last)?;
+                self.merge(std::mem::take(&mut batch), line)?;
             }
             Ok(())
         })?;
-        self.merge(batch, last)
+        self.merge(batch, last)?;
+        if let Some(remark) = damage.remark() {
+            warn!(remark);
+            *self.sled()?.damage.lock().unwrap_or_else(PoisonError::into_inner) = damage;
+        }
+        Ok(())
+    }
+
+    /// What was found damaged when the records were last made, if this process did.
+    #[must_use]
+    pub fn damage(&self) -> Damage {
+        match &self.way {
+            Way::Own(sled) => sled.damage.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Way::Lent(_) => Damage::default(),
+        }
     }
 }
 

@@ -1,0 +1,107 @@
+//! The journal's dictionaries: models, value lists and what columns mean, by the
+//! ids that its answers say instead.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::FactsError;
+use super::checksum::corrupt;
+use super::journal::Journal;
+use crate::key::{Fingerprint, ListHash, Meaning};
+
+impl Journal {
+    /// The id of a model.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn model(&self, name: &str) -> Result<u32, FactsError> {
+        self.run(|c| {
+            intern(c, ("model", "name"), "INSERT OR IGNORE INTO model (name) VALUES (?1)", &[&name])
+        })
+    }
+
+    /// The id of a column's meaning.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+        let fingerprint: Fingerprint = meaning.fingerprint();
+        let text = serde_json::to_string(meaning).unwrap_or_default();
+        self.run(|c| {
+            intern(
+                c,
+                ("meaning", "fingerprint"),
+                "INSERT OR IGNORE INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
+                &[&fingerprint.as_str(), &meaning.column, &text],
+            )
+        })
+    }
+
+    /// The ids of all meanings that a column of this name and key has had.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+        self.run(|c| {
+            c.prepare("SELECT id FROM meaning WHERE name = ?1")?
+                .query_map([column], |r| r.get(0))?
+                .collect()
+        })
+    }
+
+    /// The id of a value list.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+        self.run(|c| {
+            intern(
+                c,
+                ("value_list", "hash"),
+                "INSERT OR IGNORE INTO value_list (hash) VALUES (?1)",
+                &[&hash.as_str()],
+            )
+        })
+    }
+
+    /// Ids and texts of a dictionary: `model`, `value_list` or `meaning`.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn names(&self, table: &str) -> Result<Vec<(u32, String)>, FactsError> {
+        let sql = match table {
+            "model" => "SELECT id, name FROM model",
+            "value_list" => "SELECT id, hash FROM value_list",
+            _ => "SELECT id, meaning FROM meaning",
+        };
+        self.run(|c| c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect())
+    }
+}
+
+/// The id of a text in a dictionary, where it is entered when it is new. The index
+/// and the table have to agree on it: an id of something else would give its facts.
+fn intern(
+    c: &Connection,
+    (table, column): (&str, &str),
+    insert: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> rusqlite::Result<u32> {
+    let agrees = || -> rusqlite::Result<Option<u32>> {
+        let of_index = format!("SELECT id FROM {table} WHERE {column} = ?1");
+        let found: Option<u32> =
+            c.prepare_cached(&of_index)?.query_row([values[0]], |r| r.get(0)).optional()?;
+        let of_table = match found {
+            Some(_) => format!("SELECT 1 FROM {table} NOT INDEXED WHERE id = ?2 AND {column} = ?1"),
+            None => format!("SELECT 1 FROM {table} NOT INDEXED WHERE ?2 IS NULL AND {column} = ?1"),
+        };
+        let there = c.prepare_cached(&of_table)?.exists(params![values[0], found])?;
+        if there == found.is_some() {
+            return Ok(found);
+        }
+        Err(corrupt(&format!("the index of the table `{table}` does not agree with it")))
+    };
+    if let Some(id) = agrees()? {
+        return Ok(id);
+    }
+    c.execute(insert, values)?;
+    agrees()?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+}

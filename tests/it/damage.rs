@@ -1,0 +1,216 @@
+//! A disk that turns bits around: whatever bit of the journal it is, every cell
+//! is what was kept, or missing and told.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hqdl::cell::{Answer, CellValue};
+use hqdl::facts::{Batch, Completion, Fact, Facts, FactsError};
+use hqdl::key::{Entity, KeyColumns, Meaning};
+use hqdl::value::Value;
+
+use crate::project::{check, check_complete, heroes, honest};
+
+const ENTITIES: usize = 60;
+/// Names that are one bit apart.
+const MODELS: [&str; 2] = ["model 0", "model 1"];
+const COLUMNS: [&str; 2] = ["a", "c"];
+/// Bits that are turned, of more than there are; `HQDL_TEST_FLIPS` for others.
+const FLIPS: usize = 48;
+
+/// Entity, column and model to value.
+type Known = BTreeMap<(String, &'static str, &'static str), String>;
+
+fn meaning(column: &str) -> Meaning {
+    Meaning {
+        key: vec!["name".to_owned()],
+        column: column.to_owned(),
+        kind: "text".to_owned(),
+        about: String::new(),
+        many: false,
+        list: "none".to_owned(),
+    }
+}
+
+fn entity(n: usize) -> Entity {
+    KeyColumns::new(vec!["name".to_owned()]).entity(&[Value::from(format!("Hero {n}"))])
+}
+
+/// Keeps what some columns of some entities are, in requests of five.
+fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let writer = facts.writer();
+    let run = facts.journal().begin("test", "").unwrap();
+    for model in MODELS {
+        let id = facts.journal().model(model).unwrap();
+        for five in which.chunks(5) {
+            let mut batch = Batch {
+                completion: Completion {
+                    run,
+                    model: id,
+                    prompt_hash: format!("p1:{generation} {five:?}"),
+                    content: Some(format!("{five:?} as {model} said it")),
+                    asked_at: "2026-11-21T00:00:00Z".to_owned(),
+                    cells: 10,
+                    ..Completion::default()
+                },
+                ..Batch::default()
+            };
+            for n in five {
+                let fact = |column: &'static str| {
+                    let value = format!("{column} of {n}, {model}, {generation}");
+                    known.insert((entity(*n).as_str().to_owned(), column, model), value.clone());
+                    Fact {
+                        meaning: facts.journal().meaning(&meaning(column)).unwrap(),
+                        model: id,
+                        list: None,
+                        completion: 0,
+                        asked: 0,
+                        answer: Answer::ok(CellValue::One(Value::from(value))),
+                    }
+                };
+                batch.facts.push((entity(*n), COLUMNS.map(fact).to_vec()));
+            }
+            runtime.block_on(writer.keep(batch)).unwrap();
+        }
+    }
+}
+
+/// A journal of values, a third of which were asked again.
+fn made(dir: &Path) -> (Vec<u8>, Known) {
+    let mut known = Known::new();
+    let facts = Facts::open(dir, "hqdl test").unwrap();
+    keep(&facts, &mut known, &(0..ENTITIES).collect::<Vec<_>>(), "as it was");
+    keep(&facts, &mut known, &(0..ENTITIES).step_by(3).collect::<Vec<_>>(), "as it is");
+    drop(facts);
+    (std::fs::read(dir.join("journal.sqlite")).unwrap(), known)
+}
+
+/// What a journal of these bytes says, and whether it says that it is damaged.
+fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("journal.sqlite"), journal).unwrap();
+    let facts = Facts::open(dir.path(), "hqdl test")?;
+    let mut found = Known::new();
+    let told = !facts.index().damage().is_none();
+    for model in MODELS {
+        let by = facts.journal().model(model)?;
+        for column in COLUMNS {
+            let of = facts.journal().meaning(&meaning(column))?;
+            for n in 0..ENTITIES {
+                let facts = facts.index().get(&entity(n))?.unwrap_or_default().facts;
+                if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {
+                    let CellValue::One(value) = &fact.answer.value else { panic!("{fact:?}") };
+                    let key = (entity(n).as_str().to_owned(), column, model);
+                    found.insert(key, value.to_string());
+                }
+            }
+        }
+    }
+    Ok((found, told))
+}
+
+#[test]
+fn whatever_bit_turns_around_a_cell_is_what_was_kept_or_missing_and_told() {
+    let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
+    let flips = flips.unwrap_or(FLIPS);
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, known) = made(dir.path());
+    assert_eq!(read(&journal).unwrap(), (known.clone(), false));
+    let pages = journal.len() / 4096;
+    let mut chance = fastrand::Rng::with_seed(18);
+    let (mut whole, mut missing, mut refused) = (0, 0, 0);
+    for flip in 0..flips {
+        let mut bytes = journal.clone();
+        // Page by page, where something stands.
+        let at = loop {
+            let at = (flip % pages) * 4096 + chance.usize(0..4096);
+            if bytes[at] != 0 || chance.u8(0..20) == 0 {
+                break at;
+            }
+        };
+        let bit = chance.u32(0..8);
+        bytes[at] ^= 1 << bit;
+        match read(&bytes) {
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+            Ok((found, told)) => {
+                for (cell, value) in &found {
+                    assert_eq!(Some(value), known.get(cell), "byte {at}, bit {bit}: {cell:?}");
+                }
+                let all = found.len() == known.len();
+                assert!(
+                    all || told,
+                    "byte {at}, bit {bit}: {} are gone",
+                    known.len() - found.len()
+                );
+                if all { whole += 1 } else { missing += 1 }
+            }
+        }
+    }
+    println!("{flips} bits: {whole} harmless, {missing} told and asked again, {refused} refused");
+}
+
+/// What is damaged is counted, and asked again, and is then right.
+#[test]
+fn a_damaged_answer_is_told_by_every_command_and_asked_again() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.count();
+    assert_eq!(project.hqdl(&["cache", "check"]).exits(0).stdout, "sound\n");
+    let journal = project.path("cache/journal.sqlite");
+    let journal = rusqlite::Connection::open(&journal).unwrap();
+    let changed =
+        journal.execute("UPDATE answer SET cells = replace(cells, 'Blue', 'Brown')", []).and_then(
+            |_| journal.execute("UPDATE answer SET entity = replace(entity, 'Zed', 'Zee')", []),
+        );
+    assert!(changed.unwrap() > 0);
+    drop(journal);
+    std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
+    let said = project.hqdl(&["cache", "stats"]).exits(0);
+    assert!(said.stderr.contains("no longer say what was kept"), "{said:?}");
+    assert!(said.stdout.contains("damaged"), "{said:?}");
+    project.hqdl(&["cache", "check"]).exits(1);
+    let rebuilt = project.hqdl(&["cache", "rebuild", "--json"]).exits(0);
+    let damaged = rebuilt.lines[0]["damaged"].as_u64().unwrap();
+    assert!(damaged >= 2, "{rebuilt:?}");
+    let exported = project.hqdl(&["cache", "export"]).exits(0).stdout;
+    assert!(!exported.contains("Zee") && !exported.contains("Zed"), "{exported}");
+    // The tables stand as they were until what is in doubt was asked again.
+    check_complete(&project);
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert!(endpoint.count() > asked);
+    let again = endpoint.cells_since(asked);
+    assert_eq!(again.len() as u64, damaged * 4, "only these are asked again");
+}
+
+/// A journal of before has no checksums: it opens as it is, and has them then.
+#[test]
+fn a_journal_without_checksums_gets_them() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let journal = rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
+    let sums = "SELECT count(*) FROM answer WHERE checksum IS NOT NULL";
+    let count = |c: &rusqlite::Connection| c.query_row(sums, [], |r| r.get::<_, u64>(0)).unwrap();
+    let all = count(&journal);
+    journal
+        .execute_batch(
+            "ALTER TABLE answer DROP COLUMN checksum; DELETE FROM hqdl_migration WHERE version = 9;",
+        )
+        .unwrap();
+    std::fs::remove_dir_all(project.path("cache/index.sled")).unwrap();
+    project.materialize(&[]).exits(0);
+    assert_eq!(count(&journal), all);
+    assert_eq!(project.hqdl(&["cache", "check"]).exits(0).stdout, "sound\n");
+    // One that an older version adds has none, and is taken as it is.
+    journal.execute("UPDATE answer SET checksum = NULL WHERE id = 1", []).unwrap();
+    project.hqdl(&["cache", "rebuild"]).exits(0);
+    project.materialize(&[]).exits(0);
+    assert_eq!(check(&project)["ok"], 40);
+    assert_eq!(endpoint.cells_since(0).len(), 40);
+}

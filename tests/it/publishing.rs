@@ -1,0 +1,214 @@
+//! What publishing leaves behind: a budget that a kill does not fill up again,
+//! no files of killed processes, and tables that say what is true by then.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{HEROES, Project, check, check_in, heroes, honest, spec};
+
+/// The heroes, one a request, and a budget for about half of them.
+fn short_of_money(endpoint: &Endpoint) -> Project {
+    let project = heroes(endpoint, "csv");
+    let text = spec()
+        .replace("test-model", "gpt-4o-mini")
+        .replace("rows_per_request = 4", "rows_per_request = 1")
+        .replace("price = {", "max_output_tokens = 100\nprice = {")
+        .replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.002");
+    project.spec(&text);
+    project
+}
+
+fn spent(project: &Project) -> f64 {
+    let sql = "SELECT (SELECT total(cost_usd) FROM completion)
+                    + (SELECT total(cost_usd) FROM reservation)";
+    project.rows_of("cache/journal.sqlite", sql)[0][0].as_f64().unwrap()
+}
+
+fn open_runs(project: &Project) -> usize {
+    project.rows_of("cache/journal.sqlite", "SELECT 1 FROM run WHERE ended_at IS NULL").len()
+}
+
+/// Somebody else's lock, from when requests are under way.
+fn lock(project: &Project) -> Connection {
+    let other = project.connect();
+    other.busy_timeout(Duration::from_secs(5)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    other
+}
+
+/// Until no request comes any more: what is left to do is to publish.
+fn all_asked(endpoint: &Endpoint) -> usize {
+    loop {
+        let count = endpoint.count();
+        std::thread::sleep(Duration::from_millis(400));
+        if endpoint.count() == count {
+            return count;
+        }
+    }
+}
+
+#[test]
+fn a_run_killed_while_it_publishes_goes_on_with_the_budget_it_had_left() {
+    let endpoint = honest();
+    let project = short_of_money(&endpoint);
+    endpoint.fault(Fault::Latency(Duration::from_millis(30)), Times::Always);
+    let mut running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    let other = lock(&project);
+    let asked = all_asked(&endpoint);
+    assert!(!running.has_ended(), "it waits for the lock, to publish");
+    running.signal("KILL");
+    running.wait();
+    drop(other);
+    assert!(asked < 10, "the budget ends it: {asked}");
+    assert!(!project.has_table("llm"));
+    assert_eq!(open_runs(&project), 1, "its tables do not stand");
+    // The same run: nothing is left to spend, and what is known is published.
+    project.materialize(&[]).exits(3);
+    assert_eq!(endpoint.count(), asked);
+    assert!(spent(&project) <= 0.002, "{}", spent(&project));
+    assert!(check(&project)["ok"] > 0);
+    assert_eq!(open_runs(&project), 0);
+    // A run of its own has a budget of its own.
+    project.materialize(&[]);
+    assert!(endpoint.count() > asked);
+}
+
+#[test]
+fn a_run_that_cannot_publish_goes_on_with_the_budget_it_had_left() {
+    let endpoint = honest();
+    let project = short_of_money(&endpoint);
+    endpoint.fault(Fault::Latency(Duration::from_millis(30)), Times::Always);
+    let running = project.start(&["materialize", "specs/x.toml", "--json"]);
+    endpoint.wait_for(1);
+    let other = lock(&project);
+    let ended = running.wait();
+    assert!(ended.stderr.contains("locked"), "{ended:?}");
+    drop(other);
+    let asked = endpoint.count();
+    assert_eq!(open_runs(&project), 1);
+    project.materialize(&[]).exits(3);
+    assert_eq!((endpoint.count(), open_runs(&project)), (asked, 0));
+}
+
+#[test]
+fn a_run_killed_when_all_was_asked_is_over_once_its_tables_stand() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.spec(&spec().replace("concurrency = 4", "concurrency = 1\nbudget_usd = 0.5"));
+    endpoint.fault(Fault::Latency(Duration::from_millis(30)), Times::Always);
+    let mut running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(1);
+    let other = lock(&project);
+    all_asked(&endpoint);
+    assert!(!running.has_ended());
+    running.signal("KILL");
+    running.wait();
+    drop(other);
+    assert_eq!(open_runs(&project), 1);
+    project.materialize(&[]).exits(0);
+    assert_eq!(open_runs(&project), 0, "what it was to do is done");
+}
+
+#[test]
+fn copies_that_killed_runs_left_are_swept_and_nothing_else_is() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    let id = gone.id();
+    gone.wait().unwrap();
+    let swept = [format!("out.sqlite.{id}.part"), format!("out.sqlite.{id}.part-journal")];
+    let kept = [
+        // Of a process that lives.
+        format!("out.sqlite.{}.part", std::process::id()),
+        "out.sqlite.notes.part".to_owned(),
+        format!("out.sqlite.{id}.part.bak"),
+        format!("other.sqlite.{id}.part"),
+        // Held by a process that cannot be seen from here.
+        "out.sqlite.4194399.part".to_owned(),
+    ];
+    for file in swept.iter().chain(&kept) {
+        std::fs::write(project.path(file), "half a copy").unwrap();
+    }
+    let held = std::fs::File::open(project.path(&kept[4])).unwrap();
+    held.try_lock().unwrap();
+    for _ in 0..2 {
+        project.materialize(&["--output", "out.sqlite"]).exits(0);
+        assert!(swept.iter().all(|f| !project.path(f).exists()));
+        assert!(kept.iter().all(|f| project.path(f).exists()));
+    }
+}
+
+/// Another file in the database's place, with a hero less and one more.
+fn replace(project: &Project) {
+    let new = project.path("new.sqlite");
+    let other = Connection::open(&new).unwrap();
+    other.execute_batch(HEROES).unwrap();
+    other
+        .execute_batch(
+            "DELETE FROM hero WHERE name = 'Zed';
+             INSERT INTO hero (name, full_name) VALUES ('Newcomer', 'Nina New');",
+        )
+        .unwrap();
+    drop(other);
+    std::fs::rename(new, project.path("data.sqlite")).unwrap();
+}
+
+#[test]
+fn a_database_replaced_while_a_run_asks_is_told_and_published_from_what_is_true() {
+    for output in [None, Some("out.sqlite")] {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
+        let flags: Vec<&str> = output.iter().flat_map(|o| ["--output", o]).collect();
+        let args = [&["materialize", "specs/x.toml", "--json"], &flags[..]].concat();
+        let running = project.start(&args);
+        endpoint.wait_for(1);
+        replace(&project);
+        let ended = running.wait().exits(0);
+        assert!(ended.stdout.contains("was replaced by another file"), "{}", ended.stdout);
+        let target = output.unwrap_or("data.sqlite");
+        assert_eq!(check_in(&project, target)["ok"], 40);
+        let names = |database: &str, table: &str| -> BTreeSet<String> {
+            let rows = project.rows_of(database, &format!("SELECT name FROM {table}"));
+            rows.iter().map(|r| r[0].to_string()).collect()
+        };
+        assert_eq!(names(target, "llm"), names("data.sqlite", "hero"));
+        assert!(names(target, "llm").contains("\"Newcomer\""));
+        // Eleven heroes, each asked about once.
+        assert_eq!(endpoint.cells_since(0).len(), 44);
+        assert_eq!(ended.done()["requests"], endpoint.count());
+        let again = project.hqdl(&args).exits(0);
+        assert_eq!(again.done()["published"], false);
+    }
+}
+
+#[test]
+fn a_file_where_the_index_belongs_is_told_and_left_alone() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    std::fs::create_dir(project.path("cache")).unwrap();
+    std::fs::write(project.path("cache/index.sled"), "my notes").unwrap();
+    let ended = project.hqdl(&["materialize", "specs/x.toml"]).exits(2);
+    assert!(ended.stderr.contains("a file stands where the index"), "{}", ended.stderr);
+    assert_eq!(std::fs::read(project.path("cache/index.sled")).unwrap(), b"my notes");
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_spec_whose_name_is_not_utf_8_is_told() {
+    use std::os::unix::ffi::OsStrExt;
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let name = Path::new("specs").join(std::ffi::OsStr::from_bytes(b"h\xe9ros.toml"));
+    std::fs::rename(project.path("specs/x.toml"), project.path(&name)).unwrap();
+    let output = project.command(&["materialize"]).arg(&name).output().unwrap();
+    let ended = crate::project::Ended::new(&output).exits(2);
+    assert!(ended.stderr.contains("its path is not UTF-8; rename it"), "{}", ended.stderr);
+    assert_eq!(endpoint.count(), 0);
+}
