@@ -280,10 +280,9 @@ fn part(output: &Path) -> PathBuf {
 /// Makes an empty file and locks it, as long as the result lives. `SQLite` takes
 /// it for an empty database; its own locks are others.
 fn hold(part: &Path) -> Result<File, StoreError> {
-    let made = File::create_new(part).and_then(|file| {
+    let made = File::create_new(part).inspect(|file| {
         // Where the system has no locks, the process in the name has to do.
         let _ = file.try_lock();
-        Ok(file)
     });
     made.map_err(|error| StoreError::File { path: part.to_owned(), error })
 }
