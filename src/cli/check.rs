@@ -9,6 +9,7 @@ use super::failure::{Failure, WRONG_INPUT, open_database};
 use super::{Talk, session};
 use crate::problem::{Problems, Severity};
 use crate::spec::{Draft, ReadError};
+use crate::store::Database;
 use crate::store::keys::Keys;
 
 #[derive(Debug, clap::Args)]
@@ -76,6 +77,14 @@ fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), 
         let help = "a semantic key should name one entity, and name it to the model";
         let remarks = gathered.report.remarks();
         problems.problems.extend(remarks.into_iter().map(|r| draft.warning(&place, r, help)));
+    }
+    if let Ok(target) = Database::open(spec.target()) {
+        for (n, expansion) in spec.expansions.iter().enumerate() {
+            let Some(edited) = target.edited(expansion)? else { continue };
+            let place = ["expansion".into(), n.into(), "name".into()];
+            let help = "the next run makes them again; `hqdl override set` changes a cell for good";
+            problems.problems.push(draft.warning(&place, edited, help));
+        }
     }
     let columns: usize = spec.expansions.iter().map(|e| e.columns.len()).sum();
     let summary =

@@ -233,7 +233,7 @@ impl Wanted {
             None => Found::Known(fact),
             // A value that the new list no longer has is not shown either.
             Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
-            Some(reason) => Found::Missing(reason, Some(fact)),
+            Some(reason) => Found::Missing(reason, (!wanted.has_left(fact)).then_some(fact)),
         }
     }
 }
@@ -251,14 +251,16 @@ impl WantedColumn {
         if !state.shows() && self.retry_before.is_some_and(|before| fact.asked <= before) {
             return Some(Reason::Retried);
         }
-        if fact.list != self.list {
-            let reask = match state {
+        self.has_left(fact).then_some(Reason::ChangedList)
+    }
+
+    /// Whether a fact was asked with another list, and says nothing under this one.
+    fn has_left(&self, fact: &Fact) -> bool {
+        fact.list != self.list
+            && match fact.answer.state {
                 State::Ok | State::Overridden => !self.checker.allows(&fact.answer.value),
                 State::Unknown | State::NotInList => true,
                 State::Invalid | State::Refused | State::Error => false,
-            };
-            return reask.then_some(Reason::ChangedList);
-        }
-        None
+            }
     }
 }

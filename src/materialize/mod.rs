@@ -5,9 +5,9 @@
 //! stands alone: a plan is a survey, and a run with nothing missing asks nothing
 //! and writes nothing.
 
-mod digest;
 mod fill;
 mod parcels;
+mod publish;
 mod report;
 mod room;
 mod rounds;
@@ -20,15 +20,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tracing::info;
 
-use self::digest::Digest;
 pub use self::parcels::{Imported, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
 use self::run::Run;
 pub use self::run::Way;
-use self::survey::{Known, Survey, orphans};
+use self::survey::{Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
@@ -36,10 +34,7 @@ use crate::model::{Model, SetupError};
 use crate::overrides::{Overrides, OverridesError};
 use crate::plan::Plan;
 use crate::spec::{Expansion, Format, Provider, Spec};
-use crate::store::keys::KeyRow;
 use crate::store::output::{Target, sweep};
-use crate::store::publish::{Origin, Publication, Shown};
-use crate::store::standing::Standing;
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 
@@ -106,6 +101,8 @@ pub struct Work<'w> {
     way: Way,
     /// Whether any batch at all is under way.
     parcels: Cell<bool>,
+    /// What the database was, by its own count of changes, when it was surveyed.
+    version: Cell<i64>,
 }
 
 impl<'w> Work<'w> {
@@ -160,6 +157,7 @@ impl<'w> Work<'w> {
             overrides,
             way: Way::Live,
             parcels: Cell::new(false),
+            version: Cell::new(0),
         })
     }
 
@@ -263,6 +261,7 @@ impl<'w> Work<'w> {
             sweep(output);
         }
         *run = self.recover(alone, command, listener, interrupt, report)?;
+        self.version.set(self.database.version()?);
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
             let survey = self.survey(n, None)?;
@@ -295,7 +294,11 @@ impl<'w> Work<'w> {
         if !ask && missing == 0 {
             self.end_rounds(&surveys, report)?;
         }
-        if !ask && target.standing(self.database).is_some_and(|db| self.stands(db, &surveys)) {
+        let stands = target.standing(self.database);
+        if let Some(db) = stands {
+            self.tell_of_edits(db, listener)?;
+        }
+        if !ask && stands.is_some_and(|db| self.stands(db, &surveys)) {
             self.settle(run.as_ref(), report);
             report.as_surveyed(&surveys);
             return Ok(true);
@@ -304,6 +307,11 @@ impl<'w> Work<'w> {
         target.try_writing()?;
         if ask {
             surveys = self.warn_of_budget(surveys, listener)?;
+        }
+        if let Some(db) = target.standing(self.database) {
+            self.look_for_differences(db, &mut surveys)?;
+        }
+        if ask {
             self.begin_rounds(&surveys)?;
             // A failure on the way is in the report: what was spent is told, and
             // what was answered is published.
@@ -348,14 +356,6 @@ impl<'w> Work<'w> {
         Ok(report.published)
     }
 
-    /// Whether everything stands in a database as the surveys found it.
-    fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
-        let same = |(e, s): (&Expansion, &Survey<'_>)| {
-            db.is_published(e, &s.digest.text(&self.spec, self.model.name(), e))
-        };
-        self.spec.expansions.iter().zip(surveys).all(same)
-    }
-
     /// Whether all expansions have been published to a database before.
     fn is_published_at_all(&self, db: &Database) -> bool {
         let before = db.published().unwrap_or_default();
@@ -363,99 +363,6 @@ impl<'w> Work<'w> {
             .expansions
             .iter()
             .all(|e| before.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
-    }
-
-    /// Publishes what is known: into the target, or into a copy that takes its
-    /// place.
-    fn publish(
-        &self,
-        surveys: &[Survey<'_>],
-        listener: &Listener,
-        interrupt: &watch::Receiver<bool>,
-        report: &mut Report,
-    ) -> Result<(), MaterializeError> {
-        let path = self.spec.target();
-        let path = path.canonicalize().or_else(|_| std::path::absolute(path));
-        let path = path.unwrap_or_else(|_| self.spec.target().clone());
-        let turn = self.facts.turn(&format!("publish {}", path.display()), interrupt)?;
-        let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
-        // Somebody else may have made the copy again while this waited.
-        let target = Target::look(self.database, self.spec.output.as_deref())?;
-        let place = target.prepare(self.database)?;
-        if let Err(error) = self.write(surveys, place.database(), listener, report) {
-            place.abandon();
-            return Err(error);
-        }
-        place.finish()?;
-        info!(target = %report.target.display(), cells = ?report.cells, "published");
-        report.published = true;
-        Ok(())
-    }
-
-    /// Writes the tables from the facts, in one transaction.
-    fn write(
-        &self,
-        surveys: &[Survey<'_>],
-        db: &Database,
-        listener: &Listener,
-        report: &mut Report,
-    ) -> Result<(), MaterializeError> {
-        let publication = Publication::begin(db, &self.spec)?;
-        // Before the facts are read: what comes meanwhile is later than the tables.
-        let place = self.facts.journal().place()?;
-        for (n, survey) in surveys.iter().enumerate() {
-            let expansion = &self.spec.expansions[n];
-            let mut tables = publication.expansion(expansion)?;
-            let mut digest = Digest::default();
-            self.each_known(&survey.keys, &mut |key: &KeyRow, found: Known| {
-                let record = self.sum_up(n, key, found, &mut digest);
-                // The first spelling counts the entity's cells; each shows its own.
-                let columns = if key.first { &key.entity_columns } else { &key.columns };
-                let looked = self.open_cells(n, key, columns, record.as_ref(), 0)?.looked;
-                let mut shown: Vec<Option<Shown<'_>>> = vec![None; expansion.columns.len()];
-                for (column, looked) in &looked {
-                    let cell = looked.shown();
-                    if key.first {
-                        let state = cell.as_ref().and_then(|c| State::from_name(c.state));
-                        report.count(n, *column, state);
-                    }
-                    if key.columns[*column] {
-                        shown[*column] = cell;
-                    }
-                }
-                tables.row(&key.row, &shown)?;
-                Ok::<(), Halt>(())
-            })
-            .map_err(|h| h.into_error(self.database))?;
-            let journal = self.facts.journal();
-            let mut origins = |id: i64| {
-                let (c, model) = journal.completion(id).ok()??;
-                Some(Origin {
-                    run: c.run,
-                    model,
-                    prompt_hash: c.prompt_hash,
-                    asked_at: c.asked_at,
-                    input_tokens: c.input_tokens,
-                    output_tokens: c.output_tokens,
-                    cost_usd: c.cost_usd,
-                    cells: c.cells,
-                    error: c.error,
-                })
-            };
-            let model = self.model.name();
-            let standing = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
-            publication.close(
-                &self.spec,
-                &tables.finish(),
-                (&digest.text(&self.spec, self.model.name(), expansion), &standing),
-                &mut origins,
-            )?;
-        }
-        for warning in publication.views(&self.spec)? {
-            listener(&Event::Warning(warning));
-        }
-        publication.commit()?;
-        Ok(())
     }
 
     fn rows_per_request(&self, expansion: &Expansion) -> u32 {

@@ -65,6 +65,28 @@ pub struct ColumnReport {
     pub(super) asked: Tally,
 }
 
+/// How the cells of an expansion are shown, for each column.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counts {
+    cells: Vec<Tally>,
+    unasked: Vec<u64>,
+}
+
+impl Counts {
+    /// Nothing counted yet, for so many columns.
+    pub(super) fn of(columns: usize) -> Self {
+        Self { cells: vec![Tally::default(); columns], unasked: vec![0; columns] }
+    }
+
+    /// Counts a cell; without a state, nobody has asked for it.
+    pub(super) fn add(&mut self, column: usize, state: Option<State>) {
+        match state {
+            Some(state) => self.cells[column].add(state, 1),
+            None => self.unasked[column] += 1,
+        }
+    }
+}
+
 impl ColumnReport {
     /// As it stands in the event `done`.
     #[must_use]
@@ -96,17 +118,14 @@ impl Report {
         Self { columns, ..Self::default() }
     }
 
-    /// Counts a cell; without a state, nobody has asked for it.
-    pub(super) fn count(&mut self, expansion: usize, column: usize, state: Option<State>) {
-        let of = self.columns.get_mut(expansion).and_then(|e| e.get_mut(column));
-        match state {
-            Some(state) => {
-                self.cells.add(state, 1);
-                of.into_iter().for_each(|c| c.cells.add(state, 1));
-            }
-            None => {
-                self.unasked += 1;
-                of.into_iter().for_each(|c| c.unasked += 1);
+    /// Counts how the cells of an expansion are shown.
+    pub(super) fn count(&mut self, expansion: usize, counts: &Counts) {
+        for (n, (cells, unasked)) in counts.cells.iter().zip(&counts.unasked).enumerate() {
+            self.cells.merge(cells);
+            self.unasked += unasked;
+            if let Some(column) = self.columns.get_mut(expansion).and_then(|e| e.get_mut(n)) {
+                column.cells.merge(cells);
+                column.unasked += unasked;
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What is known and what is missing, key by key.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-use super::digest::Digest;
+use super::report::Counts;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
 use crate::facts::{FactsError, Found, Reason, Record};
@@ -10,8 +10,8 @@ use crate::key::Entity;
 use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
-use crate::store::keys::{KeyRow, Keys};
-use crate::store::publish::Shown;
+use crate::store::keys::{KeyRow, Keys, Places};
+use crate::store::rows::{Shown, Sums, Version};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 
@@ -38,9 +38,31 @@ pub(super) struct Survey<'db> {
     pub(super) under_way: Vec<u64>,
     /// And those of these that are asked again.
     pub(super) under_way_again: Vec<u64>,
-    pub(super) digest: Digest,
+    /// What the tables would show if nothing more were answered, summed up.
+    pub(super) sums: Sums,
+    /// The keys, summed up in any order.
+    pub(super) names: i64,
+    /// The last line of the journal that it has surely seen.
+    pub(super) seen: i64,
+    /// How the cells are shown of keys that are asked nothing.
+    pub(super) closed: Counts,
+    /// Keys of which something is to be asked: the first spellings of entities, and
+    /// the others.
+    pub(super) open: [Places; 2],
+    /// Where what stands is something else.
+    pub(super) differs: Option<Differs>,
     /// Entities of which a person has said something.
     pub(super) overridden: HashSet<Entity>,
+}
+
+/// Where published tables are something else than a survey found.
+pub(super) struct Differs {
+    /// What stands.
+    pub(super) stands: Sums,
+    /// The buckets that differ.
+    pub(super) buckets: BTreeSet<usize>,
+    /// The hashes of the source's keys in them.
+    pub(super) keys: HashSet<i64>,
 }
 
 impl Survey<'_> {
@@ -88,7 +110,11 @@ impl<'w> Work<'w> {
             .collect();
         let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
         let mut batcher = Batcher::new(self.rows_per_request(expansion));
-        let mut digest = Digest::default();
+        let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
+        let mut closed = Counts::of(expansion.columns.len());
+        let mut places = [Places::default(), Places::default()];
+        // Before any fact is read.
+        let (_, seen) = self.facts.journal().place()?;
         let columns = expansion.columns.len();
         let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
         let mut unasked_again = vec![0; columns];
@@ -97,8 +123,17 @@ impl<'w> Work<'w> {
         let mut overridden = HashSet::new();
         self.look_for_parcels()?;
         self.each_known(&keys, &mut |key: &KeyRow, found: Known| {
-            let record = self.sum_up(n, key, found, &mut digest);
+            let record = found.map(|(record, _)| record);
+            let mut sum_up = |looked: &[(usize, Looked<'_>)]| {
+                let version = Version::of(&key.row, &key_shows(key, looked));
+                names = names.wrapping_add(version.hash);
+                sums.add(&version);
+            };
             if !key.first {
+                sum_up(&self.looked(n, key, &key.columns, record.as_ref()));
+                if respelled.contains(&key.entity) {
+                    places[1].add(key.at);
+                }
                 return Ok(());
             }
             plan.keys += 1;
@@ -106,7 +141,16 @@ impl<'w> Work<'w> {
                 overridden.insert(key.entity.clone());
             }
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
-            asked_keys += u64::from(open.counts());
+            sum_up(&open.looked);
+            if open.counts() {
+                asked_keys += 1;
+                places[0].add(key.at);
+                if key.respelled {
+                    respelled.insert(key.entity.clone());
+                }
+            } else {
+                open.looked.iter().for_each(|(column, looked)| closed.add(*column, looked.state()));
+            }
             for (column, looked) in open.looked {
                 let Some(column_plan) = plan.columns.get_mut(column) else { continue };
                 match looked {
@@ -162,21 +206,35 @@ impl<'w> Work<'w> {
             unasked_again,
             under_way,
             under_way_again,
-            digest,
+            sums,
+            names,
+            seen,
+            closed,
+            open: places,
+            differs: None,
             overridden,
         })
     }
 
-    /// Visits every key with the facts about its entity. Facts that another
-    /// process owns are read for many keys at once.
+    /// Visits every key with the facts about its entity.
     pub(super) fn each_known(
         &self,
         keys: &Keys<'_>,
         visit: &mut dyn FnMut(&KeyRow, Known) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
+        self.known_of(&mut |give| keys.each(give), visit)
+    }
+
+    /// Visits the keys of a walk with the facts about their entities. Facts that
+    /// another process owns are read for many keys at once.
+    pub(super) fn known_of(
+        &self,
+        walk: &mut Walk<'_>,
+        visit: &mut dyn FnMut(&KeyRow, Known) -> Result<(), Halt>,
+    ) -> Result<(), Halt> {
         let index = self.facts.index();
         if !index.is_lent() {
-            return keys.each(&mut |key: &KeyRow| {
+            return walk(&mut |key: &KeyRow| {
                 let found = index.get_many(&[&key.entity])?.pop().flatten();
                 visit(key, found)
             });
@@ -187,26 +245,27 @@ impl<'w> Work<'w> {
             let found = index.get_many(&entities)?;
             ahead.drain(..).zip(found).try_for_each(|(key, found)| visit(&key, found))
         };
-        keys.each(&mut |key: &KeyRow| {
+        walk(&mut |key: &KeyRow| {
             ahead.push(key.clone());
             if ahead.len() < AHEAD { Ok(()) } else { give(&mut ahead) }
         })?;
         give(&mut ahead)
     }
 
-    /// The facts about a key's entity, summed up in the digest with all else
-    /// that is published of it.
-    pub(super) fn sum_up(
-        &self,
+    /// What is known of some columns of a key.
+    pub(super) fn looked<'r>(
+        &'r self,
         n: usize,
         key: &KeyRow,
-        found: Known,
-        digest: &mut Digest,
-    ) -> Option<Record> {
-        let mark = self.overrides.mark(n, &key.entity);
-        let bytes = found.as_ref().map(|(_, bytes)| bytes.as_ref());
-        digest.add(&key.row.key, bytes, mark.as_deref());
-        found.map(|(record, _)| record)
+        columns: &[bool],
+        record: Option<&'r Record>,
+    ) -> Vec<(usize, Looked<'r>)> {
+        let look = |c: usize| match self.overrides.get(n, &key.entity, c) {
+            Some(word) => Looked::Overridden(word),
+            None => Looked::Fact(self.wanted[n].find(record, c)),
+        };
+        let asked = columns.iter().enumerate().filter(|(_, asked)| **asked);
+        asked.map(|(c, _)| (c, look(c))).collect()
     }
 
     /// Which cells of a key are to be asked, and what is known of each.
@@ -219,16 +278,7 @@ impl<'w> Work<'w> {
         asked_keys: u64,
     ) -> Result<Open<'r>, FactsError> {
         let wanted = &self.wanted[n];
-        let look = |c: usize| match self.overrides.get(n, &key.entity, c) {
-            Some(word) => Looked::Overridden(word),
-            None => Looked::Fact(wanted.find(record, c)),
-        };
-        let looked: Vec<(usize, Looked<'r>)> = columns
-            .iter()
-            .enumerate()
-            .filter(|(_, asked)| **asked)
-            .map(|(c, _)| (c, look(c)))
-            .collect();
+        let looked = self.looked(n, key, columns, record);
         let within = key.wanted && self.selection.limit.is_none_or(|limit| asked_keys < limit);
         let mut ask: Vec<usize> = looked
             .iter()
@@ -265,6 +315,22 @@ impl<'w> Work<'w> {
     }
 }
 
+/// Gives keys, one after the other.
+pub(super) type Walk<'w> =
+    dyn FnMut(&mut dyn FnMut(&KeyRow) -> Result<(), Halt>) -> Result<(), Halt> + 'w;
+
+/// What the row of a key shows, one entry a column of its expansion.
+pub(super) fn key_shows<'r>(
+    key: &KeyRow,
+    looked: &[(usize, Looked<'r>)],
+) -> Vec<Option<Shown<'r>>> {
+    let mut shown = vec![None; key.columns.len()];
+    for (column, looked) in looked.iter().filter(|(column, _)| key.columns[*column]) {
+        shown[*column] = looked.shown();
+    }
+    shown
+}
+
 /// What [`Work::open_cells`] finds.
 pub(super) struct Open<'r> {
     pub(super) looked: Vec<(usize, Looked<'r>)>,
@@ -289,6 +355,14 @@ pub(super) enum Looked<'r> {
 }
 
 impl<'r> Looked<'r> {
+    /// The state it is shown with; `None` where nothing was ever asked.
+    pub(super) fn state(&self) -> Option<State> {
+        match self {
+            Self::Overridden(_) => Some(State::Overridden),
+            Self::Fact(found) => found.fact().map(|fact| fact.answer.state),
+        }
+    }
+
     /// As it is published; `None` where nothing was ever asked.
     pub(super) fn shown(&self) -> Option<Shown<'r>> {
         match self {

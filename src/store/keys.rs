@@ -37,6 +37,10 @@ pub struct Keys<'db> {
 /// A key, and what is to be asked for it.
 #[derive(Debug, Clone)]
 pub struct KeyRow {
+    /// Where it stands among the keys of its expansion, from 1.
+    pub at: i64,
+    /// Whether its entity has other spellings.
+    pub respelled: bool,
     /// Its key and context, as the source spells them.
     pub row: Row,
     /// Whom it identifies.
@@ -285,46 +289,111 @@ impl<'db> Keys<'db> {
         visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut seen: HashSet<u128> = HashSet::new();
-        let mut statement =
-            self.db.connection().prepare(&format!("SELECT * FROM temp.{}", self.table))?;
+        let all = format!("SELECT *, rowid FROM temp.{}", self.table);
+        let mut statement = self.db.connection().prepare(&all)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let Ok(key) = read(row, 1, self.parts) else {
-                continue;
-            };
-            if key.iter().all(|v| *v == Value::Null) {
-                continue;
+            if let Some(key) = self.read(row, &mut seen)? {
+                visit(&key)?;
             }
-            // What cannot be shown is not shown; it identifies nobody.
-            let context: Vec<Value> = (0..self.context)
-                .map(|c| {
-                    Value::read(row.get_ref(1 + self.parts + c).unwrap_or(ValueRef::Null))
-                        .unwrap_or(Value::Null)
-                })
-                .collect();
-            let flags = 1 + self.parts + self.context;
-            let mut columns = vec![false; self.columns];
-            for (n, source) in self.sources.iter().enumerate() {
-                if row.get::<_, i64>(flags + n)? > 0 {
-                    source.iter().for_each(|c| columns[*c] = true);
-                }
-            }
-            let entity = self.key.entity(&key);
-            let mut wanted = row.get::<_, i64>(flags + self.sources.len() + 1)? > 0;
-            let mut first = true;
-            let mut entity_columns = columns.clone();
-            if !self.respelled.is_empty() {
-                let hash = hash(&entity);
-                if let Some(asked) = self.respelled.get(&hash) {
-                    first = seen.insert(hash);
-                    wanted = asked.wanted;
-                    entity_columns.clone_from(&asked.columns);
-                }
-            }
-            let row = Row { key, context };
-            visit(&KeyRow { row, entity, first, wanted, columns, entity_columns })?;
         }
         Ok(())
+    }
+
+    /// Visits the keys that stand at these places; whether they are the first
+    /// spellings of their entities is not looked at.
+    ///
+    /// # Errors
+    /// The visitor's, and `SQLite`'s through it.
+    pub fn each_at<E: From<rusqlite::Error>>(
+        &self,
+        places: &Places,
+        visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let one = format!("SELECT *, rowid FROM temp.{} WHERE rowid = ?1", self.table);
+        let mut statement = self.db.connection().prepare(&one)?;
+        for place in places.iter() {
+            let mut rows = statement.query([place])?;
+            while let Some(row) = rows.next()? {
+                if let Some(key) = self.read(row, &mut HashSet::new())? {
+                    visit(&key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A key that can be asked about.
+    fn read(
+        &self,
+        row: &rusqlite::Row<'_>,
+        seen: &mut HashSet<u128>,
+    ) -> rusqlite::Result<Option<KeyRow>> {
+        let Ok(key) = read(row, 1, self.parts) else { return Ok(None) };
+        if key.iter().all(|v| *v == Value::Null) {
+            return Ok(None);
+        }
+        // What cannot be shown is not shown; it identifies nobody.
+        let context: Vec<Value> = (0..self.context)
+            .map(|c| {
+                Value::read(row.get_ref(1 + self.parts + c).unwrap_or(ValueRef::Null))
+                    .unwrap_or(Value::Null)
+            })
+            .collect();
+        let flags = 1 + self.parts + self.context;
+        let mut columns = vec![false; self.columns];
+        for (n, source) in self.sources.iter().enumerate() {
+            if row.get::<_, i64>(flags + n)? > 0 {
+                source.iter().for_each(|c| columns[*c] = true);
+            }
+        }
+        let entity = self.key.entity(&key);
+        let after = flags + self.sources.len();
+        let (mut wanted, at) = (row.get::<_, i64>(after + 1)? > 0, row.get(after + 2)?);
+        let (mut first, mut respelled) = (true, false);
+        let mut entity_columns = columns.clone();
+        if !self.respelled.is_empty() {
+            let hash = hash(&entity);
+            if let Some(asked) = self.respelled.get(&hash) {
+                respelled = true;
+                first = seen.insert(hash);
+                wanted = asked.wanted;
+                entity_columns.clone_from(&asked.columns);
+            }
+        }
+        let row = Row { key, context };
+        Ok(Some(KeyRow { at, respelled, row, entity, first, wanted, columns, entity_columns }))
+    }
+}
+
+/// Some places among the keys of an expansion: a bit each.
+#[derive(Debug, Clone, Default)]
+pub struct Places(Vec<u64>);
+
+impl Places {
+    /// Adds a place.
+    pub fn add(&mut self, place: i64) {
+        let Ok(place) = usize::try_from(place) else { return };
+        if self.0.len() <= place / 64 {
+            self.0.resize(place / 64 + 1, 0);
+        }
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    /// Whether a place is among them.
+    #[must_use]
+    pub fn has(&self, place: i64) -> bool {
+        let Ok(place) = usize::try_from(place) else { return false };
+        self.0.get(place / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 1)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
+        let of = |(n, bits): (usize, &u64)| {
+            let (n, bits) = (n as i64 * 64, *bits);
+            (0..64).filter(move |b| bits >> b & 1 == 1).map(move |b| n + b)
+        };
+        self.0.iter().enumerate().filter(|(_, bits)| **bits != 0).flat_map(of)
     }
 }
 

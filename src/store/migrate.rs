@@ -7,9 +7,10 @@ use rusqlite::{Connection, TransactionBehavior};
 /// A migration with its number.
 type Migration = (u32, &'static str);
 
-const DATABASE: [Migration; 2] = [
+const DATABASE: [Migration; 3] = [
     (1, include_str!("../../migrations/database/0001_bookkeeping.sql")),
     (2, include_str!("../../migrations/database/0002_standing.sql")),
+    (3, include_str!("../../migrations/database/0003_rows.sql")),
 ];
 const JOURNAL: [Migration; 8] = [
     (1, include_str!("../../migrations/journal/0001_facts.sql")),

@@ -1,7 +1,7 @@
 //! `SQLite`: the databases that are read and expanded, and the journal's file.
 //!
 //! [`Database`] opens; [`schema`] answers what is there; [`keys`] lists the
-//! semantic keys of an expansion; [`publish`] writes the materialized views;
+//! semantic keys of an expansion; [`publish`] writes the materialized views, [`rows`] their rows;
 //! [`standing`] is what they were made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps hqdl's
 //! own tables up to date.
 
@@ -10,6 +10,7 @@ pub mod migrate;
 pub mod output;
 pub mod provenance;
 pub mod publish;
+pub mod rows;
 
 pub mod schema;
 pub mod standing;
@@ -204,6 +205,16 @@ impl Database {
             .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
             .map_err(error)?;
         Ok(Self { path: path.to_owned(), connection, file })
+    }
+
+    /// A number that is another one when somebody else has written to it.
+    ///
+    /// # Errors
+    /// [`StoreError`] from `SQLite`.
+    pub fn version(&self) -> Result<i64, StoreError> {
+        self.connection
+            .query_row("PRAGMA data_version", [], |row| row.get(0))
+            .map_err(|e| self.error(&e))
     }
 
     /// Whether another file stands at its path by now, or none.

@@ -4,34 +4,17 @@
 //!
 //! Only objects listed in `hqdl_object` are ever dropped or written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use rusqlite::{Statement, params_from_iter};
-use serde_json::{Value as Json, json};
+use rusqlite::config::DbConfig;
+use serde_json::json;
 
+use super::rows::{Tables, Written};
 use super::standing::Standing;
 use super::view::view_sql;
 use super::{Database, StoreError, migrate};
-use crate::cell::CellValue;
-use crate::prompt::Row;
 use crate::spec::{Catalog, Expansion, Spec};
 use crate::sql;
-use crate::value::Value;
-
-/// A cell as it is published.
-#[derive(Debug, Clone, Copy)]
-pub struct Shown<'f> {
-    /// The state's name.
-    pub state: &'static str,
-    /// The value; `Nothing` is NULL.
-    pub value: &'f CellValue,
-    /// The completion it came from.
-    pub completion: Option<i64>,
-    /// The model's own words.
-    pub raw: Option<&'f str>,
-    /// What was repaired.
-    pub repair: Option<&'f str>,
-}
 
 /// What is told of a completion beside the cells that came from it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -58,7 +41,7 @@ pub struct Origin {
 
 /// A publication under way: one transaction on the target.
 pub struct Publication<'db> {
-    db: &'db Database,
+    pub(super) db: &'db Database,
     transaction: rusqlite::Transaction<'db>,
 }
 
@@ -73,6 +56,8 @@ impl<'db> Publication<'db> {
         // With foreign keys on, dropping a table would delete the rows of a
         // user's table that refer to it; it comes back in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
+        // What notes that others write to our tables is not about us.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(error)?;
         let behavior = rusqlite::TransactionBehavior::Immediate;
         let transaction =
             rusqlite::Transaction::new_unchecked(connection, behavior).map_err(error)?;
@@ -102,43 +87,25 @@ impl<'db> Publication<'db> {
             .collect()
     }
 
-    /// Begins the tables of one expansion, in place of those of before.
+    pub(super) fn connection(&self) -> &rusqlite::Connection {
+        &self.transaction
+    }
+
+    /// Begins with the tables of one expansion: those that stand, when only rows of
+    /// theirs may differ, else new ones.
     ///
     /// # Errors
     /// [`StoreError`] from `SQLite`.
     pub fn expansion<'e>(&'e self, expansion: &'e Expansion) -> Result<Tables<'e>, StoreError> {
-        let error = |e: rusqlite::Error| self.db.error(&e);
-        self.drop_objects(&expansion.name).map_err(error)?;
-        self.create(expansion).map_err(error)?;
-        let c: &'e rusqlite::Connection = &self.transaction;
-        let keys = expansion.key.names();
-        let insert = |table: &str, columns: Vec<&String>| {
-            let marks = vec!["?"; columns.len()].join(", ");
-            let names = sql::names("", columns);
-            c.prepare(&format!("INSERT INTO {} ({names}) VALUES ({marks})", sql::name(table)))
+        let stands = self.db.sums(expansion);
+        let open = || {
+            if stands.is_none() {
+                self.drop_objects(&expansion.name)?;
+                self.create(expansion)?;
+            }
+            Tables::open(self, expansion, stands)
         };
-        let singles = expansion.columns.iter().filter(|c| c.many.is_none()).map(|c| &c.name);
-        let main = insert(&expansion.name, keys.iter().chain(singles).collect()).map_err(error)?;
-        let many = expansion
-            .columns
-            .iter()
-            .map(|column| {
-                let Some(many) = &column.many else { return Ok(None) };
-                insert(&many.table, keys.iter().chain([&many.column]).collect()).map(Some)
-            })
-            .collect::<rusqlite::Result<_>>()
-            .map_err(error)?;
-        let record =
-            c.prepare("INSERT OR REPLACE INTO hqdl_record VALUES (?1, ?2, ?3)").map_err(error)?;
-        Ok(Tables {
-            db: self.db,
-            expansion,
-            main,
-            many,
-            record,
-            rows: 0,
-            completions: BTreeSet::new(),
-        })
+        open().map_err(|e| self.db.error(&e))
     }
 
     /// Drops what hqdl made for an expansion before.
@@ -154,7 +121,7 @@ impl<'db> Publication<'db> {
                 c.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(&name)))?;
             }
         }
-        for table in ["hqdl_object", "hqdl_record", "hqdl_completion"] {
+        for table in ["hqdl_object", "hqdl_record", "hqdl_completion", "hqdl_bucket", "hqdl_edit"] {
             c.execute(
                 &format!("DELETE FROM {table} WHERE expansion = ?1 COLLATE NOCASE"),
                 [expansion],
@@ -204,47 +171,118 @@ impl<'db> Publication<'db> {
         &self,
         spec: &Spec,
         written: &Written<'_>,
-        (digest, standing): (&str, &Standing),
+        standing: &Standing,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> Result<(), StoreError> {
-        self.close_inner(spec, written, (digest, standing), origins).map_err(|e| self.db.error(&e))
+        self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))
     }
 
     fn close_inner(
         &self,
         spec: &Spec,
         written: &Written<'_>,
-        (digest, standing): (&str, &Standing),
+        standing: &Standing,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let expansion = written.expansion;
-        // Indexes after the rows: sorted once instead of one by one.
-        let keys = sql::names("", expansion.key.names());
-        let index = |table: &str, columns: &str, unique: &str| {
-            let name = format!("hqdl_{table}_key");
-            c.execute_batch(&format!(
-                "CREATE {unique} INDEX {} ON {} ({columns})",
-                sql::name(&name),
-                sql::name(table)
-            ))?;
-            c.execute("INSERT INTO hqdl_object VALUES (?1, 'index', ?2)", [&name, &expansion.name])
-        };
-        index(&expansion.name, &keys, "UNIQUE")?;
         let mut shows: BTreeMap<&str, &str> = BTreeMap::new();
         for column in &expansion.columns {
-            shows.insert(&column.name, &expansion.name);
-            if let Some(many) = &column.many {
-                index(&many.table, &format!("{keys}, {}", sql::name(&many.column)), "UNIQUE")?;
-                shows.insert(&column.name, &many.table);
+            let table = column.many.as_ref().map_or(&expansion.name, |many| &many.table);
+            shows.insert(&column.name, table);
+        }
+        if written.fresh {
+            self.finish_tables(expansion)?;
+        }
+        for (id, more) in written.completions.iter().filter(|(_, more)| **more != 0) {
+            self.count_completion(expansion, *id, *more, origins)?;
+        }
+        let mut sum = c.prepare("INSERT OR REPLACE INTO hqdl_bucket VALUES (?1, ?2, ?3)")?;
+        for (bucket, of) in written.changed() {
+            sum.execute(rusqlite::params![expansion.name, bucket, of])?;
+        }
+        c.execute(
+            "INSERT OR REPLACE INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            rusqlite::params![
+                expansion.name,
+                spec.full_path(),
+                json!(expansion.key.names()).to_string(),
+                json!(shows).to_string(),
+                layout(expansion),
+                written.sums.rows,
+                super::now(),
+                json!(standing).to_string(),
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Indexes after the rows (sorted once instead of one by one), and what notes
+    /// that somebody else writes there.
+    fn finish_tables(&self, expansion: &Expansion) -> rusqlite::Result<()> {
+        let c = &self.transaction;
+        let keys = expansion.key.names();
+        let made = |name: &str, kind: &str| {
+            c.execute("INSERT INTO hqdl_object VALUES (?1, ?2, ?3)", [name, kind, &expansion.name])
+        };
+        let many = expansion.columns.iter().filter_map(|c| c.many.as_ref());
+        let tables = std::iter::once((&expansion.name, None))
+            .chain(many.map(|many| (&many.table, Some(&many.column))));
+        for (table, item) in tables {
+            let name = format!("hqdl_{table}_key");
+            c.execute_batch(&format!(
+                "CREATE UNIQUE INDEX {} ON {} ({})",
+                sql::name(&name),
+                sql::name(table),
+                sql::names("", keys.iter().chain(item))
+            ))?;
+            made(&name, "index")?;
+            for (event, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
+                let name = format!("hqdl_{table}_{event}");
+                let key: Vec<String> =
+                    keys.iter().map(|k| format!("quote({row}.{})", sql::name(k))).collect();
+                c.execute_batch(&format!(
+                    "CREATE TRIGGER {} AFTER {event} ON {} BEGIN
+                       INSERT INTO hqdl_edit (expansion, \"table\", key) VALUES ({}, {}, {});
+                     END",
+                    sql::name(&name),
+                    sql::name(table),
+                    sql::text(&expansion.name),
+                    sql::text(table),
+                    key.join(" || ', ' || ")
+                ))?;
+                made(&name, "trigger")?;
             }
         }
-        let mut insert = c.prepare(
-            "INSERT INTO hqdl_completion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-        )?;
-        for id in &written.completions {
-            let o = origins(*id).unwrap_or_default();
-            insert.execute(rusqlite::params![
+        Ok(())
+    }
+
+    /// Counts more published cells, or fewer, of a completion.
+    fn count_completion(
+        &self,
+        expansion: &Expansion,
+        id: i64,
+        more: i64,
+        origins: &mut dyn FnMut(i64) -> Option<Origin>,
+    ) -> rusqlite::Result<()> {
+        let c = &self.transaction;
+        let counted = c
+            .prepare_cached(
+                "UPDATE hqdl_completion SET shown = shown + ?3 WHERE expansion = ?1 AND id = ?2",
+            )?
+            .execute(rusqlite::params![expansion.name, id, more])?;
+        if counted > 0 && more < 0 {
+            c.prepare_cached(
+                "DELETE FROM hqdl_completion WHERE expansion = ?1 AND id = ?2 AND shown <= 0",
+            )?
+            .execute(rusqlite::params![expansion.name, id])?;
+        } else if counted == 0 {
+            let o = origins(id).unwrap_or_default();
+            c.prepare_cached(
+                "INSERT INTO hqdl_completion
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            )?
+            .execute(rusqlite::params![
                 expansion.name,
                 id,
                 o.run,
@@ -255,22 +293,10 @@ impl<'db> Publication<'db> {
                 o.output_tokens,
                 o.cost_usd,
                 o.cells,
-                o.error
+                o.error,
+                more
             ])?;
         }
-        c.execute(
-            "INSERT INTO hqdl_expansion VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            rusqlite::params![
-                expansion.name,
-                spec.full_path(),
-                json!(expansion.key.names()).to_string(),
-                json!(shows).to_string(),
-                digest,
-                written.rows,
-                super::now(),
-                json!(standing).to_string(),
-            ],
-        )?;
         Ok(())
     }
 
@@ -299,6 +325,15 @@ impl<'db> Publication<'db> {
             }
             let text = view_sql(self.db, &view, &joined);
             let c = &self.transaction;
+            let stands = c
+                .prepare(
+                    "SELECT 1 FROM sqlite_schema AS s JOIN hqdl_object AS o ON o.name = s.name
+                          WHERE s.type = 'view' AND o.type = 'view' AND s.name = ?1 AND s.sql = ?2",
+                )
+                .and_then(|mut s| s.exists([&view, &text]));
+            if stands.map_err(error)? {
+                continue;
+            }
             c.execute_batch(&format!("DROP VIEW IF EXISTS {}", sql::name(&view))).map_err(error)?;
             c.execute_batch(&text).map_err(error)?;
             c.execute("INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'view', NULL)", [&view])
@@ -334,134 +369,13 @@ pub fn affinity(declared: Option<&str>) -> &'static str {
     }
 }
 
-/// The tables of an expansion, being filled.
-pub struct Tables<'e> {
-    db: &'e Database,
-    expansion: &'e Expansion,
-    main: Statement<'e>,
-    many: Vec<Option<Statement<'e>>>,
-    record: Statement<'e>,
-    rows: u64,
-    completions: BTreeSet<i64>,
-}
-
-/// What was written for an expansion.
-pub struct Written<'e> {
-    expansion: &'e Expansion,
-    rows: u64,
-    completions: BTreeSet<i64>,
-}
-
-impl<'e> Tables<'e> {
-    /// Writes a row; `cells` has one entry a column, `None` where nothing was
-    /// ever asked. A row of which nothing was asked is not written.
-    ///
-    /// # Errors
-    /// [`StoreError`] from `SQLite`.
-    pub fn row(&mut self, row: &Row, cells: &[Option<Shown<'_>>]) -> Result<(), StoreError> {
-        if cells.iter().all(Option::is_none) {
-            return Ok(());
-        }
-        let db = self.db;
-        self.row_inner(row, cells).map_err(|e| db.error(&e))
+/// What the tables of an expansion look like: where that has changed, they are
+/// made anew.
+pub(super) fn layout(expansion: &Expansion) -> String {
+    let mut layout =
+        format!("v3 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
+    for column in &expansion.columns {
+        layout.push_str(&format!("{} {:?} {:?};", column.name, column.kind, column.many));
     }
-
-    fn row_inner(&mut self, row: &Row, cells: &[Option<Shown<'_>>]) -> rusqlite::Result<()> {
-        let mut values: Vec<&Value> = row.key.iter().collect();
-        let mut record = serde_json::Map::new();
-        for ((column, shown), many) in self.expansion.columns.iter().zip(cells).zip(&mut self.many)
-        {
-            let value = shown.as_ref().map_or(&CellValue::Nothing, |s| s.value);
-            match (many, value) {
-                (None, CellValue::One(value)) => values.push(value),
-                (None, _) => values.push(&Value::Null),
-                (Some(insert), CellValue::Many(items)) => {
-                    for item in items {
-                        insert.execute(params_from_iter(row.key.iter().chain([item])))?;
-                    }
-                }
-                (Some(_), _) => {}
-            }
-            record.insert(column.name.clone(), cell_json(shown.as_ref()));
-            self.completions.extend(shown.as_ref().and_then(|s| s.completion));
-        }
-        self.main.execute(params_from_iter(values))?;
-        let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
-        self.record.execute([
-            &self.expansion.name,
-            &Json::Array(key).to_string(),
-            &Json::Object(record).to_string(),
-        ])?;
-        self.rows += 1;
-        Ok(())
-    }
-
-    /// Ends writing.
-    #[must_use]
-    pub fn finish(self) -> Written<'e> {
-        Written { expansion: self.expansion, rows: self.rows, completions: self.completions }
-    }
-}
-
-/// `[state, value, completion, raw, repair]`, trailing nulls left out.
-fn cell_json(shown: Option<&Shown<'_>>) -> Json {
-    let Some(shown) = shown else { return json!(["missing"]) };
-    let mut cell = vec![
-        json!(shown.state),
-        shown.value.to_json(),
-        json!(shown.completion),
-        json!(shown.raw),
-        json!(shown.repair),
-    ];
-    while cell.last().is_some_and(Json::is_null) {
-        cell.pop();
-    }
-    Json::Array(cell)
-}
-
-impl Database {
-    /// Whether an expansion stands here exactly as `digest` says.
-    #[must_use]
-    pub fn is_published(&self, expansion: &Expansion, digest: &str) -> bool {
-        let check = || -> rusqlite::Result<bool> {
-            let c = self.connection();
-            let (kept, rows): (String, u64) = c.query_row(
-                "SELECT digest, rows FROM hqdl_expansion WHERE name = ?1",
-                [&expansion.name],
-                |r| Ok((r.get(0)?, r.get(1)?)),
-            )?;
-            let count = |table: &str| -> rusqlite::Result<u64> {
-                c.query_row(&format!("SELECT count(*) FROM {}", sql::name(table)), [], |r| r.get(0))
-            };
-            let gone: u64 = c.query_row(
-                "SELECT count(*) FROM hqdl_object AS o WHERE (expansion = ?1 COLLATE NOCASE OR type = 'view')
-                 AND type IN ('table', 'view', 'index') AND NOT EXISTS (
-                   SELECT 1 FROM sqlite_schema AS s WHERE s.name = o.name COLLATE NOCASE AND s.type = o.type)",
-                [&expansion.name],
-                |r| r.get(0),
-            )?;
-            if gone > 0 || !self.made_by_hqdl(&expansion.name) {
-                return Ok(false);
-            }
-            Ok(kept == digest && count(&expansion.name)? == rows)
-        };
-        check().unwrap_or(false)
-    }
-
-    /// Published rows of an expansion whose key is in no source any more.
-    #[must_use]
-    pub fn orphans(&self, expansion: &Expansion, known: &mut dyn FnMut(&str) -> bool) -> u64 {
-        let mut count = || -> rusqlite::Result<u64> {
-            let mut statement =
-                self.connection().prepare("SELECT key FROM hqdl_record WHERE expansion = ?1")?;
-            let mut rows = statement.query([&expansion.name])?;
-            let mut orphans = 0;
-            while let Some(row) = rows.next()? {
-                let key: String = row.get(0)?;
-                orphans += u64::from(!known(&key));
-            }
-            Ok(orphans)
-        };
-        count().unwrap_or(0)
-    }
+    blake3::hash(layout.as_bytes()).to_hex().as_str()[..32].to_owned()
 }

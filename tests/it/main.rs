@@ -39,6 +39,7 @@ mod engine;
 mod faults;
 mod fixture;
 mod generation;
+mod increments;
 mod init;
 mod keys;
 mod kills;

@@ -1,0 +1,350 @@
+//! Tables that are published row by row are, after every change, the tables that
+//! are published from nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::Connection;
+use serde_json::Value as Json;
+
+use crate::endpoint::Endpoint;
+use crate::project::{ASKED, EXPANSION, HEROES, MODEL, Project, rows, truth};
+
+const STEPS: usize = 16;
+const SEEDS: u64 = 2;
+
+/// A project, and a truth that changes.
+struct Changing {
+    project: Project,
+    generation: Arc<AtomicU64>,
+    columns: Vec<String>,
+    sources: bool,
+    list: bool,
+    chance: fastrand::Rng,
+    added: usize,
+}
+
+const VILLAINS: &str = "CREATE TABLE villain (name TEXT, full_name TEXT);
+    INSERT INTO villain VALUES ('Grim', 'Gus Grim'), ('Zed', 'Zed Zedsson');";
+const TWO_SOURCES: &str = "
+[[expansion.source]]
+table = \"hero\"
+[[expansion.source]]
+table = \"villain\"
+columns = [\"motto\"]
+";
+
+impl Changing {
+    fn new(seed: u64) -> Self {
+        let generation: Arc<AtomicU64> = Arc::default();
+        let now = Arc::clone(&generation);
+        let endpoint = Endpoint::start(move |column: &str, key: &[Json]| {
+            let generation = now.load(Ordering::SeqCst);
+            match (column, generation) {
+                ("motto", n) if n > 0 => format!("{key:?} for the {n}. time").into(),
+                ("eye_color", n) if n % 3 == 2 => Json::Null,
+                ("powers", n) if n % 2 == 1 => vec!["Flight"].into(),
+                _ => truth(column, key),
+            }
+        });
+        let project = Project::new(&endpoint, &format!("{HEROES}{VILLAINS}"), "");
+        // As long as the test.
+        std::mem::forget(endpoint);
+        let columns = ASKED.split("[[expansion.column]]").skip(1).map(str::to_owned).collect();
+        let chance = fastrand::Rng::with_seed(seed);
+        let made =
+            Self { project, generation, columns, sources: false, list: false, chance, added: 0 };
+        made.write_spec();
+        // Another spec's expansion beside, about the same heroes and one question.
+        let motto = made.columns.iter().find(|c| c.contains("motto")).unwrap();
+        let other =
+            [MODEL, &EXPANSION.replace("\"llm\"", "\"other\""), "[[expansion.column]]", motto];
+        let other = other.concat().replace("{base_url}", made.project.base_url());
+        std::fs::write(made.project.path("specs/y.toml"), other).unwrap();
+        made
+    }
+
+    fn write_spec(&self) {
+        let mut expansion = EXPANSION.to_owned();
+        if self.sources {
+            expansion = expansion.replace("source = \"hero\"\n", "") + TWO_SOURCES;
+        }
+        let columns: Vec<String> = self
+            .columns
+            .iter()
+            .map(|c| {
+                let c =
+                    if self.list { c.replace(", \"Green\"]", ", \"Grey\"]") } else { c.clone() };
+                format!("[[expansion.column]]{c}\n")
+            })
+            .collect();
+        self.project.spec(&[MODEL, &expansion, &columns.concat()].concat());
+    }
+
+    /// A hero whose names are texts.
+    fn someone(&mut self) -> [String; 2] {
+        let all = self.project.rows("SELECT name, full_name FROM hero WHERE full_name <> '-'");
+        let row = &all[self.chance.usize(0..all.len())];
+        [0, 1].map(|n| row[n].as_str().unwrap().to_owned())
+    }
+
+    fn ends(&self, args: &[&str]) {
+        let ended = self.project.hqdl(args);
+        assert!([0, 1].contains(&ended.code), "{args:?}: {ended:?}");
+    }
+
+    /// Changes something; says what.
+    fn change(&mut self) -> &'static str {
+        let [name, full] = self.someone();
+        let of = |sql: &str| {
+            let quoted = |t: &str| t.replace('\'', "''");
+            sql.replace("{name}", &quoted(&name)).replace("{full}", &quoted(&full))
+        };
+        let is = "name = '{name}' AND full_name = '{full}'";
+        self.added += 1;
+        let n = self.added;
+        match self.chance.u32(0..15) {
+            0 => {
+                let sql =
+                    format!("INSERT INTO hero (name, full_name) VALUES ('New {n}', 'N. {n}')");
+                self.project.execute(&sql);
+                "a row comes"
+            }
+            1 => {
+                self.project.execute(&of(&format!("DELETE FROM hero WHERE {is}")));
+                "a row goes"
+            }
+            2 => {
+                let sql = format!("UPDATE hero SET full_name = '{{full}} {n}' WHERE {is}");
+                self.project.execute(&of(&sql));
+                "a row is renamed"
+            }
+            3 => {
+                // Other spellings of somebody.
+                let sql = "INSERT INTO hero (name, full_name) VALUES ('{name} ', '{full}')";
+                self.project.execute(&of(sql));
+                "a row is respelled"
+            }
+            4 => {
+                self.generation.fetch_add(1, Ordering::SeqCst);
+                let refresh = ["--refresh", "motto", "--where", "id % 3 = 0"];
+                self.ends(&[&["materialize", "specs/x.toml"], &refresh[..]].concat());
+                "some cells are asked again"
+            }
+            5 => {
+                self.generation.fetch_add(1, Ordering::SeqCst);
+                self.ends(&["materialize", "specs/y.toml", "--refresh", "motto"]);
+                "another spec asks the same again"
+            }
+            6 | 7 => {
+                let said = format!("said {n}");
+                self.ends(&[
+                    "override",
+                    "set",
+                    "specs/x.toml",
+                    "llm",
+                    &name,
+                    &full,
+                    "motto",
+                    &said,
+                ]);
+                "an override is set"
+            }
+            8 => {
+                let args = ["override", "unset", "specs/x.toml", "llm", &name, &full, "motto"];
+                self.project.hqdl(&args);
+                "an override is unset"
+            }
+            9 => {
+                let from = self.chance.usize(0..self.columns.len());
+                let column = self.columns.remove(from);
+                let to = self.chance.usize(0..=self.columns.len());
+                self.columns.insert(to, column);
+                self.write_spec();
+                "columns are reordered"
+            }
+            10 => {
+                let column = "\nname = \"weapon\"\nabout = \"what the hero fights with\"\n";
+                match self.columns.iter().position(|c| c == column) {
+                    Some(at) => drop(self.columns.remove(at)),
+                    None => self.columns.push(column.to_owned()),
+                }
+                self.write_spec();
+                "a column comes or goes"
+            }
+            11 => {
+                self.list = !self.list;
+                self.write_spec();
+                "a list is another one"
+            }
+            12 => {
+                self.sources = !self.sources;
+                self.write_spec();
+                "the sources are others"
+            }
+            13 => {
+                let edits = [
+                    "UPDATE llm SET motto = 'by hand' WHERE rowid % 4 = 1",
+                    "DELETE FROM llm WHERE rowid % 5 = 2",
+                    "DELETE FROM llm_power WHERE rowid % 3 = 0",
+                    "INSERT INTO llm (name, full_name) VALUES ('by', 'hand')",
+                ];
+                let edit = edits[self.chance.usize(0..edits.len())];
+                if self.project.has_table("llm") {
+                    self.project.connect().execute(edit, []).unwrap();
+                }
+                "somebody writes there by hand"
+            }
+            _ => {
+                let sql = format!(
+                    "INSERT INTO hero (name, full_name) VALUES ('Few {n}', 'F. {n}'), ('More {n}', 'M. {n}')"
+                );
+                self.project.execute(&sql);
+                self.ends(&["materialize", "specs/x.toml", "--limit", "1"]);
+                "one row of two is asked about"
+            }
+        }
+    }
+
+    /// What is published, table by table, in any order of the rows.
+    fn published(&self, database: &str) -> BTreeMap<String, Vec<String>> {
+        let db = Connection::open(self.project.path(database)).unwrap();
+        let mut found = BTreeMap::new();
+        let mut take = |name: &str, sql: &str| {
+            let all = rows(&db, sql).unwrap_or_else(|e| panic!("{database}: {sql}: {e}"));
+            let mut all: Vec<String> =
+                all.iter().map(|r| Json::from(r.clone()).to_string()).collect();
+            all.sort();
+            found.insert(name.to_owned(), all);
+        };
+        for table in ["llm", "llm_power", "hero_expanded"] {
+            take(table, &format!("SELECT * FROM {table}"));
+        }
+        for table in ["cell", "record", "completion", "bucket", "object", "edit"] {
+            let table = format!("hqdl_{table}");
+            let zero = if table == "hqdl_bucket" { " AND sum <> 0" } else { "" };
+            take(&table, &format!("SELECT * FROM {table} WHERE expansion = 'llm'{zero}"));
+        }
+        let of = "SELECT name, key, columns, digest, rows, standing ->> 'overrides',
+                         standing ->> 'columns' FROM hqdl_expansion WHERE name = 'llm'";
+        take("hqdl_expansion", of);
+        let schema = "SELECT type, tbl_name, name, sql FROM sqlite_schema
+                      WHERE tbl_name IN ('llm', 'llm_power', 'hero_expanded', 'villain_expanded')";
+        take("schema", schema);
+        found
+    }
+
+    /// The same database with nothing published in it, and then all of it.
+    fn anew(&self) -> BTreeMap<String, Vec<String>> {
+        let path = self.project.path("bare.sqlite");
+        let _ = std::fs::remove_file(&path);
+        self.project.connect().execute("VACUUM INTO ?1", [path.to_str().unwrap()]).unwrap();
+        let db = Connection::open(&path).unwrap();
+        let made = "SELECT type, name FROM hqdl_object WHERE type IN ('view', 'table')
+                    UNION ALL SELECT type, name FROM sqlite_schema
+                    WHERE name LIKE 'hqdl\\_%' ESCAPE '\\' AND type IN ('view', 'table')";
+        for object in rows(&db, made).unwrap() {
+            let text = |n: usize| object[n].as_str().unwrap().to_owned();
+            db.execute_batch(&format!("DROP {} \"{}\"", text(0), text(1))).unwrap();
+        }
+        drop(db);
+        let args = ["materialize", "specs/x.toml", "--json", "--limit", "0", "--db", "bare.sqlite"];
+        let ended = self.project.hqdl(&args);
+        assert_eq!(ended.done()["requests"], 0);
+        assert_eq!(ended.done()["published"], true);
+        self.published("bare.sqlite")
+    }
+}
+
+#[test]
+fn what_is_published_row_by_row_is_what_is_published_from_nothing() {
+    let steps = std::env::var("HQDL_TEST_STEPS").ok().and_then(|n| n.parse().ok());
+    let first = std::env::var("HQDL_TEST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    for seed in first..first + SEEDS {
+        let mut changing = Changing::new(seed);
+        changing.ends(&["materialize", "specs/x.toml"]);
+        for step in 0..steps.unwrap_or(STEPS) {
+            let mut what = vec![changing.change()];
+            while changing.chance.u8(0..3) == 0 {
+                what.push(changing.change());
+            }
+            // What nobody has asked yet is not asked by all steps.
+            let limit: &[&str] = if changing.chance.bool() { &[] } else { &["--limit", "2"] };
+            let args = [&["materialize", "specs/x.toml", "--json"], limit].concat();
+            let ended = changing.project.hqdl(&args);
+            assert!([0, 1].contains(&ended.code), "{what:?}: {ended:?}");
+            let (found, anew) = (changing.published("data.sqlite"), changing.anew());
+            for (table, rows) in &anew {
+                assert_eq!(&found[table], rows, "seed {seed}, step {step}, {what:?}: {table}");
+            }
+            // And then there is nothing to do.
+            let again =
+                changing.project.hqdl(&["materialize", "specs/x.toml", "--json", "--limit", "0"]);
+            assert_eq!(again.done()["published"], false, "seed {seed}, step {step}, {what:?}");
+        }
+    }
+}
+
+/// Which rows of the tables are written, as a trigger of a stranger's would count.
+#[test]
+fn one_more_row_is_one_row_written() {
+    let changing = Changing::new(0);
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+               INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || i FROM n";
+    changing.project.execute(sql);
+    let large = ["--rows-per-request", "100"];
+    changing.ends(&[&["materialize", "specs/x.toml"], &large[..]].concat());
+    let rowid = |table: &str| {
+        let sql = format!("SELECT max(rowid), count(*) FROM {table}");
+        changing.project.rows(&sql)[0].clone()
+    };
+    let before = rowid("llm");
+    let wal = |sql: &str| {
+        // Nobody else is there to move the log into the database.
+        let other = changing.project.connect();
+        other.execute_batch(&format!("PRAGMA journal_mode = WAL; {sql}")).unwrap();
+        let _reader = other
+            .prepare("SELECT * FROM hero")
+            .unwrap()
+            .query([])
+            .unwrap()
+            .next()
+            .unwrap()
+            .is_some();
+        changing.ends(&["materialize", "specs/x.toml"]);
+        let log = changing.project.path("data.sqlite-wal");
+        std::fs::metadata(log).map_or(0, |m| m.len() / 4120)
+    };
+    let pages = wal("INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
+    let after = rowid("llm");
+    assert_eq!(after[1].as_i64().unwrap(), before[1].as_i64().unwrap() + 1);
+    assert_eq!(after[0].as_i64().unwrap(), before[0].as_i64().unwrap() + 1, "the others stand");
+    assert!(pages < 60, "{pages} pages were written for one row");
+}
+
+#[test]
+fn a_cell_that_somebody_writes_by_hand_is_told_and_mended() {
+    let changing = Changing::new(0);
+    changing.ends(&["materialize", "specs/x.toml"]);
+    let project = &changing.project;
+    let whole = changing.published("data.sqlite");
+    let edits = [
+        "UPDATE llm SET motto = 'mine' WHERE name = 'Zed'",
+        "UPDATE llm_power SET power = 'Mine' WHERE rowid = 1",
+        "DELETE FROM llm WHERE name = 'Zed'",
+        "DELETE FROM llm; INSERT INTO llm (name) SELECT name FROM hero",
+        "DROP TRIGGER hqdl_llm_update; UPDATE llm SET motto = 'mine'",
+    ];
+    for edit in edits {
+        project.execute(edit);
+        let triggers = !edit.starts_with("DROP");
+        let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+        assert_eq!(checked.stderr.contains("written by hand"), triggers, "{edit}: {checked:?}");
+        let run = project.materialize(&[]).exits(0);
+        assert_eq!(run.stdout.contains("written by hand"), triggers, "{edit}: {run:?}");
+        assert_eq!(changing.published("data.sqlite"), whole, "{edit}");
+        let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+        assert!(!checked.stderr.contains("written by hand"), "{edit}: {checked:?}");
+    }
+}
