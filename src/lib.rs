@@ -69,6 +69,10 @@
 //!   goes on with the budget it had left.
 //! * A run ends when its tables stand. One whose publishing failed or was killed is
 //!   gone on with; a run that found nothing left to ask ends the one before it.
+//! * Where tables stand, only rows that differ are written, wherever what differs
+//!   came from: what is published row by row is what would be published from
+//!   nothing, but for the order of the rows. Tables are made anew when their columns
+//!   change, or when somebody else wrote to them; triggers of ours note that.
 //! * An answer whose checksum does not hold says nothing, and neither does what was
 //!   known of its entity before it: that may be outdated. A journal that is not
 //!   whole otherwise makes no index.

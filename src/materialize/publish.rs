@@ -2,7 +2,7 @@
 //!
 //! Into tables that stand, only rows are written that differ. Which these may be is
 //! known before anything is asked: those of keys that are asked about, and those in
-//! buckets whose sum is not what the survey found ([`crate::store::rows`]). What
+//! buckets whose sum is not what the survey found ([`crate::store::versions`]). What
 //! others have answered meanwhile, or published, leads to a look at every row.
 
 use std::collections::HashSet;
@@ -18,8 +18,9 @@ use crate::store::Database;
 use crate::store::keys::KeyRow;
 use crate::store::output::Target;
 use crate::store::publish::{Origin, Publication};
-use crate::store::rows::{Sums, Tables, bucket, hash, key_json};
+use crate::store::rows::Tables;
 use crate::store::standing::Standing;
+use crate::store::versions::{Sums, bucket, hash, key_json};
 
 impl<'w> Work<'w> {
     /// Whether everything stands in a database as the surveys found it.
@@ -98,6 +99,7 @@ impl<'w> Work<'w> {
         let path = path.unwrap_or_else(|_| self.spec.target().clone());
         let turn = self.facts.turn(&format!("publish {}", path.display()), interrupt)?;
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
+        info!(target = %path.display(), "publishes");
         let again = self.survey_again(surveys, listener)?;
         let surveys = again.as_deref().unwrap_or(surveys);
         // Somebody else may have made the copy again while this waited.

@@ -11,7 +11,7 @@ use crate::overrides::Override;
 use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
 use crate::spec::Expansion;
 use crate::store::keys::{KeyRow, Keys, Places};
-use crate::store::rows::{Shown, Sums, Version};
+use crate::store::versions::{Shown, Sums, Version};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
 

@@ -66,12 +66,8 @@ impl Draft {
     /// [`ReadError`] when it cannot be read or is not TOML; what is wrong with
     /// its shape is told by [`Draft::check`], together with everything else.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let error = |error| ReadError::File { path: path.to_owned(), error };
-        // Runs, rounds and tables are found by the spec's path, as text.
-        if path.canonicalize().is_ok_and(|full| full.to_str().is_none()) {
-            return Err(error(std::io::Error::other("its path is not UTF-8; rename it")));
-        }
-        let text = std::fs::read_to_string(path).map_err(error)?;
+        let text = super::text_of(path)
+            .map_err(|error| ReadError::File { path: path.to_owned(), error })?;
         Ok(Self::parse(path, text)?)
     }
 

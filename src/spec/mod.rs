@@ -13,7 +13,7 @@ pub mod file;
 mod secret;
 pub mod shape;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,15 @@ pub use hqdl_values::{PriceTable, Type};
 use crate::cell::CellValue;
 use crate::key::{Fingerprint, KeyColumns, ListHash, Meaning};
 use crate::value::Value;
+
+/// The text of a spec's file.
+fn text_of(path: &Path) -> std::io::Result<String> {
+    // Runs, rounds and tables are found by the spec's path, as text.
+    if path.canonicalize().is_ok_and(|full| full.to_str().is_none()) {
+        return Err(std::io::Error::other("its path is not UTF-8; rename it"));
+    }
+    std::fs::read_to_string(path)
+}
 
 /// A checked spec.
 #[derive(Debug, Clone)]

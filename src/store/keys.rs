@@ -389,11 +389,11 @@ impl Places {
 
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
-        let of = |(n, bits): (usize, &u64)| {
-            let (n, bits) = (n as i64 * 64, *bits);
-            (0..64).filter(move |b| bits >> b & 1 == 1).map(move |b| n + b)
+        let of = |(n, bits): (i64, &u64)| {
+            let bits = *bits;
+            (0..64).filter(move |b| bits >> b & 1 == 1).map(move |b| n * 64 + b)
         };
-        self.0.iter().enumerate().filter(|(_, bits)| **bits != 0).flat_map(of)
+        (0..).zip(&self.0).filter(|(_, bits)| **bits != 0).flat_map(of)
     }
 }
 

@@ -1,9 +1,10 @@
 //! `SQLite`: the databases that are read and expanded, and the journal's file.
 //!
 //! [`Database`] opens; [`schema`] answers what is there; [`keys`] lists the
-//! semantic keys of an expansion; [`publish`] writes the materialized views, [`rows`] their rows;
-//! [`standing`] is what they were made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps hqdl's
-//! own tables up to date.
+//! semantic keys of an expansion; [`publish`] writes the materialized views, [`rows`]
+//! their rows, by their [`versions`]; [`standing`] is what stands and what that was
+//! made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps
+//! hqdl's own tables up to date.
 
 pub mod keys;
 pub mod migrate;
@@ -11,9 +12,9 @@ pub mod output;
 pub mod provenance;
 pub mod publish;
 pub mod rows;
-
 pub mod schema;
 pub mod standing;
+pub mod versions;
 mod view;
 
 use std::path::{Path, PathBuf};

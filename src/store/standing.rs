@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Database;
+use super::publish::layout;
+use super::versions::Sums;
+use super::{Database, StoreError};
 use crate::overrides::Overrides;
-use crate::spec::{Catalog, Column, Reuse, Spec};
+use crate::spec::{Catalog, Column, Expansion, Reuse, Spec};
+use crate::sql;
 
 /// What decides the values of a published table, beside the answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,5 +92,88 @@ impl Database {
             )
             .ok()?;
         serde_json::from_str(&text).ok()
+    }
+
+    /// What stands here of an expansion, summed up; `None` when that cannot be
+    /// told, and it has to be made again: other tables, or written by others.
+    #[must_use]
+    pub fn sums(&self, expansion: &Expansion) -> Option<Sums> {
+        let name = &expansion.name;
+        let sums = || -> rusqlite::Result<Option<Sums>> {
+            let c = self.connection();
+            let (kept, rows): (String, i64) = c.query_row(
+                "SELECT digest, rows FROM hqdl_expansion WHERE name = ?1",
+                [name],
+                |r| Ok((r.get(0)?, r.get(1)?)),
+            )?;
+            if kept != layout(expansion) || !self.is_whole(expansion, rows)? {
+                return Ok(None);
+            }
+            let mut sums = Sums::of(rows);
+            let mut all = c.prepare("SELECT bucket, sum FROM hqdl_bucket WHERE expansion = ?1")?;
+            let mut rows = all.query([name])?;
+            while let Some(row) = rows.next()? {
+                sums.count(row.get(0)?, row.get(1)?, 0);
+            }
+            Ok(Some(sums))
+        };
+        sums().ok().flatten()
+    }
+
+    /// What to tell of published rows that somebody else has written; `None` when
+    /// there are none.
+    ///
+    /// # Errors
+    /// [`StoreError`] from `SQLite`.
+    pub fn edited(&self, expansion: &Expansion) -> Result<Option<String>, StoreError> {
+        let name = &expansion.name;
+        let read = || -> rusqlite::Result<(u64, Option<String>)> {
+            let c = self.connection();
+            if !c.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_edit'")?.exists([])? {
+                return Ok((0, None));
+            }
+            let sql = "SELECT count(DISTINCT key), max(key) FROM hqdl_edit WHERE expansion = ?1";
+            c.query_row(sql, [name], |r| Ok((r.get(0)?, r.get(1)?)))
+        };
+        let (rows, key) = read().map_err(|e| self.error(&e))?;
+        let key = key.unwrap_or_default();
+        let s = if rows == 1 { " was" } else { "s were" };
+        Ok((rows > 0)
+            .then(|| format!("{name}: {rows} published row{s} written by hand, such as ({key})")))
+    }
+
+    /// Whether all objects of an expansion are here, are ours, and were written by
+    /// nobody else.
+    fn is_whole(&self, expansion: &Expansion, rows: i64) -> rusqlite::Result<bool> {
+        let c = self.connection();
+        let name = &expansion.name;
+        let gone: bool = c.prepare(
+            "SELECT 1 FROM hqdl_object AS o WHERE (expansion = ?1 COLLATE NOCASE OR type = 'view')
+             AND type IN ('table', 'view', 'index', 'trigger') AND NOT EXISTS (
+               SELECT 1 FROM sqlite_schema AS s WHERE s.name = o.name COLLATE NOCASE AND s.type = o.type)",
+        )?
+        .exists([name])?;
+        let edited = c.prepare("SELECT 1 FROM hqdl_edit WHERE expansion = ?1")?.exists([name])?;
+        let tables = expansion.columns.iter().filter_map(|c| Some(&c.many.as_ref()?.table));
+        let ours = std::iter::once(name).chain(tables).all(|t| self.made_by_hqdl(t));
+        let count = format!("SELECT count(*) FROM {}", sql::name(name));
+        Ok(!gone && !edited && ours && c.query_row(&count, [], |r| r.get::<_, i64>(0))? == rows)
+    }
+
+    /// Published rows of an expansion whose key is in no source any more.
+    #[must_use]
+    pub fn orphans(&self, expansion: &Expansion, known: &mut dyn FnMut(&str) -> bool) -> u64 {
+        let mut count = || -> rusqlite::Result<u64> {
+            let mut statement =
+                self.connection().prepare("SELECT key FROM hqdl_record WHERE expansion = ?1")?;
+            let mut rows = statement.query([&expansion.name])?;
+            let mut orphans = 0;
+            while let Some(row) = rows.next()? {
+                let key: String = row.get(0)?;
+                orphans += u64::from(!known(&key));
+            }
+            Ok(orphans)
+        };
+        count().unwrap_or(0)
     }
 }

@@ -230,7 +230,7 @@ impl Changing {
                          standing ->> 'columns' FROM hqdl_expansion WHERE name = 'llm'";
         take("hqdl_expansion", of);
         let schema = "SELECT type, tbl_name, name, sql FROM sqlite_schema
-                      WHERE tbl_name IN ('llm', 'llm_power', 'hero_expanded', 'villain_expanded')";
+                      WHERE tbl_name IN ('llm', 'llm_power', 'hero_expanded')";
         take("schema", schema);
         found
     }
