@@ -34,6 +34,7 @@ mod databases;
 mod earlier;
 mod embedder;
 mod endpoint;
+mod endpoint_stream;
 mod engine;
 mod faults;
 mod fixture;
