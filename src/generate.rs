@@ -181,6 +181,8 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     for aside in asides {
         context.give_up(aside).await?;
     }
+    // However few they were: it is not there.
+    let stopped = stopped.or_else(|| context.liveness.never_answered().map(Stopped::Gone));
     if let Some(why) = &stopped {
         info!(%why, "stops before its end");
     }
@@ -294,15 +296,8 @@ async fn ask(
         Err(Undone::Model(error)) => return context.failed(todo, record, error, since).await,
     };
     context.liveness.answered();
-    let output = prompt.max_output;
-    let tokens = Tokens { input: prompt.input_tokens, cached_input: 0, output };
-    let mut worst = Spent::of(tokens, context.price.as_ref());
-    if !context.counts {
-        // The input is an estimate then.
-        let more = Tokens { input: tokens.input, ..Tokens::default() };
-        worst.usd += Spent::of(more, context.price.as_ref()).usd;
-        worst.tokens += more.input;
-    }
+    let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
+    let worst = Spent::of(most, context.price.as_ref());
     let asked = Asked {
         cut,
         frame: &frame,
@@ -407,7 +402,7 @@ impl Context {
         };
         self.share(cut, &tallies, tokens, cost);
         (self.listener)(&Event::Kept { cells: tally, usage });
-        self.beyond(tokens, worst)?;
+        self.beyond(tokens, worst, frame, prompt)?;
         if held_back {
             return Ok(smaller(again, cut, attempt));
         }
@@ -434,8 +429,24 @@ impl Context {
 
     /// Stops the run when a request cost more than was reserved for it; where
     /// nothing costs anything, it is told, once.
-    fn beyond(&self, tokens: Tokens, worst: Spent) -> Result<(), Stopped> {
-        let Some(beyond) = model::beyond(tokens, worst, self.price.as_ref()) else { return Ok(()) };
+    fn beyond(
+        &self,
+        tokens: Tokens,
+        mut worst: Spent,
+        frame: &Frame,
+        prompt: &Prompt,
+    ) -> Result<(), Stopped> {
+        let price = self.price.as_ref();
+        if !self.model.bills() || model::beyond(tokens, worst, price).is_none() {
+            return Ok(());
+        }
+        if !self.counts {
+            // Its input was an estimate.
+            let input = self.input_tokens(frame, prompt, true);
+            let most = Tokens { input, cached_input: 0, output: prompt.max_output };
+            worst = Spent::of(most, price);
+        }
+        let Some(beyond) = model::beyond(tokens, worst, price) else { return Ok(()) };
         if self.price.is_some() || self.budget.is_capped() {
             return Err(beyond.into());
         }

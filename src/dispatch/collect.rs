@@ -215,8 +215,9 @@ impl Sink for Rest<'_, '_> {
             (ModelError::Passing { .. }, Fate::Queued) => {
                 journal().send_again(request.id, self.run, false)?;
             }
-            (ModelError::Passing { .. }, Fate::Again(most))
-                if request.sent >= most && self.answers && cut.gaps.len() > 1 =>
+            // By itself, while others are answered: it fails for its rows.
+            (ModelError::Passing { .. }, Fate::Again(TRIES))
+                if request.sent >= TRIES && self.answers && cut.gaps.len() > 1 =>
             {
                 again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
                 journal().drop_request(request.id)?;

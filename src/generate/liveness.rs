@@ -34,6 +34,8 @@ struct State {
     failures: u32,
     /// Refusals of what requests hold since the last completion.
     refusals: u32,
+    /// The last failure.
+    why: Option<String>,
 }
 
 /// What a failure says of the endpoint.
@@ -84,6 +86,7 @@ impl Liveness {
     /// more may fail as one request of `rows` rows has.
     pub(super) fn failed(&self, error: &ModelError, since: u64, piece: bool, rows: u32) -> Says {
         let mut state = self.state();
+        state.why = Some(error.to_string());
         if state.answers > since {
             return Says::Alive;
         }
@@ -91,6 +94,12 @@ impl Liveness {
         state.failures += if slow { 2 } else { 1 };
         let bound = if piece && !slow { FAILURES.saturating_add(2 * rows) } else { FAILURES };
         if state.failures >= bound { Says::Gone } else { Says::Doubtful }
+    }
+
+    /// The last failure, when there was never an answer.
+    pub(super) fn never_answered(&self) -> Option<String> {
+        let state = self.state();
+        state.why.clone().filter(|_| state.answers == 0)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -17,9 +17,9 @@ use crate::prompt::Prompt;
 const EVENT: usize = 4 << 20;
 /// New bytes of an answer after which it is looked at again.
 const LOOK_EVERY: usize = 256;
-/// Events beyond the cap on output after which the endpoint is taken not to mind
-/// it: a piece is a token or more.
-const EVENTS_BEYOND: u64 = 64;
+/// Bytes a token of the cap on output after which the endpoint is taken not to mind
+/// it: twice what most texts have.
+const BYTES_A_TOKEN: u64 = 8;
 /// How long the end of a body is waited for when all has been said: a connection
 /// that was read to its end is used again.
 const END: Duration = Duration::from_millis(250);
@@ -84,7 +84,6 @@ struct Reader {
     /// A line that has not ended; or a body that is no stream.
     rest: Vec<u8>,
     draft: Draft,
-    events: u64,
     looked: usize,
 }
 
@@ -155,14 +154,14 @@ impl Reader {
         if let Some(error) = wire::told(&event) {
             return Err(error);
         }
-        self.events += 1;
         self.draft.take(&event);
         Ok(false)
     }
 
     /// How an answer has gone astray, if it has.
     fn look(&mut self, prompt: &Prompt) -> Option<&'static str> {
-        if self.events > prompt.max_output + EVENTS_BEYOND {
+        let written = self.draft.content.len() + self.draft.beside.len();
+        if written as u64 > BYTES_A_TOKEN * (prompt.max_output + 64) {
             return Some("it is longer than the request allows");
         }
         if self.draft.content.len() < self.looked + LOOK_EVERY {

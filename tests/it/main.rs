@@ -55,6 +55,7 @@ mod query_cases;
 mod query_generator;
 mod query_property;
 mod regressions;
+mod replies;
 mod restaurants;
 mod rounds;
 mod routing;
