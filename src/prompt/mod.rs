@@ -81,15 +81,16 @@ const ROW_AROUND: u64 = 12;
 /// How much longer than expected an answer may be to begin with.
 const HEADROOM: u64 = 2;
 /// Values that a list is planned for.
-const ITEMS: u64 = 8;
+const ITEMS: u64 = 6;
 
 /// The tokens that a cell of a column is expected to take, its name included;
-/// generously, and two bytes a token.
+/// generously, and three bytes a token.
 fn cell_output(column: &Column) -> u64 {
-    let tokens = |bytes: usize| bytes as u64 / 2 + 2;
+    let tokens = |bytes: usize| bytes as u64 / 3 + 2;
     let one = match (&column.values, column.kind) {
         (Some(list), _) if !list.open => {
-            tokens(list.values.iter().map(String::len).max().unwrap_or(0))
+            let bytes: usize = list.values.iter().map(String::len).sum();
+            tokens(bytes / list.values.len().max(1))
         }
         (_, Type::Integer | Type::Real | Type::Boolean | Type::Date) => 8,
         (_, Type::Url) => 40,

@@ -94,6 +94,8 @@ pub enum Fault {
     Huge(u16, usize),
     /// The model does not end: it writes until its cap, or until nobody listens.
     Ramble(Ramble),
+    /// The same, of an endpoint that never streams.
+    RambleWhole(Ramble),
     /// What is wrong with the stream.
     Stream(Wrong),
     /// 400 to whoever asks for a stream, with these words.
@@ -465,9 +467,10 @@ async fn answer(
             return error(StatusCode::BAD_REQUEST, words);
         }
         Some(Fault::Huge(status, bytes)) => return stream::huge(*status, *bytes),
-        Some(Fault::Ramble(how)) => {
+        Some(Fault::Ramble(how) | Fault::RambleWhole(how)) => {
             let right = content(&shared, &question, None);
-            return stream::ramble(&shared, *how, &right, &body);
+            let streams = body["stream"] == true && matches!(fault, Some(Fault::Ramble(_)));
+            return stream::ramble(&shared, *how, &right, &body, streams);
         }
         _ => {}
     }

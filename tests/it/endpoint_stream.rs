@@ -114,9 +114,12 @@ pub fn respond(completion: &Json, wrong: Option<Wrong>, fault: Option<&Fault>) -
     if done && wrong != Some(Wrong::NoDone) {
         events.push(b"data: [DONE]\n\n".to_vec());
     }
-    let kind = if wrong == Some(Wrong::Noise) { "text/plain" } else { "text/event-stream" };
-    // Noise stands before the first event, where only the type tells what it is.
-    let kind = if wrong == Some(Wrong::Noise) { "text/event-stream; charset=utf-8" } else { kind };
+    let kind = match wrong {
+        // Noise stands before the first event, where only the type tells what it is.
+        Some(Wrong::Noise) => "text/event-stream; charset=utf-8",
+        Some(Wrong::NoDone) => "application/json",
+        _ => "text/event-stream",
+    };
     let body = match fault {
         Some(Fault::DroppedMidBody) => {
             let all = events.concat();
@@ -174,14 +177,20 @@ fn next(how: Ramble, right: &str, n: usize) -> String {
 }
 
 /// An answer that does not end; billed as far as it is written.
-pub fn ramble(shared: &Arc<Shared>, how: Ramble, right: &str, body: &Json) -> Response {
+pub fn ramble(
+    shared: &Arc<Shared>,
+    how: Ramble,
+    right: &str,
+    body: &Json,
+    streams: bool,
+) -> Response {
     let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
     let cap = if how == Ramble::BeyondTheCap { 200_000 } else { cap(body) };
     let messages = body["messages"].as_array().into_iter().flatten();
     let input: u64 =
         messages.map(|m| tokenizer.count(m["content"].as_str().unwrap_or_default()) + 4).sum();
     lock(&shared.usage).0 += input;
-    if body["stream"] != true {
+    if !streams {
         let mut content = String::new();
         for n in 0.. {
             content.push_str(&next(how, right, n));
@@ -204,7 +213,7 @@ pub fn ramble(shared: &Arc<Shared>, how: Ramble, right: &str, body: &Json) -> Re
         if written > cap {
             return None;
         }
-        tokio::time::sleep(Duration::from_micros(300)).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
         let piece = next(how, &right, n);
         let tokens = tokenizer.count(&piece);
         let last = written + tokens >= cap;
