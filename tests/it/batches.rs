@@ -420,7 +420,7 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     running.wait();
     // With the worst case of the request under way, there is no room for another.
     let worst = project.rows_of("cache/journal.sqlite", "SELECT sum(worst_tokens) FROM request");
-    let budget = format!("budget_tokens = {}", worst[0][0].as_u64().unwrap() + 2000);
+    let budget = format!("budget_tokens = {}", worst[0][0].as_u64().unwrap() + 500);
     let capped = project.spec_text().replace("budget_tokens = 20000", &budget);
     project.spec(&capped);
     let ended = project.materialize(&[]).exits(3);
@@ -428,6 +428,9 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     assert_eq!(endpoint.count(), 0);
     // Once it has settled, there is room again.
     endpoint.relent();
+    project.materialize(&["--limit", "5"]).exits(1);
+    assert_eq!(endpoint.cells_since(0).len(), 20);
+    project.spec(&project.spec_text().replace(&budget, "budget_tokens = 20000"));
     project.materialize(&["--rows-per-request", "1"]).exits(0);
     check_complete(&project);
     nothing_twice(&endpoint);

@@ -244,7 +244,8 @@ fn a_sound_answer_is_never_taken_for_one_without_end() {
         prop_assert!(prompt.astray(&astray).is_some(), "{circle:?}");
         let strangers: String = (0..60).map(|n| format!("\n{},who {n},{n}", 100 + n)).collect();
         if format == Format::Csv {
-            prop_assert!(prompt.astray(&format!("{answer}{strangers}")).is_some());
+            let astray = format!("{answer}{strangers}");
+            prop_assert!(prompt.astray(&astray).is_some());
         }
         Ok(())
     });
@@ -478,8 +479,9 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
         let (_, output) = endpoint.billed();
         let count = endpoint.count();
         println!("{how:?} {format} streams {streams}: {output} tokens, {count} requests");
-        // Ten rows may have less than 3,000.
-        let bound = if code == 4 { 40_000 } else { 2 * 3_000 + 1_000 };
+        // Ten rows may have less than 3,400, and twice: the second time five with
+        // twice the cap.
+        let bound = if code == 4 { 40_000 } else { 2 * 3_400 + 1_000 };
         assert!(output < bound, "{output} tokens");
         assert!(!always || count == 1, "all had come");
     });
