@@ -126,6 +126,11 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
             BUDGET,
         ),
+        Stopped::Endpoint(ModelError::Beyond { .. }) => (
+            why.to_string(),
+            "everything answered is kept, and billed as the endpoint says; see its own account of the usage before you go on".to_owned(),
+            REFUSED,
+        ),
         Stopped::Endpoint(_) | Stopped::Gone(_) => {
             let text = why.to_string();
             let check = if text.contains("the endpoint answers 429") {

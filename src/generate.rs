@@ -3,16 +3,22 @@
 //! Batches come through a bounded channel from whoever walks the keys, so
 //! memory does not grow with their number. Up to `concurrency` of them are
 //! under way; each is asked, read, and kept by itself, and only rows that
-//! failed are asked again, in smaller batches. One row's failure is data; what
-//! stops a run is an endpoint that refuses, a disk that fails, or the user.
+//! failed are asked again, in smaller batches. A request that fails as a whole is
+//! split until the rows at fault stand alone ([`liveness`]). One row's failure is
+//! data; what stops a run is an endpoint that refuses or is gone, a disk that
+//! fails, or the user.
 
 mod claim;
 mod event;
+mod failed;
+mod liveness;
+mod output_cap;
 mod packing;
+mod read;
 mod shares;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,27 +29,25 @@ use tracing::{Instrument, debug, debug_span, info};
 use self::claim::Elsewhere;
 pub(crate) use self::claim::{Claimed, claim};
 pub use self::event::{Event, Listener, Stopped};
+use self::failed::Aside;
+pub use self::liveness::Liveness;
+pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
-use self::packing::{Again, smaller};
-use crate::cell::{Answer, CellValue, State, Tally};
-use crate::facts::{Batch, Completion, Fact, Wanted, Writer};
-use crate::key::Entity;
+use self::packing::smaller;
+use crate::cell::{State, Tally};
+use crate::facts::{Batch, Completion, Wanted, Writer};
 use crate::model::budget::Budget;
-use crate::model::{Errand, Ledger, Model, ModelError, Reply, Tokens, Undone};
+use crate::model::{self, Errand, Ledger, Model, Reply, Tokens, Undone};
 use crate::plan::Cut;
-use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
-use crate::spec::checker::Checker;
+use crate::prompt::{Frame, Prompt};
 use crate::spec::{Expansion, Format, PriceTable};
 use crate::tokens::Tokenizer;
-use crate::usage::{ColumnUsage, Usage};
+use crate::usage::{ColumnUsage, Spent, Usage};
 
 /// How often a row is asked about, at the last alone, before it is given up as
 /// invalid.
 const ATTEMPTS: u32 = 3;
-/// Requests that may fail one after another, with no success between, before
-/// the endpoint is taken to be gone.
-const FAILURES: u32 = 8;
 
 /// What all batches of an expansion share.
 pub struct Context {
@@ -82,14 +86,16 @@ pub struct Context {
     /// Rows that a request may hold now: fewer when answers come back
     /// misaligned or unreadable, more again when they do not.
     pub packing: Packing,
-    /// Failures since the last success.
-    pub failures: AtomicU32,
+    /// How long an answer may be.
+    pub output_cap: OutputCap,
+    /// Whether it was told that the endpoint counts more than there can be.
+    pub told: AtomicBool,
     /// Whether cells that batches under way ask for are left to these.
     pub beside_batches: bool,
     /// Cells that others have brought since they were found missing.
     pub found: Arc<AtomicU64>,
-    /// Whether any request was answered.
-    pub reached: Arc<AtomicBool>,
+    /// Whether the endpoint is there.
+    pub liveness: Arc<Liveness>,
     /// The model whose tokenizer counts where the endpoint does not.
     pub tokenizer_of: String,
     /// Loaded when first needed.
@@ -103,10 +109,14 @@ pub(crate) struct Asked<'a> {
     pub cut: &'a Cut,
     /// What its prompt was made from.
     pub frame: &'a Frame,
+    /// Its prompt.
+    pub prompt: &'a Prompt,
     /// How often its rows were asked about, this time included.
     pub attempt: u32,
     /// The note of what was reserved for it, by id in the journal.
     pub note: Option<i64>,
+    /// What was reserved for it.
+    pub worst: Spent,
     /// The request of a parcel that this was, by id in the journal.
     pub answers: Option<i64>,
 }
@@ -119,14 +129,24 @@ pub(crate) struct Asked<'a> {
 /// [`Stopped`].
 pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> Result<(), Stopped> {
     let mut interrupt = context.interrupt.clone();
-    let mut tasks: JoinSet<Result<(), Stopped>> = JoinSet::new();
+    let mut tasks: JoinSet<Result<Vec<Aside>, Stopped>> = JoinSet::new();
+    // Requests that failed while nothing else was answered.
+    let mut asides: Vec<Aside> = Vec::new();
     let mut stopped = None;
     let mut open = true;
     let mut watching = true;
     // True when the run is to end, for whichever reason: waits end, and
     // nothing more is asked.
     let (stop, stopping) = watch::channel(false);
-    while (open && stopped.is_none()) || !tasks.is_empty() {
+    loop {
+        let free = stopped.is_none() && tasks.len() < context.concurrency.max(1);
+        if free && let Some(todo) = context.next_aside(&mut asides, !open && tasks.is_empty()) {
+            tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
+            continue;
+        }
+        if tasks.is_empty() && (!open || stopped.is_some()) {
+            break;
+        }
         tokio::select! {
             biased;
             changed = interrupt.wait_for(|i| *i), if stopped.is_none() && watching => {
@@ -138,14 +158,17 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                 match ended {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(more)) => asides.extend(more),
                     Ok(Err(why)) => { stopped.get_or_insert(why); }
                     Err(bug) => { stopped.get_or_insert(Stopped::Bug(bug.to_string())); }
                 }
             }
-            cut = cuts.recv(), if open && stopped.is_none() && tasks.len() < context.concurrency.max(1) => {
+            cut = cuts.recv(), if open && free => {
                 match cut {
-                    Some(cut) => { tasks.spawn(settle(Arc::clone(&context), cut, stopping.clone())); }
+                    Some(cut) => {
+                        let todo = vec![Todo::first(cut)];
+                        tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
+                    }
                     None => open = false,
                 }
             }
@@ -155,41 +178,64 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
             stop.send_replace(true);
         }
     }
+    for aside in asides {
+        context.give_up(aside).await?;
+    }
+    // However few they were: it is not there.
+    let stopped = stopped.or_else(|| context.liveness.never_answered().map(Stopped::Gone));
     if let Some(why) = &stopped {
         info!(%why, "stops before its end");
     }
     stopped.map_or(Ok(()), Err)
 }
 
+/// Rows that are to be asked about.
+struct Todo {
+    cut: Cut,
+    /// How often they were asked about, this time included.
+    attempt: u32,
+    /// Answers there were when the request that they are a piece of was split.
+    piece_since: Option<u64>,
+}
+
+impl Todo {
+    fn first(cut: Cut) -> Self {
+        Self { cut, attempt: 1, piece_since: None }
+    }
+}
+
 /// A batch, to its end: claimed, asked, read, kept; its failed rows asked again,
-/// and what others were asking looked at when they have done.
+/// and what others were asking looked at when they have done. Returns what is set
+/// aside until the endpoint answers.
 async fn settle(
     context: Arc<Context>,
-    cut: Cut,
+    mut left: Vec<Todo>,
     stopping: watch::Receiver<bool>,
-) -> Result<(), Stopped> {
-    let mut left = vec![(cut, 1)];
+) -> Result<Vec<Aside>, Stopped> {
     let mut elsewhere: Vec<(Elsewhere, u32)> = Vec::new();
+    let mut asides = Vec::new();
     loop {
         if *stopping.borrow() {
             // The rows stay missing; the next run asks for them.
-            return Ok(());
+            return Ok(asides);
         }
-        let Some((mut cut, attempt)) = left.pop() else {
-            let Some((Elsewhere { cut, first }, attempt)) = elsewhere.pop() else { return Ok(()) };
+        let Some(Todo { mut cut, attempt, piece_since }) = left.pop() else {
+            let Some((Elsewhere { cut, first }, attempt)) = elsewhere.pop() else {
+                return Ok(asides);
+            };
             // Nothing is claimed while this waits.
             tokio::select! {
                 biased;
                 released = context.writer.released(&first) => released?,
-                () = stopped(&stopping) => return Ok(()),
+                () = stopped(&stopping) => return Ok(asides),
             }
-            left.push((cut, attempt));
+            left.push(Todo { cut, attempt, piece_since: None });
             continue;
         };
         let rows = context.packing.rows();
         if cut.gaps.len() > rows {
-            let rest = cut.gaps.split_off(rows);
-            left.push((Cut { gaps: rest, ..cut.clone() }, attempt));
+            let gaps = cut.gaps.split_off(rows);
+            left.push(Todo { cut: Cut { gaps, ..cut.clone() }, attempt, piece_since });
         }
         let claimed = context.claim(cut).await?;
         elsewhere.extend(claimed.elsewhere.into_iter().map(|e| (e, attempt)));
@@ -201,31 +247,36 @@ async fn settle(
                 columns = cut.columns.len(),
                 asked = attempt
             );
-            let again = ask(&context, cut, attempt, &stopping).instrument(span).await?;
+            let todo = Todo { cut, attempt, piece_since };
+            let (again, aside) = ask(&context, todo, &stopping).instrument(span).await?;
             left.extend(again);
+            asides.extend(aside);
         }
     }
 }
 
-/// Asks one request and keeps what it brings. Returns what to ask again.
+/// Asks one request and keeps what it brings. Returns what to ask again, and what
+/// to ask when the endpoint answers.
 async fn ask(
     context: &Context,
-    cut: Cut,
-    attempt: u32,
+    todo: Todo,
     stopping: &watch::Receiver<bool>,
-) -> Result<Vec<(Cut, u32)>, Stopped> {
-    let (frame, prompt) = context.prompt(&cut);
+) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
+    let Todo { cut, attempt, .. } = &todo;
+    let (frame, prompt) = context.prompt(cut);
     let began = Instant::now();
-    let mut record = context.record(&cut, prompt.hash());
+    let mut record = context.record(cut, prompt.hash());
     tracing::Span::current().record("prompt", record.prompt_hash.as_str());
-    let count = |reply: &Reply| context.count(&frame, &prompt, reply);
+    let since = context.liveness.answers();
     let errand = Errand {
         model: &*context.model,
         prompt: &prompt,
         budget: &context.budget,
         price: context.price.as_ref(),
-        count: &count,
+        count: &|reply: &Reply| context.count(&frame, &prompt, reply),
+        holds: &|reply: &Reply| !context.read(cut, &frame, reply, false).0.is_empty(),
         on_wire: false.into(),
+        most_tries: context.liveness.tries(todo.piece_since.is_some()),
         tries: 0.into(),
         ledger: context
             .model
@@ -236,37 +287,29 @@ async fn ask(
         biased;
         asked = errand.run() => asked,
         // Waiting for a limit or for better times: nothing is paid for yet.
-        () = stopped_off_wire(stopping, &errand) => return Ok(Vec::new()),
+        () = stopped_off_wire(stopping, &errand) => return Ok((Vec::new(), None)),
     };
     record.seconds = began.elapsed().as_secs_f64();
     let (reply, note) = match asked {
-        Ok(answered) => {
-            context.failures.store(0, Ordering::Relaxed);
-            context.reached.store(true, Ordering::Relaxed);
-            answered
-        }
+        Ok(answered) => answered,
         Err(Undone::Facts(error)) => return Err(error.into()),
-        Err(Undone::Model(error @ (ModelError::Refused { .. } | ModelError::Budget(_)))) => {
-            return Err(error.into());
-        }
-        Err(Undone::Model(ModelError::TooLong(_))) if cut.gaps.len() > 1 => {
-            return Ok(halves(&cut, attempt));
-        }
-        Err(Undone::Model(error)) => {
-            (context.listener)(&Event::Failed(error.to_string()));
-            if matches!(error, ModelError::Passing { .. }) {
-                let failures = context.failures.fetch_add(1, Ordering::Relaxed) + 1;
-                // Nothing ever got through: it is not there.
-                if failures >= FAILURES || !context.reached.load(Ordering::Relaxed) {
-                    return Err(Stopped::Gone(error.to_string()));
-                }
-            }
-            context.keep_failure(&cut, record, &error.to_string(), None).await?;
-            return Ok(Vec::new());
-        }
+        Err(Undone::Model(error)) => return context.failed(todo, record, error, since).await,
     };
-    let asked = Asked { cut: &cut, frame: &frame, attempt, note, answers: None };
-    context.take_in(asked, record, reply).await
+    context.liveness.answered();
+    let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
+    let worst = Spent::of(most, context.price.as_ref());
+    let asked = Asked {
+        cut,
+        frame: &frame,
+        prompt: &prompt,
+        attempt: *attempt,
+        note,
+        worst,
+        answers: None,
+    };
+    let again = context.take_in(asked, record, reply).await?;
+    let again = again.into_iter().map(|(cut, attempt)| Todo { cut, attempt, piece_since: None });
+    Ok((again.collect(), None))
 }
 
 /// Ends when the run is to end.
@@ -287,16 +330,11 @@ async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>)
 impl Context {
     /// What a batch of rows is asked with.
     pub(crate) fn prompt(&self, cut: &Cut) -> (Arc<Frame>, Prompt) {
-        let frame = self.frame_of(cut);
+        let frame = self.frame(self.on_paper(cut));
         let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
-        prompt.input_tokens = self.input_tokens(&frame, &prompt);
-        prompt.max_output = prompt.max_output.min(self.max_output);
+        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.counts);
+        prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.max_output);
         (frame, prompt)
-    }
-
-    /// The frame of that prompt.
-    pub(crate) fn frame_of(&self, cut: &Cut) -> Arc<Frame> {
-        self.frame(self.on_paper(cut))
     }
 
     /// The record of a request that is being asked now.
@@ -311,29 +349,44 @@ impl Context {
         }
     }
 
-    /// Tokens of a request whose endpoint does not say.
+    /// Tokens of a request whose endpoint does not say: of what came back, and all
+    /// that was allowed when that much was written and not shown.
     pub(crate) fn count(&self, frame: &Frame, prompt: &Prompt, reply: &Reply) -> Tokens {
         let tokenizer = self.tokenizer();
-        let input = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
-        Tokens { input, cached_input: 0, output: tokenizer.count(&reply.content) }
+        let counted = tokenizer.count(&reply.content) + tokenizer.count(&reply.beside);
+        let mut output = if tokenizer.is_exact() {
+            counted
+        } else {
+            tokenizer.at_most(counted).min(counted.max(prompt.max_output))
+        };
+        if reply.truncated && !reply.cut_off {
+            output = output.max(prompt.max_output);
+        }
+        Tokens { input: self.input_tokens(frame, prompt, true), cached_input: 0, output }
     }
 
     /// Reads a reply that comes with its tokens, keeps what it brings, and
     /// returns what to ask again.
+    ///
+    /// # Errors
+    /// [`Stopped`]; [`ModelError::Beyond`] when it cost more than was reserved, and
+    /// all is kept.
     pub(crate) async fn take_in(
         &self,
         asked: Asked<'_>,
         mut record: Completion,
         reply: Reply,
     ) -> Result<Vec<(Cut, u32)>, Stopped> {
-        let Asked { cut, frame, attempt, note, answers } = asked;
+        let Asked { cut, frame, prompt, attempt, note, worst, answers } = asked;
         let tokens = reply.tokens.unwrap_or_default();
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;
         record.output_tokens = tokens.output;
         record.cost_usd = self.price.as_ref().map_or(0.0, |p| tokens.cost(p));
         let cost = record.cost_usd;
-        let last = attempt >= ATTEMPTS || self.model.repeats_itself();
+        // What the endpoint, or we, kept it from saying is no fault of its rows.
+        let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
+        let last = (attempt >= ATTEMPTS && !held_back) || self.model.repeats_itself();
         let (facts, again) = self.read(cut, frame, &reply, last);
         let ask_again: usize = again.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
@@ -349,6 +402,10 @@ impl Context {
         };
         self.share(cut, &tallies, tokens, cost);
         (self.listener)(&Event::Kept { cells: tally, usage });
+        self.beyond(tokens, worst, frame, prompt)?;
+        if held_back {
+            return Ok(smaller(again, cut, attempt));
+        }
         let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
         let failed = given_up + ask_again;
         if attempt == 1 {
@@ -357,17 +414,57 @@ impl Context {
         Ok(smaller(again, cut, attempt + 1))
     }
 
+    /// Whether a sound answer ended at its cap, and may have more.
+    fn was_cut_short(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
+        if !reply.truncated {
+            self.output_cap.learn(prompt, tokens);
+        }
+        reply.truncated
+            && !reply.cut_off
+            && reply.broken.is_none()
+            && prompt.max_output < self.max_output
+            && prompt.astray(&reply.content).is_none()
+            && self.output_cap.was_too_small(prompt, tokens)
+    }
+
+    /// Stops the run when a request cost more than was reserved for it; where
+    /// nothing costs anything, it is told, once.
+    fn beyond(
+        &self,
+        tokens: Tokens,
+        mut worst: Spent,
+        frame: &Frame,
+        prompt: &Prompt,
+    ) -> Result<(), Stopped> {
+        let price = self.price.as_ref();
+        if !self.model.bills() || model::beyond(tokens, worst, price).is_none() {
+            return Ok(());
+        }
+        if !self.counts {
+            // Its input was an estimate.
+            let input = self.input_tokens(frame, prompt, true);
+            let most = Tokens { input, cached_input: 0, output: prompt.max_output };
+            worst = Spent::of(most, price);
+        }
+        let Some(beyond) = model::beyond(tokens, worst, price) else { return Ok(()) };
+        if self.price.is_some() || self.budget.is_capped() {
+            return Err(beyond.into());
+        }
+        if !self.told.swap(true, Ordering::Relaxed) {
+            (self.listener)(&Event::Warning(beyond.to_string()));
+        }
+        Ok(())
+    }
+
     /// Input tokens of a prompt: counted where a limit or a budget depends on
     /// it, with room for what an endpoint wraps around; else estimated.
-    fn input_tokens(&self, frame: &Frame, prompt: &Prompt) -> u64 {
-        if !self.counts {
+    fn input_tokens(&self, frame: &Frame, prompt: &Prompt, counts: bool) -> u64 {
+        if !counts {
             let estimate = Tokenizer::Estimate;
             return estimate.count(&prompt.system) + estimate.count(&prompt.user);
         }
         let tokenizer = self.tokenizer();
-        let counted = frame.tokens(tokenizer) + tokenizer.count(&prompt.user) + 16;
-        // A tokenizer that is only guessed may be wrong by much.
-        if tokenizer.is_exact() { counted + counted / 50 } else { counted + counted / 2 }
+        tokenizer.at_most(frame.tokens(tokenizer) + tokenizer.count(&prompt.user) + 16)
     }
 
     fn tokenizer(&self) -> Tokenizer {
@@ -384,115 +481,5 @@ impl Context {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || Arc::new(Frame::new(&self.expansion, columns, self.format));
         Arc::clone(frames.entry(columns.to_vec()).or_insert_with(make))
-    }
-
-    /// Reads a reply: facts, and gaps by the columns to ask again.
-    fn read(
-        &self,
-        cut: &Cut,
-        frame: &Frame,
-        reply: &Reply,
-        last: bool,
-    ) -> (Vec<(Entity, Vec<Fact>)>, Again) {
-        let keys = Keys::new(cut.gaps.iter().map(|g| g.row.key.as_slice()));
-        let on_paper = self.on_paper(cut);
-        let checkers: Vec<&Checker> =
-            on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
-        let names = self.expansion.key.names();
-        let mut outcomes = completion::read(
-            &reply.content,
-            reply.truncated,
-            &keys,
-            names,
-            &frame.columns,
-            &checkers,
-        );
-        if reply.refused {
-            // What was written before the refusal counts; the rest was refused.
-            for outcome in &mut outcomes {
-                if let RowOutcome::Failed { state, why, .. } = outcome {
-                    *state = State::Refused;
-                    "the model refused".clone_into(why);
-                }
-            }
-        }
-        // Who is refused in company may be answered alone.
-        let company = cut.gaps.len() > 1 && !self.model.repeats_itself();
-        let mut facts = Vec::new();
-        let mut again: Again = BTreeMap::new();
-        for (gap, outcome) in cut.gaps.iter().zip(outcomes) {
-            let answers: Vec<Answer> = match outcome {
-                RowOutcome::Read(answers) => answers,
-                RowOutcome::Failed { state: State::Refused, .. } if company => {
-                    again.entry(cut.columns.clone()).or_default().push(gap.clone());
-                    continue;
-                }
-                // What got lost in company is not given up before it was asked alone.
-                RowOutcome::Failed { state: State::Invalid, .. } if !last || company => {
-                    again.entry(cut.columns.clone()).or_default().push(gap.clone());
-                    continue;
-                }
-                // What a recording lacks was never said.
-                RowOutcome::Failed { .. } if reply.partial => {
-                    vec![Answer::without_value(State::Error, None); on_paper.len()]
-                }
-                RowOutcome::Failed { state, why, raw } => {
-                    let answer = Answer {
-                        state,
-                        value: CellValue::Nothing,
-                        raw: Some(raw),
-                        repair: Some(why),
-                    };
-                    vec![answer; on_paper.len()]
-                }
-            };
-            let said = answers.into_iter().map(|a| match (a.state, &a.raw) {
-                (State::Invalid, None) if reply.partial => {
-                    Answer::without_value(State::Error, None)
-                }
-                _ => a,
-            });
-            let (unread, read): (Vec<_>, Vec<_>) = on_paper
-                .iter()
-                .zip(said)
-                .filter(|(c, _)| cut.columns.contains(c))
-                .partition(|(_, a)| a.state == State::Invalid && !last);
-            if !unread.is_empty() {
-                let columns = unread.into_iter().map(|(c, _)| *c).collect();
-                again.entry(columns).or_default().push(gap.clone());
-            }
-            let read: Vec<Fact> =
-                read.into_iter().filter_map(|(c, a)| self.wanted.fact(*c, a)).collect();
-            if !read.is_empty() {
-                facts.push((gap.entity.clone(), read));
-            }
-        }
-        (facts, again)
-    }
-
-    /// Keeps the failure of a request: `error` is no answer, and the next run
-    /// asks again, but the table can say why a cell is empty.
-    pub(crate) async fn keep_failure(
-        &self,
-        cut: &Cut,
-        mut record: Completion,
-        why: &str,
-        answers: Option<i64>,
-    ) -> Result<(), Stopped> {
-        record.error = Some(why.to_owned());
-        let fact = |c: &usize| self.wanted.fact(*c, Answer::without_value(State::Error, None));
-        let facts: Vec<_> = cut
-            .gaps
-            .iter()
-            .map(|g| (g.entity.clone(), cut.columns.iter().filter_map(fact).collect()))
-            .collect();
-        let mut tally = Tally::default();
-        tally.add(State::Error, record.cells);
-        let tallies = self.tallies(cut, &facts);
-        self.writer.keep(Batch { completion: record, facts, settles: None, answers }).await?;
-        self.share(cut, &tallies, Tokens::default(), 0.0);
-        let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.listener)(&Event::Kept { cells: tally, usage });
-        Ok(())
     }
 }

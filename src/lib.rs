@@ -76,6 +76,17 @@
 //! * An answer whose checksum does not hold says nothing, and neither does what was
 //!   known of its entity before it: that may be outdated. A journal that is not
 //!   whole otherwise makes no index.
+//! * Tokens that an endpoint does not say, or says with what is no number, are
+//!   counted, generously where the tokenizer is guessed; tokens that only the sum
+//!   names are output. Where neither a price nor a budget is set, usage beyond what
+//!   can be is told once and stops nothing.
+//! * Of a reply that broke off the rows that came are kept; what it cost is in
+//!   doubt, at its worst. One that we cut off counts for what came.
+//! * A request that fails while the endpoint answers others fails for its rows, and
+//!   is split; while nothing is answered it waits, and an endpoint is gone after 8
+//!   such requests, or in the end when it never answered ([`generate`]).
+//! * An answer that ended at its cap has the next one's cap doubled, up to
+//!   `max_output_tokens`, and that is no attempt at its rows.
 //! * A query's timeout counts the database's own time, pass by pass: neither the
 //!   model's nor that of who reads the rows.
 //! * A query reads the copy (`output`) where there is one, and says when that is

@@ -296,7 +296,9 @@ fn after(report: &Report) -> After {
         (Some(Stopped::Interrupted | Stopped::Left(_)), _) => After::Rest,
         (
             Some(
-                Stopped::Endpoint(ModelError::Refused { .. } | ModelError::Budget(_))
+                Stopped::Endpoint(
+                    ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Beyond { .. },
+                )
                 | Stopped::Bug(_),
             ),
             _,

@@ -237,8 +237,13 @@ impl Model for Metered {
             self.metrics.asked.add(began.elapsed());
             let outcome = match &reply {
                 Ok(_) => 0,
-                Err(ModelError::Refused { .. } | ModelError::Budget(_)) => 1,
-                Err(ModelError::Passing { .. }) => 2,
+                Err(
+                    ModelError::Refused { .. }
+                    | ModelError::Filtered(_)
+                    | ModelError::Budget(_)
+                    | ModelError::Beyond { .. },
+                ) => 1,
+                Err(ModelError::Passing { .. } | ModelError::Unfinished(_)) => 2,
                 Err(ModelError::TooLong(_)) => 3,
                 Err(ModelError::NoAnswer(_)) => 4,
             };

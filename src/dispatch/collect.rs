@@ -8,6 +8,7 @@ use super::Dispatch;
 use super::form::{self, Readers, cut};
 use super::read::{Lines, Sink};
 use super::send::stopped;
+use crate::cell::State;
 use crate::facts::{Completion, Parcel, Request};
 use crate::generate::{Event, Stopped, halves};
 use crate::model::ModelError;
@@ -35,6 +36,7 @@ impl Dispatch<'_, '_> {
             run: self.run,
             endpoint: self.endpoint,
             fate: Fate::of(batch, others),
+            answers: batch.completed > 0,
             status: &batch.status,
             given_up: Vec::new(),
             cancelled: 0,
@@ -69,9 +71,9 @@ impl Dispatch<'_, '_> {
             rest.failed(request, error)?;
         }
         let Rest { given_up, cancelled, refused, fate, .. } = rest;
-        for (id, why) in given_up {
+        for (id, state, why) in given_up {
             let Some(request) = journal().request(id)? else { continue };
-            self.give_up(&request, &why).await?;
+            self.give_up(&request, state, &why).await?;
         }
         journal().close(parcel.id, &batch.status)?;
         info!(batch = batch.id, status = batch.status, ?lines, "a batch is collected");
@@ -125,11 +127,13 @@ impl Dispatch<'_, '_> {
     }
 
     /// A request has failed for good: its cells say why.
-    async fn give_up(&self, request: &Request, why: &str) -> Result<(), Stopped> {
+    async fn give_up(&self, request: &Request, state: State, why: &str) -> Result<(), Stopped> {
         let context = self.readers.get(request.form, request.run)?;
         let record = self.record(request)?;
-        (self.readers.listener)(&Event::Failed(why.to_owned()));
-        context.keep_failure(&cut(request), record, why, Some(request.id)).await
+        if state == State::Error {
+            (self.readers.listener)(&Event::Failed(why.to_owned()));
+        }
+        context.keep_failure(&cut(request), record, state, why, Some(request.id)).await
     }
 
     /// The record of a request that was sent.
@@ -177,8 +181,10 @@ struct Rest<'r, 'f> {
     run: i64,
     endpoint: &'r Endpoint,
     fate: Fate,
+    /// Whether the batch has answers, so that it is the rows that fail.
+    answers: bool,
     status: &'r str,
-    given_up: Vec<(i64, String)>,
+    given_up: Vec<(i64, State, String)>,
     cancelled: u64,
     refused: Option<ModelError>,
 }
@@ -198,7 +204,7 @@ impl Sink for Rest<'_, '_> {
             error => error,
         };
         match (error, self.fate) {
-            (ModelError::TooLong(_), _) if cut.gaps.len() > 1 => {
+            (ModelError::TooLong(_) | ModelError::Filtered(_), _) if cut.gaps.len() > 1 => {
                 again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
                 journal().drop_request(request.id)?;
             }
@@ -209,8 +215,15 @@ impl Sink for Rest<'_, '_> {
             (ModelError::Passing { .. }, Fate::Queued) => {
                 journal().send_again(request.id, self.run, false)?;
             }
+            // By itself, while others are answered: it fails for its rows.
+            (ModelError::Passing { .. }, Fate::Again(TRIES))
+                if request.sent >= TRIES && self.answers && cut.gaps.len() > 1 =>
+            {
+                again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
+                journal().drop_request(request.id)?;
+            }
             (ModelError::Passing { message, .. }, Fate::Again(most)) if request.sent >= most => {
-                self.given_up.push((request.id, message));
+                self.given_up.push((request.id, State::Error, message));
             }
             (ModelError::Passing { message, .. }, Fate::Mended) if request.sent >= SENDS => {
                 let message = format!("{message} (sent {} times)", request.sent);
@@ -219,12 +232,26 @@ impl Sink for Rest<'_, '_> {
             }
             (ModelError::Passing { .. }, _) => journal().send_again(request.id, self.run, true)?,
             // As live: it refuses all requests like this one.
-            (error @ (ModelError::Refused { .. } | ModelError::Budget(_)), _) => {
+            (error @ ModelError::Filtered(_), _) => {
+                self.given_up.push((request.id, State::Refused, error.to_string()));
+            }
+            (
+                error @ (ModelError::Refused { .. }
+                | ModelError::Budget(_)
+                | ModelError::Beyond { .. }),
+                _,
+            ) => {
                 self.refused.get_or_insert(error);
                 journal().drop_request(request.id)?;
             }
-            (error @ (ModelError::TooLong(_) | ModelError::NoAnswer(_)), _) => {
-                self.given_up.push((request.id, format!("{error} (batch {})", self.status)));
+            (
+                error @ (ModelError::TooLong(_)
+                | ModelError::Unfinished(_)
+                | ModelError::NoAnswer(_)),
+                _,
+            ) => {
+                let why = format!("{error} (batch {})", self.status);
+                self.given_up.push((request.id, State::Error, why));
             }
         }
         Ok(())

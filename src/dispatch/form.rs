@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::facts::{Facts, FactsError, Request, Wanted, Writer};
-use crate::generate::{Context, Listener, Packing};
+use crate::generate::{Context, Listener, OutputCap, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
 use crate::plan::{Cut, Gap};
@@ -105,10 +105,11 @@ impl<'f> Readers<'f> {
             columns: Mutex::new(columns),
             interrupt: watch::channel(false).1,
             frames: Mutex::default(),
-            failures: 0.into(),
+            output_cap: OutputCap::default(),
+            told: false.into(),
             beside_batches: false,
             found: Arc::default(),
-            reached: Arc::default(),
+            liveness: Arc::default(),
             tokenizer_of: form_of.model,
             tokenizer: OnceLock::new(),
         });

@@ -15,6 +15,8 @@ use crate::plan::Cut;
 
 /// Answers that are being kept at once: they share a commit.
 const TOGETHER: usize = 64;
+/// The most bytes of a line: one answer with all that is around it.
+const LINE: u64 = 16 << 20;
 
 /// The form of an answer that was kept, and what to ask again.
 type Kept = (i64, Vec<(Cut, u32)>);
@@ -71,12 +73,15 @@ impl Readers<'_> {
         let mut lines = Lines::default();
         let mut seen = HashSet::new();
         let mut tasks = JoinSet::new();
-        for line in BufReader::new(reader).lines() {
-            let line = line.map_err(disk)?;
-            if line.trim().is_empty() {
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        // An answer that cost more than it could: the others are paid for, and kept.
+        let mut beyond = None;
+        while next_line(&mut reader, &mut line).map_err(disk)? {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
-            let json: Json = serde_json::from_str(&line).unwrap_or(Json::Null);
+            let json: Json = serde_json::from_slice(&line).unwrap_or(Json::Null);
             let Some((id, reply)) = openai::read_line(&json) else {
                 lines.unreadable += 1;
                 continue;
@@ -101,7 +106,7 @@ impl Readers<'_> {
                     let created = json.pointer("/response/body/created").and_then(Json::as_i64);
                     let at = created.filter(|_| parcel.is_none() && self.run.is_some());
                     while tasks.len() >= TOGETHER {
-                        self.next(&mut tasks, sink).await?;
+                        self.next(&mut tasks, sink, &mut beyond).await?;
                     }
                     tasks.spawn(self.task(*request, id, reply, at)?);
                 }
@@ -112,9 +117,9 @@ impl Readers<'_> {
             }
         }
         while !tasks.is_empty() {
-            self.next(&mut tasks, sink).await?;
+            self.next(&mut tasks, sink, &mut beyond).await?;
         }
-        Ok(lines)
+        beyond.map_or(Ok(lines), Err)
     }
 
     /// Waits for one answer to be kept.
@@ -122,8 +127,13 @@ impl Readers<'_> {
         &self,
         tasks: &mut JoinSet<Result<Kept, Stopped>>,
         sink: &mut dyn Sink,
+        beyond: &mut Option<Stopped>,
     ) -> Result<(), Stopped> {
         match tasks.join_next().await {
+            Some(Ok(Err(why @ Stopped::Endpoint(ModelError::Beyond { .. })))) => {
+                beyond.get_or_insert(why);
+                Ok(())
+            }
             Some(Ok(kept)) => {
                 let (form, again) = kept?;
                 if again.is_empty() { Ok(()) } else { sink.again(form, again) }
@@ -154,22 +164,33 @@ impl Readers<'_> {
                 record.seconds = passed.unwrap_or_default().max(0.0);
                 record.asked_at = request.sent_at;
             }
-            let frame = if reply.tokens.is_some() {
-                context.frame_of(&cut)
-            } else {
-                let (frame, prompt) = context.prompt(&cut);
-                reply.tokens = Some(context.count(&frame, &prompt, &reply));
-                frame
-            };
+            let (frame, prompt) = context.prompt(&cut);
+            reply.settle(|reply| context.count(&frame, &prompt, reply));
             let asked = Asked {
                 cut: &cut,
                 frame: &frame,
+                prompt: &prompt,
                 attempt: request.attempt,
                 note: None,
+                worst: request.worst,
                 answers: Some(request.id),
             };
             let again = context.take_in(asked, record, reply).await?;
             Ok((request.form, again))
         })
     }
+}
+
+/// Reads a line, without its end; one that is too long is left out, and comes as
+/// what is no JSON. False at the end.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    if reader.by_ref().take(LINE).read_until(b'\n', line)? == 0 {
+        return Ok(false);
+    }
+    if line.len() as u64 == LINE && !line.ends_with(b"\n") {
+        line.truncate(1);
+        reader.skip_until(b'\n')?;
+    }
+    Ok(true)
 }

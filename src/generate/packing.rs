@@ -42,6 +42,11 @@ impl Packing {
         Self { most, state: Mutex::new(State { now: most, alone: 0.0 }) }
     }
 
+    /// Rows that a request may ever hold.
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+
     /// Rows that a request may hold now.
     pub(super) fn rows(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).now as usize

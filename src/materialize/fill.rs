@@ -1,7 +1,7 @@
 //! Asking for all that is missing, request by request: the walk over the keys
 //! on this thread, the requests on the runtime's.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, watch};
@@ -10,7 +10,7 @@ use tracing::info;
 use super::run::Run;
 use super::survey::{Known, Survey};
 use super::{Halt, MaterializeError, Report, Work};
-use crate::generate::{self, Context, Event, Packing, Stopped};
+use crate::generate::{self, Context, Event, Liveness, OutputCap, Packing, Stopped};
 use crate::model::budget::Budget;
 use crate::plan::{Batcher, Cut, Gap};
 use crate::store::keys::{KeyRow, Keys};
@@ -33,7 +33,7 @@ impl Work<'_> {
                 return;
             }
         };
-        let reached = Arc::new(AtomicBool::new(false));
+        let liveness: Arc<Liveness> = Arc::default();
         let found: Arc<AtomicU64> = Arc::default();
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.missing();
@@ -67,10 +67,11 @@ impl Work<'_> {
                 interrupt: interrupt.clone(),
                 frames: Mutex::default(),
                 packing: Packing::new(self.rows_per_request(expansion)),
-                failures: 0.into(),
+                output_cap: OutputCap::default(),
+                told: false.into(),
                 beside_batches: true,
                 found: Arc::clone(&found),
-                reached: Arc::clone(&reached),
+                liveness: Arc::clone(&liveness),
                 tokenizer_of: self.spec.model.name.clone(),
                 tokenizer: OnceLock::new(),
             });

@@ -13,8 +13,9 @@ use http_body::{Frame, SizeHint};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value as Json, json};
 
-use super::openai::{Endpoint, Failure, error, failed, shown};
-use super::{ModelError, persistently};
+use super::openai::Endpoint;
+use super::wire::{self, Failure, error, failed, shown};
+use super::{ModelError, TRIES, persistently};
 use crate::prompt::Prompt;
 
 /// Where every request of a batch goes.
@@ -110,7 +111,7 @@ impl Endpoint {
     /// # Errors
     /// [`ModelError`]; [`ModelError::NoAnswer`] when the file cannot be read.
     pub async fn upload(&self, path: &Path, name: &str) -> Result<String, ModelError> {
-        persistently(|| async {
+        persistently(TRIES, || async {
             let (form, body) = Form::open(path, name)
                 .map_err(|e| ModelError::NoAnswer(format!("{}: {e}", path.display())))?;
             let request = self
@@ -132,7 +133,8 @@ impl Endpoint {
     /// [`ModelError`].
     pub async fn find_upload(&self, name: &str, size: u64) -> Result<Option<String>, ModelError> {
         let json =
-            persistently(|| self.json(self.request(Method::GET, "/files?purpose=batch"))).await?;
+            persistently(TRIES, || self.json(self.request(Method::GET, "/files?purpose=batch")))
+                .await?;
         let found = json.get("data").and_then(Json::as_array).into_iter().flatten().find(|f| {
             f.get("filename").and_then(Json::as_str) == Some(name)
                 && f.get("bytes").and_then(Json::as_u64) == Some(size)
@@ -165,7 +167,7 @@ impl Endpoint {
         let mut after = String::new();
         for _ in 0..PAGES {
             let path = format!("/batches?limit={PAGE}{after}");
-            let page = persistently(|| self.json(self.request(Method::GET, &path))).await?;
+            let page = persistently(TRIES, || self.json(self.request(Method::GET, &path))).await?;
             let batches = page.get("data").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
             let ours = |b: &&Json| {
                 b.pointer(&format!("/metadata/{MARK}")).and_then(Json::as_str) == Some(token)
@@ -188,7 +190,7 @@ impl Endpoint {
     /// [`ModelError`].
     pub async fn batch(&self, id: &str) -> Result<Batch, ModelError> {
         let path = format!("/batches/{id}");
-        Batch::read(&persistently(|| self.json(self.request(Method::GET, &path))).await?)
+        Batch::read(&persistently(TRIES, || self.json(self.request(Method::GET, &path))).await?)
     }
 
     /// Brings a file down.
@@ -198,11 +200,11 @@ impl Endpoint {
     pub async fn download(&self, file: &str, to: &Path) -> Result<(), ModelError> {
         let path = format!("/files/{file}/content");
         let disk = |e: std::io::Error| ModelError::NoAnswer(format!("{}: {e}", to.display()));
-        persistently(|| async {
+        persistently(TRIES, || async {
             let request = self.request(Method::GET, &path).timeout(TRANSFER_TIMEOUT);
             let mut response = self.send(request).await?;
             let mut out = std::fs::File::create(to).map_err(disk)?;
-            while let Some(piece) = response.chunk().await.map_err(|e| error(e.into()))? {
+            while let Some(piece) = response.chunk().await.map_err(|e| error(&e))? {
                 out.write_all(&piece).map_err(disk)?;
             }
             Ok(())
@@ -223,12 +225,12 @@ impl Endpoint {
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base)).headers(self.headers())
+        self.http.request(method, format!("{}{path}", self.base)).headers(self.headers.clone())
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, ModelError> {
         let sent = async {
-            let response = request.send().await.map_err(|e| error(e.into()))?;
+            let response = request.send().await.map_err(|e| error(&e))?;
             if response.status().is_success() {
                 return Ok(response);
             }
@@ -238,10 +240,12 @@ impl Endpoint {
     }
 
     async fn json(&self, request: RequestBuilder) -> Result<Json, ModelError> {
-        let response = self.send(request).await?;
-        let text = response.text().await.map_err(|e| error(e.into()))?;
-        serde_json::from_str(&text).map_err(|_| ModelError::Passing {
-            message: format!("the endpoint's reply is not JSON: {}", shown(&text)),
+        let body = wire::body(self.send(request).await?, wire::REPLY).await?;
+        serde_json::from_slice(&body).map_err(|_| ModelError::Passing {
+            message: format!(
+                "the endpoint's reply is not JSON: {}",
+                shown(&String::from_utf8_lossy(&body))
+            ),
             wait: None,
             in_doubt: true,
         })

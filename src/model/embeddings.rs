@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::openai::{self, Endpoint, Failure};
-use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
+use super::openai::Endpoint;
+use super::reply::Said;
+use super::wire::{self, Failure};
+use super::{Asking, Model, ModelError, Reply, SetupError};
 use crate::facts::Facts;
 use crate::prompt::Prompt;
 use crate::spec::{Embeddings as Settings, Limits};
@@ -39,6 +41,7 @@ impl Embeddings {
             system: Arc::from(""),
             user: Json::from(texts).to_string(),
             schema: None,
+            planned_output: 0,
             max_output: 0,
             input_tokens: tokens,
         }
@@ -51,8 +54,7 @@ impl Embeddings {
     }
 
     async fn send(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
-        let passing =
-            |e: reqwest::Error| openai::error(async_openai::error::OpenAIError::Reqwest(e));
+        let passing = |e: reqwest::Error| wire::error(&e);
         let texts: Json = serde_json::from_str(&prompt.user).unwrap_or_default();
         let count = texts.as_array().map_or(0, Vec::len);
         let body =
@@ -61,7 +63,7 @@ impl Embeddings {
             .endpoint
             .http
             .post(format!("{}/embeddings", self.endpoint.base))
-            .headers(self.endpoint.headers())
+            .headers(self.endpoint.headers.clone())
             .header("content-type", "application/json")
             .timeout(self.timeout)
             .body(body.to_string())
@@ -69,10 +71,10 @@ impl Embeddings {
         let response = sent.await.map_err(passing)?;
         self.endpoint.throttle.observe(response.headers());
         if !response.status().is_success() {
-            return Err(openai::failed(Failure::read(response).await));
+            return Err(wire::failed(Failure::read(response).await));
         }
-        let text = response.text().await.map_err(passing)?;
-        let json: Json = serde_json::from_str(&text).unwrap_or_default();
+        let body = wire::body(response, wire::EMBEDDINGS).await?;
+        let json: Json = serde_json::from_slice(&body).unwrap_or_default();
         let mut vectors: Vec<Option<Json>> = vec![None; count];
         for (n, item) in json["data"].as_array().into_iter().flatten().enumerate() {
             let at = item["index"].as_u64().and_then(|n| usize::try_from(n).ok()).unwrap_or(n);
@@ -85,15 +87,17 @@ impl Embeddings {
             numbers.is_some_and(|n| !n.is_empty() && n.iter().all(Json::is_number))
         };
         if !vectors.iter().all(whole) {
-            let shown = openai::shown(&text);
+            let shown = wire::shown(&String::from_utf8_lossy(&body));
             let message = format!("the endpoint's reply is no list of {count} embeddings: {shown}");
             return Err(ModelError::Passing { message, wait: None, in_doubt: true });
         }
-        let used = json.pointer("/usage/prompt_tokens").and_then(Json::as_u64);
-        let tokens = used.map(|input| Tokens { input, cached_input: 0, output: 0 });
-        self.endpoint.throttle.settle(prompt.input_tokens, used.unwrap_or(prompt.input_tokens));
+        // A vector is no output: whatever is said of tokens is said of the input.
+        let said = json.get("usage").map(Said::read).unwrap_or_default();
+        let said = Said { input: said.input.max(said.total), output: Some(0), ..Said::default() };
+        let used = said.input.unwrap_or(prompt.input_tokens).min(2 * prompt.input_tokens);
+        self.endpoint.throttle.settle(prompt.input_tokens, used);
         let content = vectors.into_iter().flatten().collect::<Json>().to_string();
-        Ok(Reply { content, tokens, ..Reply::default() })
+        Ok(Reply { content, said, ..Reply::default() })
     }
 }
 

@@ -6,7 +6,10 @@ pub mod budget;
 pub mod embeddings;
 pub mod openai;
 pub mod replay;
+pub mod reply;
+mod stream;
 mod tls;
+mod wire;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,6 +21,7 @@ use backon::{ExponentialBuilder, Retryable};
 use tracing::debug;
 
 use self::budget::{Budget, Reached};
+pub use self::reply::{Reply, Said};
 use crate::facts::{Facts, FactsError, Noted, Writer};
 pub use crate::limits;
 use crate::limits::{LONGEST_WAIT, PerMinute};
@@ -27,28 +31,13 @@ use crate::usage::Spent;
 pub use crate::usage::Tokens;
 
 /// How often a request is tried in all.
-const TRIES: usize = 6;
+pub(crate) const TRIES: usize = 6;
 /// The first pause between tries; it doubles, and chance shortens it.
 const FIRST_PAUSE: Duration = Duration::from_millis(400);
 /// The longest pause, unless the endpoint asks for a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// All pauses of a request together.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
-
-/// What a model wrote.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Reply {
-    /// The words.
-    pub content: String,
-    /// Whether the endpoint cut them at a length.
-    pub truncated: bool,
-    /// Whether the endpoint says that this is a refusal.
-    pub refused: bool,
-    /// Whether what is missing was never said: a recording of single cells.
-    pub partial: bool,
-    /// Tokens, as the endpoint counts them; `None` when it does not say.
-    pub tokens: Option<Tokens>,
-}
 
 /// Why there is no reply.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -77,9 +66,37 @@ pub enum ModelError {
     /// The prompt is longer than the model's context.
     #[error("the prompt is too long for the model: {0}")]
     TooLong(String),
+    /// The endpoint refuses what the request holds; it answers others.
+    #[error("the endpoint refuses what the request holds: {0}")]
+    Filtered(String),
+    /// It was not answered in time, or with more than is read; it may have been
+    /// billed, and fewer rows may be answered.
+    #[error("{0}")]
+    Unfinished(String),
+    /// The endpoint bills more than a request can cost.
+    #[error("the endpoint bills {} for a request of {} at the most", words(used), words(worst))]
+    Beyond {
+        /// What it bills.
+        used: Spent,
+        /// What was reserved for it.
+        worst: Spent,
+    },
     /// This request cannot be answered, others may.
     #[error("{0}")]
     NoAnswer(String),
+}
+
+/// What is wrong when a request cost more than was reserved for it.
+#[must_use]
+pub fn beyond(tokens: Tokens, worst: Spent, price: Option<&PriceTable>) -> Option<ModelError> {
+    let used = Spent::of(tokens, price);
+    let fits = used.tokens <= worst.tokens && used.usd <= worst.usd * (1.0 + 1e-9);
+    (!fits && worst.tokens > 0).then_some(ModelError::Beyond { used, worst })
+}
+
+fn words(spent: &Spent) -> String {
+    let usd = if spent.usd > 0.0 { format!(" (${:.4})", spent.usd) } else { String::new() };
+    format!("{} tokens{usd}", spent.tokens)
 }
 
 /// Why there is no model to ask.
@@ -251,14 +268,14 @@ impl Model for Planned {
 
 /// Tries again what failed in a way that may pass, with exponential pauses and
 /// full jitter, or as long as the endpoint says.
-async fn persistently<T, E: Trouble, F>(attempt: impl FnMut() -> F) -> Result<T, E>
+async fn persistently<T, E: Trouble, F>(tries: usize, attempt: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
     let pauses = ExponentialBuilder::default()
         .with_min_delay(FIRST_PAUSE)
         .with_max_delay(LONGEST_PAUSE)
-        .with_max_times(TRIES - 1)
+        .with_max_times(tries.saturating_sub(1))
         .with_total_delay(Some(PATIENCE));
     attempt
         .retry(pauses)
@@ -314,8 +331,12 @@ pub struct Errand<'a> {
     pub count: &'a (dyn Fn(&Reply) -> Tokens + Sync),
     /// Whether the request is with the endpoint now; starts as false.
     pub on_wire: AtomicBool,
+    /// How often it may be tried in all.
+    pub most_tries: usize,
     /// How often it was tried; starts at 0.
     pub tries: AtomicU32,
+    /// Whether a reply that broke off holds anything to keep.
+    pub holds: &'a (dyn Fn(&Reply) -> bool + Sync),
     /// Where what it may cost is noted, for a model that bills.
     pub ledger: Option<Ledger<'a>>,
 }
@@ -348,12 +369,13 @@ impl From<Reached> for Undone {
 
 impl Errand<'_> {
     /// Runs the errand; a reply comes with its tokens, and with the note of what
-    /// was reserved for it.
+    /// was reserved for it. What a reply cost that broke off is in doubt: its tokens
+    /// are none, and its note stands.
     ///
     /// # Errors
     /// The last trouble there was.
     pub async fn run(&self) -> Result<(Reply, Option<i64>), Undone> {
-        persistently(|| self.once()).await
+        persistently(self.most_tries, || self.once()).await
     }
 
     /// Tries once.
@@ -384,12 +406,26 @@ impl Errand<'_> {
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
         let began = Instant::now();
         self.on_wire.store(true, Ordering::Relaxed);
-        let asked = self.model.ask(self.prompt).await;
+        let mut asked = self.model.ask(self.prompt).await;
+        if let Ok(Reply { broken: Some(error), .. }) = &asked
+            && let error = (**error).clone()
+            && !asked.as_ref().is_ok_and(self.holds)
+        {
+            asked = Err(error);
+        }
         let took = began.elapsed();
         let settled = match asked {
+            Ok(mut reply) if reply.broken.is_some() => {
+                debug!(attempt, ?took, "broke off");
+                reservation.settle_in_doubt();
+                if let (Some(ledger), Some(note)) = (self.ledger, note) {
+                    ledger.writer.end(note, true).await?;
+                }
+                reply.tokens = Some(Tokens::default());
+                Ok((reply, None))
+            }
             Ok(mut reply) => {
-                let tokens = reply.tokens.unwrap_or_else(|| (self.count)(&reply));
-                reply.tokens = Some(tokens);
+                let tokens = reply.settle(self.count);
                 let spent = Spent::of(tokens, self.price);
                 debug!(
                     attempt,
@@ -404,7 +440,10 @@ impl Errand<'_> {
                 Ok((reply, note))
             }
             Err(error) => {
-                let in_doubt = matches!(error, ModelError::Passing { in_doubt: true, .. });
+                let in_doubt = matches!(
+                    error,
+                    ModelError::Passing { in_doubt: true, .. } | ModelError::Unfinished(_)
+                );
                 debug!(attempt, ?took, in_doubt, %error, "failed");
                 if in_doubt {
                     reservation.settle_in_doubt();

@@ -1,26 +1,24 @@
 //! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
 //!
-//! async-openai speaks the API; one tower service of ours sits below it and
-//! keeps what it would lose: the status of failures whose body is no `OpenAI`
-//! error, and how long the endpoint asks to wait. Its own retry is not in play;
-//! [`super::Errand`] retries outside.
+//! Answers are read as they stream ([`super::stream`]); an endpoint that does not
+//! stream is asked without. One request is one exchange: [`super::Errand`] retries
+//! outside.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_openai::config::{Config, OpenAIConfig};
-use async_openai::error::OpenAIError;
-use async_openai::middleware::HttpRequestFactory;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 use tracing::debug;
 
 use super::limits::{PerMinute, retry_after};
-use super::{Asking, Model, ModelError, Reply, SetupError, Tokens, tls};
+use super::reply::Said;
+use super::wire::{Failure, error_of_chat, failed};
+use super::{Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
 use crate::facts::{Facts, Throttle};
 use crate::key::tagged_text;
 use crate::prompt::Prompt;
@@ -36,14 +34,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence, before the first byte or between two.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-/// Most of an error's body that is shown.
-const SHOWN: usize = 400;
 
 /// An OpenAI-compatible endpoint and the model asked there.
 pub struct Endpoint {
-    client: async_openai::Client<OpenAIConfig>,
-    /// For what is no chat: files and batches.
     pub(super) http: reqwest::Client,
+    /// The headers that every request carries.
+    pub(super) headers: reqwest::header::HeaderMap,
     pub(super) base: String,
     pub(super) throttle: Arc<Throttle>,
     model: String,
@@ -51,6 +47,8 @@ pub struct Endpoint {
     max_output_name: &'static str,
     /// The endpoint has said that it does not take `response_format`.
     no_schema: AtomicBool,
+    /// The endpoint has said that it does not stream.
+    no_stream: AtomicBool,
     key: SecretString,
 }
 
@@ -111,11 +109,9 @@ impl Endpoint {
             .map_err(|e| SetupError::Client(e.to_string()))?;
         let base = base(settings);
         let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
-        let client = async_openai::Client::with_config(config)
-            .with_http_service(Wire { http: http.clone(), throttle: Arc::clone(&throttle) });
         Ok(Self {
-            client,
             http,
+            headers: config.headers(),
             base: base.to_owned(),
             throttle,
             model: settings.name.clone(),
@@ -123,6 +119,7 @@ impl Endpoint {
             // OpenAI's newer models take the new name alone, other servers the old.
             max_output_name: if base == OPENAI { "max_completion_tokens" } else { "max_tokens" },
             no_schema: false.into(),
+            no_stream: false.into(),
             key,
         })
     }
@@ -138,8 +135,18 @@ impl Endpoint {
             return error;
         }
         self.no_schema.store(true, Ordering::Relaxed);
-        let message = format!("the endpoint does not take response_format: {message}");
-        ModelError::Passing { message, wait: Some(Duration::ZERO), in_doubt: false }
+        at_once(&format!("the endpoint does not take response_format: {message}"))
+    }
+
+    /// An endpoint that does not stream is asked without from here on.
+    fn without_stream(&self, streamed: bool, error: ModelError) -> ModelError {
+        let ModelError::Refused { status: 400..=499 | 501, message } = &error else { return error };
+        let mut words = message.split(|c: char| !c.is_alphanumeric());
+        if !streamed || !words.any(|w| ["stream", "streaming"].contains(&&*w.to_lowercase())) {
+            return error;
+        }
+        self.no_stream.store(true, Ordering::Relaxed);
+        at_once(&format!("the endpoint does not stream: {message}"))
     }
 
     /// Endpoints say keys back in their errors; messages are shown and kept.
@@ -148,17 +155,14 @@ impl Endpoint {
         if let ModelError::Refused { message, .. }
         | ModelError::Passing { message, .. }
         | ModelError::TooLong(message)
+        | ModelError::Filtered(message)
+        | ModelError::Unfinished(message)
         | ModelError::NoAnswer(message) = &mut error
             && key != NO_KEY
         {
             *message = message.replace(key, "(the key)");
         }
         error
-    }
-
-    /// The headers that every request carries.
-    pub(super) fn headers(&self) -> reqwest::header::HeaderMap {
-        self.client.config().headers()
     }
 
     /// What a chat request says.
@@ -227,20 +231,57 @@ impl Model for Endpoint {
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
         Box::pin(async move {
-            let reply: Result<Json, OpenAIError> =
-                self.client.chat().create_byot(self.body(prompt)).await;
-            let reply =
-                reply.map_err(error).and_then(|json| read(&json)).map_err(|e| self.without_key(e));
-            if let Ok(Reply { tokens: Some(tokens), .. }) = &reply {
-                self.throttle.settle(admitted(prompt), tokens.input + tokens.output);
-            }
-            let reply = reply.map_err(|e| self.without_schema(prompt, e));
-            if let Err(ModelError::Passing { wait: Some(wait), .. }) = &reply {
+            let streamed = !self.no_stream.load(Ordering::Relaxed);
+            let reply = match self.chat(prompt, streamed).await {
+                Ok(mut reply) => {
+                    reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
+                    let used = used(prompt, &reply);
+                    self.throttle.settle(admitted(prompt), used);
+                    return Ok(reply);
+                }
+                Err(error) => self.without_key(error),
+            };
+            let error = self.without_stream(streamed, self.without_schema(prompt, reply));
+            if let ModelError::Passing { wait: Some(wait), .. } = &error {
                 self.throttle.pause(*wait);
             }
-            reply
+            Err(error)
         })
     }
+}
+
+impl Endpoint {
+    async fn chat(&self, prompt: &Prompt, streamed: bool) -> Result<Reply, ModelError> {
+        let mut body = self.body(prompt);
+        if streamed {
+            body["stream"] = true.into();
+            body["stream_options"] = json!({ "include_usage": true });
+        }
+        let request = self
+            .http
+            .post(format!("{}/chat/completions", self.base))
+            .headers(self.headers.clone())
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        let response = request.send().await.map_err(|e| error_of_chat(&e))?;
+        // Headers that say how fast to go; never the request's own.
+        debug!(
+            status = response.status().as_u16(),
+            retry_after = ?retry_after(response.headers()),
+            "the endpoint answers"
+        );
+        self.throttle.observe(response.headers());
+        if !response.status().is_success() {
+            return Err(failed(Failure::read(response).await));
+        }
+        stream::read(response, prompt).await
+    }
+}
+
+/// Trouble that is over at once, when the request is made in another way.
+fn at_once(message: &str) -> ModelError {
+    let message = message.to_owned();
+    ModelError::Passing { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
 /// Tokens that a prompt is admitted for: what it takes, and an answer of a
@@ -249,105 +290,12 @@ fn admitted(prompt: &Prompt) -> u64 {
     prompt.input_tokens + prompt.max_output / 4
 }
 
-/// Reads a chat completion.
-///
-/// # Errors
-/// [`ModelError::Passing`] when it is none.
-pub fn read(json: &Json) -> Result<Reply, ModelError> {
-    let choice = json.pointer("/choices/0").ok_or_else(|| ModelError::Passing {
-        message: format!(
-            "the endpoint's reply is no chat completion: {}",
-            shown(&json.to_string())
-        ),
-        wait: None,
-        in_doubt: true,
-    })?;
-    let text = |pointer: &str| choice.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
-    let refusal = text("/message/refusal");
-    let finish = text("/finish_reason");
-    let content = text("/message/content");
-    let number = |pointer: &str| json.pointer(pointer).and_then(Json::as_u64);
-    let tokens = number("/usage/prompt_tokens").map(|input| Tokens {
-        input,
-        cached_input: number("/usage/prompt_tokens_details/cached_tokens").unwrap_or(0),
-        output: number("/usage/completion_tokens").unwrap_or(0),
-    });
-    Ok(Reply {
-        content: if content.is_empty() { refusal } else { content }.to_owned(),
-        truncated: finish == "length",
-        partial: false,
-        refused: !refusal.is_empty() || finish == "content_filter",
-        tokens,
-    })
-}
-
-/// What the endpoint answered instead of a completion.
-#[derive(Debug, thiserror::Error)]
-#[error("{status}: {message}")]
-pub(super) struct Failure {
-    status: u16,
-    message: String,
-    code: String,
-    wait: Option<Duration>,
-}
-
-/// The wire: one HTTP request, no retry. A failure keeps its status and what
-/// the endpoint says of waiting.
-#[derive(Clone)]
-struct Wire {
-    http: reqwest::Client,
-    throttle: Arc<Throttle>,
-}
-
-impl tower::Service<HttpRequestFactory> for Wire {
-    type Response = reqwest::Response;
-    type Error = OpenAIError;
-    type Future = Pin<Box<dyn Future<Output = Result<reqwest::Response, OpenAIError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OpenAIError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, factory: HttpRequestFactory) -> Self::Future {
-        let http = self.http.clone();
-        let throttle = Arc::clone(&self.throttle);
-        Box::pin(async move {
-            let request = factory.build().await?;
-            let response = http.execute(request).await.map_err(OpenAIError::Reqwest)?;
-            // Headers that say how fast to go; never the request's own.
-            debug!(
-                status = response.status().as_u16(),
-                retry_after = ?retry_after(response.headers()),
-                "the endpoint answers"
-            );
-            throttle.observe(response.headers());
-            if response.status().is_success() {
-                return Ok(response);
-            }
-            Err(OpenAIError::Boxed(Box::new(Failure::read(response).await)))
-        })
-    }
-}
-
-impl Failure {
-    /// Reads a response that is no success.
-    pub(super) async fn read(response: reqwest::Response) -> Self {
-        let status = response.status().as_u16();
-        let wait = retry_after(response.headers());
-        let body = response.text().await.unwrap_or_default();
-        let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
-        Self { wait, ..Self::of(status, &json, &body) }
-    }
-
-    /// Reads the body of a response that is no success.
-    fn of(status: u16, json: &Json, body: &str) -> Self {
-        let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
-        let message =
-            text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-        let message = message.unwrap_or_else(|| shown(body));
-        let code = text("/error/code").or_else(|| text("/error/type")).unwrap_or_default();
-        Self { status, message, code, wait: None }
-    }
+/// Tokens that it took, as far as the endpoint says so: no more than could be.
+fn used(prompt: &Prompt, reply: &Reply) -> u64 {
+    let Said { input, output, .. } = reply.said;
+    let output = output.unwrap_or(prompt.max_output / 4);
+    let used = input.unwrap_or(prompt.input_tokens).saturating_add(output);
+    used.min(2 * prompt.input_tokens + prompt.max_output)
 }
 
 /// Reads an output line of a batch: its `custom_id`, and the reply or why there
@@ -359,7 +307,7 @@ pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
     let body = json.pointer("/response/body").unwrap_or(&Json::Null);
     let status = json.pointer("/response/status_code").and_then(Json::as_u64);
     let reply = match (status, error) {
-        (Some(200), None) => read(body),
+        (Some(200), None) => reply::read(body),
         (Some(status), _) if !(200..300).contains(&status) => {
             let status = u16::try_from(status).unwrap_or_default();
             Err(failed(Failure::of(status, body, &body.to_string())))
@@ -373,63 +321,6 @@ pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
         _ => return None,
     };
     Some((id, reply))
-}
-
-pub(super) fn error(error: OpenAIError) -> ModelError {
-    // Sent and not answered: it may have been billed.
-    let passing = |message: String| ModelError::Passing { message, wait: None, in_doubt: true };
-    match error {
-        OpenAIError::Boxed(inner) => match inner.downcast::<Failure>() {
-            Ok(failure) => failed(*failure),
-            Err(other) => match other.downcast::<OpenAIError>() {
-                Ok(nested) => self::error(*nested),
-                Err(other) => passing(other.to_string()),
-            },
-        },
-        OpenAIError::Reqwest(e) if e.is_builder() => {
-            ModelError::Refused { status: 0, message: chain(&e) }
-        }
-        OpenAIError::Reqwest(e) if e.is_connect() => {
-            ModelError::Passing { message: chain(&e), wait: None, in_doubt: false }
-        }
-        OpenAIError::Reqwest(e) => passing(chain(&e)),
-        OpenAIError::JSONDeserialize(_, content) => {
-            passing(format!("the endpoint's reply is not JSON: {}", shown(&content)))
-        }
-        other => passing(other.to_string()),
-    }
-}
-
-pub(super) fn failed(failure: Failure) -> ModelError {
-    let Failure { status, message, code, wait } = failure;
-    let too_long = code == "context_length_exceeded" || message.contains("maximum context length");
-    match status {
-        400 | 413 if too_long || status == 413 => ModelError::TooLong(message),
-        // Money that has run out does not come back by waiting.
-        429 if code == "insufficient_quota" => ModelError::Refused { status, message },
-        408 | 409 | 425 | 429 | 500..=599 => ModelError::Passing {
-            message: format!("the endpoint answers {status}: {message}"),
-            wait,
-            in_doubt: false,
-        },
-        _ => ModelError::Refused { status, message },
-    }
-}
-
-/// An error with what caused it: reqwest's own text names only the URL.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
-pub(super) fn shown(text: &str) -> String {
-    let line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().take(SHOWN).collect()
 }
 
 fn is_loopback(url: &str) -> bool {

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::{Asking, Model, ModelError, Reply, SetupError, Tokens, openai};
+use super::reply::Said;
+use super::{Asking, Model, ModelError, Reply, SetupError, reply};
 use crate::prompt::{Prompt, Question};
 use crate::spec::Format;
 use crate::value::Value;
@@ -100,13 +101,8 @@ impl Recordings {
                 .get("content")
                 .and_then(Json::as_str)
                 .ok_or("`content` is missing or not text")?;
-            let number = |field: &str| json.get(field).and_then(Json::as_u64);
-            let tokens = number("prompt_tokens").map(|input| Tokens {
-                input,
-                cached_input: 0,
-                output: number("completion_tokens").unwrap_or(0),
-            });
-            let reply = Reply { content: content.to_owned(), tokens, ..Reply::default() };
+            let said = Said::read(json);
+            let reply = Reply { content: content.to_owned(), said, ..Reply::default() };
             self.rows.insert(canonical(keys), reply);
         } else if let Some(question) = json.get("question").and_then(Json::as_str) {
             let value = json.get("value").ok_or("`value` is missing")?;
@@ -119,7 +115,7 @@ impl Recordings {
                     if json.pointer("/response/status_code").and_then(Json::as_u64)
                         == Some(200) =>
                 {
-                    let reply = openai::read(body).map_err(|e| e.to_string())?;
+                    let reply = reply::read(body).map_err(|e| e.to_string())?;
                     self.prompts.insert(id.to_owned(), reply);
                 }
                 // A request that failed then has no completion to replay.

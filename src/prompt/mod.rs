@@ -49,6 +49,7 @@
 //! ([`completion::read`]).
 
 pub mod align;
+mod astray;
 pub mod completion;
 mod csv;
 mod json;
@@ -75,23 +76,28 @@ const SCHEMA_CHARS: usize = 15_000;
 
 /// Tokens of an answer beside its rows: fences, brackets, a word too many.
 const OUTPUT_AROUND: u64 = 96;
-/// Tokens that a key part may take when it is echoed, with what stands around.
-const KEY_OUTPUT: u64 = 40;
+/// Tokens of a row beside its key and cells: its number, and what JSON wraps.
+const ROW_AROUND: u64 = 12;
+/// How much longer than expected an answer may be to begin with.
+const HEADROOM: u64 = 2;
+/// Values that a list is planned for.
+const ITEMS: u64 = 6;
 
-/// The most tokens that a sound cell of a column takes, its name included.
+/// The tokens that a cell of a column is expected to take, its name included;
+/// generously, and three bytes a token.
 fn cell_output(column: &Column) -> u64 {
-    let name = column.name.len() as u64 + 8;
-    let longest = |n: usize| n as u64 + 2;
+    let tokens = |bytes: usize| bytes as u64 / 3 + 2;
     let one = match (&column.values, column.kind) {
         (Some(list), _) if !list.open => {
-            longest(list.values.iter().map(String::len).max().unwrap_or(0))
+            let bytes: usize = list.values.iter().map(String::len).sum();
+            tokens(bytes / list.values.len().max(1))
         }
-        (_, Type::Integer | Type::Real | Type::Boolean | Type::Date) => 16,
-        (_, Type::Url) => 120,
-        (_, Type::Text) => 250,
+        (_, Type::Integer | Type::Real | Type::Boolean | Type::Date) => 8,
+        (_, Type::Url) => 40,
+        (_, Type::Text) if column.many.is_some() => 20,
+        (_, Type::Text) => 80,
     };
-    let items = if column.many.is_some() { 40 } else { 1 };
-    name + one * items
+    tokens(column.name.len()) + one * if column.many.is_some() { ITEMS } else { 1 }
 }
 
 /// A row to be asked about: its key and its context, as the source spells them.
@@ -114,7 +120,7 @@ pub struct Frame {
     system: Arc<str>,
     schema: Option<Arc<Json>>,
     header: String,
-    /// The most tokens that a sound answer takes for one row.
+    /// The tokens that the cells of one row are expected to take.
     row_output: u64,
     tokens: OnceLock<u64>,
 }
@@ -128,7 +134,9 @@ pub struct Prompt {
     pub user: String,
     /// The JSON schema of the answer, for format `json`.
     pub schema: Option<Arc<Json>>,
-    /// The most tokens that a sound answer takes, generously.
+    /// What is planned for its answer, in tokens, generously.
+    pub planned_output: u64,
+    /// The cap on its answer, in tokens: to begin with what is planned.
     pub max_output: u64,
     /// Input tokens it takes, as far as they were counted.
     pub input_tokens: u64,
@@ -160,8 +168,7 @@ impl Frame {
             system: system.into(),
             schema: (format == Format::Json).then(|| Arc::new(schema(expansion, &asked))),
             header,
-            row_output: KEY_OUTPUT * expansion.key.names().len() as u64
-                + asked.iter().map(|c| cell_output(c)).sum::<u64>(),
+            row_output: ROW_AROUND + asked.iter().map(|c| cell_output(c)).sum::<u64>(),
             tokens: OnceLock::new(),
         }
     }
@@ -192,17 +199,21 @@ impl Frame {
     pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
         let mut user = format!("## Rows\n{}\n", self.header);
         let mut count = 0;
+        let mut planned = 0;
         for row in rows {
             count += 1;
             user.push_str(&row_line(count, row));
             user.push('\n');
+            let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
+            planned += self.row_output + key.sum::<u64>();
         }
-        let max_output = OUTPUT_AROUND + self.row_output * count as u64;
+        let planned_output = OUTPUT_AROUND + HEADROOM * planned;
         Prompt {
             system: Arc::clone(&self.system),
             user,
             schema: self.schema.clone(),
-            max_output,
+            planned_output,
+            max_output: planned_output,
             input_tokens: 0,
         }
     }

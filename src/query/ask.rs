@@ -2,7 +2,7 @@
 //! spec, over just these cells.
 
 use std::cell::OnceCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::mpsc;
@@ -14,7 +14,7 @@ use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::journal::Outcome;
 use crate::facts::{Index, Writer};
-use crate::generate::{self, Context, Packing};
+use crate::generate::{self, Context, Liveness, OutputCap, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
 use crate::plan::Cut;
@@ -74,7 +74,7 @@ pub struct Asker<'a> {
     pub(super) writer: Option<Arc<Writer>>,
     pub(super) usage: Arc<Mutex<Usage>>,
     pub(super) likeness: Mutex<Likeness>,
-    reached: Arc<AtomicBool>,
+    liveness: Arc<Liveness>,
     /// Cells that others have brought meanwhile.
     found: Arc<AtomicU64>,
 }
@@ -98,9 +98,9 @@ impl<'a> Asker<'a> {
         let budget = Arc::new(Budget::of_run(&journal, &request.spec.limits, run)?);
         drop(journal);
         let writer = Some(Arc::new(request.facts.writer()));
-        let (usage, reached, found) = (Arc::default(), Arc::default(), Arc::default());
+        let (usage, liveness, found) = (Arc::default(), Arc::default(), Arc::default());
         let likeness = Mutex::default();
-        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, reached, found })
+        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, liveness, found })
     }
 
     /// What was used so far.
@@ -176,10 +176,11 @@ impl<'a> Asker<'a> {
             interrupt: self.request.interrupt.clone(),
             frames: Mutex::default(),
             packing: Packing::new(most),
-            failures: 0.into(),
+            output_cap: OutputCap::default(),
+            told: false.into(),
             beside_batches: false,
             found: Arc::clone(&self.found),
-            reached: Arc::clone(&self.reached),
+            liveness: Arc::clone(&self.liveness),
             tokenizer_of: spec.model.name.clone(),
             tokenizer: OnceLock::new(),
         });

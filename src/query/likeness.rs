@@ -149,6 +149,7 @@ impl Asker<'_> {
         let number = self.request.facts.journal().model(model.name()).map_err(failed)?;
         self.runtime.block_on(async {
             let mut tasks = JoinSet::new();
+            let mut beyond = None;
             loop {
                 while tasks.len() < most
                     && let Some(batch) = batches.next()
@@ -187,6 +188,7 @@ impl Asker<'_> {
                 let batch = Batch { completion, settles: note, ..Batch::default() };
                 writer.keep(batch).await.map_err(failed)?;
                 self.usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
+                beyond = beyond.or(crate::model::beyond(tokens, sent.worst, price));
                 let found = Embeddings::vectors(&reply)
                     .ok_or_else(|| Failed::Instead("a reply holds no vectors".to_owned()))?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
@@ -202,6 +204,9 @@ impl Asker<'_> {
                 let digests = sent.batch.iter().map(|(digest, _)| *digest);
                 let all: Vec<(Digest, Vec<f32>)> = digests.zip(found).collect();
                 vectors.keep(model.name(), &all)?;
+                if let Some(error) = beyond.take() {
+                    return Err(Failed::Ends(Stopped::Endpoint(error).into()));
+                }
             }
         })
     }
@@ -238,14 +243,17 @@ struct Sending {
 /// What came of it.
 struct Sent {
     batch: Texts,
+    worst: Spent,
     reply: Result<(Reply, Option<i64>), Undone>,
     seconds: f64,
 }
 
 impl Sending {
     async fn run(self, (batch, tokens): (Texts, u64)) -> Sent {
+        use crate::model::Model;
         let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
-        let prompt = Embeddings::prompt(&texts, tokens);
+        let most = Tokenizer::of(self.model.name()).at_most(tokens + 8);
+        let prompt = Embeddings::prompt(&texts, most);
         let count = |_: &Reply| Tokens { input: tokens, cached_input: 0, output: 0 };
         let errand = Errand {
             model: &*self.model,
@@ -253,7 +261,9 @@ impl Sending {
             budget: &self.budget,
             price: self.price.as_ref(),
             count: &count,
+            holds: &|_: &Reply| true,
             on_wire: AtomicBool::new(false),
+            most_tries: 1,
             tries: AtomicU32::new(0),
             ledger: Some(Ledger { writer: &self.writer, run: self.run }),
         };
@@ -267,6 +277,7 @@ impl Sending {
             reply = errand.once().await;
         }
         let seconds = began.elapsed().as_secs_f64();
-        Sent { batch, reply, seconds }
+        let worst = Tokens { input: most, ..Tokens::default() };
+        Sent { batch, worst: Spent::of(worst, self.price.as_ref()), reply, seconds }
     }
 }

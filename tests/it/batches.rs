@@ -418,14 +418,19 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     endpoint.wait_for_polls(1);
     running.signal("KILL");
     running.wait();
-    // The worst case of the request under way is most of this budget.
-    let capped = project.spec_text().replace("budget_tokens = 20000", "budget_tokens = 6000");
+    // With the worst case of the request under way, there is no room for another.
+    let worst = project.rows_of("cache/journal.sqlite", "SELECT sum(worst_tokens) FROM request");
+    let budget = format!("budget_tokens = {}", worst[0][0].as_u64().unwrap() + 500);
+    let capped = project.spec_text().replace("budget_tokens = 20000", &budget);
     project.spec(&capped);
     let ended = project.materialize(&[]).exits(3);
     assert!(ended.stderr.contains("budget"), "{}", ended.stderr);
     assert_eq!(endpoint.count(), 0);
     // Once it has settled, there is room again.
     endpoint.relent();
+    project.materialize(&["--limit", "5"]).exits(1);
+    assert_eq!(endpoint.cells_since(0).len(), 20);
+    project.spec(&project.spec_text().replace(&budget, "budget_tokens = 20000"));
     project.materialize(&["--rows-per-request", "1"]).exits(0);
     check_complete(&project);
     nothing_twice(&endpoint);

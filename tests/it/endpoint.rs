@@ -19,6 +19,7 @@ use hqdl::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
 use crate::batch_endpoint::{self, Batches};
+use crate::endpoint_stream as stream;
 
 /// What a cell holds: column and row to value; null for unknown.
 type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
@@ -87,6 +88,58 @@ pub enum Fault {
     OutsideList,
     /// No `usage` in the reply.
     NoUsage,
+    /// This for `usage`, where "in", "out" and "total" stand for the truth.
+    Usage(Json),
+    /// A body of so many bytes of no meaning, with a status.
+    Huge(u16, usize),
+    /// The model does not end: it writes until its cap, or until nobody listens.
+    Ramble(Ramble),
+    /// The same, of an endpoint that never streams.
+    RambleWhole(Ramble),
+    /// What is wrong with the stream.
+    Stream(Wrong),
+    /// 400 to whoever asks for a stream, with these words.
+    NoStream(&'static str),
+}
+
+/// How a model rambles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ramble {
+    /// The right answer, and then its last words again and again.
+    Circle,
+    /// Half of the right answer, and then rows that nobody asked about.
+    Strangers,
+    /// Words without end, never the same.
+    Prose,
+    /// Words without end, beyond any cap.
+    BeyondTheCap,
+}
+
+/// What is wrong with a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// It is none: a whole completion comes.
+    Whole,
+    /// It ends in the middle of an event.
+    CutMidEvent,
+    /// It ends without `[DONE]`.
+    NoDone,
+    /// It ends without the chunk that holds the usage.
+    NoUsageChunk,
+    /// An error in the middle.
+    Error,
+    /// A refusal in the middle, by Azure's filter.
+    Filter,
+    /// An event in the middle that is no JSON.
+    Garbage,
+    /// All words in one event, as a message.
+    OneMessage,
+    /// Comments, other fields and empty lines between the events; no type.
+    Noise,
+    /// Usage in every event, of what has come so far.
+    UsageEverywhere,
+    /// It stays open when all is said.
+    StaysOpen,
 }
 
 impl Fault {
@@ -94,6 +147,17 @@ impl Fault {
     pub fn status(status: u16, message: &str, code: &str) -> Self {
         let body = json!({ "error": { "message": message, "type": "test", "code": code } });
         Self::Status(status, vec![("content-type", "application/json".into())], body.to_string())
+    }
+
+    /// Azure's refusal of what a prompt holds.
+    pub fn filter() -> Self {
+        let body = json!({ "error": {
+            "message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
+            "type": null, "param": "prompt", "code": "content_filter", "status": 400,
+            "innererror": { "code": "ResponsibleAIPolicyViolation",
+                            "content_filter_result": { "violence": { "filtered": true } } },
+        } });
+        Self::Status(400, vec![("content-type", "application/json".into())], body.to_string())
     }
 
     /// 429 with a header.
@@ -183,7 +247,7 @@ pub(crate) struct Shared {
     truth: Box<Truth>,
     requests: Mutex<Vec<Request>>,
     faults: Mutex<Vec<Policy>>,
-    usage: Mutex<(u64, u64)>,
+    pub(crate) usage: Mutex<(u64, u64)>,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
 }
@@ -399,9 +463,27 @@ async fn answer(
         Some(Fault::Body(kind, body)) => {
             return ([("content-type", *kind)], *body).into_response();
         }
+        Some(Fault::NoStream(words)) if body.get("stream").is_some() => {
+            return error(StatusCode::BAD_REQUEST, words);
+        }
+        Some(Fault::Huge(status, bytes)) => return stream::huge(*status, *bytes),
+        Some(Fault::Ramble(how) | Fault::RambleWhole(how)) => {
+            let right = content(&shared, &question, None);
+            let streams = body["stream"] == true && matches!(fault, Some(Fault::Ramble(_)));
+            return stream::ramble(&shared, *how, &right, &body, streams);
+        }
         _ => {}
     }
     let completion = completion(&shared, &question, fault.as_ref(), &body);
+    let wrong = match &fault {
+        Some(Fault::Stream(wrong)) => Some(*wrong),
+        _ => None,
+    };
+    if body["stream"] == true && wrong != Some(Wrong::Whole) {
+        let says = !matches!(wrong, Some(Wrong::CutMidEvent | Wrong::Error | Wrong::Filter));
+        lock(&shared.requests)[at].answered = says && !matches!(fault, Some(Fault::DroppedMidBody));
+        return stream::respond(&completion, wrong, fault.as_ref());
+    }
     let text = completion.to_string();
     let cut = text.len() / 2;
     let body = match fault {
@@ -496,6 +578,10 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
         messages.map(|m| tokenizer.count(m["content"].as_str().unwrap_or_default()) + 4).sum();
     let schema = body.pointer("/response_format/json_schema/schema");
     let input = read + 3 + schema.map_or(0, |s| tokenizer.count(&s.to_string()));
+    if let Some(cut) = content.as_str().and_then(|text| stream::capped(text, body)) {
+        content = cut.into();
+        finish = "length";
+    }
     let output = tokenizer.count(content.as_str().unwrap_or_default());
     let mut reply = json!({
         "id": "chatcmpl-test", "object": "chat.completion", "created": 0, "model": body["model"],
@@ -504,15 +590,41 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
             "message": { "role": "assistant", "content": content, "refusal": refusal },
         }],
     });
-    if !matches!(fault, Some(Fault::NoUsage)) {
+    // Billed whatever it says of it.
+    {
         let mut billed = lock(&shared.usage);
         billed.0 += input;
         billed.1 += output;
-        reply["usage"] = json!({
-            "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
-        });
+    }
+    match fault {
+        Some(Fault::NoUsage) => {}
+        Some(Fault::Usage(shape)) => reply["usage"] = stated(shape, input, output),
+        _ => {
+            reply["usage"] = json!({
+                "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output,
+            });
+        }
     }
     reply
+}
+
+/// A shape of `usage` with the truth put in.
+fn stated(shape: &Json, input: u64, output: u64) -> Json {
+    match shape {
+        Json::String(text) => match text.as_str() {
+            "in" => input.into(),
+            "out" => output.into(),
+            "total" => (input + output).into(),
+            "out as text" => output.to_string().into(),
+            "out as float" => (output as f64).into(),
+            _ => shape.clone(),
+        },
+        Json::Array(items) => items.iter().map(|i| stated(i, input, output)).collect(),
+        Json::Object(fields) => {
+            fields.iter().map(|(n, f)| (n.clone(), stated(f, input, output))).collect()
+        }
+        other => other.clone(),
+    }
 }
 
 /// What the model writes.

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
+use crate::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
 use crate::project::{
     COUNT, HEROES, Project, SECRET, check, check_complete, heroes, honest, spec, truth,
 };
 
 /// Runs cases side by side (they mostly wait) and names those that fail.
-fn each<C: Send>(cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
+pub fn each<C: Send>(cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
     each_of(8, cases, run);
 }
 
 /// The same with so many at once.
-fn each_of<C: Send>(at_once: usize, cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
+pub fn each_of<C: Send>(at_once: usize, cases: Vec<(String, C)>, run: impl Fn(C) + Sync) {
     let cases = Mutex::new(cases);
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -600,7 +600,26 @@ fn all_faults_at_random_never_put_a_value_in_a_wrong_cell() {
             Fault::NoUsage,
             Fault::TooLarge(2),
             Fault::ContextLength(1),
+            Fault::Usage(json!({ "prompt_tokens": "in", "completion_tokens": null })),
+            Fault::Huge(200, 20 << 20),
+            Fault::NoStream("no stream"),
         ]);
+        let rambling = [Ramble::Circle, Ramble::Strangers, Ramble::Prose, Ramble::BeyondTheCap];
+        faults.extend(rambling.map(Fault::Ramble));
+        let streams = [
+            Wrong::Whole,
+            Wrong::CutMidEvent,
+            Wrong::NoDone,
+            Wrong::NoUsageChunk,
+            Wrong::Error,
+            Wrong::Filter,
+            Wrong::Garbage,
+            Wrong::OneMessage,
+            Wrong::Noise,
+            Wrong::UsageEverywhere,
+            Wrong::StaysOpen,
+        ];
+        faults.extend(streams.map(Fault::Stream));
         let endpoint = honest();
         for (n, fault) in faults.into_iter().enumerate() {
             let chance = Mutex::new(fastrand::Rng::with_seed(seed.wrapping_add(n as u64)));

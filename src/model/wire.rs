@@ -1,0 +1,179 @@
+//! One HTTP exchange, without a retry: a body is read up to a limit, and a failure
+//! keeps its status and what the endpoint says of waiting.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use serde_json::Value as Json;
+
+use super::ModelError;
+use super::limits::retry_after;
+
+/// Most of an error's body that is shown.
+const SHOWN: usize = 400;
+/// Most bytes of a failure's body that are read.
+const FAILURE: usize = 64 << 10;
+/// Most bytes of a reply that are read, streamed or not: a hundred times what an
+/// answer of 16,000 tokens takes.
+pub(super) const REPLY: usize = 16 << 20;
+/// The same for embeddings: a batch of the longest vectors there are.
+pub(super) const EMBEDDINGS: usize = 64 << 20;
+
+/// What endpoints call a refusal of what a request holds.
+const FILTERED: [&str; 5] = [
+    "content_filter",
+    "content_policy_violation",
+    "responsibleaipolicyviolation",
+    "data_inspection_failed",
+    "moderation_blocked",
+];
+/// The words of those that have no code for it.
+const FILTERED_WORDS: [&str; 3] =
+    ["content management policy", "your input was flagged", "your prompt was flagged"];
+/// What endpoints say of a prompt that is longer than the model's context.
+const TOO_LONG: [&str; 7] = [
+    "context_length_exceeded",
+    "maximum context length",
+    "exceed_context_size",
+    "context size",
+    "context window",
+    "prompt is too long",
+    "input is too long",
+];
+
+/// The bytes of a body.
+///
+/// # Errors
+/// [`ModelError::Unfinished`] when there are more than `most`.
+pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ModelError> {
+    let said = response.content_length().unwrap_or(0);
+    if said > most as u64 {
+        return Err(too_large(most));
+    }
+    let mut body = Vec::with_capacity(said as usize);
+    while let Some(piece) = response.chunk().await.map_err(|e| error(&e))? {
+        if body.len() + piece.len() > most {
+            return Err(too_large(most));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}
+
+/// The error for a reply of more than so many bytes.
+pub(super) fn too_large(most: usize) -> ModelError {
+    ModelError::Unfinished(format!(
+        "the endpoint's reply is larger than {} MiB, which is the most that is read",
+        most >> 20
+    ))
+}
+
+/// What the endpoint answered instead of a completion.
+#[derive(Debug)]
+pub(super) struct Failure {
+    status: u16,
+    message: String,
+    codes: Vec<String>,
+    wait: Option<Duration>,
+}
+
+impl Failure {
+    /// Reads a response that is no success.
+    pub(super) async fn read(mut response: Response) -> Self {
+        let status = response.status().as_u16();
+        let wait = retry_after(response.headers());
+        let mut body = Vec::new();
+        while body.len() < FAILURE
+            && let Ok(Some(piece)) = response.chunk().await
+        {
+            body.extend_from_slice(&piece[..piece.len().min(FAILURE - body.len())]);
+        }
+        let body = String::from_utf8_lossy(&body);
+        let json: Json = serde_json::from_str(&body).unwrap_or(Json::Null);
+        Self { wait, ..Self::of(status, &json, &body) }
+    }
+
+    /// Reads the body of a response that is no success.
+    pub(super) fn of(status: u16, json: &Json, body: &str) -> Self {
+        let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
+        let message =
+            text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
+        let message = message.map_or_else(|| shown(body), |m| shown(&m));
+        let codes = ["/error/code", "/error/type", "/error/innererror/code", "/code"];
+        Self { status, message, codes: codes.into_iter().filter_map(text).collect(), wait: None }
+    }
+}
+
+/// What a failure means.
+pub(super) fn failed(failure: Failure) -> ModelError {
+    let Failure { status, message, codes, wait } = failure;
+    let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
+    let lower = message.to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|w| codes.iter().any(|c| c == w));
+    let filtered = says(&FILTERED) || FILTERED_WORDS.iter().any(|w| lower.contains(w));
+    let too_long =
+        TOO_LONG.iter().any(|w| lower.contains(w) || codes.iter().any(|c| c.contains(w)));
+    match status {
+        400..=499 if status != 429 && filtered => ModelError::Filtered(message),
+        400 | 413 if too_long || status == 413 => ModelError::TooLong(message),
+        // Money that has run out does not come back by waiting.
+        429 if says(&["insufficient_quota"]) => ModelError::Refused { status, message },
+        408 | 409 | 425 | 429 | 500..=599 => ModelError::Passing {
+            message: format!("the endpoint answers {status}: {message}"),
+            wait,
+            in_doubt: false,
+        },
+        _ => ModelError::Refused { status, message },
+    }
+}
+
+/// A failure that is told in a reply which began as a success: it may have been
+/// billed. `None` when there is none.
+pub(super) fn told(json: &Json) -> Option<ModelError> {
+    let error = json.get("error").filter(|e| !e.is_null())?;
+    let failure = Failure::of(400, json, &error.to_string());
+    let message = format!("the endpoint's reply is an error: {}", failure.message);
+    Some(match failed(failure) {
+        same @ (ModelError::Filtered(_) | ModelError::TooLong(_)) => same,
+        _ => ModelError::Passing { message, wait: None, in_doubt: true },
+    })
+}
+
+/// What an exchange that broke means. Sent and not answered, it may have been
+/// billed.
+pub(super) fn error(error: &reqwest::Error) -> ModelError {
+    let message = chain(error);
+    if error.is_builder() {
+        return ModelError::Refused { status: 0, message };
+    }
+    ModelError::Passing { message, wait: None, in_doubt: !error.is_connect() }
+}
+
+/// The same for a chat, where a timeout is one of the request's size.
+pub(super) fn error_of_chat(error: &reqwest::Error) -> ModelError {
+    if error.is_timeout() && !error.is_connect() {
+        return ModelError::Unfinished(format!("not answered in time: {}", chain(error)));
+    }
+    self::error(error)
+}
+
+/// An error with what caused it: reqwest's own text names only the URL.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// The beginning of a text, on one line.
+pub(super) fn shown(text: &str) -> String {
+    let mut end = text.len().min(8 * SHOWN);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let line: String = text[..end].split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(SHOWN).collect()
+}

@@ -1,0 +1,58 @@
+//! Whether an answer that is still being written has gone astray: it goes round in
+//! a circle, or writes row after row that nobody asked about. What an endpoint
+//! writes is billed, so such an answer is cut off.
+//!
+//! A sound answer is never taken for one: its rows have different numbers, and
+//! what stands in the prompt itself may be repeated.
+
+use super::Prompt;
+
+/// The longest circle, in bytes.
+const LONGEST: usize = 800;
+/// How often a circle is gone round, at least, and the bytes that takes.
+const ROUNDS: usize = 4;
+/// See [`ROUNDS`].
+const CIRCLING: usize = 400;
+/// Rows in a row that are none of the request's, beyond as many as it has.
+const STRANGERS: usize = 16;
+
+impl Prompt {
+    /// How an answer to this prompt has gone astray, if it has.
+    #[must_use]
+    pub fn astray(&self, answer: &str) -> Option<&'static str> {
+        if let Some(circling) = circling(answer)
+            && !self.user.contains(circling)
+        {
+            return Some("it repeats itself");
+        }
+        let rows = self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1);
+        (strangers(answer, rows) > rows + STRANGERS).then_some("its rows are none of the request's")
+    }
+}
+
+/// The end of a text that only goes round in a circle.
+fn circling(text: &str) -> Option<&str> {
+    let bytes = text.as_bytes();
+    let start = (1..=LONGEST).find_map(|period| {
+        let start = bytes.len().checked_sub((ROUNDS * period).max(CIRCLING))?;
+        let (one, next) = (&bytes[start..bytes.len() - period], &bytes[start + period..]);
+        one.iter().rev().eq(next.iter().rev()).then_some(start)
+    })?;
+    (start..text.len()).find_map(|at| text.get(at..))
+}
+
+/// How many rows an answer has written since the last one that can be one of the
+/// request's: by their numbers, which are all that is sure of half an answer.
+fn strangers(answer: &str, rows: usize) -> usize {
+    let numbers: Box<dyn Iterator<Item = usize>> = if answer.trim_start().starts_with(['{', '[']) {
+        let number = |after: &str| {
+            let digits = after.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
+            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        Box::new(answer.split("\"row\"").skip(1).filter_map(number))
+    } else {
+        let number = |line: &str| line.split_once(',')?.0.trim().parse().ok();
+        Box::new(answer.lines().filter_map(number))
+    };
+    numbers.fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
+}
