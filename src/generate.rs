@@ -291,6 +291,12 @@ impl Context {
         let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
         prompt.input_tokens = self.input_tokens(&frame, &prompt);
         prompt.max_output = prompt.max_output.min(self.max_output);
+        if self.model.finds_by_prompt() {
+            let rows = cut.gaps.iter().map(|g| &g.row);
+            let columns = self.on_paper(cut);
+            let frame = Frame::with_keys(&self.expansion, columns, self.format);
+            prompt.with_keys = Some(frame.prompt(rows).hash());
+        }
         (frame, prompt)
     }
 
