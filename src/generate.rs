@@ -292,10 +292,8 @@ impl Context {
         prompt.input_tokens = self.input_tokens(&frame, &prompt);
         prompt.max_output = prompt.max_output.min(self.max_output);
         if self.model.finds_by_prompt() {
-            let rows = cut.gaps.iter().map(|g| &g.row);
-            let columns = self.on_paper(cut);
-            let frame = Frame::with_keys(&self.expansion, columns, self.format);
-            prompt.with_keys = Some(frame.prompt(rows).hash());
+            let whole = Frame::with_keys(&self.expansion, self.on_paper(cut), self.format);
+            prompt.with_keys = Some(whole.prompt(cut.gaps.iter().map(|g| &g.row)).hash());
         }
         (frame, prompt)
     }

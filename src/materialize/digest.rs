@@ -46,6 +46,9 @@ impl Digest {
                 "{} {} {:?} {list:?} {:?};",
                 column.name, column.fingerprint, column.kind, column.many
             ));
+            if let Some(unknown) = &column.unknown {
+                layout.push_str(&format!("{unknown:?};"));
+            }
         }
         blake3::hash(layout.as_bytes()).to_hex().as_str()[..32].to_owned()
     }

@@ -288,9 +288,9 @@ pub(super) enum Looked<'r> {
     Fact(Found<'r>),
 }
 
-impl<'r> Looked<'r> {
+impl Looked<'_> {
     /// As it is published; `None` where nothing was ever asked.
-    pub(super) fn shown(&self) -> Option<Shown<'r>> {
+    pub(super) fn shown(&self) -> Option<Shown<'_>> {
         match self {
             Self::Overridden(word) => Some(Shown {
                 state: State::Overridden.name(),

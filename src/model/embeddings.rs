@@ -41,6 +41,7 @@ impl Embeddings {
             schema: None,
             max_output: 0,
             input_tokens: tokens,
+            with_keys: None,
         }
     }
 

@@ -153,7 +153,8 @@ impl Keys {
             // The number is a lie, unless it is no number but part of a key; one
             // that a row here has is taken for a number, or a row would be
             // mistaken for the one whose key is that number.
-            if tag.is_empty() {
+            let folded = fold(tag);
+            if self.rows.iter().any(|r| r.tag == folded) || tag.is_empty() {
                 return Vec::new();
             }
         }
@@ -183,8 +184,13 @@ impl Keys {
             return places;
         }
         if self.begins(row, tag) == Some(Echoed::Label) {
-            // The key may come after the label all the same.
-            if let Some((fit, taken)) = whole(rest).filter(|(fit, _)| *fit > Fit::Partly) {
+            // The key may come after the label all the same; one that is nothing may
+            // just as well be the first cell.
+            let named = |(fit, _): &(Fit, usize)| {
+                *fit > Fit::Partly
+                    && self.rows[row].parts.iter().any(|part| !part.folded.is_empty())
+            };
+            if let Some((fit, taken)) = whole(rest).filter(named) {
                 add(fit, taken + 1, Echoed::Key);
             }
             add(Fit::Exactly, 1, Echoed::Label);
@@ -254,7 +260,7 @@ impl Keys {
                 // A NULL that is echoed as nothing proves nothing.
                 right += usize::from(!part.folded.is_empty());
                 at += taken;
-            } else if part.folded.is_empty() || is_nothing(first) {
+            } else if part.folded.is_empty() || label::says_none(first) {
                 // Filled in, or left out.
                 worst = Fit::Partly;
                 at += 1;
@@ -271,11 +277,6 @@ impl Keys {
             .filter(|other| *other != row)
             .all(|other| self.fits(other, fields).is_none_or(|(f, _)| f < fit))
     }
-}
-
-/// Whether an echoed part says that there is none.
-fn is_nothing(field: &str) -> bool {
-    ["", "null", "none", "?", "n/a"].contains(&field.trim().to_lowercase().as_str())
 }
 
 impl Part {
@@ -299,7 +300,11 @@ impl Part {
         let field = field.trim();
         if self.null {
             let exactly = field.eq_ignore_ascii_case("null");
-            return is_nothing(field).then_some(if exactly { Fit::Exactly } else { Fit::Nearly });
+            return label::says_none(field).then_some(if exactly {
+                Fit::Exactly
+            } else {
+                Fit::Nearly
+            });
         }
         if field.is_empty() {
             // It may just as well stand for NULL.

@@ -75,13 +75,11 @@ pub fn read(text: &str, truncated: bool, keys: &Keys, checkers: &[&Checker]) -> 
                 numbered_only = false;
             }
             Span::Open { end } if end && truncated => break,
-            Span::Open { .. } => {
-                found.extend(read_line(line, keys, checkers));
-                numbered_only = true;
-            }
-            Span::Line => {
-                found.extend(read_line(line, keys, checkers));
-                numbered_only = false;
+            span => {
+                let row = read_line(line, keys, checkers);
+                let broken = lines.get(at).is_some_and(|next| goes_on(next, keys, checkers));
+                found.extend(row.map(|row| if broken { cut(row, checkers) } else { row }));
+                numbered_only = matches!(span, Span::Open { .. });
             }
         }
     }
@@ -91,17 +89,38 @@ pub fn read(text: &str, truncated: bool, keys: &Keys, checkers: &[&Checker]) -> 
     found
 }
 
+/// Whether a line, right after a row, may be the rest of it, because a value holds
+/// a line break and was not quoted: a line that is no row, and no row of others.
+fn goes_on(line: &str, keys: &Keys, checkers: &[&Checker]) -> bool {
+    let fence = line.trim_start().starts_with("```");
+    let short = line.matches(',').count() < checkers.len();
+    let numbered = line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    !line.trim().is_empty()
+        && !fence
+        && (short || !numbered)
+        && read_line(line, keys, checkers).is_none()
+}
+
+/// A row whose last field may go on in the next line, unless a type or a list tells
+/// that it does not.
+fn cut(row: Found, checkers: &[&Checker]) -> Found {
+    let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
+    let closed =
+        last.is_some_and(|a| a.state == State::Ok) && checkers.last().is_some_and(|c| c.vouches());
+    if closed { row } else { Found { cells: Err("a line that is no row follows".into()), ..row } }
+}
+
 /// A completion that is well-formed CSV, with a line a row and nothing else.
 fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<Found>> {
     let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
     let mut rest = text;
     while !rest.trim().is_empty() {
-        let Record { fields, end, .. } = record(rest.trim_start(), &['"', '\''])?;
+        let Record { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
         let words = &rest.trim_start()[..end];
         rest = &rest.trim_start()[end..];
         let reading = reading(&fields, keys, checkers, words)?;
         let free = rows.get_mut(reading.place.row).filter(|r| r.is_none())?;
-        if !reading.exact || reading.place.fit == Fit::Partly {
+        if open || !reading.exact || reading.place.fit == Fit::Partly {
             return None;
         }
         *free = Some(reading.found);
@@ -137,7 +156,7 @@ fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> S
             Some(record) if record.open => {}
             Some(record) if record.end == text.len() => {
                 let row = reading(&record.fields, keys, checkers, &text);
-                return match row.filter(|r| r.exact && r.place.fit > Fit::Partly) {
+                return match row {
                     Some(row) => Span::Row(Box::new(row.found), n + 1),
                     None => Span::Open { end: false },
                 };
@@ -346,7 +365,7 @@ fn record(text: &str, quotes: &[char]) -> Option<Record> {
             at = text.len() - after.trim_start_matches([' ', '\t', '\r']).len();
         } else {
             let end = at + rest.find([',', '\n']).unwrap_or(rest.len());
-            fields.push(Field { text: text[at..end].trim_end().to_owned(), quoted: false });
+            fields.push(Field::bare(text[at..end].trim_end_matches('\r')));
             at = end;
         }
         match text[at..].chars().next() {
@@ -387,7 +406,7 @@ fn unquoted(inner: &str, quote: char) -> Field {
     } else {
         inner.replace(&doubled, &one)
     };
-    Field { text, quoted: true }
+    Field { text, quoted: true, unclear: false }
 }
 
 /// Fields in single or double quotes: a quote ends its field only before a
@@ -400,12 +419,17 @@ fn lenient(line: &str) -> Vec<Field> {
         let quote = bare.chars().next().filter(|c| matches!(c, '\'' | '"'));
         let closing = quote.and_then(|q| closing(&bare[1..], q));
         let (field, after) = match (quote, closing) {
-            (Some(q), Some(end)) => (unquoted(&bare[1..=end], q), bare[end + 2..].trim_start()),
+            (Some(q), Some(end)) => {
+                let inner = &bare[1..=end];
+                let unclear = closes_first(inner, q);
+                (Field { unclear, ..unquoted(inner, q) }, bare[end + 2..].trim_start())
+            }
             // Never closed: all that is left is this field.
-            (Some(_), None) => (Field { text: bare[1..].trim().to_owned(), quoted: false }, ""),
-            (None, _) => {
+            (Some(q), None) if !bare[1..].contains(q) => (Field::bare(bare[1..].trim()), ""),
+            // No quotes, or they are part of it.
+            _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
-                (Field { text: rest[..end].trim_end().to_owned(), quoted: false }, &rest[end..])
+                (Field::bare(&rest[..end]), &rest[end..])
             }
         };
         fields.push(field);
@@ -414,6 +438,14 @@ fn lenient(line: &str) -> Vec<Field> {
             None => return fields,
         }
     }
+}
+
+/// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,
+/// so that what stands around may be no quotes of a field.
+fn closes_first(inner: &str, quote: char) -> bool {
+    let first = inner.find(quote).filter(|at| !inner[at + quote.len_utf8()..].starts_with(quote));
+    quote == '"'
+        && first.is_some_and(|at| !inner[..at].ends_with(' ') && !inner[..at].ends_with('\\'))
 }
 
 /// Where a quoted field ends: at its quote, before a comma or the end.
@@ -430,21 +462,23 @@ fn plain(line: &str) -> Option<Vec<Field>> {
     let bare = |f: &str| {
         let text = f.trim_end();
         let inner = text.trim_start().trim_matches('`');
-        let pair = ['\'', '"'].into_iter().find_map(|q| inner.strip_prefix(q)?.strip_suffix(q));
-        let lone = inner.strip_prefix('"').or_else(|| inner.strip_suffix('"'));
+        let pair = ['\'', '"']
+            .into_iter()
+            .find_map(|q| inner.strip_prefix(q)?.strip_suffix(q).filter(|i| !i.contains(q)));
+        let once = inner.matches('"').count() == 1;
+        let lone = inner.strip_prefix('"').or_else(|| inner.strip_suffix('"')).filter(|_| once);
         match pair.or(lone) {
             Some(inner) => inner.trim().to_owned(),
             None => text.trim_matches('`').to_owned(),
         }
     };
     let fields = line.trim().split(',');
-    Some(fields.map(|f| Field { text: bare(f), quoted: false }).collect())
+    Some(fields.map(|f| Field::bare(&bare(f))).collect())
 }
 
 /// A line of a Markdown table, or of pipes.
 fn table(line: &str) -> Option<Vec<Field>> {
     let inner = line.trim().strip_prefix('|')?;
     let inner = inner.strip_suffix('|').unwrap_or(inner);
-    let field = |f: &str| Field { text: f.trim().to_owned(), quoted: false };
-    Some(inner.split('|').map(field).collect())
+    Some(inner.split('|').map(|f| Field::bare(f.trim())).collect())
 }

@@ -24,9 +24,16 @@ pub struct Field {
     pub text: String,
     /// Whether it stood in quotes: then it is whole, and empty if it is empty.
     pub quoted: bool,
+    /// Whether its quotes can be read in two ways, as around it or as part of it.
+    pub unclear: bool,
 }
 
 impl Field {
+    /// A field without quotes around it.
+    pub fn bare(text: &str) -> Self {
+        Self { text: text.to_owned(), quoted: false, unclear: false }
+    }
+
     fn is_blank(&self) -> bool {
         !self.quoted && self.text.trim().is_empty()
     }
@@ -69,7 +76,11 @@ fn cell(field: &Field, checker: &Checker) -> Answer {
     if field.quoted && field.text.is_empty() {
         return checker.empty();
     }
-    checker.text(&field.text)
+    let answer = checker.text(&field.text);
+    if field.unclear && !checker.vouches() {
+        return Answer::without_value(State::Invalid, field.text.clone());
+    }
+    answer
 }
 
 /// Whether an answer may well be this column's: it passed, or says that it is not
@@ -113,7 +124,8 @@ fn one_missing(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let full = |(a, c): (&Answer, &&Checker)| {
         a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
     };
-    if checkers[last].is_many() && listless.iter().zip(checkers).take(last).all(full) {
+    let only = checkers.iter().filter(|c| c.is_many()).count() == 1;
+    if checkers[last].is_many() && only && listless.iter().zip(checkers).take(last).all(full) {
         return Some(listless);
     }
     let sound = |(missing, cells): &(usize, Vec<Answer>)| {
@@ -271,7 +283,7 @@ fn run(fields: &[Field], checker: &Checker) -> Option<Answer> {
         return (!told && passes(&answer))
             .then(|| answer.repaired("a list split into fields put together", &joined));
     }
-    let whole = fields.iter().all(|f| !f.quoted)
+    let whole = fields.iter().all(|f| !f.quoted && !f.unclear)
         && ![fields.first(), fields.last()].into_iter().flatten().any(Field::is_blank);
     if !whole || (checker.vouches() && fields.len() > PIECES) {
         return None;

@@ -96,13 +96,17 @@ pub fn folded_words(key: &[Value]) -> Vec<String> {
     words(key).iter().map(|w| fold(w)).collect()
 }
 
+/// Whether an echoed part says that there is none.
+pub fn says_none(field: &str) -> bool {
+    ["", "null", "none", "?", "n/a"].contains(&field.trim().to_lowercase().as_str())
+}
+
 /// Whether a key could be confused with the form of an answer that repeats it:
-/// it holds what quotes, ends lines or fences, or a part that is empty beside
-/// none at all.
+/// it holds what quotes, ends lines or fences, or is written as NULL is.
 pub fn confusing(key: &[Value]) -> bool {
     key.iter().any(|part| match part {
         Value::Text(text) => {
-            text.trim().is_empty()
+            says_none(text)
                 || text.contains(['"', '`'])
                 || text.starts_with('\'')
                 || text.ends_with('\'')

@@ -230,7 +230,10 @@ impl Checker {
     #[must_use]
     pub fn empty(&self) -> Answer {
         let named = self.unknown.iter().flatten().any(String::is_empty);
-        if named || self.many || self.list.is_some() || self.kind != Type::Text {
+        if named {
+            return Answer::without_value(State::Unknown, String::new());
+        }
+        if self.many || self.list.is_some() || self.kind != Type::Text {
             return self.text("");
         }
         Answer::ok(CellValue::One("".into()))
@@ -238,12 +241,31 @@ impl Checker {
 
     /// Whether a text says that the value is not known.
     fn is_unknown(&self, text: &str) -> bool {
-        let text = text.trim().to_lowercase();
+        let text = text.trim();
         text.is_empty()
             || match &self.unknown {
-                Some(words) => words.contains(&text),
-                None => UNKNOWN.contains(&text.as_str()),
+                Some(words) => words.contains(&text.to_lowercase()),
+                None => UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(text)),
             }
+    }
+
+    /// What a kept answer is when other words than before say that something is not
+    /// known; `None` where it stays as it is.
+    #[must_use]
+    pub fn read_again(&self, answer: &Answer) -> Option<Answer> {
+        let read = |raw: &str| if raw.is_empty() { self.empty() } else { self.text(raw) };
+        match (answer.state, &answer.value) {
+            (State::Unknown, _) => {
+                let raw = answer.raw.as_deref()?;
+                let again = !self.is_unknown(raw) || raw.is_empty();
+                again.then(|| read(raw)).filter(|a| a.state != State::Unknown)
+            }
+            (State::Ok, CellValue::One(Value::Text(value))) => {
+                let raw = answer.raw.as_deref().unwrap_or(value);
+                self.is_unknown(raw).then(|| read(raw)).filter(|a| a.state == State::Unknown)
+            }
+            _ => None,
+        }
     }
 
     /// Checks a cell given as JSON.

@@ -54,6 +54,7 @@ mod query_cases;
 mod query_generator;
 mod query_property;
 mod regressions;
+mod readers;
 mod restaurants;
 mod rounds;
 mod routing;
