@@ -291,10 +291,7 @@ impl Context {
         let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
         prompt.input_tokens = self.input_tokens(&frame, &prompt);
         prompt.max_output = prompt.max_output.min(self.max_output);
-        if self.model.finds_by_prompt() {
-            let whole = Frame::with_keys(&self.expansion, self.on_paper(cut), self.format);
-            prompt.with_keys = Some(whole.prompt(cut.gaps.iter().map(|g| &g.row)).hash());
-        }
+        prompt.with_keys = self.model.finds_by_prompt().then(|| self.hash_with_keys(cut));
         (frame, prompt)
     }
 

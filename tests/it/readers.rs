@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use crate::fixture::Fixture;
 
 /// Cases; `READERS_CASES` asks for more, from `READERS_SEED` on.
-const CASES: u64 = 300;
+const CASES: u64 = 200;
 
 /// Keys that quoting, lines, fences and folding trip over.
 const NAMES: [&str; 44] = [
