@@ -334,6 +334,7 @@ impl Context {
         let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
         prompt.input_tokens = self.input_tokens(&frame, &prompt, self.counts);
         prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.max_output);
+        prompt.with_keys = self.model.finds_by_prompt().then(|| self.hash_with_keys(cut));
         (frame, prompt)
     }
 

@@ -31,8 +31,8 @@
 //!
 //! * A fact is found by what it *is*: the entity ([`key::Entity`]) and the
 //!   column's meaning ([`key::Fingerprint`]), never by prompt text.
-//! * A value lands only in the row whose number and key its answer echoed
-//!   ([`prompt::align`]).
+//! * A value lands only in the row whose number and tag, or number and key, its
+//!   answer echoed ([`prompt::align`]).
 //! * Only states `ok` and `overridden` show a value ([`cell::State`]); every
 //!   other cell is NULL with its state kept behind it.
 //! * What is answered is in the journal before anything else happens to it
@@ -49,8 +49,26 @@
 //! * A number and its text are one key (`2009` and `'2009'`): the model sees
 //!   the same thing.
 //! * A request for one row is answered by one row: there, a key part that the
-//!   model filled in or corrected is accepted and noted; in a request for
-//!   several rows it is not.
+//!   model left out, or filled in where the key has none, is accepted and noted; in
+//!   a request for several rows it is not. A part that contradicts the key is never
+//!   accepted.
+//! * An answer need not repeat its row's key (`echo = "short"`, the default): rows go
+//!   by labels, their number and a word of the key that no other row of the request
+//!   has, which the prompt gives and a model only copies. Where no word tells a row
+//!   apart, digits of its key's hash do. `echo = "full"` asks for whole keys, as long as
+//!   none of a request could be confused with the form of the answer. Both are read,
+//!   whichever was asked for; recordings are found by the prompt with whole keys, too.
+//! * A request for one row has a label, too: two tokens that a row with a field too
+//!   few, or of somebody else, cannot be mistaken without.
+//! * Fields that are not as many as the columns are read only where all ways to
+//!   explain them agree (a value split at its commas, fields nobody asked for, one
+//!   left out); the rest of the row is asked again. A free list whose values stand
+//!   between bare commas is not told from a foreign field; between `, ` it is.
+//! * Nothing at all (an empty csv field, `null`) is *unknown*; the empty text (`""`) is
+//!   a value of a text column without a list. Which words mean *unknown* is one list
+//!   ([`spec::checker::UNKNOWN`]) that `unknown = […]`, in a column or in `[model]`,
+//!   replaces; kept answers are read anew by it, and nothing is asked.
+//! * Brackets and quotes alone are no list, and no "none".
 //! * Of a one-to-many answer the values in the list are kept and the others
 //!   noted; when none is in the list, the cell is `not_in_list`.
 //! * What is no answer (an error, a refusal, words that cannot be read) never

@@ -11,7 +11,7 @@ pub use self::room::{Beyond, Room};
 use crate::cell::CellValue;
 use crate::facts::Reason;
 use crate::key::Entity;
-use crate::prompt::Row;
+use crate::prompt::{Frame, Row};
 use crate::spec::{Column, Expansion, Format, Limits, PriceTable, Type};
 use crate::tokens::Tokenizer;
 
@@ -295,10 +295,10 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<Vec<usize>, u64>,
+    frames: BTreeMap<Vec<usize>, (Frame, u64)>,
     asked: Vec<u64>,
-    rows: u64,
-    key_tokens: u64,
+    /// Tokens of answers beside their cells.
+    echoed: u64,
     requests: u64,
     input: u64,
     repeated: u64,
@@ -318,8 +318,7 @@ impl<'e> Meter<'e> {
             seen: vec![(0, 0); columns],
             frames: BTreeMap::new(),
             asked: vec![0; columns],
-            rows: 0,
-            key_tokens: 0,
+            echoed: 0,
             requests: 0,
             input: 0,
             repeated: 0,
@@ -336,27 +335,20 @@ impl<'e> Meter<'e> {
 
     /// Counts a batch.
     pub fn count(&mut self, cut: &Cut) {
-        let frame = self.frames.get(&cut.columns).copied();
-        let frame_tokens = frame.unwrap_or_else(|| {
-            let frame = crate::prompt::Frame::new(self.expansion, &cut.columns, self.format);
-            let schema = frame.schema().map_or(0, |s| self.tokenizer.count(&s.to_string()));
-            self.tokenizer.count(frame.system()) + schema + ENVELOPE
-        });
-        if frame.is_some() {
-            self.repeated += frame_tokens;
+        if let Some((_, tokens)) = self.frames.get(&cut.columns) {
+            self.repeated += tokens;
         } else {
-            self.frames.insert(cut.columns.clone(), frame_tokens);
+            let frame = Frame::new(self.expansion, &cut.columns, self.format);
+            let tokens = frame.tokens(self.tokenizer) + ENVELOPE;
+            self.frames.insert(cut.columns.clone(), (frame, tokens));
         }
+        let Some((frame, frame_tokens)) = self.frames.get(&cut.columns) else { return };
         self.requests += 1;
         self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
-        for (n, gap) in cut.gaps.iter().enumerate() {
-            let line = crate::prompt::row_line(n + 1, &gap.row);
-            let tokens = self.tokenizer.count(&line);
-            self.input += tokens + 1;
-            let context: u64 =
-                gap.row.context.iter().map(|v| self.tokenizer.count(&v.to_string()) + 1).sum();
-            self.key_tokens += tokens.saturating_sub(context);
-            self.rows += 1;
+        let rows: Vec<&Row> = cut.gaps.iter().map(|g| &g.row).collect();
+        for line in frame.lines(&rows) {
+            self.input += self.tokenizer.count(&line.asked) + 1;
+            self.echoed += self.tokenizer.count(&line.echoed) + 1;
             cut.columns.iter().for_each(|c| self.asked[*c] += 1);
         }
     }
@@ -366,11 +358,8 @@ impl<'e> Meter<'e> {
         plan.requests = self.requests;
         plan.input_tokens = self.input;
         plan.repeated_tokens = self.repeated;
-        let keys = self.key_tokens as f64;
-        // JSON names its parts: {"row":…,"key":[…],"cells":{…}}.
-        let envelope = if self.format == Format::Json { 11.0 * self.rows as f64 } else { 0.0 };
-        plan.output_tokens = Range3::new(keys * 0.8, keys, keys * 1.2);
-        plan.output_tokens.add(Range3::new(envelope, envelope, envelope), 1.0);
+        let echoed = self.echoed as f64;
+        plan.output_tokens = Range3::new(echoed * 0.8, echoed, echoed * 1.2);
         let columns = self.cells.iter().zip(&self.around).zip(&self.asked).zip(&self.seen);
         for (((cells, around), asked), (tokens, n)) in columns {
             let mut one = *cells;

@@ -1,6 +1,8 @@
 //! Whether a cell is known, and if not, why not. Everything that asks a model
 //! (runs, queries, the daemon) decides it here.
 
+use std::borrow::Cow;
+
 use super::FactsError;
 use super::claims::Thing;
 use super::index::{Fact, Record};
@@ -64,19 +66,19 @@ impl Reason {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found<'r> {
     /// A fact that holds.
-    Known(&'r Fact),
+    Known(Cow<'r, Fact>),
     /// Nothing that holds; the last fact, if any, is what the table shows
     /// until there is a better one.
-    Missing(Reason, Option<&'r Fact>),
+    Missing(Reason, Option<Cow<'r, Fact>>),
 }
 
-impl<'r> Found<'r> {
+impl Found<'_> {
     /// The fact to show.
     #[must_use]
-    pub fn fact(&self) -> Option<&'r Fact> {
+    pub fn fact(&self) -> Option<&Fact> {
         match self {
             Self::Known(fact) => Some(fact),
-            Self::Missing(_, fact) => *fact,
+            Self::Missing(_, fact) => fact.as_deref(),
         }
     }
 }
@@ -229,7 +231,8 @@ impl Wanted {
             };
             return Found::Missing(reason, None);
         };
-        match wanted.doubt(fact) {
+        let fact = wanted.read_again(fact);
+        match wanted.doubt(&fact) {
             None => Found::Known(fact),
             // A value that the new list no longer has is not shown either.
             Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
@@ -239,6 +242,15 @@ impl Wanted {
 }
 
 impl WantedColumn {
+    /// A fact as its raw answer reads now: which words say that something is not
+    /// known is no part of what was asked.
+    fn read_again<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
+        match self.checker.read_again(&fact.answer) {
+            None => Cow::Borrowed(fact),
+            Some(answer) => Cow::Owned(Fact { answer, ..fact.clone() }),
+        }
+    }
+
     /// Why a fact does not hold any more.
     fn doubt(&self, fact: &Fact) -> Option<Reason> {
         let state = fact.answer.state;

@@ -354,7 +354,7 @@ pub(super) enum Looked<'r> {
     Fact(Found<'r>),
 }
 
-impl<'r> Looked<'r> {
+impl Looked<'_> {
     /// The state it is shown with; `None` where nothing was ever asked.
     pub(super) fn state(&self) -> Option<State> {
         match self {
@@ -364,7 +364,7 @@ impl<'r> Looked<'r> {
     }
 
     /// As it is published; `None` where nothing was ever asked.
-    pub(super) fn shown(&self) -> Option<Shown<'r>> {
+    pub(super) fn shown(&self) -> Option<Shown<'_>> {
         match self {
             Self::Overridden(word) => Some(Shown {
                 state: State::Overridden.name(),

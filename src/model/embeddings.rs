@@ -44,6 +44,7 @@ impl Embeddings {
             planned_output: 0,
             max_output: 0,
             input_tokens: tokens,
+            with_keys: None,
         }
     }
 

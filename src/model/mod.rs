@@ -171,6 +171,11 @@ pub trait Model: Send + Sync {
         false
     }
 
+    /// Whether it finds its answers by the hash of a prompt.
+    fn finds_by_prompt(&self) -> bool {
+        false
+    }
+
     /// Where it takes batches, when it does.
     fn batches(&self) -> Option<&openai::Endpoint> {
         None

@@ -128,10 +128,11 @@ impl Recordings {
     }
 
     fn reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
-        if !self.prompts.is_empty()
-            && let Some(reply) = self.prompts.get(&prompt.hash())
-        {
-            return Ok(reply.clone());
+        if !self.prompts.is_empty() {
+            let hashes = [Some(prompt.hash()), prompt.with_keys.clone()];
+            if let Some(reply) = hashes.iter().flatten().find_map(|h| self.prompts.get(h)) {
+                return Ok(reply.clone());
+            }
         }
         let question = Question::read(&prompt.system, &prompt.user)
             .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
@@ -184,6 +185,10 @@ impl Model for Recordings {
 
     fn repeats_itself(&self) -> bool {
         true
+    }
+
+    fn finds_by_prompt(&self) -> bool {
+        !self.prompts.is_empty()
     }
 
     fn format(&self) -> Format {

@@ -1,20 +1,35 @@
 //! Which row an answer is about. A wrong guess here is a value in a wrong row,
 //! so the rules are few and strict:
 //!
-//! * an answer names its row by number *and* key; when both are there and do
-//!   not agree, it is nobody's;
+//! * an answer names its row by number *and* tag, or number and key; when both
+//!   are there and do not agree, it is nobody's;
 //! * without a number, the key alone must name exactly one of the rows asked;
 //! * keys are the same when they are the same text, or the same but for case,
-//!   spaces and punctuation, and no other row of the request is closer;
-//! * a request for one row is answered by one row: there, a key of which one
-//!   part is right and another was filled in or corrected (`NULL` → "Carl
-//!   Creel") is accepted, and noted.
+//!   spaces and punctuation, and no other row of the request fits as well;
+//! * NULL is echoed as `null`; nothing at all may be NULL or the empty text, and
+//!   tells two rows with these apart no better than it does us;
+//! * a request for one row is answered by one row: there, a part of the key may
+//!   be left out, or filled in where the key has none (`NULL` → "Carl Creel"),
+//!   which is noted. A part that contradicts the key is nobody's.
 
+use super::label::{self, fold};
 use crate::value::Value;
 
 /// The rows of a request, as answers are matched with them.
 pub struct Keys {
-    rows: Vec<Vec<Part>>,
+    rows: Vec<Row>,
+    /// Whether a key holds a line break, so that a line of an answer may be the
+    /// end of one key and look like another.
+    broken: bool,
+}
+
+/// A row of a request.
+struct Row {
+    parts: Vec<Part>,
+    /// The tag of its label.
+    tag: String,
+    /// The words of its key.
+    words: Vec<String>,
 }
 
 /// One component of a key.
@@ -28,7 +43,8 @@ struct Part {
 /// How well an echoed key fits a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
-    /// One part is right; accepted only where one row was asked about.
+    /// Parts were left out or filled in; accepted only where one row was asked
+    /// about.
     Partly,
     /// The same but for case, spaces and punctuation.
     Nearly,
@@ -36,7 +52,7 @@ pub enum Fit {
     Exactly,
 }
 
-/// Where an answer belongs.
+/// Where an answer may belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Position of the row among those asked about.
@@ -45,6 +61,19 @@ pub struct Place {
     pub fit: Fit,
     /// How many fields number and key took.
     pub taken: usize,
+    /// What was echoed.
+    pub echo: Echoed,
+}
+
+/// What an answer echoes of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Echoed {
+    /// The label.
+    Label,
+    /// The beginning of the key, with the word that tells it from the others.
+    Beginning,
+    /// The key.
+    Key,
 }
 
 impl Keys {
@@ -55,7 +84,16 @@ impl Keys {
             let text = value.canonical().unwrap_or_default().into_owned();
             Part { folded: fold(&text), null: *value == Value::Null, text }
         };
-        Self { rows: rows.into_iter().map(|key| key.iter().map(part).collect()).collect() }
+        let keys: Vec<&[Value]> = rows.into_iter().collect();
+        let tags = label::tags(keys.iter().copied());
+        let row = |(key, tag): (&&[Value], String)| Row {
+            parts: key.iter().map(part).collect(),
+            tag: fold(&tag),
+            words: label::folded_words(key),
+        };
+        let rows: Vec<Row> = keys.iter().zip(tags).map(row).collect();
+        let broken = rows.iter().flat_map(|r| &r.parts).any(|p| p.text.contains(['\n', '\r']));
+        Self { rows, broken }
     }
 
     /// How many rows were asked about.
@@ -73,7 +111,7 @@ impl Keys {
     /// How many parts a key has.
     #[must_use]
     pub fn parts(&self) -> usize {
-        self.rows.first().map_or(0, Vec::len)
+        self.rows.first().map_or(0, |r| r.parts.len())
     }
 
     /// Whether a text could name one of the rows at all: a quick look before
@@ -85,36 +123,111 @@ impl Keys {
         self.rows.iter().any(|row| {
             // Of the only row, one part that is right may be enough.
             let partly = self.rows.len() == 1
-                && row.iter().any(|part| !part.folded.is_empty() && holds(part));
-            partly || row.iter().all(holds)
+                && row.parts.iter().any(|part| !part.folded.is_empty() && holds(part));
+            partly || text.contains(&row.tag) || row.parts.iter().all(holds)
         })
     }
 
-    /// Places a line of fields: number and key, or the key alone.
+    /// The row that a line begins by number, with its label or its key.
     #[must_use]
-    pub fn place(&self, fields: &[&str]) -> Option<Place> {
-        if let Some(number) = fields.first().and_then(|f| row_number(f)) {
-            let rest = fields.get(1..).unwrap_or_default();
-            if let Some(row) = number.checked_sub(1).filter(|n| *n < self.rows.len())
-                && let Some((fit, taken)) = self.fits(row, rest)
-                && self.stands_out(row, fit, rest)
-            {
-                return Some(Place { row, fit, taken: taken + 1 });
+    pub fn numbered(&self, fields: &[&str]) -> bool {
+        let number = fields.first().and_then(|f| label::read(f)).map(|(number, _)| number);
+        number.is_some_and(|n| self.places(fields).iter().any(|p| p.row + 1 == n))
+    }
+
+    /// Where a line of fields may belong: all places are of one row, and differ in
+    /// how many fields name it. The likeliest comes first.
+    #[must_use]
+    pub fn places(&self, fields: &[&str]) -> Vec<Place> {
+        let Some((number, tag)) = fields.first().and_then(|f| label::read(f)) else {
+            return self.by_key(fields).into_iter().collect();
+        };
+        let rest = fields.get(1..).unwrap_or_default();
+        if let Some(row) = number.checked_sub(1).filter(|n| *n < self.rows.len()) {
+            let places = self.named(row, tag, rest);
+            if !places.is_empty() {
+                // Unless all of it is the key of another row.
+                let other = !tag.is_empty() && self.by_key(fields).is_some_and(|p| p.row != row);
+                return if other { Vec::new() } else { places };
             }
             // The number is a lie, unless it is no number but part of a key; one
             // that a row here has is taken for a number, or a row would be
             // mistaken for the one whose key is that number.
-            if (1..=self.rows.len()).contains(&number) {
-                return None;
+            let folded = fold(tag);
+            if self.rows.iter().any(|r| r.tag == folded) || tag.is_empty() {
+                return Vec::new();
             }
         }
-        self.by_key(fields)
+        self.by_key(fields).into_iter().collect()
+    }
+
+    /// The ways in which what stands after its number names a row.
+    fn named(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<Place> {
+        let mut places: Vec<Place> = Vec::new();
+        let mut add = |fit, taken, echo| {
+            if !places.iter().any(|p| p.taken == taken) {
+                places.push(Place { row, fit, taken, echo });
+            }
+        };
+        let whole = |fields: &[&str]| {
+            self.fits(row, fields).filter(|(fit, _)| self.stands_out(row, *fit, fields))
+        };
+        if tag.is_empty() {
+            if let Some((fit, taken)) = whole(rest) {
+                add(fit, taken + 1, Echoed::Key);
+            }
+            if let Some(first) = rest.first()
+                && let Some(echo) = self.begins(row, first)
+            {
+                add(Fit::Exactly, 2, echo);
+            }
+            return places;
+        }
+        if self.begins(row, tag) == Some(Echoed::Label) {
+            // The key may come after the label all the same; one that is nothing may
+            // just as well be the first cell.
+            let named = |(fit, _): &(Fit, usize)| {
+                *fit > Fit::Partly
+                    && self.rows[row].parts.iter().any(|part| !part.folded.is_empty())
+            };
+            if let Some((fit, taken)) = whole(rest).filter(named) {
+                add(fit, taken + 1, Echoed::Key);
+            }
+            add(Fit::Exactly, 1, Echoed::Label);
+            return places;
+        }
+        // Number and key in one field.
+        let fields: Vec<&str> = [tag].into_iter().chain(rest.iter().copied()).collect();
+        if let Some((fit, taken)) = whole(&fields) {
+            add(fit, taken, Echoed::Key);
+        }
+        if let Some(echo) = self.begins(row, tag) {
+            add(Fit::Nearly, 1, echo);
+        }
+        places
+    }
+
+    /// Whether a text is the tag of a row, or the beginning of its key with the tag
+    /// in it.
+    fn begins(&self, row: usize, text: &str) -> Option<Echoed> {
+        let row = self.rows.get(row)?;
+        let text = Value::from(text);
+        if fold(&text.canonical()?) == row.tag {
+            return Some(Echoed::Label);
+        }
+        let words = label::folded_words(&[text]);
+        (row.words.starts_with(&words) && words.contains(&row.tag)).then_some(Echoed::Beginning)
     }
 
     /// Places an answer by its echoed key alone.
     #[must_use]
     pub fn by_key(&self, fields: &[&str]) -> Option<Place> {
+        // A line that is the end of a key would be taken for the key of another.
+        if self.broken && self.rows.len() > 1 {
+            return None;
+        }
         let mut best: Option<Place> = None;
+        let mut tied = false;
         for row in 0..self.rows.len() {
             let Some((fit, taken)) = self.fits(row, fields) else {
                 continue;
@@ -122,49 +235,47 @@ impl Keys {
             match best {
                 Some(b) if b.fit > fit => {}
                 // Two rows that fit alike: it is nobody's.
-                Some(b) if b.fit == fit => return None,
-                _ => best = Some(Place { row, fit, taken }),
+                Some(b) if b.fit == fit => tied = true,
+                _ => {
+                    best = Some(Place { row, fit, taken, echo: Echoed::Key });
+                    tied = false;
+                }
             }
         }
-        best
+        best.filter(|_| !tied)
     }
 
     /// How well the fields begin with the key of a row, and how many they took.
     #[must_use]
     pub fn fits(&self, row: usize, fields: &[&str]) -> Option<(Fit, usize)> {
-        let parts = self.rows.get(row)?;
+        let parts = &self.rows.get(row)?.parts;
         let mut at = 0;
         let mut worst = Fit::Exactly;
         let mut right = 0;
-        let mut wrong = 0;
         for part in parts {
             let left = fields.get(at..).unwrap_or_default();
-            if left.is_empty() {
-                return None;
-            }
+            let first = left.first()?;
             if let Some((fit, taken)) = part.begins(left) {
                 worst = worst.min(fit);
                 // A NULL that is echoed as nothing proves nothing.
                 right += usize::from(!part.folded.is_empty());
                 at += taken;
-            } else {
-                wrong += 1;
+            } else if part.folded.is_empty() || label::says_none(first) {
+                // Filled in, or left out.
+                worst = Fit::Partly;
                 at += 1;
+            } else {
+                return None;
             }
         }
-        match wrong {
-            0 => Some((worst, at)),
-            _ if right > 0 && self.rows.len() == 1 => Some((Fit::Partly, at)),
-            _ => None,
-        }
+        (worst > Fit::Partly || (right > 0 && self.rows.len() == 1)).then_some((worst, at))
     }
 
     /// Whether no other row fits these fields as well.
     fn stands_out(&self, row: usize, fit: Fit, fields: &[&str]) -> bool {
-        fit == Fit::Exactly
-            || (0..self.rows.len())
-                .filter(|other| *other != row)
-                .all(|other| self.fits(other, fields).is_none_or(|(f, _)| f < fit))
+        (0..self.rows.len())
+            .filter(|other| *other != row)
+            .all(|other| self.fits(other, fields).is_none_or(|(f, _)| f < fit))
     }
 }
 
@@ -188,8 +299,16 @@ impl Part {
     fn is(&self, field: &str) -> Option<Fit> {
         let field = field.trim();
         if self.null {
-            let names = ["", "null", "none", "?", "n/a"];
-            return names.contains(&field.to_lowercase().as_str()).then_some(Fit::Exactly);
+            let exactly = field.eq_ignore_ascii_case("null");
+            return label::says_none(field).then_some(if exactly {
+                Fit::Exactly
+            } else {
+                Fit::Nearly
+            });
+        }
+        if field.is_empty() {
+            // It may just as well stand for NULL.
+            return self.text.is_empty().then_some(Fit::Nearly);
         }
         if field == self.text
             || Value::from(field).canonical().as_deref() == Some(self.text.as_str())
@@ -202,15 +321,4 @@ impl Part {
         }
         (folded == self.folded).then_some(Fit::Nearly)
     }
-}
-
-/// `1`, `1.`, `#1` or `row 1`.
-fn row_number(field: &str) -> Option<usize> {
-    let field = field.trim().trim_start_matches("row ").trim_start_matches('#');
-    field.strip_suffix(['.', ')']).unwrap_or(field).parse().ok()
-}
-
-/// Letters and digits, lower case.
-fn fold(text: &str) -> String {
-    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }

@@ -54,16 +54,19 @@ pub fn read(
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<RowOutcome> {
+    let read = |body: &str| found(body, truncated, keys, key_names, columns, checkers);
     let body = unfenced(content);
-    let looks_json = body.trim_start().starts_with(['{', '[']);
-    let as_json = || json::read(body, keys, key_names, columns, checkers);
-    let as_csv = || csv::read(complete_lines(body, truncated), keys, checkers);
-    let mut found = if looks_json { as_json() } else { as_csv() };
-    if !found.iter().any(|f| f.cells.is_ok()) {
-        let other = if looks_json { as_csv() } else { as_json() };
-        // A line of pretty-printed JSON that is a key is no row.
-        if found.is_empty() || other.iter().any(|f| f.cells.is_ok()) {
-            found = other;
+    let mut found = read(body);
+    // A fence may belong to a value, or there may be several: then any part may
+    // hold rows.
+    if body.len() != content.len() {
+        let sound =
+            |row: usize, found: &[Found]| found.iter().any(|f| f.row == row && f.cells.is_ok());
+        if !(0..keys.len()).all(|row| sound(row, &found)) {
+            let more = read(content);
+            found.retain(|f| f.cells.is_ok());
+            let other = more.into_iter().filter(|f| !sound(f.row, &found)).collect::<Vec<_>>();
+            found.extend(other);
         }
     }
     let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
@@ -118,18 +121,49 @@ fn same(a: &[Answer], b: &[Answer]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.state == b.state && a.value == b.value)
 }
 
-/// The inside of the code fence, when there is one. Where there are several, any
-/// may hold rows, and the lines of the fences are no rows.
-fn unfenced(content: &str) -> &str {
-    if content.matches("```").nth(2).is_some() {
-        return content;
+/// The rows found in a text, in the format that it looks like, else in the other
+/// one.
+fn found(
+    body: &str,
+    truncated: bool,
+    keys: &Keys,
+    key_names: &[String],
+    columns: &[String],
+    checkers: &[&Checker],
+) -> Vec<Found> {
+    let looks_json = body.trim_start().starts_with(['{', '[']);
+    let as_json = || json::read(body, keys, key_names, columns, checkers);
+    let as_csv = || csv::read(complete_lines(body, truncated), truncated, keys, checkers);
+    let found = if looks_json { as_json() } else { as_csv() };
+    if !found.iter().any(|f| f.cells.is_ok()) {
+        let other = if looks_json { as_csv() } else { as_json() };
+        // A line of pretty-printed JSON that is a key is no row.
+        if found.is_empty() || other.iter().any(|f| f.cells.is_ok()) {
+            return other;
+        }
     }
-    let Some((_, after)) = content.split_once("```") else {
-        return content;
+    found
+}
+
+/// The inside of the first code fence, when there is one. A fence has a line of
+/// its own, or it is part of a value.
+fn unfenced(content: &str) -> &str {
+    let fence = |line: &str| {
+        let language = line.trim().strip_prefix("```");
+        language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))
     };
-    // The language name ends at the line's end.
-    let body = after.split_once('\n').map_or(after, |(_, body)| body);
-    body.split_once("```").map_or(body, |(inside, _)| inside)
+    let mut inside = None;
+    let mut at = 0;
+    for line in content.split_inclusive('\n') {
+        let next = at + line.len();
+        match inside {
+            None if fence(line) => inside = Some(next),
+            Some(begin) if line.trim() == "```" => return &content[begin..at],
+            _ => {}
+        }
+        at = next;
+    }
+    inside.map_or(content, |begin| &content[begin..])
 }
 
 /// Without the last line, when that one was cut.

@@ -1,25 +1,38 @@
-//! CSV as models write it. A well-formed line is read by the csv crate and is
-//! done; a line that does not fit is read in the other ways models have (single
-//! quotes, quotes inside quotes, none at all, a Markdown table) and the reading
-//! that fits best is taken. Each line is read for itself, so that a broken one
-//! harms no other.
+//! CSV as models write it. A completion that is well formed as a whole is read as
+//! that and is done; else each line is read for itself, so that a broken one harms
+//! no other, in the ways models have (single quotes, quotes inside quotes, none at
+//! all, a Markdown table), and the reading that fits best is taken. A field in
+//! quotes is never parted.
 
 use std::cmp::Reverse;
 
-use super::align::{Fit, Keys, Place};
+use super::align::{Echoed, Fit, Keys, Place};
 use super::completion::Found;
-use crate::cell::{Answer, CellValue, State};
+use super::fields::{self, Field};
+use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
+
+/// Most lines that one row may run over.
+const LINES: usize = 50;
 
 /// A line of CSV.
 pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
+    let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
+    answer_line(&fields, fields.len())
+}
+
+/// A line of CSV whose first `named` fields name a row. After these, an empty
+/// field is nothing, and one in single quotes was quoted as SQL does: so a value
+/// that is empty, or stands in such quotes itself, is put in double ones.
+pub fn answer_line(fields: &[String], named: usize) -> String {
     let mut out = String::new();
-    for (n, field) in fields.into_iter().enumerate() {
+    for (n, field) in fields.iter().enumerate() {
         if n > 0 {
             out.push(',');
         }
         let plain = !field.contains([',', '"', '\n', '\r']) && field.trim() == field;
-        if plain {
+        let value = n < named || !(field.is_empty() || field.starts_with('\''));
+        if plain && value {
             out.push_str(field);
         } else {
             out.push('"');
@@ -30,23 +43,44 @@ pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
     out
 }
 
-/// Reads the rows of a csv completion.
-pub fn read(text: &str, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
+/// Reads the rows of a csv completion. Where it was cut off, `truncated`, what is
+/// still open at its end is no row.
+pub fn read(text: &str, truncated: bool, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
     // Most of what is no answer names none of the rows.
-    let lines: Vec<&str> = if keys.may_name(text) { text.lines().collect() } else { Vec::new() };
+    if !keys.may_name(text) {
+        return without_key(text, keys, checkers).into_iter().collect();
+    }
+    if let Some(found) = whole(text, keys, checkers) {
+        return found;
+    }
+    let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
     let mut at = 0;
+    // Within a field that was never closed, a line that only looks like a key may
+    // be anything.
+    let mut numbered_only = false;
     while at < lines.len() {
         let line = lines[at];
         at += 1;
-        if line.trim().is_empty() {
+        if line.trim().is_empty() || !keys.may_name(line) {
             continue;
         }
-        if let Some((row, more)) = spanning(line, &lines[at..], keys, checkers) {
-            found.push(row);
-            at += more;
-        } else {
-            found.extend(read_line(line, keys, checkers));
+        if numbered_only && !is_numbered(line, keys) {
+            continue;
+        }
+        match spanning(line, &lines[at..], keys, checkers) {
+            Span::Row(row, more) => {
+                found.push(*row);
+                at += more;
+                numbered_only = false;
+            }
+            Span::Open { end } if end && truncated => break,
+            span => {
+                let row = read_line(line, keys, checkers);
+                let broken = lines.get(at).is_some_and(|next| goes_on(next, keys, checkers));
+                found.extend(row.map(|row| if broken { cut(row, checkers) } else { row }));
+                numbered_only = matches!(span, Span::Open { .. });
+            }
         }
     }
     if found.is_empty() {
@@ -55,101 +89,146 @@ pub fn read(text: &str, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
     found
 }
 
-/// A row that runs over several lines because a quoted field holds line
-/// breaks; with the number of further lines it takes.
-fn spanning(
-    first: &str,
-    rest: &[&str],
-    keys: &Keys,
-    checkers: &[&Checker],
-) -> Option<(Found, usize)> {
-    const MOST: usize = 50;
-    if first.matches('"').count().is_multiple_of(2) {
-        return None;
+/// Whether a line, right after a row, may be the rest of it, because a value holds
+/// a line break and was not quoted: a line that is no row, and no row of others.
+fn goes_on(line: &str, keys: &Keys, checkers: &[&Checker]) -> bool {
+    let fence = line.trim_start().starts_with("```");
+    let short = line.matches(',').count() < checkers.len();
+    let numbered = line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    !line.trim().is_empty()
+        && !fence
+        && (short || !numbered)
+        && read_line(line, keys, checkers).is_none()
+}
+
+/// A row whose last field may go on in the next line, unless a type or a list tells
+/// that it does not.
+fn cut(row: Found, checkers: &[&Checker]) -> Found {
+    let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
+    let closed =
+        last.is_some_and(|a| a.state == State::Ok) && checkers.last().is_some_and(|c| c.vouches());
+    if closed { row } else { Found { cells: Err("a line that is no row follows".into()), ..row } }
+}
+
+/// A completion that is well-formed CSV, with a line a row and nothing else.
+fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<Found>> {
+    let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
+    let mut rest = text;
+    while !rest.trim().is_empty() {
+        let Record { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
+        let words = &rest.trim_start()[..end];
+        rest = &rest.trim_start()[end..];
+        let reading = reading(&fields, keys, checkers, words)?;
+        let free = rows.get_mut(reading.place.row).filter(|r| r.is_none())?;
+        if open || !reading.exact || reading.place.fit == Fit::Partly {
+            return None;
+        }
+        *free = Some(reading.found);
+    }
+    rows.into_iter().collect()
+}
+
+/// What a line begins.
+enum Span {
+    /// A row that runs over so many further lines, because a field in quotes holds
+    /// line breaks.
+    Row(Box<Found>, usize),
+    /// A row whose quotes are not closed before the next one, or before the end.
+    Open { end: bool },
+    /// A row by itself, or nothing.
+    Line,
+}
+
+fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> Span {
+    let open = |text: &str| record(text, &['"', '\'']).is_some_and(|r| r.open);
+    if !open(first) {
+        return Span::Line;
     }
     let mut text = first.to_owned();
-    for (n, next) in rest.iter().enumerate().take(MOST) {
+    for (n, next) in rest.iter().enumerate().take(LINES) {
         // The next row begins here: the quote above was just a quote.
-        if begins_row(next, keys, checkers) {
-            return None;
+        if is_numbered(next, keys) {
+            return Span::Open { end: false };
         }
         text.push('\n');
         text.push_str(next);
-        if text.matches('"').count().is_multiple_of(2) {
-            if !keys.may_name(&text) {
-                return None;
+        match record(&text, &['"', '\'']) {
+            Some(record) if record.open => {}
+            Some(record) if record.end == text.len() => {
+                let row = reading(&record.fields, keys, checkers, &text);
+                return match row {
+                    Some(row) => Span::Row(Box::new(row.found), n + 1),
+                    None => Span::Open { end: false },
+                };
             }
-            let fields = quoted(&text)?;
-            // All lines are inside fields; else the record ended before them.
-            let inside: usize = fields.iter().map(|f| f.matches('\n').count()).sum();
-            let whole = reading(&fields, keys, checkers, &text)?;
-            return (inside == n + 1
-                && whole.place.fit == Fit::Exactly
-                && whole.found.cells.is_ok())
-            .then_some((whole.found, n + 1));
+            _ => return Span::Open { end: false },
         }
     }
-    None
+    Span::Open { end: rest.len() <= LINES }
 }
 
-/// Whether a line is the beginning of a row, its own quotes right or wrong.
-fn begins_row(line: &str, keys: &Keys, checkers: &[&Checker]) -> bool {
+/// Whether a line begins with the number of a row and what goes with it, its
+/// quotes right or wrong.
+fn is_numbered(line: &str, keys: &Keys) -> bool {
     if !keys.may_name(line) {
         return false;
     }
-    [quoted(line), Some(lenient(line)), plain(line)]
-        .into_iter()
-        .flatten()
-        .filter_map(|fields| reading(&fields, keys, checkers, line))
-        .any(|r| {
-            r.place.fit == Fit::Exactly || (r.place.fit == Fit::Nearly && r.found.cells.is_ok())
-        })
+    let readings = [record(line, &['"', '\'']).map(|r| r.fields), Some(lenient(line)), plain(line)];
+    readings.into_iter().flatten().any(|fields| {
+        let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
+        keys.numbered(&texts)
+    })
 }
 
 /// One way to read a line.
 struct Reading {
     place: Place,
     found: Found,
+    /// Whether there is a field a column.
+    exact: bool,
     /// Cells that passed their checks.
     good: usize,
     /// Fields that still stand in quotes: the line was quoted in another way.
     wrapped: usize,
-    /// Fields after the key.
-    fields: usize,
 }
 
 impl Reading {
     /// The better reading has the greater rank.
-    fn rank(&self) -> (bool, Fit, Reverse<usize>, usize) {
-        // Where the key stands as it was given, the quotes belong to the values.
-        let wrapped = if self.place.fit == Fit::Exactly { 0 } else { self.wrapped };
-        (self.found.cells.is_ok(), self.place.fit, Reverse(wrapped), self.good)
-    }
-
-    /// Beyond doubt: the key as it was given, and a field a column. What such
-    /// a field holds may be wrong; reading the line another way would only put
-    /// pieces of it elsewhere.
-    fn is_sure(&self, columns: usize) -> bool {
-        self.place.fit == Fit::Exactly
-            && self.fields == columns
-            && (self.wrapped == 0 || self.good == columns)
+    fn rank(&self) -> (bool, bool, Fit, Reverse<usize>, usize) {
+        let ok = self.found.cells.is_ok();
+        (ok && self.exact, ok, self.place.fit, Reverse(self.wrapped), self.good)
     }
 }
 
 fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
-    if !keys.may_name(line) {
-        return None;
-    }
-    let mut best = quoted(line).and_then(|fields| reading(&fields, keys, checkers, line));
-    if best.as_ref().is_none_or(|r| !r.is_sure(checkers.len())) {
-        for fields in [Some(lenient(line)), plain(line), table(line)].into_iter().flatten() {
-            let Some(next) = reading(&fields, keys, checkers, line) else { continue };
-            if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
-                best = Some(next);
-            }
+    let mut best: Option<Reading> = None;
+    for fields in ways(line) {
+        let Some(next) = reading(&fields, keys, checkers, line) else { continue };
+        if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
+            best = Some(next);
         }
     }
     best.map(|b| b.found)
+}
+
+/// The ways a line may have been meant. Well quoted, it is read as it is quoted.
+fn ways(line: &str) -> Vec<Vec<Field>> {
+    let line = line.trim();
+    let closed = |quotes: &[char]| {
+        record(line, quotes).filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
+    };
+    if let Some(table) = table(line) {
+        return vec![table];
+    }
+    if let Some(fields) = closed(&['"', '\'']) {
+        return vec![fields];
+    }
+    let lenient = lenient(line);
+    // A field in quotes with a comma in it is not parted there.
+    let comma = lenient.iter().any(|f| f.quoted && f.text.contains(','));
+    let strict = closed(&['"']).filter(|_| !comma);
+    let plain = plain(line).filter(|_| !comma);
+    [strict, Some(lenient), plain].into_iter().flatten().collect()
 }
 
 /// A completion for one row that gives the values alone. Taken only when a
@@ -159,13 +238,16 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> 
     if keys.len() != 1 || line.lines().count() != 1 {
         return None;
     }
-    [quoted(line)?, lenient(line)].into_iter().find_map(|fields| {
-        let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    ways(line).into_iter().find_map(|fields| {
+        let mut fields = fields.as_slice();
+        if fields.len() == checkers.len() + 1 && fields.first().is_some_and(|f| f.text == "1") {
+            fields = &fields[1..];
+        }
         // A list would swallow the number and key of a foreign row.
         if fields.len() != checkers.len() && checkers.len() > 1 {
             return None;
         }
-        let cells = cells(&fields, checkers).ok()?;
+        let cells = fields::cells(fields, checkers).ok()?;
         let vouched = cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.vouches());
         let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
             && !cells.iter().any(Answer::leaves_out);
@@ -174,126 +256,180 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> 
     })
 }
 
-fn reading(fields: &[String], keys: &Keys, checkers: &[&Checker], line: &str) -> Option<Reading> {
-    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-    let place = keys.place(&fields)?;
+/// A line of fields as a row: where they name it, and what they say of it.
+fn reading(fields: &[Field], keys: &Keys, checkers: &[&Checker], line: &str) -> Option<Reading> {
+    let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
+    let places = keys.places(&texts);
+    let place = match likeliest(&places, fields, keys, checkers)? {
+        Likeliest::One(place) => place,
+        Likeliest::Unclear(row) => {
+            let cells = Err("key and values cannot be told apart".to_owned());
+            let place = Place { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
+            let found = Found { row, cells, note: None, text: line.to_owned() };
+            return Some(Reading { place, found, exact: false, good: 0, wrapped: 0 });
+        }
+    };
     let rest = fields.get(place.taken..).unwrap_or_default();
-    let cells = cells(rest, checkers);
+    let cells = fields::cells(rest, checkers);
     let good =
         cells.iter().flatten().filter(|a| matches!(a.state, State::Ok | State::Unknown)).count();
     let note = (place.fit == Fit::Partly).then(|| {
         let start = place.taken.saturating_sub(keys.parts());
         format!(
             "the key was echoed as \"{}\"",
-            fields.get(start..place.taken).unwrap_or_default().join(", ")
+            texts.get(start..place.taken).unwrap_or_default().join(", ")
         )
     });
     let wrapped = fields
         .iter()
-        .filter(|f| f.len() > 1 && f.starts_with(['\'', '"']) && f.ends_with(['\'', '"']))
+        .filter(|f| !f.quoted && f.text.len() > 1)
+        .filter(|f| f.text.starts_with(['\'', '"']) && f.text.ends_with(['\'', '"']))
         .count();
     let found = Found { row: place.row, cells, note, text: line.to_owned() };
-    Some(Reading { place, found, good, wrapped, fields: rest.len() })
+    Some(Reading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
 }
 
-/// The fields after the key, as cells; or why they cannot be told apart.
-fn cells(fields: &[&str], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
-    let wanted = checkers.len();
-    let trimmed = fields.iter().rev().skip_while(|f| f.trim().is_empty()).count();
-    let fields = if fields.len() > wanted { &fields[..trimmed.max(wanted)] } else { fields };
-    let count = || format!("{} fields where {wanted} were asked for", fields.len());
-    let lists: Vec<usize> = (0..wanted).filter(|c| checkers[*c].is_many()).collect();
-    match (fields.len(), lists.as_slice()) {
-        (n, _) if n == wanted => Ok(fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect()),
-        // A list that was split into fields: all fields too many are its values.
-        (n, [list]) if n > wanted => {
-            let after = list + 1 + (n - wanted);
-            let mut cells: Vec<Answer> =
-                fields[..*list].iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
-            let joined = fields[*list..after].join(",");
-            let whole = checkers[*list].text(&joined);
-            // A field that is no value of the list may be a column that nobody
-            // asked for, and then all after it stand in wrong cells. It may not
-            // where nothing comes after, and all before is as it should be.
-            let sound = |a: &Answer| matches!(a.state, State::Ok | State::Unknown);
-            let last = after == n
-                && cells.iter().all(sound)
-                && fields[*list..].iter().all(|f| !f.contains('|'));
-            let vouched = checkers[*list].vouches() && whole.state == State::Ok;
-            if !(last || vouched && !whole.leaves_out()) {
-                return Err(count());
-            }
-            cells.push(if whole.state == State::Ok {
-                whole.repaired("a list split into fields put together", &joined)
-            } else {
-                Answer::without_value(State::Invalid, joined)
-            });
-            cells.extend(
-                fields[after..]
-                    .iter()
-                    .zip(&checkers[after - (n - wanted)..])
-                    .map(|(f, c)| c.text(f)),
-            );
-            Ok(cells)
+/// Which of its places a line is read at.
+enum Likeliest {
+    One(Place),
+    /// What names this row and what is said of it cannot be told apart.
+    Unclear(usize),
+}
+
+/// The likeliest place: where a field a column is left, unless another one may be
+/// meant as well. `None` when the line may be another row's.
+fn likeliest(
+    places: &[Place],
+    fields: &[Field],
+    keys: &Keys,
+    checkers: &[&Checker],
+) -> Option<Likeliest> {
+    let first = places.first()?;
+    let rest = |p: &Place| fields.get(p.taken..).unwrap_or_default();
+    let exact = |p: &&Place| rest(p).len() == checkers.len();
+    let is_label = |p: &&Place| p.echo == Echoed::Label && p.taken == 1;
+    let label = places.iter().find(is_label);
+    let key = places.iter().find(|p| p.echo == Echoed::Key && p.fit > Fit::Partly);
+    if let Some(place) = label.or(key).filter(exact).or(key.filter(exact)) {
+        return Some(Likeliest::One(*place));
+    }
+    let fitting = places.iter().find(exact);
+    Some(match (key, fitting) {
+        (Some(_), _) if label.is_some() => Likeliest::Unclear(first.row),
+        // A whole key and a field missing; or its beginning, and then a value that
+        // looks like the rest of it.
+        (Some(_), Some(short)) if fields::may_be(rest(short), checkers) => {
+            Likeliest::Unclear(first.row)
         }
-        // The list at the end is missing; the rest must be beyond doubt.
-        (n, [list]) if n + 1 == wanted && *list == n => {
-            let mut cells: Vec<Answer> =
-                fields.iter().zip(checkers).map(|(f, c)| c.text(f)).collect();
-            // In free text, the list itself could stand where text was missing.
-            if !cells.iter().zip(checkers).all(|(a, c)| {
-                a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
-            }) {
-                return Err(count());
-            }
-            cells.push(Answer::without_value(State::Invalid, None));
-            Ok(cells)
+        (Some(key), _) => Likeliest::One(*key),
+        (None, Some(place)) => Likeliest::One(*place),
+        // The beginning of a key, and then perhaps the rest of another one.
+        (None, None)
+            if label.is_none()
+                && keys.parts() > 1
+                && rest(first).len() + 1 == checkers.len() + keys.parts() =>
+        {
+            return None;
         }
-        _ => Err(count()),
+        (None, None) => Likeliest::One(*label.unwrap_or(first)),
+    })
+}
+
+/// A record of well-formed CSV.
+struct Record {
+    fields: Vec<Field>,
+    /// Where it ends: at a line break outside of quotes, or with the text.
+    end: usize,
+    /// Whether the text ends within quotes.
+    open: bool,
+}
+
+/// The record that a text begins with; `None` when its quotes are not well formed.
+/// A field in quotes begins and ends with them; in it they are doubled, or escaped
+/// as programmers do.
+fn record(text: &str, quotes: &[char]) -> Option<Record> {
+    let mut fields = Vec::new();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        let bare = rest.trim_start_matches(' ');
+        let quote = bare.chars().next().filter(|c| quotes.contains(c));
+        if let Some(quote) = quote {
+            let begin = at + (rest.len() - bare.len()) + 1;
+            let Some(end) = end_of_quoted(&text[begin..], quote).map(|end| begin + end) else {
+                fields.push(unquoted(&text[begin..], quote));
+                return Some(Record { fields, end: text.len(), open: true });
+            };
+            fields.push(unquoted(&text[begin..end], quote));
+            let after = &text[end + 1..];
+            at = text.len() - after.trim_start_matches([' ', '\t', '\r']).len();
+        } else {
+            let end = at + rest.find([',', '\n']).unwrap_or(rest.len());
+            fields.push(Field::bare(text[at..end].trim_end_matches('\r')));
+            at = end;
+        }
+        match text[at..].chars().next() {
+            Some(',') => at += 1,
+            Some('\n') | None => return Some(Record { fields, end: at, open: false }),
+            Some(_) => return None,
+        }
     }
 }
 
-/// As the format asks: fields in double quotes where needed.
-fn quoted(line: &str) -> Option<Vec<String>> {
-    // Most lines have no quotes, and a reader costs more than they do.
-    if !line.contains('"') {
-        return Some(line.trim().split(',').map(str::to_owned).collect());
+/// Where a field in quotes ends: at a quote that is neither doubled nor escaped.
+fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
+            // `\"` at the end of a field is a backslash, and the end.
+            let after = text[at + 2..].trim_start_matches(' ');
+            if !(after.is_empty() || after.starts_with([',', '\n', '\r'])) {
+                chars.next();
+            }
+        } else if c == quote {
+            if chars.peek().is_none_or(|(_, next)| *next != quote) {
+                return Some(at);
+            }
+            chars.next();
+        }
     }
-    let mut reader = ::csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .buffer_capacity(line.len() + 1)
-        .from_reader(line.trim().as_bytes());
-    let mut record = ::csv::StringRecord::new();
-    reader.read_record(&mut record).ok()?;
-    Some(record.iter().map(str::to_owned).collect())
+    None
+}
+
+/// The inside of a field in quotes.
+fn unquoted(inner: &str, quote: char) -> Field {
+    let doubled: String = [quote, quote].iter().collect();
+    let escaped: String = ['\\', quote].iter().collect();
+    let one = quote.to_string();
+    let text = if inner.contains(&escaped) && !inner.contains(&doubled) {
+        inner.replace(&escaped, &one)
+    } else {
+        inner.replace(&doubled, &one)
+    };
+    Field { text, quoted: true, unclear: false }
 }
 
 /// Fields in single or double quotes: a quote ends its field only before a
 /// comma or at the end, so apostrophes inside names stay.
-fn lenient(line: &str) -> Vec<String> {
+fn lenient(line: &str) -> Vec<Field> {
     let mut fields = Vec::new();
     let mut rest = line.trim();
     loop {
-        rest = rest.trim_start();
-        let quote = rest.chars().next().filter(|c| matches!(c, '\'' | '"'));
-        let closing = quote.and_then(|q| closing(&rest[1..], q));
+        let bare = rest.trim_start();
+        let quote = bare.chars().next().filter(|c| matches!(c, '\'' | '"'));
+        let closing = quote.and_then(|q| closing(&bare[1..], q));
         let (field, after) = match (quote, closing) {
             (Some(q), Some(end)) => {
-                let doubled: String = [q, q].iter().collect();
-                let escaped: String = ['\\', q].iter().collect();
-                let inner = &rest[1..=end];
-                let one = q.to_string();
-                (
-                    inner.replace(&escaped, &one).replace(&doubled, &one),
-                    rest[end + 2..].trim_start(),
-                )
+                let inner = &bare[1..=end];
+                let unclear = closes_first(inner, q);
+                (Field { unclear, ..unquoted(inner, q) }, bare[end + 2..].trim_start())
             }
             // Never closed: all that is left is this field.
-            (Some(_), None) => (rest[1..].trim().to_owned(), ""),
-            (None, _) => {
+            (Some(q), None) if !bare[1..].contains(q) => (Field::bare(bare[1..].trim()), ""),
+            // No quotes, or they are part of it.
+            _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
-                (rest[..end].trim().trim_end_matches(['\'', '"']).to_owned(), &rest[end..])
+                (Field::bare(&rest[..end]), &rest[end..])
             }
         };
         fields.push(field);
@@ -302,6 +438,14 @@ fn lenient(line: &str) -> Vec<String> {
             None => return fields,
         }
     }
+}
+
+/// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,
+/// so that what stands around may be no quotes of a field.
+fn closes_first(inner: &str, quote: char) -> bool {
+    let first = inner.find(quote).filter(|at| !inner[at + quote.len_utf8()..].starts_with(quote));
+    quote == '"'
+        && first.is_some_and(|at| !inner[..at].ends_with(' ') && !inner[..at].ends_with('\\'))
 }
 
 /// Where a quoted field ends: at its quote, before a comma or the end.
@@ -313,24 +457,28 @@ fn closing(text: &str, quote: char) -> Option<usize> {
     })
 }
 
-/// No quoting at all: every comma parts. Not where a comma stands inside a
-/// field in double quotes: there half a value would be taken for another cell.
-fn plain(line: &str) -> Option<Vec<String>> {
-    let mut inside = false;
-    for field in line.split(',').map(str::trim) {
-        let ends = field.ends_with('"');
-        if inside && ends {
-            return None;
+/// No quoting at all: every comma parts, and quotes that have no other are slips.
+fn plain(line: &str) -> Option<Vec<Field>> {
+    let bare = |f: &str| {
+        let text = f.trim_end();
+        let inner = text.trim_start().trim_matches('`');
+        let pair = ['\'', '"']
+            .into_iter()
+            .find_map(|q| inner.strip_prefix(q)?.strip_suffix(q).filter(|i| !i.contains(q)));
+        let once = inner.matches('"').count() == 1;
+        let lone = inner.strip_prefix('"').or_else(|| inner.strip_suffix('"')).filter(|_| once);
+        match pair.or(lone) {
+            Some(inner) => inner.trim().to_owned(),
+            None => text.trim_matches('`').to_owned(),
         }
-        inside |= field.starts_with('"') && !(ends && field.len() > 1);
-    }
-    let bare = |f: &str| f.trim().trim_matches(|c| matches!(c, '\'' | '"' | '`')).trim().to_owned();
-    Some(line.split(',').map(bare).collect())
+    };
+    let fields = line.trim().split(',');
+    Some(fields.map(|f| Field::bare(&bare(f))).collect())
 }
 
 /// A line of a Markdown table, or of pipes.
-fn table(line: &str) -> Option<Vec<String>> {
+fn table(line: &str) -> Option<Vec<Field>> {
     let inner = line.trim().strip_prefix('|')?;
     let inner = inner.strip_suffix('|').unwrap_or(inner);
-    Some(inner.split('|').map(|f| f.trim().to_owned()).collect())
+    Some(inner.split('|').map(|f| Field::bare(f.trim())).collect())
 }

@@ -1,10 +1,13 @@
 //! JSON as models write it: strict where it is strict; otherwise every complete
 //! row object that can be found in the text, in fences, in prose, after a cut.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value as Json};
 
-use super::align::{Fit, Keys, Place};
+use super::align::{Echoed, Fit, Keys, Place};
 use super::completion::Found;
+use super::label;
 use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
 use crate::value::Value;
@@ -123,32 +126,32 @@ fn found(
     columns: &[String],
     checkers: &[&Checker],
 ) -> Option<Found> {
-    let number = object.get("row").and_then(|r| match r {
-        Json::String(text) => text.trim().parse::<u64>().ok(),
-        other => other.as_u64(),
+    let label = object.get("row").and_then(|r| match r {
+        Json::String(text) => Some(text.trim().to_owned()).filter(|t| !t.is_empty()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
     });
     let key = echoed(object, key_names);
-    let fields: Option<Vec<&str>> = key.as_ref().map(|k| k.iter().map(String::as_str).collect());
-    let (place, note) = match (number, fields) {
-        (Some(number), Some(fields)) => {
-            let number = number.to_string();
-            let all: Vec<&str> =
-                [number.as_str()].into_iter().chain(fields.iter().copied()).collect();
-            let place = keys.place(&all)?;
-            // Placed by the key alone: the number said something else.
-            if place.taken != all.len() {
-                return None;
-            }
-            (
-                place,
-                (place.fit == Fit::Partly)
-                    .then(|| format!("the key was echoed as \"{}\"", fields.join(", "))),
-            )
+    let place = match (&label, &key) {
+        (Some(label), _) if label::read(label).is_some() => {
+            labelled(label, key.as_deref(), key_names.len(), keys)
         }
-        (None, Some(fields)) => (keys.by_key(&fields)?, None),
+        // A name in place of a number.
+        (Some(label), None) => keys.by_key(&[label]),
+        (_, Some(key)) => {
+            let key = padded(key, key_names.len());
+            keys.by_key(&key)
+        }
+        (None, None) => None,
+    };
+    let (place, note) = match (place, &key) {
+        (Some(place), key) => {
+            let key = key.as_ref().filter(|_| place.fit == Fit::Partly);
+            (place, key.map(|k| format!("the key was echoed as \"{}\"", k.join(", "))))
+        }
         // One row was asked about and one came back: it is that one.
-        (Some(1) | None, None) if keys.len() == 1 && only => (
-            Place { row: 0, fit: Fit::Partly, taken: 0 },
+        (None, None) if keys.len() == 1 && only && label.is_none_or(|l| l == "1") => (
+            Place { row: 0, fit: Fit::Partly, taken: 0, echo: Echoed::Key },
             Some("the key was not echoed".to_owned()),
         ),
         _ => return None,
@@ -166,11 +169,36 @@ fn found(
     Some(Found { row: place.row, cells: Ok(answers), note, text })
 }
 
+/// The row that a label or a number names, where the key does not contradict it.
+fn labelled(label: &str, key: Option<&[String]>, parts: usize, keys: &Keys) -> Option<Place> {
+    let whole = |key: &[&str]| {
+        let fields: Vec<&str> = [label].into_iter().chain(key.iter().copied()).collect();
+        keys.places(&fields).into_iter().find(|p| p.taken == fields.len())
+    };
+    match key {
+        None => whole(&[]),
+        // Placed by the key alone, or by a part of it, the number says something else.
+        Some(key) => whole(&padded(key, parts)).or_else(|| {
+            let given: Vec<&str> = key.iter().map(String::as_str).collect();
+            whole(&given)
+        }),
+    }
+}
+
+/// The key with the parts that were left out echoed as nothing: one that is not
+/// whole still says whose the answer is not.
+fn padded(key: &[String], parts: usize) -> Vec<&str> {
+    let mut key: Vec<&str> = key.iter().map(String::as_str).collect();
+    key.resize(key.len().max(parts), "");
+    key
+}
+
 /// The key as the answer echoes it: an array, an object, or fields of the row.
+/// NULL is `null`, distinct from the empty text.
 fn echoed(object: &Map<String, Json>, names: &[String]) -> Option<Vec<String>> {
-    let text = |json: &Json| Value::from_json(json).text().unwrap_or_default().into_owned();
-    // Parts left out are echoed as nothing: an echoed key that is not whole still
-    // says whose the answer is not.
+    let text = |json: &Json| {
+        Value::from_json(json).text().map_or_else(|| "null".to_owned(), Cow::into_owned)
+    };
     let by_name = |fields: &Map<String, Json>| -> Option<Vec<String>> {
         let parts: Vec<Option<String>> = names
             .iter()
@@ -179,16 +207,12 @@ fn echoed(object: &Map<String, Json>, names: &[String]) -> Option<Vec<String>> {
         let any = parts.iter().any(Option::is_some);
         any.then(|| parts.into_iter().map(Option::unwrap_or_default).collect())
     };
-    let padded = |mut parts: Vec<String>| {
-        parts.resize(parts.len().max(names.len()), String::new());
-        Some(parts)
-    };
     match object.get("key") {
-        Some(Json::Array(parts)) if !parts.is_empty() => padded(parts.iter().map(text).collect()),
+        Some(Json::Array(parts)) if !parts.is_empty() => Some(parts.iter().map(text).collect()),
         Some(Json::Object(fields)) if !fields.is_empty() => {
-            by_name(fields).or_else(|| padded(Vec::new()))
+            by_name(fields).or_else(|| Some(vec![String::new(); names.len()]))
         }
-        Some(scalar @ (Json::String(_) | Json::Number(_))) => padded(vec![text(scalar)]),
+        Some(scalar @ (Json::String(_) | Json::Number(_))) => Some(vec![text(scalar)]),
         _ => by_name(object),
     }
 }

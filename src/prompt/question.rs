@@ -3,8 +3,10 @@
 
 use serde_json::Value as Json;
 
-use super::{answer, answer_row};
+use super::label;
+use super::write::{answer, answer_row};
 use crate::spec::Format;
+use crate::value::Value;
 
 /// What a prompt asks.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +21,8 @@ pub struct Question {
     pub columns: Vec<AskedColumn>,
     /// The rows asked about.
     pub rows: Vec<AskedRow>,
+    /// The tags of their labels by key, where they have labels.
+    tags: Vec<(Vec<Json>, String)>,
 }
 
 /// A column of a prompt.
@@ -85,6 +89,7 @@ impl Question {
         }
         let key = texts(&table["key"]);
         let mut rows = Vec::new();
+        let mut tags = Vec::new();
         for line in user.strip_prefix("## Rows\n")?.lines().skip(1) {
             let Json::Array(mut cells) = serde_json::from_str(line).ok()? else {
                 return None;
@@ -93,11 +98,18 @@ impl Question {
                 return None;
             }
             let context = cells.split_off(1 + key.len());
-            let number = usize::try_from(cells.remove(0).as_u64()?).ok()?;
+            let number = match cells.remove(0) {
+                Json::String(label) => {
+                    let (number, tag) = label::read(&label)?;
+                    tags.push((cells.clone(), tag.to_owned()));
+                    number
+                }
+                number => usize::try_from(number.as_u64()?).ok()?,
+            };
             rows.push(AskedRow { number, key: cells, context });
         }
         let format = if table["format"] == "csv" { Format::Csv } else { Format::Json };
-        Some(Self { table: text(&table["table"]), key, format, columns, rows })
+        Some(Self { table: text(&table["table"]), key, format, columns, rows, tags })
     }
 
     /// The answer to this question as a well-behaved model writes it: `cell`
@@ -110,10 +122,24 @@ impl Question {
             .map(|row| {
                 let cells: Vec<(&str, Json)> =
                     self.columns.iter().map(|c| (c.name.as_str(), cell(row, c))).collect();
-                answer_row(row.number, &row.key, &cells, self.format)
+                answer_row(&self.first(row), &row.key, &cells, self.format)
             })
             .collect();
         answer(&rows, self.format)
+    }
+
+    /// What the answer for a row begins with: its number, or its label. The tag
+    /// goes with the key; a key that nobody asked about has one of its own.
+    fn first(&self, row: &AskedRow) -> Json {
+        if self.tags.is_empty() {
+            return row.number.into();
+        }
+        let tag = self.tags.iter().find(|(key, _)| *key == row.key).map(|(_, tag)| tag.clone());
+        let tag = tag.unwrap_or_else(|| {
+            let key: Vec<Value> = row.key.iter().map(Value::from_json).collect();
+            label::tags([key.as_slice()]).remove(0)
+        });
+        format!("{} {tag}", row.number).into()
     }
 }
 

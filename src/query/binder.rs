@@ -15,7 +15,7 @@ use crate::facts::{Learned, Wanted};
 use crate::key::{KeyColumns, Meaning};
 use crate::prompt::Row;
 use crate::routing::{operator, question};
-use crate::spec::{Binding, Column, Expansion, Type};
+use crate::spec::{Binding, Column, Echo, Expansion, Type};
 use crate::store::now;
 use crate::value::Value;
 
@@ -213,6 +213,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
             about: about.to_owned(),
             values: None,
             many: None,
+            unknown: None,
             example: None,
             bindings: Vec::new(),
             classify: false,
@@ -232,6 +233,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
         context: vec!["columns".to_owned()],
         rows_per_request: 1,
         format: None,
+        echo: Echo::default(),
         shots: Vec::new(),
         override_shots: 0,
         columns: [("column", COLUMN), ("operator", OPERATOR), ("literal", LITERAL)]

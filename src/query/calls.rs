@@ -20,7 +20,7 @@ use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Choices, Kind};
 use crate::facts::{Origin, Wanted};
 use crate::key::KeyColumns;
-use crate::spec::{Column, Expansion, Spec, Type};
+use crate::spec::{Column, Echo, Expansion, Spec, Type};
 use crate::value::Value;
 
 /// The most values that are taken for options from a compared column.
@@ -320,6 +320,7 @@ impl Calls {
             context,
             rows_per_request: 10,
             format: None,
+            echo: Echo::default(),
             shots: Vec::new(),
             override_shots: 0,
             columns: Vec::new(),
@@ -365,6 +366,9 @@ impl Calls {
             }
             if made.expansion.name == "question" {
                 made.expansion.rows_per_request = 1;
+            }
+            if made.in_spec.is_none() {
+                made.expansion.follow(&spec.model);
             }
             let mut wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
             if let Some(again) = request.again {

@@ -16,7 +16,7 @@ use super::{QueryError, Request};
 use crate::facts::Wanted;
 use crate::key::{KeyColumns, ListHash, Meaning};
 use crate::prompt::Row;
-use crate::spec::{Column, Expansion, Many, Type, ValueList};
+use crate::spec::{Column, Echo, Expansion, Many, Type, ValueList};
 use crate::value::Value;
 
 /// The most values that a left value is compared with as they are.
@@ -136,6 +136,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         about,
         values: Some(ValueList { values: list, open: false, hash }),
         many: Some(Many { table: String::new(), column: "value".to_owned() }),
+        unknown: None,
         example: None,
         bindings: Vec::new(),
         classify: false,
@@ -151,6 +152,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         context: Vec::new(),
         rows_per_request: 10,
         format: None,
+        echo: Echo::default(),
         shots: Vec::new(),
         override_shots: 0,
         columns: vec![column],

@@ -223,6 +223,7 @@ pub(super) fn column(
         about: question.to_owned(),
         values,
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
+        unknown: None,
         example: None,
         bindings: Vec::new(),
         classify: false,

@@ -14,9 +14,12 @@ use super::{Column, Type, ValueList};
 use crate::cell::{Answer, CellValue, LEFT_OUT, State};
 use crate::value::Value;
 
-/// What a model writes when it does not know.
-const UNKNOWN: [&str; 12] = [
-    "",
+/// What a model writes when it does not know, in whatever case, where neither the
+/// column nor `[model]` says otherwise (`unknown = […]`). A value list's own values
+/// are never taken for it. Nothing at all (an empty field, JSON's `null`) is unknown
+/// everywhere; the empty *text* (`""`) is where it is in this list, and where the
+/// column could not hold it: it has another type than text, or a value list.
+pub const UNKNOWN: [&str; 11] = [
     "?",
     "-",
     "unknown",
@@ -38,6 +41,8 @@ pub struct Checker {
     kind: Type,
     many: bool,
     list: Option<Lookup>,
+    /// What is taken for "not known", in lower case; `None` is [`UNKNOWN`].
+    unknown: Option<Vec<String>>,
 }
 
 /// A value list, indexed for canonicalisation.
@@ -172,6 +177,10 @@ impl Checker {
             kind: column.kind,
             many: column.many.is_some(),
             list: column.values.as_ref().map(Lookup::new),
+            unknown: column
+                .unknown
+                .as_ref()
+                .map(|words| words.iter().map(|w| w.trim().to_lowercase()).collect()),
         }
     }
 
@@ -217,11 +226,54 @@ impl Checker {
         self.scalar(raw)
     }
 
+    /// Checks a cell that is the empty text, and not nothing at all.
+    #[must_use]
+    pub fn empty(&self) -> Answer {
+        let named = self.unknown.iter().flatten().any(String::is_empty);
+        if named {
+            return Answer::without_value(State::Unknown, String::new());
+        }
+        if self.many || self.list.is_some() || self.kind != Type::Text {
+            return self.text("");
+        }
+        Answer::ok(CellValue::One("".into()))
+    }
+
+    /// Whether a text says that the value is not known.
+    fn is_unknown(&self, text: &str) -> bool {
+        let text = text.trim();
+        text.is_empty()
+            || match &self.unknown {
+                Some(words) => words.contains(&text.to_lowercase()),
+                None => UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(text)),
+            }
+    }
+
+    /// What a kept answer is when other words than before say that something is not
+    /// known; `None` where it stays as it is.
+    #[must_use]
+    pub fn read_again(&self, answer: &Answer) -> Option<Answer> {
+        let read = |raw: &str| if raw.is_empty() { self.empty() } else { self.text(raw) };
+        match (answer.state, &answer.value) {
+            (State::Unknown, _) => {
+                let raw = answer.raw.as_deref()?;
+                let again = !self.is_unknown(raw) || raw.is_empty();
+                again.then(|| read(raw)).filter(|a| a.state != State::Unknown)
+            }
+            (State::Ok, CellValue::One(Value::Text(value))) => {
+                let raw = answer.raw.as_deref().unwrap_or(value);
+                self.is_unknown(raw).then(|| read(raw)).filter(|a| a.state == State::Unknown)
+            }
+            _ => None,
+        }
+    }
+
     /// Checks a cell given as JSON.
     #[must_use]
     pub fn json(&self, json: &Json) -> Answer {
         match json {
             Json::Null => Answer::without_value(State::Unknown, None),
+            Json::String(text) if text.is_empty() => self.empty(),
             Json::String(text) => self.text(text),
             Json::Bool(_) | Json::Number(_) => self.text(&json.to_string()),
             Json::Array(items) if self.many => {
@@ -268,6 +320,10 @@ impl Checker {
             }
         }
         let raw = items.join(" | ");
+        let none = |item: &String| EMPTY_LIST.contains(&item.trim().to_lowercase().as_str());
+        if kept.is_empty() && left_out.is_empty() && !items.iter().all(none) {
+            return Answer::without_value(State::Unknown, raw);
+        }
         if kept.is_empty() && !left_out.is_empty() {
             let state = if self.list.is_some() { State::NotInList } else { State::Invalid };
             return Answer::without_value(state, raw);
@@ -283,7 +339,7 @@ impl Checker {
     fn scalar(&self, raw: &str) -> Answer {
         let text = raw.trim();
         if let Some(list) = &self.list {
-            if list.exact.contains_key(text) || !is_unknown(text) {
+            if list.exact.contains_key(text) || !self.is_unknown(text) {
                 if let Some((value, overlooked)) = list.find(text) {
                     let Some((value, _)) = Self::coerce(self.kind, value) else {
                         return Answer::without_value(State::Invalid, raw.to_owned());
@@ -309,7 +365,7 @@ impl Checker {
                 );
             }
         }
-        if is_unknown(text) {
+        if self.is_unknown(text) {
             return Answer::without_value(
                 State::Unknown,
                 Some(text.to_owned()).filter(|t| !t.is_empty()),
@@ -334,7 +390,7 @@ impl Checker {
         if EMPTY_LIST.contains(&lower.as_str()) && !known(text) {
             return Answer::ok(CellValue::Many(Vec::new()));
         }
-        if is_unknown(text) && !known(text) {
+        if self.is_unknown(text) && !known(text) {
             return Answer::without_value(
                 State::Unknown,
                 Some(text.to_owned()).filter(|t| !t.is_empty()),
@@ -370,6 +426,10 @@ impl Checker {
             }
             at += taken;
         }
+        if items.is_empty() {
+            // Brackets and quotes alone are no answer, not even that there is none.
+            return Answer::without_value(State::Invalid, raw.to_owned());
+        }
         self.list(&items)
     }
 
@@ -379,10 +439,6 @@ impl Checker {
     pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
         super::coerce::coerce(kind, text)
     }
-}
-
-fn is_unknown(text: &str) -> bool {
-    UNKNOWN.contains(&text.to_lowercase().as_str())
 }
 
 /// Whether a text is a model declining to answer rather than an answer.

@@ -216,13 +216,7 @@ impl Draft {
                 &mut check,
             ),
             routing_by_model: self.file.routing.model,
-            expansions: self
-                .file
-                .expansion
-                .iter()
-                .enumerate()
-                .map(|(n, e)| check.expansion(&[Step::from("expansion"), n.into()], e))
-                .collect(),
+            expansions: check.expansions(&self.file),
         };
         if self.file.expansion.is_empty() && !self.bare {
             check.error(
@@ -354,6 +348,8 @@ impl Draft {
             price: model.price,
             recordings,
             reuse: model.reuse,
+            echo: model.echo.unwrap_or_default(),
+            unknown: model.unknown.clone(),
         }
     }
 

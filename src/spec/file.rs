@@ -84,6 +84,12 @@ pub struct ModelTable {
     /// Whose facts may be reused: this model's only, or any model's.
     #[serde(default)]
     pub reuse: Reuse,
+    /// How much of a row's key its answer repeats, where an expansion does not
+    /// say; a label when left out.
+    pub echo: Option<Echo>,
+    /// What a model writes for what it does not know, instead of `?`, `unknown`,
+    /// `n/a` and the like; of columns that do not say themselves.
+    pub unknown: Option<Vec<String>>,
 }
 
 /// Which kind of endpoint answers.
@@ -95,6 +101,24 @@ pub enum Provider {
     Openai,
     /// Recorded completions, offline.
     Replay,
+}
+
+/// How much of a row's key its answer repeats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Echo {
+    /// A label: the row's number, and a word that no other row of the request has.
+    #[default]
+    Short,
+    /// The row's number and the whole key, which takes far more tokens.
+    Full,
+}
+
+impl Echo {
+    /// What was written down before there were labels.
+    pub(super) fn before_labels() -> Self {
+        Self::Full
+    }
 }
 
 /// Whose facts may be reused.
@@ -186,6 +210,8 @@ pub struct ExpansionTable {
     pub rows_per_request: Option<u32>,
     /// The form of the answers.
     pub format: Option<Format>,
+    /// How much of a row's key its answer repeats; as `[model]` says when left out.
+    pub echo: Option<Echo>,
     /// Example rows: written out, a SELECT, or "overrides".
     pub shots: Option<ShotsField>,
     /// The columns asked for.
@@ -313,6 +339,9 @@ pub struct ColumnTable {
     pub open: Option<bool>,
     /// One-to-many: the values go to a table of their own.
     pub many: Option<ManyTable>,
+    /// What a model writes for what it does not know, instead of `?`, `unknown`,
+    /// `n/a` and the like; as `[model]` says when left out.
+    pub unknown: Option<Vec<String>>,
     /// Whether a query may compare it with other words than its `values`: these
     /// mean the values that mean the same, which the model is asked once.
     #[serde(default)]

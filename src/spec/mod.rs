@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::Catalog;
 pub use draft::{Draft, ReadError};
-pub use file::{Format, Provider, Reuse};
+pub use file::{Echo, Format, Provider, Reuse};
 pub use hqdl_values::{PriceTable, Type};
 
 use crate::cell::CellValue;
@@ -98,6 +98,11 @@ pub struct ModelSettings {
     pub recordings: Vec<PathBuf>,
     /// Whose facts may be reused.
     pub reuse: Reuse,
+    /// How much of a row's key its answer repeats.
+    pub echo: Echo,
+    /// What a model writes for what it does not know; `None` is
+    /// [`checker::UNKNOWN`].
+    pub unknown: Option<Vec<String>>,
 }
 
 /// `[limits]`
@@ -166,6 +171,9 @@ pub struct Expansion {
     pub rows_per_request: u32,
     /// The form of the answers; `None` leaves it to the endpoint.
     pub format: Option<Format>,
+    /// How much of a row's key its answer repeats.
+    #[serde(default = "Echo::before_labels")]
+    pub echo: Echo,
     /// Example rows.
     pub shots: Vec<Shot>,
     /// How many rows that people have overridden serve as examples, too.
@@ -175,6 +183,14 @@ pub struct Expansion {
 }
 
 impl Expansion {
+    /// What `[model]` says of expansions that do not say it themselves.
+    pub fn follow(&mut self, model: &ModelSettings) {
+        self.echo = model.echo;
+        for column in &mut self.columns {
+            column.unknown.clone_from(&model.unknown);
+        }
+    }
+
     /// The position of a column, by name or by the column of its one-to-many table.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
@@ -218,6 +234,10 @@ pub struct Column {
     pub values: Option<ValueList>,
     /// The table of its values, when it is one-to-many.
     pub many: Option<Many>,
+    /// What a model writes for what it does not know; `None` is
+    /// [`checker::UNKNOWN`]. No part of what the column means.
+    #[serde(default)]
+    pub unknown: Option<Vec<String>>,
     /// A value of the kind that is expected, shown to the model; no part of what
     /// it means.
     pub example: Option<String>,

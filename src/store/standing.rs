@@ -72,7 +72,8 @@ impl Standing {
 
 fn meaning(column: &Column) -> String {
     let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
-    format!("{} {:?} {list} {}", column.fingerprint, column.kind, column.many.is_some())
+    let unknown = column.unknown.as_ref().map_or(String::new(), |words| format!(" {words:?}"));
+    format!("{} {:?} {list} {}{unknown}", column.fingerprint, column.kind, column.many.is_some())
 }
 
 impl Database {

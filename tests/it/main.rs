@@ -57,6 +57,7 @@ mod queries_cli;
 mod query_cases;
 mod query_generator;
 mod query_property;
+mod readers;
 mod regressions;
 mod replies;
 mod restaurants;

@@ -50,13 +50,13 @@ fn overrides_serve_as_examples_those_with_most_columns_first() {
         whole.1,
         "Here ? stands for what the example leaves out.
 [\"row\",\"name\",\"full_name\",\"height\"]
-[1,\"Zed\",\"Zed Zedsson\",210]
-[2,\"007\",\"James B\",183]
-[3,\"Echo\",null,160]
+[\"1 Zed\",\"Zed\",\"Zed Zedsson\",210]
+[\"2 James\",\"007\",\"James B\",183]
+[\"3 Echo\",\"Echo\",null,160]
 Answer:
-1,Zed,Zed Zedsson,?,1234,?,\"Last, not least\"
-2,007,James B,?,?,?,Shaken
-3,Echo,,?,?,Flight|Speed,?
+1 Zed,?,1234,?,\"Last, not least\"
+2 James,?,?,?,Shaken
+3 Echo,?,?,Flight|Speed,?
 "
     );
 }

@@ -203,7 +203,9 @@ fn eight_recordings_score_what_their_models_knew() {
     let least = [
         ("gpt35_0shot", 4.0, 1_069_186),
         ("gpt35_1shot", 6.0, 1_102_738),
-        ("gpt35_3shot", 7.0, 1_211_782),
+        // Two heroes are answered under the names of others (`'Nightwing'` for
+        // Batman II, `'Velkryie'` for Valkyrie): a key that contradicts is nobody's.
+        ("gpt35_3shot", 6.0, 1_211_782),
         ("gpt35_5shot", 7.0, 1_293_565),
         ("gpt4turbo_0shot", 7.0, 1_069_186),
         ("gpt4turbo_1shot", 7.0, 1_102_738),
@@ -354,7 +356,7 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
     }
     // Shots are shown, and only where they were asked for.
     let shown = |request: &crate::endpoint::Request| {
-        request.body["messages"].to_string().contains("Charles Chandler,Brown,Grey")
+        request.body["messages"].to_string().contains("Man,Brown,Grey")
     };
     let rows =
         |n: usize| endpoint.requests().into_iter().filter(move |r| r.question.rows.len() > n);

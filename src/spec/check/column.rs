@@ -78,6 +78,7 @@ impl Check<'_> {
                 .many
                 .as_ref()
                 .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
+            unknown: c.unknown.clone(),
             example: None,
             bindings,
             fingerprint: meaning.fingerprint(),

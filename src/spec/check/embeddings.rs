@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::file::{EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
+use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
 use super::super::secret::is_key;
 use super::super::shape::Step;
 use super::super::{Embeddings, ModelSettings, PriceTable};
@@ -78,6 +78,8 @@ pub fn embeddings(
             }),
             recordings: Vec::new(),
             reuse: Reuse::SameModel,
+            echo: Echo::default(),
+            unknown: None,
         },
     })
 }

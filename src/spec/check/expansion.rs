@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{Check, did_you_mean, join};
 use crate::key::KeyColumns;
-use crate::spec::file::{ExpansionTable, SourceField};
+use crate::spec::file::{Echo, ExpansionTable, SourceField, SpecFile};
 use crate::spec::shape::Step;
 use crate::spec::{Column, Expansion, Source, SourceRows};
 
@@ -12,7 +12,20 @@ use crate::spec::{Column, Expansion, Source, SourceRows};
 pub const ROWS_PER_REQUEST: u32 = 20;
 
 impl Check<'_> {
-    pub(in crate::spec) fn expansion(&mut self, place: &[Step], e: &ExpansionTable) -> Expansion {
+    pub(in crate::spec) fn expansions(&mut self, file: &SpecFile) -> Vec<Expansion> {
+        let mut made = Vec::new();
+        for (n, e) in file.expansion.iter().enumerate() {
+            let mut expansion = self.expansion(&[Step::from("expansion"), n.into()], e);
+            expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
+            for column in &mut expansion.columns {
+                column.unknown = column.unknown.take().or_else(|| file.model.unknown.clone());
+            }
+            made.push(expansion);
+        }
+        made
+    }
+
+    fn expansion(&mut self, place: &[Step], e: &ExpansionTable) -> Expansion {
         let at = |field: &str| join(place, &[field.into()]);
         self.table_name(&at("name"), &e.name);
         if e.rows_per_request == Some(0) {
@@ -107,6 +120,7 @@ impl Check<'_> {
             context: e.context.clone(),
             rows_per_request: e.rows_per_request.unwrap_or(ROWS_PER_REQUEST).max(1),
             format: e.format,
+            echo: Echo::default(),
             shots,
             override_shots,
             columns,
