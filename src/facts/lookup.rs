@@ -236,7 +236,7 @@ impl Wanted {
             None => Found::Known(fact),
             // A value that the new list no longer has is not shown either.
             Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
-            Some(reason) => Found::Missing(reason, (!wanted.has_left(fact)).then_some(fact)),
+            Some(reason) => Found::Missing(reason, (!wanted.has_left(&fact)).then_some(fact)),
         }
     }
 }

@@ -322,7 +322,7 @@ pub(super) type Walk<'w> =
 /// What the row of a key shows, one entry a column of its expansion.
 pub(super) fn key_shows<'r>(
     key: &KeyRow,
-    looked: &[(usize, Looked<'r>)],
+    looked: &'r [(usize, Looked<'_>)],
 ) -> Vec<Option<Shown<'r>>> {
     let mut shown = vec![None; key.columns.len()];
     for (column, looked) in looked.iter().filter(|(column, _)| key.columns[*column]) {
