@@ -246,6 +246,10 @@ async fn ask(
             answered
         }
         Err(Undone::Facts(error)) => return Err(error.into()),
+        // What a budget does not hold as a whole, it may hold in part.
+        Err(Undone::Model(ModelError::Budget(_))) if cut.gaps.len() > 1 => {
+            return Ok(halves(&cut, attempt));
+        }
         Err(Undone::Model(error @ (ModelError::Refused { .. } | ModelError::Budget(_)))) => {
             return Err(error.into());
         }
@@ -365,9 +369,7 @@ impl Context {
             return estimate.count(&prompt.system) + estimate.count(&prompt.user);
         }
         let tokenizer = self.tokenizer();
-        let counted = frame.tokens(tokenizer) + tokenizer.count(&prompt.user) + 16;
-        // A tokenizer that is only guessed may be wrong by much.
-        if tokenizer.is_exact() { counted + counted / 50 } else { counted + counted / 2 }
+        tokenizer.at_most(frame.tokens(tokenizer) + tokenizer.count(&prompt.user))
     }
 
     fn tokenizer(&self) -> Tokenizer {

@@ -2,11 +2,11 @@
 //! in its directory. Only processes of the same user are served; what they send
 //! is bounded, and none of them can hold up another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::desk::Job;
+use super::throttle::{Place, Ticket};
 use super::wire::{self, Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
 use super::writer::Writer;
 use super::{Facts, FactsError, Hold, Owned, borrow};
@@ -250,6 +251,7 @@ impl Lender {
             say,
             lines: None,
             members: BTreeSet::new(),
+            tickets: Arc::default(),
             kept: JoinSet::new(),
             waits: JoinSet::new(),
         };
@@ -330,8 +332,10 @@ struct Line {
     say: mpsc::Sender<(u64, Say)>,
     /// Lines of an import under way.
     lines: Option<Vec<u8>>,
-    /// Limiters that it uses, with its numbers there.
-    members: BTreeSet<(String, u64)>,
+    /// Limits that it uses, with its numbers there.
+    members: BTreeSet<(Place, u64)>,
+    /// Its requests that were admitted and are not settled.
+    tickets: Arc<Mutex<HashMap<u64, Ticket>>>,
     /// What must be done, whatever becomes of the borrower.
     kept: JoinSet<()>,
     /// What nobody needs when the borrower is gone.
@@ -360,25 +364,33 @@ impl Line {
                 owned.claims.release(&self.session, &things);
                 Ok(Say::Done)
             }
-            Ask::Join { endpoint, limits } => {
-                let member = owned.limiters.join(&endpoint, limits);
-                self.members.insert((endpoint, member));
-                Ok(Say::Count(member))
+            Ask::Join { place, limits } => {
+                let joined = owned.limiters.join(&place, limits, Some(&facts.journal()));
+                joined.map(|member| {
+                    self.members.insert((place, member));
+                    Say::Count(member)
+                })
             }
-            Ask::Leave { endpoint, member } => {
-                let of = (endpoint, member);
+            Ask::Leave { place, member } => {
+                let of = (place, member);
                 if self.members.remove(&of) {
                     owned.limiters.leave(&of.0, member);
                 }
                 Ok(Say::Done)
             }
-            Ask::Settle { endpoint, admitted, used } => {
-                let limiter = owned.limiters.of(&endpoint);
-                limiter.into_iter().for_each(|l| l.settle(admitted, used));
+            Ask::Sent(ticket) => {
+                self.tickets().get(&ticket).into_iter().for_each(Ticket::sent);
                 Ok(Say::Done)
             }
-            Ask::Hear { endpoint, word } => {
-                owned.limiters.of(&endpoint).into_iter().for_each(|l| l.hear(word));
+            Ask::Settle { ticket, used } => {
+                let ticket = self.tickets().remove(&ticket);
+                if let (Some(ticket), Some(used)) = (ticket, used) {
+                    ticket.settle(used);
+                }
+                Ok(Say::Done)
+            }
+            Ask::Hear { place, word } => {
+                owned.limiters.hear(&place, word);
                 Ok(Say::Done)
             }
             Ask::Lines(more) => {
@@ -395,6 +407,10 @@ impl Line {
         Ok(())
     }
 
+    fn tickets(&self) -> MutexGuard<'_, HashMap<u64, Ticket>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn say(&self, number: u64, said: Result<Say, FactsError>) {
         if number != 0 {
             let _ = self.say.send((number, told(said))).await;
@@ -405,6 +421,7 @@ impl Line {
     fn slowly(&mut self, number: u64, ask: Ask) {
         let (writer, say) = (self.writer.clone(), self.say.clone());
         let facts = Arc::clone(&self.lender.facts);
+        let tickets = Arc::clone(&self.tickets);
         let keeps = matches!(ask, Ask::Keep(_) | Ask::End { .. } | Ask::Import);
         let lines = if matches!(ask, Ask::Import) { self.lines.take() } else { None };
         let work = async move {
@@ -416,19 +433,21 @@ impl Line {
                     })
                 }
                 Ask::Keep(batch) => writer.keep(*batch).await.map(|()| Say::Done),
-                Ask::Reserve { run, worst, of_day } => {
-                    writer.reserve(run, worst, of_day).await.map(Say::Noted)
+                Ask::Reserve { run, worst, of_day, place } => {
+                    writer.reserve(run, worst, of_day, place).await.map(Say::Noted)
                 }
                 Ask::End { reservation, in_doubt } => {
                     writer.end(reservation, in_doubt).await.map(|()| Say::Done)
                 }
                 Ask::Wait(thing) => writer.released(&thing).await.map(|()| Say::Done),
-                Ask::Admit { endpoint, tokens } => {
-                    let limiter = facts.lent_out().and_then(|o| o.limiters.of(&endpoint));
-                    if let Some(limiter) = limiter {
-                        limiter.admit(tokens).await;
-                    }
-                    Ok(Say::Done)
+                Ask::Admit { place, need } => {
+                    let Some(owned) = facts.lent_out() else { return };
+                    let ticket = owned.limiters.admit(&place, need).await;
+                    let number = ticket.as_ref().map_or(0, |t| t.number);
+                    let mut tickets = tickets.lock().unwrap_or_else(PoisonError::into_inner);
+                    tickets.extend(ticket.map(|t| (t.number, t)));
+                    drop(tickets);
+                    Ok(Say::Count(number))
                 }
                 Ask::Flush => blocking(move || facts.index.flush().map(|()| Say::Done)).await,
                 Ask::Rebuild => blocking(move || facts.rebuild().map(Say::Count)).await,
@@ -459,8 +478,11 @@ impl Line {
         if let Some(owned) = self.lender.facts.lent_out() {
             // What it asked and was answered is kept: others look again.
             owned.claims.forget(&self.session);
-            for (endpoint, member) in std::mem::take(&mut self.members) {
-                owned.limiters.leave(&endpoint, member);
+            // What it was admitted for may have left just before.
+            let tickets = std::mem::take(&mut *self.tickets());
+            tickets.values().for_each(Ticket::sent);
+            for (place, member) in std::mem::take(&mut self.members) {
+                owned.limiters.leave(&place, member);
             }
         }
     }

@@ -2,15 +2,14 @@
 //! spent and how fast it may be asked hold for it as for any. Its prompt is a
 //! JSON array of texts, its reply a JSON array of vectors in their order.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::limits::Need;
 use super::openai::{self, Endpoint, Failure};
-use super::{Asking, Model, ModelError, Reply, SetupError, Tokens};
+use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, Tokens};
 use crate::facts::Facts;
 use crate::prompt::Prompt;
 use crate::spec::{Embeddings as Settings, Limits};
@@ -91,7 +90,6 @@ impl Embeddings {
         }
         let used = json.pointer("/usage/prompt_tokens").and_then(Json::as_u64);
         let tokens = used.map(|input| Tokens { input, cached_input: 0, output: 0 });
-        self.endpoint.throttle.settle(prompt.input_tokens, used.unwrap_or(prompt.input_tokens));
         let content = vectors.into_iter().flatten().collect::<Json>().to_string();
         Ok(Reply { content, tokens, ..Reply::default() })
     }
@@ -106,8 +104,9 @@ impl Model for Embeddings {
         true
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.endpoint.throttle.admit(prompt.input_tokens))
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+        let need = Need::exactly(prompt.input_tokens);
+        Box::pin(async move { Some(self.endpoint.throttle.admit(need).await) })
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {

@@ -19,8 +19,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 use tracing::debug;
 
-use super::limits::{PerMinute, retry_after};
-use super::{Asking, Model, ModelError, Reply, SetupError, Tokens, tls};
+use super::limits::{Need, PerMinute, retry_after};
+use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, Tokens, tls};
 use crate::facts::{Facts, Throttle};
 use crate::key::tagged_text;
 use crate::prompt::Prompt;
@@ -221,8 +221,8 @@ impl Model for Endpoint {
         true
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.throttle.admit(admitted(prompt)))
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+        Box::pin(async { Some(self.throttle.admit(need(prompt)).await) })
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
@@ -231,9 +231,6 @@ impl Model for Endpoint {
                 self.client.chat().create_byot(self.body(prompt)).await;
             let reply =
                 reply.map_err(error).and_then(|json| read(&json)).map_err(|e| self.without_key(e));
-            if let Ok(Reply { tokens: Some(tokens), .. }) = &reply {
-                self.throttle.settle(admitted(prompt), tokens.input + tokens.output);
-            }
             let reply = reply.map_err(|e| self.without_schema(prompt, e));
             if let Err(ModelError::Passing { wait: Some(wait), .. }) = &reply {
                 self.throttle.pause(*wait);
@@ -243,10 +240,11 @@ impl Model for Endpoint {
     }
 }
 
-/// Tokens that a prompt is admitted for: what it takes, and an answer of a
-/// quarter of its bound; the limits are told the difference afterwards.
-fn admitted(prompt: &Prompt) -> u64 {
-    prompt.input_tokens + prompt.max_output / 4
+/// Tokens that a prompt is admitted for: what it takes, and likely an answer of a
+/// quarter of its bound.
+fn need(prompt: &Prompt) -> Need {
+    let Prompt { input_tokens: input, max_output, .. } = prompt;
+    Need { likely: input + max_output / 4, most: input + max_output }
 }
 
 /// Reads a chat completion.

@@ -187,6 +187,12 @@ impl Frame {
         self.schema.as_deref()
     }
 
+    /// The most tokens that a sound answer about so many rows takes, generously.
+    #[must_use]
+    pub fn max_output(&self, rows: u64) -> u64 {
+        OUTPUT_AROUND + self.row_output * rows
+    }
+
     /// The prompt that asks about `rows`.
     #[must_use]
     pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
@@ -197,7 +203,7 @@ impl Frame {
             user.push_str(&row_line(count, row));
             user.push('\n');
         }
-        let max_output = OUTPUT_AROUND + self.row_output * count as u64;
+        let max_output = self.max_output(count as u64);
         Prompt {
             system: Arc::clone(&self.system),
             user,

@@ -199,3 +199,63 @@ fn a_run_that_was_interrupted_leaves_nothing_in_flight_behind() {
     let billed = (input as f64 + 2.0 * output as f64) / 1e6;
     assert!((spent - billed).abs() < 1e-9, "{spent} counted, {billed} billed");
 }
+
+/// What recordings answer is paid for by nobody: no sum of money or of tokens that
+/// are paid for has it, no budget holds it, whatever its price would be.
+#[test]
+fn replay_is_not_spending() {
+    let endpoint = honest();
+    let project = limited(&endpoint, "budget_tokens = 500\nbudget_usd_per_day = 0.004");
+    let lines = project.rows("SELECT name, full_name FROM hero");
+    let said = |row: &Vec<Json>| {
+        let content = "1,x,y,Blue,1999,Flight,Up".to_owned();
+        let tokens = serde_json::json!({
+            "keys": row, "content": content, "prompt_tokens": 1000, "completion_tokens": 1000,
+        });
+        format!("{tokens}\n")
+    };
+    let text: String = lines.iter().map(said).collect();
+    std::fs::write(project.path("r.jsonl"), text).unwrap();
+    let replay = ["--provider", "replay", "--recordings", "r.jsonl"];
+    let plan = project.plan(&replay);
+    assert_eq!(plan["totals"]["cost_usd"]["most"], 0.0, "{plan}");
+    assert_eq!(plan["budget"], Json::Null, "nothing is spent of it");
+    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    for _ in 0..2 {
+        let flags = [&replay[..], &["--budget", "0.0001", "--retry-failed"]].concat();
+        let ended = project.materialize(&flags);
+        assert!(ended.code < 2, "no budget ends it: {ended:?}");
+        assert_eq!(ended.done()["requests"], 10, "{ended:?}");
+        assert_eq!(usd(&ended.done()["cost_usd"]), 0.0);
+    }
+    let ended = project.hqdl(&["status", "specs/x.toml", "--json"]);
+    assert!(!ended.stdout.contains("0.03"), "{}", ended.stdout);
+    assert_eq!(usd(&project.plan(&[])["budget"]["left_usd"]), left, "of the day");
+    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
+    // A journal of before holds prices of recordings.
+    project.execute_in("cache/journal.sqlite", "UPDATE completion SET cost_usd = 0.01");
+    assert_eq!(usd(&project.plan(&[])["budget"]["left_usd"]), left, "of the day");
+    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
+    let daemon = crate::daemon::Daemon::start(&project, &["--no-spend"]);
+    let page = daemon.get("/").is(200).body;
+    assert!(page.contains("$0.0000 for 0 requests"), "{page}");
+    let metrics = daemon.get("/metrics").is(200).body;
+    assert!(metrics.contains("hqdl_cost_usd_total 0\n"), "{metrics}");
+}
+
+/// The same budget of the day: what is replayed by a run is not of its budget, and
+/// what is asked live beside it is.
+#[test]
+fn live_spending_counts_beside_replay() {
+    let endpoint = honest();
+    let project = limited(&endpoint, "budget_usd_per_day = 1.0");
+    let ended = project.materialize(&[]).exits(0);
+    let spent = usd(&ended.done()["cost_usd"]);
+    assert!(spent > 0.0);
+    let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
+    assert!((usd(&stats.lines[0]["cost_usd"]) - spent).abs() < 1e-12);
+    let left = usd(&project.plan(&[])["budget"]["left_usd"]);
+    assert!((left - (1.0 - spent)).abs() < 1e-9);
+}
