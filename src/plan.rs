@@ -363,13 +363,13 @@ impl<'e> Meter<'e> {
             let frame = Frame::new(self.expansion, &cut.columns, self.format);
             (frame.tokens(tokenizer), frame)
         });
-        let max_output = |rows| frame.max_output(rows).min(self.max_output);
-        let outputs = (max_output(0), max_output(cut.gaps.len() as u64));
+        let around = frame.max_output(0);
+        let outputs = (around, frame.max_output(1) - around, self.max_output);
         let user = tokenizer.count(&frame.prompt([]).user);
         let shared = *frame_tokens + user;
         let frame_tokens = *frame_tokens + ENVELOPE;
         self.repeated += if known { frame_tokens } else { 0 };
-        let mut rows_tokens = 0;
+        let (mut rows_tokens, mut widest) = (0, 0);
         self.requests += 1;
         self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
         for (n, gap) in cut.gaps.iter().enumerate() {
@@ -377,6 +377,7 @@ impl<'e> Meter<'e> {
             let tokens = self.tokenizer.count(&line);
             self.input += tokens + 1;
             rows_tokens += tokens + 1;
+            widest = widest.max(tokens + 1);
             let context: u64 =
                 gap.row.context.iter().map(|v| self.tokenizer.count(&v.to_string()) + 1).sum();
             self.key_tokens += tokens.saturating_sub(context);
@@ -392,7 +393,7 @@ impl<'e> Meter<'e> {
             self.shapes.len() - 1
         });
         if let Some((_, shape)) = self.shapes.get_mut(at) {
-            shape.take(tokenizer, shared, rows_tokens);
+            shape.take(tokenizer, shared, rows_tokens, widest);
         }
     }
 

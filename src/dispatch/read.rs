@@ -49,6 +49,19 @@ pub trait Sink {
     fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped>;
 }
 
+/// How many lines of a file are output lines of a batch.
+///
+/// # Errors
+/// The system's.
+pub(super) fn count(path: &Path) -> std::io::Result<u64> {
+    let mut count = 0;
+    for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {
+        let json: Json = serde_json::from_slice(&line?).unwrap_or(Json::Null);
+        count += u64::from(openai::read_line(&json).is_some());
+    }
+    Ok(count)
+}
+
 impl Readers<'_> {
     /// Reads a file of output lines (plain or .gz): each answer is kept, once.
     /// `parcel` says whose lines they are; without one, they may be anyone's.
@@ -71,12 +84,13 @@ impl Readers<'_> {
         let mut lines = Lines::default();
         let mut seen = HashSet::new();
         let mut tasks = JoinSet::new();
-        for line in BufReader::new(reader).lines() {
+        // As bytes: a line that was cut need not be text.
+        for line in BufReader::new(reader).split(b'\n') {
             let line = line.map_err(disk)?;
-            if line.trim().is_empty() {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
-            let json: Json = serde_json::from_str(&line).unwrap_or(Json::Null);
+            let json: Json = serde_json::from_slice(&line).unwrap_or(Json::Null);
             let Some((id, reply)) = openai::read_line(&json) else {
                 lines.unreadable += 1;
                 continue;

@@ -2,11 +2,11 @@
 //! in its directory. Only processes of the same user are served; what they send
 //! is bounded, and none of them can hold up another.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::desk::Job;
-use super::throttle::{Place, Ticket};
+use super::throttle::{Place, Tickets};
 use super::wire::{self, Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
 use super::writer::Writer;
 use super::{Facts, FactsError, Hold, Owned, borrow};
@@ -251,7 +251,7 @@ impl Lender {
             say,
             lines: None,
             members: BTreeSet::new(),
-            tickets: Arc::default(),
+            tickets: Tickets::default(),
             kept: JoinSet::new(),
             waits: JoinSet::new(),
         };
@@ -335,7 +335,7 @@ struct Line {
     /// Limits that it uses, with its numbers there.
     members: BTreeSet<(Place, u64)>,
     /// Its requests that were admitted and are not settled.
-    tickets: Arc<Mutex<HashMap<u64, Ticket>>>,
+    tickets: Tickets,
     /// What must be done, whatever becomes of the borrower.
     kept: JoinSet<()>,
     /// What nobody needs when the borrower is gone.
@@ -379,14 +379,11 @@ impl Line {
                 Ok(Say::Done)
             }
             Ask::Sent(ticket) => {
-                self.tickets().get(&ticket).into_iter().for_each(Ticket::sent);
+                self.tickets.sent(ticket);
                 Ok(Say::Done)
             }
             Ask::Settle { ticket, used } => {
-                let ticket = self.tickets().remove(&ticket);
-                if let (Some(ticket), Some(used)) = (ticket, used) {
-                    ticket.settle(used);
-                }
+                self.tickets.settle(ticket, used);
                 Ok(Say::Done)
             }
             Ask::Hear { place, word } => {
@@ -407,10 +404,6 @@ impl Line {
         Ok(())
     }
 
-    fn tickets(&self) -> MutexGuard<'_, HashMap<u64, Ticket>> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn say(&self, number: u64, said: Result<Say, FactsError>) {
         if number != 0 {
             let _ = self.say.send((number, told(said))).await;
@@ -421,7 +414,7 @@ impl Line {
     fn slowly(&mut self, number: u64, ask: Ask) {
         let (writer, say) = (self.writer.clone(), self.say.clone());
         let facts = Arc::clone(&self.lender.facts);
-        let tickets = Arc::clone(&self.tickets);
+        let tickets = self.tickets.clone();
         let keeps = matches!(ask, Ask::Keep(_) | Ask::End { .. } | Ask::Import);
         let lines = if matches!(ask, Ask::Import) { self.lines.take() } else { None };
         let work = async move {
@@ -443,11 +436,7 @@ impl Line {
                 Ask::Admit { place, need } => {
                     let Some(owned) = facts.lent_out() else { return };
                     let ticket = owned.limiters.admit(&place, need).await;
-                    let number = ticket.as_ref().map_or(0, |t| t.number);
-                    let mut tickets = tickets.lock().unwrap_or_else(PoisonError::into_inner);
-                    tickets.extend(ticket.map(|t| (t.number, t)));
-                    drop(tickets);
-                    Ok(Say::Count(number))
+                    Ok(Say::Count(tickets.keep(ticket)))
                 }
                 Ask::Flush => blocking(move || facts.index.flush().map(|()| Say::Done)).await,
                 Ask::Rebuild => blocking(move || facts.rebuild().map(Say::Count)).await,
@@ -478,9 +467,7 @@ impl Line {
         if let Some(owned) = self.lender.facts.lent_out() {
             // What it asked and was answered is kept: others look again.
             owned.claims.forget(&self.session);
-            // What it was admitted for may have left just before.
-            let tickets = std::mem::take(&mut *self.tickets());
-            tickets.values().for_each(Ticket::sent);
+            self.tickets.end();
             for (place, member) in std::mem::take(&mut self.members) {
                 owned.limiters.leave(&place, member);
             }

@@ -149,7 +149,7 @@ impl Limiters {
 
 /// A request that was admitted. Dropped before it is sent, it counts no more.
 pub(super) struct Ticket {
-    pub(super) number: u64,
+    number: u64,
     pair: Pair,
 }
 
@@ -171,6 +171,42 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.pair.all.cancel(self.number);
         self.pair.model.cancel(self.number);
+    }
+}
+
+/// Requests of a borrower that were admitted and are not settled.
+#[derive(Clone, Default)]
+pub(super) struct Tickets(Arc<Mutex<HashMap<u64, Ticket>>>);
+
+impl Tickets {
+    /// Keeps a ticket; gives its number, which is 0 for none.
+    pub(super) fn keep(&self, ticket: Option<Ticket>) -> u64 {
+        let Some(ticket) = ticket else { return 0 };
+        let number = ticket.number;
+        self.all().insert(number, ticket);
+        number
+    }
+
+    /// A request leaves.
+    pub(super) fn sent(&self, number: u64) {
+        self.all().get(&number).into_iter().for_each(Ticket::sent);
+    }
+
+    /// A request was answered, or (`None`) is not sent.
+    pub(super) fn settle(&self, number: u64, used: Option<u64>) {
+        let ticket = self.all().remove(&number);
+        if let (Some(ticket), Some(used)) = (ticket, used) {
+            ticket.settle(used);
+        }
+    }
+
+    /// The borrower is gone: what it was admitted for may have left just before.
+    pub(super) fn end(&self) {
+        std::mem::take(&mut *self.all()).values().for_each(Ticket::sent);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Ticket>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,26 +13,30 @@ pub struct Shape {
     pub rows: u64,
     /// The columns of each.
     pub columns: u64,
-    /// The most tokens of an answer without rows, and with all of them.
-    pub outputs: (u64, u64),
+    /// The most tokens of an answer without rows, of each row, and of any answer.
+    pub outputs: (u64, u64, u64),
     /// Output tokens that a row likely takes.
     pub row_output: f64,
     /// Input tokens that all of them share.
     pub(super) shared: u64,
     /// Input tokens of all rows together.
     pub(super) all_rows: u64,
-    /// Input tokens of a request, and of one row, where they are the most.
-    pub(super) most: (u64, u64),
+    /// The most input tokens of all rows of a request, of one row, and what is held
+    /// for what is shared.
+    pub(super) most: (u64, u64, u64),
 }
 
 impl Shape {
-    /// Counts a request: input tokens that all share, and those of its rows.
-    pub(super) fn take(&mut self, tokenizer: Tokenizer, shared: u64, rows: u64) {
+    /// Counts a request: input tokens that all share, those of its rows, and of the
+    /// row that takes the most.
+    pub(super) fn take(&mut self, tokenizer: Tokenizer, shared: u64, rows: u64, widest: u64) {
         self.requests += 1;
         self.shared = shared;
         self.all_rows += rows;
-        let most = (tokenizer.at_most(shared + rows), tokenizer.at_most(shared));
-        self.most = (self.most.0.max(most.0), most.1);
+        let held = tokenizer.at_most(shared);
+        let beyond = |tokens| tokenizer.at_most(shared + tokens) - held;
+        let (all, one, _) = self.most;
+        self.most = (all.max(beyond(rows)), one.max(beyond(widest)), held);
     }
 
     /// Cells of a request for so many rows.
@@ -43,9 +47,10 @@ impl Shape {
     /// The most that a request for so many of its rows may take: input, output. It
     /// is what a run holds back, and rather more for requests of few rows.
     fn worst(&self, rows: u64) -> (f64, f64) {
-        let part = rows as f64 / self.rows.max(1) as f64;
-        let between = |none: u64, all: u64| none as f64 + all.saturating_sub(none) as f64 * part;
-        (between(self.most.1, self.most.0), between(self.outputs.0, self.outputs.1))
+        let (all, one, held) = self.most;
+        let (around, row, most) = self.outputs;
+        let input = held + (one * rows).min(all);
+        (input as f64, (around + row * rows).min(most) as f64)
     }
 
     /// What a request for so many of its rows likely takes: input, output.

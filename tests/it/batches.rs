@@ -818,3 +818,48 @@ fn half_an_import_leaves_the_other_half_in_its_file() {
             .any(|f| { f.path().extension().is_some_and(|e| e == "part") })
     );
 }
+
+/// Whatever goes wrong at whichever step: a run ends with everything answered, or
+/// says what keeps it from that, and is gone on with; no answer is lost, or paid for
+/// twice. `HQDL_TEST_ROUNDS` says how often by hand.
+#[test]
+fn whatever_goes_wrong_every_cell_is_answered_once() {
+    let rounds = std::env::var("HQDL_TEST_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1u64);
+    let mut most = 0;
+    for seed in seed..seed + rounds {
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let endpoint = honest();
+        endpoint.trouble(seed, 0.05 + 0.25 * chance.f64());
+        for _ in 0..chance.usize(0..3) {
+            endpoint.fate(match chance.u8(0..4) {
+                0 => Fate::Expires(chance.usize(0..2)),
+                1 => Fate::Fails("server_error", "it had a bad day"),
+                _ => Fate::Completes(chance.usize(0..3)),
+            });
+        }
+        if chance.bool() {
+            endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Every(4));
+        }
+        let project = heroes(&endpoint, "batch_requests = 2");
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let ended = batch(&project, &[]);
+            assert!([0, 1, 4].contains(&ended.code), "seed {seed}, try {tries}: {ended:?}");
+            if ended.code == 0 {
+                break;
+            }
+            let said = format!("{}{}", ended.stdout, ended.stderr);
+            let cause =
+                ["trouble", "batch_expired", "bad day", "oops", "reply", "request", "answers"];
+            assert!(cause.iter().any(|c| said.contains(c)), "seed {seed}: no cause: {said}");
+            assert!(tries < 6, "seed {seed}: {said}");
+        }
+        check_complete(&project);
+        nothing_twice(&endpoint);
+        println!("seed {seed}: {tries} tries");
+        most = most.max(tries);
+    }
+    println!("{rounds} rounds, {most} tries at most");
+}
