@@ -247,14 +247,13 @@ async fn ask(
         }
         Err(Undone::Facts(error)) => return Err(error.into()),
         // What a budget does not hold as a whole, it may hold in part.
-        Err(Undone::Model(ModelError::Budget(_))) if cut.gaps.len() > 1 => {
+        Err(Undone::Model(ModelError::TooLong(_) | ModelError::Budget(_)))
+            if cut.gaps.len() > 1 =>
+        {
             return Ok(halves(&cut, attempt));
         }
         Err(Undone::Model(error @ (ModelError::Refused { .. } | ModelError::Budget(_)))) => {
             return Err(error.into());
-        }
-        Err(Undone::Model(ModelError::TooLong(_))) if cut.gaps.len() > 1 => {
-            return Ok(halves(&cut, attempt));
         }
         Err(Undone::Model(error)) => {
             (context.listener)(&Event::Failed(error.to_string()));
