@@ -454,16 +454,16 @@ fn strangers_at_the_socket_harm_nobody() {
     assert_eq!(mode(&project.path("cache")) & 0o007, 0);
     let version = |n: u32| [&b"hqdl"[..], &n.to_le_bytes()].concat();
     let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-    let hello = [version(1), frame(&[0])].concat();
-    let works = [version(1), frame(&[1, 1, b'x'])].concat();
+    let hello = [version(2), frame(&[0])].concat();
+    let works = [version(2), frame(&[1, 1, b'x'])].concat();
     let garbage: Vec<u8> = (0..4096).map(|_| fastrand::u8(..)).collect();
     let sent = [
         vec![],
         garbage.clone(),
         version(7),
-        version(1),
-        [version(1), vec![200, 0]].concat(),
-        [version(1), frame(&garbage)].concat(),
+        version(2),
+        [version(2), vec![200, 0]].concat(),
+        [version(2), frame(&garbage)].concat(),
         hello.clone(),
         works.clone(),
         [works.clone(), garbage.clone()].concat(),
@@ -485,7 +485,7 @@ fn strangers_at_the_socket_harm_nobody() {
     let mut deaf = UnixStream::connect(&socket).unwrap();
     deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     deaf.write_all(&hello).unwrap();
-    let status = frame(&[1, 17]);
+    let status = frame(&[1, 18]);
     for _ in 0..200_000 {
         if deaf.write_all(&status).is_err() {
             break;
@@ -497,7 +497,7 @@ fn strangers_at_the_socket_harm_nobody() {
     stranger.write_all(&version(7)).unwrap();
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();
-    assert_eq!(said, version(1), "it says its own version and no more");
+    assert_eq!(said, version(2), "it says its own version and no more");
     drop((open, deaf));
     lent.wait_for_all();
 }
