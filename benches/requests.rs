@@ -17,7 +17,7 @@ use divan::Bencher;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
 use hqdl::materialize::{Selection, Work};
-use hqdl::model::limits::Limiter;
+use hqdl::model::limits::{Limiter, Need};
 use hqdl::prompt::Question;
 use hqdl::spec::Draft;
 use hqdl::store::Database;
@@ -115,12 +115,16 @@ fn rate(bencher: Bencher) {
         let began = Instant::now();
         runtime.block_on(async {
             let mut tasks: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
-            for _ in 0..64 {
+            for task in 0..64 {
                 let (limiter, seen) = (Arc::clone(&limiter), Arc::clone(&seen));
                 tasks.spawn(async move {
-                    loop {
-                        limiter.admit(1).await;
+                    for n in 0.. {
+                        let id = task << 32 | n;
+                        limiter.admit(id, Need::default()).await;
+                        limiter.sent(id);
                         seen.lock().expect("a lock").push(began.elapsed());
+                        tokio::time::sleep(LATENCY).await;
+                        limiter.settle(id, 0);
                     }
                 });
             }

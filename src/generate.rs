@@ -465,7 +465,7 @@ impl Context {
             return estimate.count(&prompt.system) + estimate.count(&prompt.user);
         }
         let tokenizer = self.tokenizer();
-        tokenizer.at_most(frame.tokens(tokenizer) + tokenizer.count(&prompt.user) + 16)
+        tokenizer.of_prompt_at_most(frame.tokens(tokenizer) + tokenizer.count(&prompt.user))
     }
 
     fn tokenizer(&self) -> Tokenizer {

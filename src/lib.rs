@@ -112,8 +112,9 @@
 //! * A plain run collects batches that have ended, and leaves out the cells of
 //!   those under way; a run with batches under way is not over, so the next one
 //!   goes on with it and with its budget.
-//! * A batch file that somebody else sends holds nothing back: not its cells,
-//!   and no budget.
+//! * A batch file that somebody else sends holds back no run and no budget; only
+//!   `--batch-file` leaves out what stands in one that has no answer yet, until
+//!   `--again`, whether or not the file is still there: it may have been sent.
 //! * What a cancelled batch did not answer is left to the next run; what a batch
 //!   that the endpoint no longer knows may have cost counts at its worst.
 //! * A live question about a value is one question wherever the value stands,
@@ -151,7 +152,15 @@
 //! * Cells that another run is asking are waited for, not asked; when that one
 //!   fails, or dies, they are asked here. What others brought counts as reused.
 //! * The strictest limits of all who ask an endpoint with one key hold, as long as
-//!   they do.
+//!   they do. What the endpoint said of its own is remembered for a day.
+//! * A request counts against limits per minute from when it is admitted to a minute
+//!   after its answer, or a minute and a second after it left: whichever comes first.
+//!   Of tokens it counts for the most it may take until its answer says what it took;
+//!   one that may take more than the limit goes alone, when nothing else counts.
+//! * Recordings are paid for by nobody: what they answer is in no sum of money,
+//!   counts against no budget, and is planned at no price.
+//! * A request that the budget does not hold as a whole is asked in halves, down to
+//!   single rows; requests of batches are not.
 //! * A request waits while others on their way hold the budget of the day, as it
 //!   does for those of its own run.
 //! * A run belongs to its process: another one of the same spec at the same time

@@ -1,31 +1,28 @@
 //! Requests and tokens per minute, never above what the spec and the endpoint
 //! allow; the stricter of the two wins. Of the endpoint, its last word counts.
 //!
-//! governor keeps the rates. Around it: a first-in-first-out turn, so that a
-//! large request is not starved by small ones; a debt for tokens that turned
-//! out more (or fewer) than was admitted, since governor takes nothing back;
-//! and one moment before which nobody is admitted, from `Retry-After` and
-//! `x-ratelimit-reset-*`.
+//! Requests are admitted one by one, in the order they come, each under the
+//! limits as they are at that moment: when the pace allows it, when nobody asked
+//! to wait (`Retry-After`, `x-ratelimit-reset-*`), and when it has a place in the
+//! minute before it. No minute ever holds more than the limit: a request counts
+//! from when it is admitted to a minute after the endpoint can have counted it,
+//! and for the most it may take until its answer says what it took.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod rates;
+mod window;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::info;
 
-/// The part of a minute's requests that may go at once, to make up for late
-/// wake-ups.
-const REQUEST_BURST: u32 = 1000;
-/// The same for tokens, which come in larger pieces.
-const TOKEN_BURST: u32 = 200;
-/// The steady rate is lowered by this many bursts a minute, so that no window
-/// of a third of a minute or more ever holds more than its part of the limit.
-const BURSTS_LEFT_OUT: u32 = 3;
+pub use self::rates::Rates;
+pub use self::window::{MINUTE, Need, ON_ITS_WAY};
+
 /// The longest an endpoint's word is believed when it says to wait.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
@@ -33,22 +30,10 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 #[derive(Debug, Default)]
 pub struct Limiter {
     turn: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    requests: Option<Rate>,
-    tokens: Option<Rate>,
-    /// What those who use it ask for now.
-    asked: BTreeMap<u64, PerMinute>,
-    /// How many have asked so far.
-    joined: u64,
-    /// What the endpoint said last.
-    told: PerMinute,
-    not_before: Option<Instant>,
-    /// Tokens used beyond those admitted; below zero, admitted and not used.
-    debt: i64,
+    rates: Mutex<Rates>,
+    /// Whoever has the turn looks again: something is allowed that was not, or
+    /// is not that was.
+    changed: Notify,
 }
 
 /// Limits; `None` is unlimited.
@@ -99,123 +84,72 @@ impl Word {
     }
 }
 
-impl State {
-    /// Brings the rates in line with what is asked and told.
-    fn apply(&mut self) {
-        let all = self.asked.values().fold(self.told, |all, one| all.stricter(*one));
-        for (rate, limit, parts) in [
-            (&mut self.requests, all.requests, REQUEST_BURST),
-            (&mut self.tokens, all.tokens, TOKEN_BURST),
-        ] {
-            if rate.as_ref().map(|r| r.per_minute) != limit {
-                *rate = limit.map(|n| Rate::new(n, parts));
-            }
-        }
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Rate {
-    per_minute: u32,
-    burst: u32,
-    limiter: Arc<DefaultDirectRateLimiter>,
-}
-
-impl Rate {
-    fn new(per_minute: u32, parts: u32) -> Self {
-        let burst = (per_minute / parts).max(1);
-        let steady = if burst > 1 { per_minute - BURSTS_LEFT_OUT * burst } else { per_minute };
-        let number = |n: u32| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
-        let quota = Quota::per_minute(number(steady)).allow_burst(number(burst));
-        Self { per_minute, burst, limiter: Arc::new(RateLimiter::direct(quota)) }
-    }
-
-    async fn take(&self, mut n: u64) {
-        while n > 0 {
-            // Never more than the burst at once: that could never be admitted.
-            let part = n.min(u64::from(self.burst));
-            let part =
-                u32::try_from(part).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-            if self.limiter.until_n_ready(part).await.is_err() {
-                return;
-            }
-            n -= u64::from(part.get());
-        }
-    }
-}
-
 impl Limiter {
     /// The limits of a spec; `None` is unlimited until the endpoint says otherwise.
     #[must_use]
     pub fn new(requests_per_minute: Option<u32>, tokens_per_minute: Option<u32>) -> Self {
         let limiter = Self::default();
-        limiter.join(PerMinute { requests: requests_per_minute, tokens: tokens_per_minute });
+        let limits = PerMinute { requests: requests_per_minute, tokens: tokens_per_minute };
+        limiter.join(0, limits);
         limiter
     }
 
-    /// One more uses it, with limits of its own: the strictest of all hold, until
-    /// that one leaves.
-    pub fn join(&self, limits: PerMinute) -> u64 {
-        let mut state = self.state();
-        state.joined += 1;
-        let id = state.joined;
-        state.asked.insert(id, limits);
-        state.apply();
-        id
+    /// One more uses it, by a number of its own and with limits of its own: the
+    /// strictest of all hold, until that one leaves.
+    pub fn join(&self, member: u64, limits: PerMinute) {
+        self.change(|rates| rates.join(member, limits, Instant::now()));
     }
 
-    /// Who joined with this id uses it no more.
-    pub fn leave(&self, id: u64) {
-        let mut state = self.state();
-        state.asked.remove(&id);
-        state.apply();
+    /// Who joined with this number uses it no more.
+    pub fn leave(&self, member: u64) {
+        self.change(|rates| rates.leave(member, Instant::now()));
     }
 
-    /// Whether nobody uses it, and nobody who is to use it would have to wait.
+    /// Whether nobody uses it, and it knows nothing of use to who will.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let state = self.state();
-        state.asked.is_empty() && state.not_before.is_none_or(|until| until <= Instant::now())
+        self.rates().is_idle(Instant::now())
     }
 
-    /// Waits for the turn of a request of about so many tokens.
-    pub async fn admit(&self, tokens: u64) {
+    /// Waits for the turn of a request, which gets a number that no other one has;
+    /// from then on it counts.
+    pub async fn admit(&self, id: u64, need: Need) {
         let _turn = self.turn.lock().await;
-        self.pause_over().await;
-        let (requests, rate, tokens) = {
-            let mut state = self.state();
-            let due = state.debt + i64::try_from(tokens).unwrap_or(i64::MAX);
-            let has_rate = state.tokens.is_some();
-            state.debt = if has_rate { due.min(0) } else { 0 };
-            (state.requests.clone(), state.tokens.clone(), due.max(0).cast_unsigned())
-        };
-        if let Some(rate) = rate {
-            rate.take(tokens).await;
+        loop {
+            let changed = self.changed.notified();
+            let tried = self.rates().admit(id, need, Instant::now());
+            let Err(until) = tried else { return };
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                () = changed => {}
+            }
         }
-        if let Some(requests) = requests {
-            requests.take(1).await;
-        }
-        // The endpoint may have asked to wait while we waited.
-        self.pause_over().await;
     }
 
-    /// Settles a request: what it was admitted for, what it used.
-    pub fn settle(&self, admitted: u64, used: u64) {
-        let difference =
-            i64::try_from(used).unwrap_or(i64::MAX) - i64::try_from(admitted).unwrap_or(i64::MAX);
-        let mut state = self.state();
-        if state.tokens.is_some() {
-            state.debt = state.debt.saturating_add(difference);
-            debug!(admitted, used, debt = state.debt, "the limiter settles");
-        }
+    /// A request that was admitted is not sent.
+    pub fn cancel(&self, id: u64) {
+        self.change(|rates| rates.cancel(id));
+    }
+
+    /// A request leaves.
+    pub fn sent(&self, id: u64) {
+        self.rates().sent(id, Instant::now());
+    }
+
+    /// A request was answered: what it used.
+    pub fn settle(&self, id: u64, used: u64) {
+        self.change(|rates| rates.settle(id, used, Instant::now()));
+    }
+
+    /// What counts still of an earlier process: a request, by a number of its own,
+    /// with its tokens and how long it counts.
+    pub fn remember(&self, id: u64, tokens: u64, counts: Duration) {
+        self.change(|rates| rates.remember(id, tokens, counts, Instant::now()));
     }
 
     /// Nobody is admitted before `wait` has passed.
     pub fn pause(&self, wait: Duration) {
-        let until = Instant::now() + wait.min(LONGEST_WAIT);
-        info!(?wait, "the limiter pauses");
-        let mut state = self.state();
-        state.not_before = Some(state.not_before.map_or(until, |before| before.max(until)));
+        self.hear(Word { wait: Some(wait), ..Word::default() });
     }
 
     /// Takes the endpoint's word.
@@ -224,37 +158,29 @@ impl Limiter {
     }
 
     /// Takes the endpoint's word, as it was read: a limit that it names takes the
-    /// place of what it said before.
-    pub fn hear(&self, word: Word) {
-        if word.limits != PerMinute::default() {
-            let mut state = self.state();
-            let told = PerMinute {
-                requests: word.limits.requests.or(state.told.requests),
-                tokens: word.limits.tokens.or(state.told.tokens),
-            };
-            if told != state.told {
-                info!(?told, "the limiter takes the endpoint's limits");
-                state.told = told;
-                state.apply();
-            }
+    /// place of what it said before. Whether there is something new in it.
+    pub fn hear(&self, word: Word) -> bool {
+        let new = self.change(|rates| rates.hear(word, Instant::now()));
+        if new {
+            info!(?word, "the limiter takes the endpoint's word");
         }
-        if let Some(wait) = word.wait {
-            self.pause(wait);
-        }
+        new
     }
 
-    async fn pause_over(&self) {
-        loop {
-            let until = self.state().not_before;
-            match until.filter(|u| *u > Instant::now()) {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => return,
-            }
-        }
+    /// What it has heard: the endpoint's limits, and how long nobody is admitted.
+    #[must_use]
+    pub fn heard(&self) -> Word {
+        self.rates().heard(Instant::now())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change<T>(&self, change: impl FnOnce(&mut Rates) -> T) -> T {
+        let changed = change(&mut self.rates());
+        self.changed.notify_waiters();
+        changed
+    }
+
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

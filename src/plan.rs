@@ -2,12 +2,14 @@
 //! time. A plan is a value one can print; making one asks nothing.
 
 mod room;
+mod shape;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
 pub use self::room::{Beyond, Room};
+pub use self::shape::Shape;
 use crate::cell::CellValue;
 use crate::facts::Reason;
 use crate::key::Entity;
@@ -144,6 +146,8 @@ pub struct ExpansionPlan {
     pub repeated_tokens: u64,
     /// Output tokens.
     pub output_tokens: Range3,
+    /// Its requests, by the columns they ask for and their rows.
+    pub shapes: Vec<(Vec<usize>, Shape)>,
 }
 
 /// What one column lacks.
@@ -182,6 +186,10 @@ pub struct Plan {
     pub room: Room,
     /// Time under the limits, in seconds.
     pub seconds: f64,
+    /// USD that a token costs: input, output.
+    pub rates: (f64, f64),
+    /// Whether a request that the budget does not hold is asked in parts.
+    pub splits: bool,
 }
 
 impl Plan {
@@ -216,6 +224,8 @@ impl Plan {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         let repeated: u64 = self.expansions.iter().map(|e| e.repeated_tokens).sum();
         self.priced = price.is_some();
+        self.rates = price.map_or((0.0, 0.0), |p| (p.input / 1e6, p.output / 1e6));
+        self.splits = true;
         if let Some(price) = price {
             let cached = price.cached_input.unwrap_or(price.input);
             let all = input * price.input;
@@ -244,6 +254,7 @@ impl Plan {
     /// Takes the price and the time of the Batch API for those of live requests.
     pub fn batch(&mut self, price: Option<&PriceTable>, limits: &Limits) {
         self.price(price.map(PriceTable::batched).as_ref(), limits, false);
+        self.splits = false;
         self.seconds = BATCH_SECONDS;
     }
 
@@ -295,10 +306,13 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<Vec<usize>, (Frame, u64)>,
+    frames: BTreeMap<Vec<usize>, (u64, Frame)>,
+    max_output: u64,
+    shapes: Vec<(Vec<usize>, Shape)>,
     asked: Vec<u64>,
     /// Tokens of answers beside their cells.
     echoed: u64,
+    rows: u64,
     requests: u64,
     input: u64,
     repeated: u64,
@@ -317,12 +331,21 @@ impl<'e> Meter<'e> {
             tokenizer,
             seen: vec![(0, 0); columns],
             frames: BTreeMap::new(),
+            max_output: u64::MAX,
+            shapes: Vec::new(),
             asked: vec![0; columns],
             echoed: 0,
+            rows: 0,
             requests: 0,
             input: 0,
             repeated: 0,
         }
+    }
+
+    /// The same, of answers that may have so many tokens at the most.
+    #[must_use]
+    pub fn capped(self, max_output: u64) -> Self {
+        Self { max_output, ..self }
     }
 
     /// Learns from a cell that is known how long answers are.
@@ -335,21 +358,41 @@ impl<'e> Meter<'e> {
 
     /// Counts a batch.
     pub fn count(&mut self, cut: &Cut) {
-        if let Some((_, tokens)) = self.frames.get(&cut.columns) {
-            self.repeated += tokens;
-        } else {
+        let tokenizer = self.tokenizer;
+        let known = self.frames.contains_key(&cut.columns);
+        let (frame_tokens, frame) = self.frames.entry(cut.columns.clone()).or_insert_with(|| {
             let frame = Frame::new(self.expansion, &cut.columns, self.format);
-            let tokens = frame.tokens(self.tokenizer) + ENVELOPE;
-            self.frames.insert(cut.columns.clone(), (frame, tokens));
-        }
-        let Some((frame, frame_tokens)) = self.frames.get(&cut.columns) else { return };
+            (frame.tokens(tokenizer), frame)
+        });
+        let around = frame.planned_output([]);
+        let user = tokenizer.count(&frame.prompt([]).user);
+        let shared = *frame_tokens + user;
+        let frame_tokens = *frame_tokens + ENVELOPE;
+        self.repeated += if known { frame_tokens } else { 0 };
+        let (mut rows_tokens, mut widest, mut longest) = (0, 0, 0);
         self.requests += 1;
         self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
         let rows: Vec<&Row> = cut.gaps.iter().map(|g| &g.row).collect();
-        for line in frame.lines(&rows) {
-            self.input += self.tokenizer.count(&line.asked) + 1;
+        for (row, line) in rows.iter().zip(frame.lines(&rows)) {
+            let tokens = self.tokenizer.count(&line.asked) + 1;
+            self.input += tokens;
+            rows_tokens += tokens;
+            widest = widest.max(tokens);
+            longest = longest.max(frame.planned_row(row));
             self.echoed += self.tokenizer.count(&line.echoed) + 1;
+            self.rows += 1;
             cut.columns.iter().for_each(|c| self.asked[*c] += 1);
+        }
+        let rows = cut.gaps.len() as u64;
+        let at = self.shapes.iter().position(|(c, s)| *c == cut.columns && s.rows == rows);
+        let at = at.unwrap_or_else(|| {
+            let shape = Shape { rows, columns: cut.columns.len() as u64, ..Shape::default() };
+            self.shapes.push((cut.columns.clone(), shape));
+            self.shapes.len() - 1
+        });
+        if let Some((_, shape)) = self.shapes.get_mut(at) {
+            shape.outputs = (around, shape.outputs.1.max(longest), self.max_output);
+            shape.take(tokenizer, shared, rows_tokens, widest);
         }
     }
 
@@ -361,12 +404,20 @@ impl<'e> Meter<'e> {
         let echoed = self.echoed as f64;
         plan.output_tokens = Range3::new(echoed * 0.8, echoed, echoed * 1.2);
         let columns = self.cells.iter().zip(&self.around).zip(&self.asked).zip(&self.seen);
+        let mut likely = Vec::new();
         for (((cells, around), asked), (tokens, n)) in columns {
             let mut one = *cells;
             if *n >= ENOUGH_SAMPLES {
                 one.likely = *tokens as f64 / *n as f64 + around;
             }
             plan.output_tokens.add(one, *asked as f64);
+            likely.push(one.likely);
+        }
+        let of_row = echoed / self.rows.max(1) as f64;
+        plan.shapes = self.shapes;
+        for (columns, shape) in &mut plan.shapes {
+            let cells: f64 = columns.iter().filter_map(|c| likely.get(*c)).sum();
+            shape.row_output = of_row + cells;
         }
     }
 }

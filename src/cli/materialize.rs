@@ -11,7 +11,7 @@ use super::progress::{Progress, duration, thousands};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
 use crate::generate::Event;
-use crate::materialize::{Report, Selection, Way, Work, Written};
+use crate::materialize::{Exported, InFile, Report, Selection, Way, Work};
 use crate::model;
 use crate::spec::{Provider, Spec};
 
@@ -35,6 +35,10 @@ pub struct Options {
     /// and send nothing; `hqdl import` takes in the answers.
     #[arg(long, value_name = "DIR", conflicts_with = "batch")]
     batch_file: Option<PathBuf>,
+    /// Write cells into files that stand in one already which is not answered yet:
+    /// whoever sends both pays twice.
+    #[arg(long, requires = "batch_file")]
+    again: bool,
     #[command(flatten)]
     flags: ModelFlags,
 }
@@ -97,7 +101,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             anstream::eprintln!("model      {}", work.model_name());
         }
         if let Some(dir) = &options.batch_file {
-            let written = work.export(dir, &command, &listener, &interrupt)?;
+            let written = work.export((dir, options.again), &command, &listener, &interrupt)?;
             progress.finish();
             print_written(&written, session.spec.model.price.is_some(), talk);
             return Ok(ExitCode::SUCCESS);
@@ -148,7 +152,11 @@ pub fn show(report: &Report, spec: &Spec, seconds: f64, talk: Talk) {
 }
 
 /// Prints the files that somebody else is to send.
-fn print_written(written: &[Written], priced: bool, talk: Talk) {
+fn print_written(exported: &Exported, priced: bool, talk: Talk) {
+    let written = &exported.written;
+    for file in &exported.before {
+        print_before(file, talk);
+    }
     for file in written {
         let path = file.path.display();
         if talk.json {
@@ -165,7 +173,8 @@ fn print_written(written: &[Written], priced: bool, talk: Talk) {
         return;
     }
     if written.is_empty() {
-        anstream::eprintln!("nothing is missing, so nothing was written");
+        let more = if exported.before.is_empty() { "" } else { " beside these" };
+        anstream::eprintln!("nothing is missing{more}, so nothing was written");
         return;
     }
     let most: f64 = written.iter().map(|w| w.most.usd).sum();
@@ -177,6 +186,28 @@ fn print_written(written: &[Written], priced: bool, talk: Talk) {
     anstream::eprintln!(
         "run them as batches of /v1/chat/completions, then `hqdl import SPEC OUTPUT...`"
     );
+}
+
+/// Prints a file from before that holds cells back.
+fn print_before(file: &InFile, talk: Talk) {
+    let is_there = file.path.as_ref().is_some_and(|p| p.exists());
+    if talk.json {
+        let line = json!({
+            "event": "unanswered", "file": file.path, "exists": is_there, "cells": file.cells,
+            "requests": file.requests, "unanswered": file.unanswered,
+        });
+        anstream::println!("{line}");
+    } else if !talk.quiet {
+        let path = file.path.as_ref().map_or("a file".to_owned(), |p| p.display().to_string());
+        let gone = if is_there { "" } else { ", which is not there any more" };
+        anstream::eprintln!(
+            "note: {} cells stand in {path}{gone}: {} of its {} requests have no answer yet. \
+             `hqdl import` takes in what it brings; --again writes them once more",
+            thousands(file.cells),
+            thousands(file.unanswered),
+            thousands(file.requests)
+        );
+    }
 }
 
 /// How each column stands and what it used, on stderr.

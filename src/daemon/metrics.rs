@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::status::Status;
 use crate::cell::State;
 use crate::generate::{Event, Listener};
-use crate::model::{Asking, Model, ModelError, openai};
+use crate::model::{Admitting, Asking, Model, ModelError, openai};
 use crate::prompt::Prompt;
 use crate::spec::Format;
 use crate::usage::Usage;
@@ -223,7 +221,7 @@ impl Model for Metered {
         self.model.name()
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
         self.model.admit(prompt)
     }
 

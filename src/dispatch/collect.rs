@@ -2,14 +2,17 @@
 //! as often as the rules say, and then the parcel is closed. Killed on the way,
 //! the same is done again, and what was kept is known.
 
+use std::collections::HashSet;
+use std::path::Path;
+
 use tracing::info;
 
 use super::Dispatch;
 use super::form::{self, Readers, cut};
-use super::read::{Lines, Sink};
+use super::read::{self, Lines, Sink};
 use super::send::stopped;
 use crate::cell::State;
-use crate::facts::{Completion, Parcel, Request};
+use crate::facts::{Completion, FactsError, Parcel, Request};
 use crate::generate::{Event, Stopped, halves};
 use crate::model::ModelError;
 use crate::model::batch::Batch;
@@ -18,6 +21,8 @@ use crate::plan::Cut;
 
 /// How often a request is sent when its batch expires or fails as a whole.
 const SENDS: u32 = 2;
+/// How often a file is brought again that came in part.
+const SHORT: u32 = 8;
 /// How often a request is sent when it fails by itself.
 const TRIES: u32 = 3;
 
@@ -43,15 +48,16 @@ impl Dispatch<'_, '_> {
             refused: None,
         };
         let mut lines = Lines::default();
-        let files = [(&batch.output_file, "output"), (&batch.error_file, "errors")];
-        for (file, what) in files {
+        let files = [
+            (&batch.output_file, "output", batch.completed),
+            (&batch.error_file, "errors", batch.failed),
+        ];
+        for (file, what, lines_there) in files {
             let Some(file) = file else { continue };
-            std::fs::create_dir_all(&self.dir).map_err(|error| crate::facts::FactsError::File {
-                path: self.dir.clone(),
-                error,
-            })?;
+            std::fs::create_dir_all(&self.dir)
+                .map_err(|error| FactsError::File { path: self.dir.clone(), error })?;
             let path = self.dir.join(format!("{}.{what}.jsonl", parcel.token));
-            self.endpoint.download(file, &path).await.map_err(stopped)?;
+            self.bring(file, &path, lines_there).await?;
             let read = self.readers.read_file(&path, Some(parcel.id), &mut rest).await?;
             lines.answered += read.answered;
             lines.failed += read.failed;
@@ -98,6 +104,31 @@ impl Dispatch<'_, '_> {
         // Whatever ended has made room, unless it never got in.
         self.holding = fate == Fate::Queued;
         refused.map_or(Ok(()), |error| Err(Stopped::Endpoint(error)))
+    }
+
+    /// Brings a file down that has so many lines. One that has fewer was cut off on
+    /// the way, though nobody said so: what was answered and paid for must not be
+    /// taken for unanswered. One that comes with fewer again, and as long as before,
+    /// is as it is.
+    async fn bring(&self, file: &str, path: &Path, lines: u64) -> Result<(), Stopped> {
+        let disk = |error| FactsError::File { path: path.to_owned(), error };
+        let mut lengths = HashSet::new();
+        loop {
+            self.endpoint.download(file, path).await.map_err(stopped)?;
+            let found = read::count(path).map_err(disk)?;
+            let length = std::fs::metadata(path).map_err(disk)?.len();
+            if found >= lines || !lengths.insert(length) {
+                return Ok(());
+            }
+            info!(file, found, lines, "a file came in part, and is brought again");
+            if lengths.len() > SHORT as usize {
+                let why = format!(
+                    "{found} of {lines} lines of {file} arrive, however often it is asked for"
+                );
+                return Err(Stopped::Gone(why));
+            }
+            tokio::time::sleep(self.first_pause()).await;
+        }
     }
 
     /// A batch that the endpoint does not know any more: it may have been

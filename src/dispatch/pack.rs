@@ -71,7 +71,7 @@ impl Packer<'_, '_> {
         let mut beyond = None;
         let (mut bytes, mut last) = (0, 0);
         std::fs::create_dir_all(self.dir).map_err(file(self.dir))?;
-        let part = self.dir.join(format!("{}.part", self.prefix));
+        let part = self.dir.join(self.part()?);
         let mut out = std::io::BufWriter::new(std::fs::File::create(&part).map_err(file(&part))?);
         while made.len() < self.limits.requests as usize {
             let Some(request) = facts.journal().next_waiting(self.run, last)? else { break };
@@ -109,7 +109,8 @@ impl Packer<'_, '_> {
         }
         let token = self.token(&made)?;
         let path = self.dir.join(format!("{}{token}.jsonl", self.prefix));
-        std::fs::rename(&part, &path).map_err(file(&path))?;
+        let exported = self.stage == Stage::Exported;
+        let full = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
         let mut parcel = Parcel {
             id: 0,
             token,
@@ -120,9 +121,23 @@ impl Packer<'_, '_> {
             requests: made.len() as u64,
             input_file: None,
             batch: None,
+            file: exported.then(|| full.to_string_lossy().into_owned()),
         };
+        // Before there is a file that somebody might send.
         parcel.id = facts.journal().pack(&parcel, &made)?;
+        if let Err(error) = std::fs::rename(&part, &path) {
+            facts.journal().forget_parcel(parcel.id)?;
+            return Err(file(&path)(error));
+        }
         Ok(Made::Parcel(parcel, path, worst))
+    }
+
+    /// What a file is called until it is whole: no other cache or spec writes one of
+    /// that name.
+    fn part(&self) -> Result<String, Stopped> {
+        let journal = self.readers.facts.journal().id()?;
+        let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
+        Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
 
     /// What a parcel is found by: the same for the same requests of the same

@@ -51,6 +51,19 @@ pub trait Sink {
     fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped>;
 }
 
+/// How many lines of a file are output lines of a batch.
+///
+/// # Errors
+/// The system's.
+pub(super) fn count(path: &Path) -> std::io::Result<u64> {
+    let mut count = 0;
+    for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {
+        let json: Json = serde_json::from_slice(&line?).unwrap_or(Json::Null);
+        count += u64::from(openai::read_line(&json).is_some());
+    }
+    Ok(count)
+}
+
 impl Readers<'_> {
     /// Reads a file of output lines (plain or .gz): each answer is kept, once.
     /// `parcel` says whose lines they are; without one, they may be anyone's.

@@ -22,9 +22,11 @@ use super::index::{Index, Record};
 use super::journal::Journal;
 use super::reservations::Day;
 use super::sessions::Session;
+use super::throttle::Place;
 use super::writer::{Batch, Noted};
 use crate::cell::State;
 use crate::key::Entity;
+use crate::limits::Word;
 use crate::usage::Spent;
 
 /// How often requests that wait are looked at when nobody has a job: what holds
@@ -43,6 +45,8 @@ pub(super) enum Job {
     Reserve(Wish, Reply<Noted>),
     /// A request ended without an answer; whether it may have been billed.
     End { reservation: i64, in_doubt: bool, reply: Reply<()> },
+    /// An endpoint said something of its limits, to the limiter of this name.
+    Heard(String, Word),
     /// A session begins.
     Enter(Session, Reply<()>),
     /// A session is over: what it had in flight is in doubt.
@@ -57,6 +61,10 @@ pub(super) struct Wish {
     pub(super) run: i64,
     pub(super) worst: Spent,
     pub(super) of_day: Option<f64>,
+    /// Where it goes, when it was admitted there.
+    pub(super) place: Option<Place>,
+    /// It has waited, and what admitted it may say something else by now.
+    pub(super) waited: bool,
 }
 
 /// Starts the writing thread.
@@ -138,7 +146,7 @@ impl Desk {
                 }
                 Job::Stop => {}
                 note => {
-                    settled |= !matches!(note, Job::Reserve(..));
+                    settled |= !matches!(note, Job::Reserve(..) | Job::Heard(..));
                     notes.push(note);
                 }
             }
@@ -158,7 +166,8 @@ impl Desk {
             self.looked = Instant::now();
             let waiting = std::mem::take(&mut self.waiting);
             let jobs = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
-            self.note(journal, jobs.map(|(wish, reply)| Job::Reserve(wish, reply)).collect());
+            let again = |(wish, reply)| Job::Reserve(Wish { waited: true, ..wish }, reply);
+            self.note(journal, jobs.map(again).collect());
         }
     }
 
@@ -183,9 +192,10 @@ impl Desk {
                         if in_doubt {
                             journal.leave_in_doubt(reservation)?;
                         } else {
-                            journal.release(reservation)?;
+                            journal.release(reservation, None)?;
                         }
                     }
+                    Job::Heard(name, word) => journal.note_heard(&name, word)?,
                     Job::Enter(session, reply) => {
                         ended.push(reply);
                         journal.enter(&session)?;
@@ -214,7 +224,7 @@ impl Desk {
             };
             if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
                 // Whoever wanted to ask has gone meanwhile, and asks nothing.
-                let _ = journal.release(note);
+                let _ = journal.release(note, Some(0));
                 unwanted = true;
             }
         }
@@ -234,7 +244,14 @@ impl Desk {
         if !journal.is_open(wish.run)? {
             return Ok(Some(Noted::Ended));
         }
-        journal.reserve(&wish.session, wish.run, wish.worst).map(|note| Some(Noted::Note(note)))
+        if wish.waited && wish.place.is_some() {
+            return Ok(Some(Noted::Again));
+        }
+        let note = journal.reserve(&wish.session, wish.run, wish.worst)?;
+        if let Some(place) = &wish.place {
+            journal.note_sent(note, place, wish.worst.tokens)?;
+        }
+        Ok(Some(Noted::Note(note)))
     }
 }
 
@@ -257,7 +274,7 @@ pub(super) fn keep(
     for batch in batches {
         let completion = journal.insert_completion(&batch.completion).map_err(error)?;
         if let Some(reservation) = batch.settles {
-            journal.release(reservation).map_err(error)?;
+            journal.release(reservation, Some(batch.completion.tokens())).map_err(error)?;
         }
         if let Some(request) = batch.answers {
             super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
@@ -313,7 +330,7 @@ pub(super) fn keep_alone(journal: &Mutex<Journal>, batch: &Batch) -> Result<(), 
         }
         let completion = journal.insert_completion(done)?;
         if let Some(reservation) = batch.settles {
-            journal.release(reservation)?;
+            journal.release(reservation, Some(done.tokens()))?;
         }
         if let Some(request) = batch.answers {
             super::requests::settle(c, request, "answered")?;

@@ -11,6 +11,7 @@ use super::FactsError;
 use super::checksum::{self, Damage, LINES, Line, checksum};
 use super::index::Fact;
 use super::sessions::Session;
+use super::spending::PAID;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::Entity;
 use crate::store::{self, migrate, now};
@@ -65,6 +66,13 @@ pub struct Completion {
     pub seconds: f64,
     /// Cells it was asked for.
     pub cells: u64,
+}
+
+impl Completion {
+    /// Tokens, input and output.
+    pub(super) fn tokens(&self) -> u64 {
+        self.input_tokens + self.output_tokens
+    }
 }
 
 /// The journal's file, open for reading and writing.
@@ -127,11 +135,13 @@ impl Journal {
     pub fn spent(&self, run: i64) -> Result<Spent, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
-                   SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
-                   FROM completion WHERE run = ?1
-                   UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
-                 )",
+                &format!(
+                    "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
+                       SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
+                       FROM completion WHERE run = ?1 AND {PAID}
+                       UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
+                     )"
+                ),
                 [run],
                 |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
             )
@@ -146,10 +156,12 @@ impl Journal {
     pub fn spent_today(&self) -> Result<f64, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT coalesce(sum(cost_usd), 0.0) FROM (
-                   SELECT cost_usd FROM completion WHERE asked_at >= ?1
-                   UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
-                 )",
+                &format!(
+                    "SELECT coalesce(sum(cost_usd), 0.0) FROM (
+                       SELECT cost_usd FROM completion WHERE asked_at >= ?1 AND {PAID}
+                       UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
+                     )"
+                ),
                 [now().get(..10).unwrap_or_default()],
                 |r| r.get(0),
             )
@@ -320,17 +332,19 @@ impl Journal {
         })
     }
 
-    /// Requests, tokens and price of everything ever asked, and the runs.
+    /// Requests, tokens and price of everything ever paid for, and the runs.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn totals(&self) -> Result<Totals, FactsError> {
         self.run(|c| {
             c.query_row(
-                "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
-                        coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
-                        (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
-                 FROM completion WHERE content IS NOT NULL",
+                &format!(
+                    "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
+                            coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
+                            (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
+                     FROM completion WHERE content IS NOT NULL AND {PAID}"
+                ),
                 [],
                 |r| {
                     Ok(Totals {

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::desk::Job;
+use super::throttle::{Place, Tickets};
 use super::wire::{self, Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
 use super::writer::Writer;
 use super::{Facts, FactsError, Hold, Owned, borrow};
@@ -250,6 +251,7 @@ impl Lender {
             say,
             lines: None,
             members: BTreeSet::new(),
+            tickets: Tickets::default(),
             kept: JoinSet::new(),
             waits: JoinSet::new(),
         };
@@ -330,8 +332,10 @@ struct Line {
     say: mpsc::Sender<(u64, Say)>,
     /// Lines of an import under way.
     lines: Option<Vec<u8>>,
-    /// Limiters that it uses, with its numbers there.
-    members: BTreeSet<(String, u64)>,
+    /// Limits that it uses, with its numbers there.
+    members: BTreeSet<(Place, u64)>,
+    /// Its requests that were admitted and are not settled.
+    tickets: Tickets,
     /// What must be done, whatever becomes of the borrower.
     kept: JoinSet<()>,
     /// What nobody needs when the borrower is gone.
@@ -360,25 +364,30 @@ impl Line {
                 owned.claims.release(&self.session, &things);
                 Ok(Say::Done)
             }
-            Ask::Join { endpoint, limits } => {
-                let member = owned.limiters.join(&endpoint, limits);
-                self.members.insert((endpoint, member));
-                Ok(Say::Count(member))
+            Ask::Join { place, limits } => {
+                let joined = owned.limiters.join(&place, limits, Some(&facts.journal()));
+                joined.map(|member| {
+                    self.members.insert((place, member));
+                    Say::Count(member)
+                })
             }
-            Ask::Leave { endpoint, member } => {
-                let of = (endpoint, member);
+            Ask::Leave { place, member } => {
+                let of = (place, member);
                 if self.members.remove(&of) {
                     owned.limiters.leave(&of.0, member);
                 }
                 Ok(Say::Done)
             }
-            Ask::Settle { endpoint, admitted, used } => {
-                let limiter = owned.limiters.of(&endpoint);
-                limiter.into_iter().for_each(|l| l.settle(admitted, used));
+            Ask::Sent(ticket) => {
+                self.tickets.sent(ticket);
                 Ok(Say::Done)
             }
-            Ask::Hear { endpoint, word } => {
-                owned.limiters.of(&endpoint).into_iter().for_each(|l| l.hear(word));
+            Ask::Settle { ticket, used } => {
+                self.tickets.settle(ticket, used);
+                Ok(Say::Done)
+            }
+            Ask::Hear { place, word } => {
+                owned.limiters.hear(&place, word);
                 Ok(Say::Done)
             }
             Ask::Lines(more) => {
@@ -405,6 +414,7 @@ impl Line {
     fn slowly(&mut self, number: u64, ask: Ask) {
         let (writer, say) = (self.writer.clone(), self.say.clone());
         let facts = Arc::clone(&self.lender.facts);
+        let tickets = self.tickets.clone();
         let keeps = matches!(ask, Ask::Keep(_) | Ask::End { .. } | Ask::Import);
         let lines = if matches!(ask, Ask::Import) { self.lines.take() } else { None };
         let work = async move {
@@ -416,19 +426,17 @@ impl Line {
                     })
                 }
                 Ask::Keep(batch) => writer.keep(*batch).await.map(|()| Say::Done),
-                Ask::Reserve { run, worst, of_day } => {
-                    writer.reserve(run, worst, of_day).await.map(Say::Noted)
+                Ask::Reserve { run, worst, of_day, place } => {
+                    writer.reserve(run, worst, of_day, place).await.map(Say::Noted)
                 }
                 Ask::End { reservation, in_doubt } => {
                     writer.end(reservation, in_doubt).await.map(|()| Say::Done)
                 }
                 Ask::Wait(thing) => writer.released(&thing).await.map(|()| Say::Done),
-                Ask::Admit { endpoint, tokens } => {
-                    let limiter = facts.lent_out().and_then(|o| o.limiters.of(&endpoint));
-                    if let Some(limiter) = limiter {
-                        limiter.admit(tokens).await;
-                    }
-                    Ok(Say::Done)
+                Ask::Admit { place, need } => {
+                    let Some(owned) = facts.lent_out() else { return };
+                    let ticket = owned.limiters.admit(&place, need).await;
+                    Ok(Say::Count(tickets.keep(ticket)))
                 }
                 Ask::Flush => blocking(move || facts.index.flush().map(|()| Say::Done)).await,
                 Ask::Rebuild => blocking(move || facts.rebuild().map(Say::Count)).await,
@@ -459,8 +467,9 @@ impl Line {
         if let Some(owned) = self.lender.facts.lent_out() {
             // What it asked and was answered is kept: others look again.
             owned.claims.forget(&self.session);
-            for (endpoint, member) in std::mem::take(&mut self.members) {
-                owned.limiters.leave(&endpoint, member);
+            self.tickets.end();
+            for (place, member) in std::mem::take(&mut self.members) {
+                owned.limiters.leave(&place, member);
             }
         }
     }

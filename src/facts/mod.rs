@@ -33,6 +33,7 @@ pub mod lend;
 pub mod lookup;
 pub mod parcels;
 pub mod questions;
+mod rates;
 pub mod requests;
 mod reservations;
 pub mod rounds;
@@ -72,7 +73,7 @@ pub use parcels::{Packed, Parcel, Stage};
 pub use questions::{Learned, LiveQuestion, Origin};
 pub use requests::{Known, Request};
 pub use spending::Hour;
-pub use throttle::Throttle;
+pub use throttle::{Admitted, Place, Throttle};
 pub use turns::Turn;
 pub use writer::{Batch, Claim, Noted, Writer};
 
@@ -274,10 +275,10 @@ impl Facts {
         let owned = Owned {
             lock,
             writing,
+            limiters: Limiters::kept_by(jobs.clone()),
             jobs,
             thread: Some(thread),
             claims: Arc::default(),
-            limiters: Limiters::default(),
             temporary,
         };
         Ok(Self { dir: dir.to_owned(), journal, index, session, hold: Hold::Owned(owned) })

@@ -79,10 +79,12 @@ pub struct Parcel {
     pub input_file: Option<String>,
     /// The batch, as the endpoint calls it.
     pub batch: Option<String>,
+    /// Where its file is, when somebody else sends it.
+    pub file: Option<String>,
 }
 
 const PARCEL: &str =
-    "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch FROM parcel";
+    "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file FROM parcel";
 /// Parcels whose requests may be billed any moment.
 pub(super) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
 /// Holds of requests that wait for no run that goes on.
@@ -118,8 +120,8 @@ impl Journal {
     pub fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
         self.change(|c| {
             c.execute(
-                "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![
                     parcel.token,
                     parcel.run,
@@ -127,7 +129,8 @@ impl Journal {
                     parcel.endpoint,
                     parcel.stage.name(),
                     parcel.requests,
-                    now()
+                    now(),
+                    parcel.file
                 ],
             )?;
             let id = c.last_insert_rowid();
@@ -300,6 +303,16 @@ impl Journal {
         self.read(|c| has_under_way(c, run))
     }
 
+    /// A parcel, and how many of its requests have no answer.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError> {
+        let unanswered = self.unanswered(id)?.len() as u64;
+        let sql = format!("{PARCEL} WHERE id = ?1");
+        self.read(|c| c.query_row(&sql, [id], parcel)).map(|parcel| (parcel, unanswered))
+    }
+
     /// Whether any request at all is under way in a parcel, or waits to be.
     ///
     /// # Errors
@@ -373,6 +386,7 @@ fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<Parcel> {
         requests: r.get(6)?,
         input_file: r.get(7)?,
         batch: r.get(8)?,
+        file: r.get(9)?,
     })
 }
 

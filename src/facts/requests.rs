@@ -191,6 +191,40 @@ impl Journal {
     }
 }
 
+impl Journal {
+    /// Which columns (by meaning) of an entity stand in files that somebody else
+    /// sends to a model, with no answer yet: by parcel.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn in_files(
+        &self,
+        entity: &Entity,
+        model: u32,
+    ) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
+        self.read(|c| {
+            c.prepare_cached(
+                "SELECT r.parcel, r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
+                 JOIN parcel AS p ON p.id = r.parcel
+                 WHERE e.entity = ?1 AND r.model = ?2 AND r.state = 'packed' AND r.failed = 0
+                   AND p.state = 'exported' ORDER BY r.parcel",
+            )?
+            .query_map(params![entity.as_str(), model], |r| Ok((r.get(0)?, json(r, 1)?)))?
+            .collect()
+        })
+    }
+
+    /// A request failed where somebody else sent it: its cells may be written
+    /// again, and an answer that comes all the same is taken in.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
+        let sql = "UPDATE request SET failed = 1 WHERE id = ?1";
+        self.change(|c| c.execute(sql, [request]).map(drop))
+    }
+}
+
 /// A request is answered, or needs no answer: its rows are not needed any more.
 /// The same request in a file that somebody else was to send goes with it.
 pub(super) fn settle(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {

@@ -4,6 +4,7 @@
 use rusqlite::params;
 
 use super::journal::Journal;
+use super::spending::PAID;
 use crate::store::now;
 use crate::usage::Spent;
 
@@ -18,8 +19,10 @@ impl Journal {
         insert.insert(params![run, worst.usd, worst.tokens, now(), session])
     }
 
-    /// Takes a note out: its request is settled, or cost nothing.
-    pub(super) fn release(&self, reservation: i64) -> rusqlite::Result<()> {
+    /// Takes a note out: its request is settled, or cost nothing. `used` says how
+    /// many tokens it took, when that is known.
+    pub(super) fn release(&self, reservation: i64, used: Option<u64>) -> rusqlite::Result<()> {
+        self.note_answered(reservation, used)?;
         let mut delete =
             self.connection().prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
         delete.execute([reservation]).map(|_| ())
@@ -54,11 +57,11 @@ impl Day {
         }
         let c = journal.connection();
         let (last, more): (i64, f64) = c
-            .prepare_cached(
+            .prepare_cached(&format!(
                 "SELECT coalesce(max(id), ?1),
-                   coalesce(sum(CASE WHEN asked_at >= ?2 THEN cost_usd END), 0.0)
-                 FROM completion WHERE id > ?1",
-            )?
+                   coalesce(sum(CASE WHEN asked_at >= ?2 AND {PAID} THEN cost_usd END), 0.0)
+                 FROM completion WHERE id > ?1"
+            ))?
             .query_row(params![self.last, self.date], |r| Ok((r.get(0)?, r.get(1)?)))?;
         (self.last, self.usd) = (last, self.usd + more);
         let noted: f64 = c

@@ -2,6 +2,11 @@
 
 use super::{FactsError, Journal};
 
+/// Holds of completions that were paid for. Recordings answer for nothing, and
+/// their names say that they are some ([`crate::model::replay`]).
+pub(super) const PAID: &str =
+    "model NOT IN (SELECT id FROM model WHERE name LIKE '% (recording ________)')";
+
 /// What an hour cost.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Hour {
@@ -21,15 +26,21 @@ impl Journal {
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
+        let sql = format!(
+            "SELECT substr(asked_at, 1, 13), sum(cost_usd), sum(input_tokens + output_tokens), count(*)
+             FROM completion WHERE asked_at >= ?1 AND {PAID} GROUP BY 1 ORDER BY 1"
+        );
         self.run(|c| {
-            c.prepare_cached(
-                "SELECT substr(asked_at, 1, 13), sum(cost_usd), sum(input_tokens + output_tokens), count(*)
-                 FROM completion WHERE asked_at >= ?1 GROUP BY 1 ORDER BY 1",
-            )?
-            .query_map([since], |r| {
-                Ok(Hour { hour: r.get(0)?, usd: r.get(1)?, tokens: r.get(2)?, requests: r.get(3)? })
-            })?
-            .collect()
+            c.prepare_cached(&sql)?
+                .query_map([since], |r| {
+                    Ok(Hour {
+                        hour: r.get(0)?,
+                        usd: r.get(1)?,
+                        tokens: r.get(2)?,
+                        requests: r.get(3)?,
+                    })
+                })?
+                .collect()
         })
     }
 }

@@ -1,143 +1,274 @@
 //! The limits that an endpoint is asked under: of this process, or of all that
-//! ask it through the owner of the cache.
+//! ask it through the owner of the cache. What was sent within the last minute,
+//! and what the endpoint said of its limits, is in the journal
+//! ([`super::rates`]), so that no restart forgets it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::HeaderMap;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 use super::borrow::Borrowed;
+use super::desk::Job;
+use super::journal::Journal;
 use super::wire::{Ask, Say};
 use super::{Facts, FactsError, Hold};
-use crate::limits::{Limiter, PerMinute, Word};
+use crate::limits::{Limiter, Need, PerMinute, Word};
+
+/// What limits are of: an endpoint with its key, and one of its models. It tells
+/// them apart from others, and shows no key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// The endpoint and its key.
+    pub endpoint: String,
+    /// The model.
+    pub model: String,
+}
+
+impl Place {
+    /// The name of the model's limiter.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.endpoint, self.model)
+    }
+}
 
 /// One limiter for each endpoint and key, and one for each of its models, as long
-/// as somebody uses it.
+/// as somebody uses it or would have to wait.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Limiters(Arc<Mutex<HashMap<String, Arc<Limiter>>>>);
+pub(super) struct Limiters(Arc<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    limiters: Mutex<HashMap<String, Arc<Limiter>>>,
+    /// The last number that was given.
+    last: AtomicU64,
+    /// Who writes down what endpoints say.
+    jobs: Option<mpsc::Sender<Job>>,
+}
+
+/// The limiters that a request must pass.
+struct Pair {
+    /// Of the endpoint, under the limits of those who ask, whichever model.
+    all: Arc<Limiter>,
+    /// Of the model, under those that the endpoint tells: it counts each model by
+    /// itself.
+    model: Arc<Limiter>,
+}
 
 impl Limiters {
-    /// The limiter of this name, which somebody uses.
-    pub(super) fn of(&self, name: &str) -> Option<Arc<Limiter>> {
-        self.all().get(name).map(Arc::clone)
+    /// Limiters whose endpoints' words are kept.
+    pub(super) fn kept_by(jobs: mpsc::Sender<Job>) -> Self {
+        Self(Arc::new(All { jobs: Some(jobs), ..All::default() }))
     }
 
-    /// One more uses it: by the number that this gives.
-    pub(super) fn join(&self, name: &str, limits: PerMinute) -> u64 {
+    /// One more uses a place, with limits of its own: by the number that this
+    /// gives. What the journal knows of it counts.
+    pub(super) fn join(
+        &self,
+        place: &Place,
+        limits: PerMinute,
+        journal: Option<&Journal>,
+    ) -> Result<u64, FactsError> {
+        let number = self.number();
         let mut all = self.all();
         all.retain(|_, limiter| !limiter.is_idle());
-        all.entry(name.to_owned()).or_default().join(limits)
+        for (name, limits) in
+            [(place.endpoint.clone(), limits), (place.name(), PerMinute::default())]
+        {
+            if let Some(limiter) = all.get(&name) {
+                limiter.join(number, limits);
+                continue;
+            }
+            let limiter = Limiter::default();
+            if let Some(journal) = journal {
+                limiter.hear(journal.heard_of(&name)?);
+                let of_model = (name != place.endpoint).then_some(place.model.as_str());
+                for (tokens, counts) in journal.sent_lately(&place.endpoint, of_model)? {
+                    limiter.remember(self.number(), tokens, counts);
+                }
+            }
+            limiter.join(number, limits);
+            all.insert(name, Arc::new(limiter));
+        }
+        Ok(number)
     }
 
-    /// Who has this number uses it no more.
-    pub(super) fn leave(&self, name: &str, member: u64) {
+    /// Who has this number uses the place no more.
+    pub(super) fn leave(&self, place: &Place, number: u64) {
         let mut all = self.all();
-        if let Some(limiter) = all.get(name) {
-            limiter.leave(member);
+        for name in [&place.endpoint, &place.name()] {
+            all.get(name).into_iter().for_each(|limiter| limiter.leave(number));
         }
         all.retain(|_, limiter| !limiter.is_idle());
     }
 
+    /// Waits for the turn of a request; `None` where nobody uses the place.
+    pub(super) async fn admit(&self, place: &Place, need: Need) -> Option<Ticket> {
+        let pair = self.pair(place)?;
+        let ticket = Ticket { number: self.number(), pair };
+        ticket.pair.all.admit(ticket.number, need).await;
+        // Last, so that the endpoint's newest word counts.
+        ticket.pair.model.admit(ticket.number, need).await;
+        Some(ticket)
+    }
+
+    /// Takes the endpoint's word: its limits are the model's, to wait is for all.
+    pub(super) fn hear(&self, place: &Place, word: Word) {
+        let Some(pair) = self.pair(place) else { return };
+        let wait = Word { wait: word.wait, ..Word::default() };
+        let heard = [(pair.all, place.endpoint.clone(), wait), (pair.model, place.name(), word)];
+        for (limiter, name, word) in heard {
+            if limiter.hear(word)
+                && let Some(jobs) = &self.0.jobs
+            {
+                // Before an answer that comes with it is kept. Who has no room for
+                // it hears the word again with the next answer.
+                let _ = jobs.try_send(Job::Heard(name, limiter.heard()));
+            }
+        }
+    }
+
+    fn pair(&self, place: &Place) -> Option<Pair> {
+        let all = self.all();
+        let of = |name: &str| all.get(name).map(Arc::clone);
+        Some(Pair { all: of(&place.endpoint)?, model: of(&place.name())? })
+    }
+
+    fn number(&self) -> u64 {
+        self.0.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Limiter>>> {
+        self.0.limiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that was admitted. Dropped before it is sent, it counts no more.
+pub(super) struct Ticket {
+    number: u64,
+    pair: Pair,
+}
+
+impl Ticket {
+    /// The request leaves.
+    pub(super) fn sent(&self) {
+        self.pair.all.sent(self.number);
+        self.pair.model.sent(self.number);
+    }
+
+    /// The request was answered, and used so many tokens.
+    pub(super) fn settle(self, used: u64) {
+        self.pair.all.settle(self.number, used);
+        self.pair.model.settle(self.number, used);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.pair.all.cancel(self.number);
+        self.pair.model.cancel(self.number);
+    }
+}
+
+/// Requests of a borrower that were admitted and are not settled.
+#[derive(Clone, Default)]
+pub(super) struct Tickets(Arc<Mutex<HashMap<u64, Ticket>>>);
+
+impl Tickets {
+    /// Keeps a ticket; gives its number, which is 0 for none.
+    pub(super) fn keep(&self, ticket: Option<Ticket>) -> u64 {
+        let Some(ticket) = ticket else { return 0 };
+        let number = ticket.number;
+        self.all().insert(number, ticket);
+        number
+    }
+
+    /// A request leaves.
+    pub(super) fn sent(&self, number: u64) {
+        self.all().get(&number).into_iter().for_each(Ticket::sent);
+    }
+
+    /// A request was answered, or (`None`) is not sent.
+    pub(super) fn settle(&self, number: u64, used: Option<u64>) {
+        let ticket = self.all().remove(&number);
+        if let (Some(ticket), Some(used)) = (ticket, used) {
+            ticket.settle(used);
+        }
+    }
+
+    /// The borrower is gone: what it was admitted for may have left just before.
+    pub(super) fn end(&self) {
+        std::mem::take(&mut *self.all()).values().for_each(Ticket::sent);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Ticket>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Admits requests to a model of an endpoint, with others who ask it.
 pub struct Throttle {
-    /// Under the limits of those who ask, whichever model.
-    all: Member,
-    /// Under those that the endpoint tells: it counts each model by itself.
-    model: Member,
-}
-
-/// Somebody who uses a limiter.
-struct Member {
     way: Way,
-    /// The limiter.
-    name: String,
-    /// What [`Limiter::join`] gave.
+    place: Place,
+    /// What joining gave.
     number: u64,
 }
 
+#[derive(Clone)]
 enum Way {
     Own(Limiters),
     Lent(Arc<Borrowed>),
+}
+
+/// A request that was admitted. Dropped before it is sent, it counts no more.
+pub struct Admitted {
+    by: By,
+    place: Place,
+}
+
+enum By {
+    Own(Option<Ticket>),
+    Lent { owner: Arc<Borrowed>, number: u64, settled: bool },
 }
 
 impl Throttle {
     /// A limiter that nobody shares.
     #[must_use]
     pub fn alone(limits: PerMinute) -> Self {
-        let limiters = Limiters::default();
-        let all = Member::own(&limiters, "all".to_owned(), limits);
-        Self { all, model: Member::own(&limiters, "model".to_owned(), PerMinute::default()) }
+        let (limiters, place) = (Limiters::default(), Place::default());
+        let number = limiters.join(&place, limits, None).unwrap_or_default();
+        Self { way: Way::Own(limiters), place, number }
     }
 
-    /// Waits for the turn of a request of about so many tokens.
-    pub async fn admit(&self, tokens: u64) {
-        self.model.admit(tokens).await;
-        self.all.admit(tokens).await;
-    }
-
-    /// Settles a request: what it was admitted for, what it used.
-    pub fn settle(&self, admitted: u64, used: u64) {
-        self.model.settle(admitted, used);
-        self.all.settle(admitted, used);
+    /// Waits for the turn of a request.
+    pub async fn admit(&self, need: Need) -> Admitted {
+        let by = match &self.way {
+            Way::Own(limiters) => By::Own(limiters.admit(&self.place, need).await),
+            // Whose owner is gone notices when it notes what the request may cost.
+            Way::Lent(owner) => {
+                let ask = Ask::Admit { place: self.place.clone(), need };
+                let number = match owner.ask(&ask).await {
+                    Ok(Say::Count(number)) => number,
+                    _ => 0,
+                };
+                By::Lent { owner: Arc::clone(owner), number, settled: false }
+            }
+        };
+        Admitted { by, place: self.place.clone() }
     }
 
     /// Nobody is admitted before `wait` has passed.
     pub fn pause(&self, wait: Duration) {
-        self.all.hear(Word { wait: Some(wait), ..Word::default() });
+        self.hear(Word { wait: Some(wait), ..Word::default() });
     }
 
-    /// Takes the endpoint's word: its limits are the model's, to wait is for all.
+    /// Takes the endpoint's word.
     pub fn observe(&self, headers: &HeaderMap) {
-        let word = Word::of(headers);
-        self.model.hear(Word { wait: None, ..word });
-        self.all.hear(Word { limits: PerMinute::default(), ..word });
-    }
-}
-
-impl Member {
-    fn own(limiters: &Limiters, name: String, limits: PerMinute) -> Self {
-        let number = limiters.join(&name, limits);
-        Self { way: Way::Own(limiters.clone()), name, number }
-    }
-
-    fn lent(owner: &Arc<Borrowed>, name: String, limits: PerMinute) -> Result<Self, FactsError> {
-        let Say::Count(number) = owner.ask_here(&Ask::Join { endpoint: name.clone(), limits })?
-        else {
-            return Err(owner.misunderstood());
-        };
-        Ok(Self { way: Way::Lent(Arc::clone(owner)), name, number })
-    }
-
-    async fn admit(&self, tokens: u64) {
-        match &self.way {
-            Way::Own(limiters) => {
-                if let Some(limiter) = limiters.of(&self.name) {
-                    limiter.admit(tokens).await;
-                }
-            }
-            // Whose owner is gone notices when it notes what the request may cost.
-            Way::Lent(owner) => {
-                let ask = Ask::Admit { endpoint: self.name.clone(), tokens };
-                let _ = owner.ask(&ask).await;
-            }
-        }
-    }
-
-    fn settle(&self, admitted: u64, used: u64) {
-        match &self.way {
-            Way::Own(limiters) => {
-                limiters.of(&self.name).into_iter().for_each(|l| l.settle(admitted, used));
-            }
-            Way::Lent(owner) => {
-                owner.tell(&Ask::Settle { endpoint: self.name.clone(), admitted, used });
-            }
-        }
+        self.hear(Word::of(headers));
     }
 
     fn hear(&self, word: Word) {
@@ -145,19 +276,55 @@ impl Member {
             return;
         }
         match &self.way {
-            Way::Own(limiters) => limiters.of(&self.name).into_iter().for_each(|l| l.hear(word)),
-            Way::Lent(owner) => owner.tell(&Ask::Hear { endpoint: self.name.clone(), word }),
+            Way::Own(limiters) => limiters.hear(&self.place, word),
+            Way::Lent(owner) => owner.tell(&Ask::Hear { place: self.place.clone(), word }),
         }
     }
 }
 
-impl Drop for Member {
+impl Drop for Throttle {
     fn drop(&mut self) {
         match &self.way {
-            Way::Own(limiters) => limiters.leave(&self.name, self.number),
+            Way::Own(limiters) => limiters.leave(&self.place, self.number),
             Way::Lent(owner) => {
-                owner.tell(&Ask::Leave { endpoint: self.name.clone(), member: self.number });
+                let (place, member) = (self.place.clone(), self.number);
+                owner.tell(&Ask::Leave { place, member });
             }
+        }
+    }
+}
+
+impl Admitted {
+    /// Where the request goes.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The request leaves.
+    pub fn sent(&self) {
+        match &self.by {
+            By::Own(ticket) => ticket.iter().for_each(Ticket::sent),
+            By::Lent { owner, number, .. } => owner.tell(&Ask::Sent(*number)),
+        }
+    }
+
+    /// The request was answered, and used so many tokens.
+    pub fn settle(mut self, used: u64) {
+        match &mut self.by {
+            By::Own(ticket) => ticket.take().into_iter().for_each(|t| t.settle(used)),
+            By::Lent { owner, number, settled } => {
+                *settled = true;
+                owner.tell(&Ask::Settle { ticket: *number, used: Some(used) });
+            }
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let By::Lent { owner, number, settled: false } = &self.by {
+            owner.tell(&Ask::Settle { ticket: *number, used: None });
         }
     }
 }
@@ -176,13 +343,20 @@ impl Facts {
         model: &str,
         limits: PerMinute,
     ) -> Result<Throttle, FactsError> {
-        let join = |name: String, limits| match &self.hold {
-            Hold::Owned(owned) => Ok(Member::own(&owned.limiters, name, limits)),
-            Hold::Borrowed(owner) => Member::lent(owner, name, limits),
+        let place = Place { endpoint: endpoint.to_owned(), model: model.to_owned() };
+        let (way, number) = match &self.hold {
+            Hold::Owned(owned) => {
+                let number = owned.limiters.join(&place, limits, Some(&self.journal()))?;
+                (Way::Own(owned.limiters.clone()), number)
+            }
+            Hold::Borrowed(owner) => {
+                let ask = Ask::Join { place: place.clone(), limits };
+                let Say::Count(number) = owner.ask_here(&ask)? else {
+                    return Err(owner.misunderstood());
+                };
+                (Way::Lent(Arc::clone(owner)), number)
+            }
         };
-        Ok(Throttle {
-            all: join(endpoint.to_owned(), limits)?,
-            model: join(format!("{endpoint} {model}"), PerMinute::default())?,
-        })
+        Ok(Throttle { way, place, number })
     }
 }

@@ -10,15 +10,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::claims::Thing;
+use super::throttle::Place;
 use super::writer::{Batch, Noted};
 use super::{FactsError, Session};
-use crate::limits::{PerMinute, Word};
+use crate::limits::{Need, PerMinute, Word};
 use crate::usage::Spent;
 
 /// What both sides begin with; then the protocol's number.
 pub(super) const MAGIC: &[u8; 4] = b"hqdl";
 /// The protocol; another number is another language.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// The longest frame.
 pub(super) const LONGEST: usize = 64 << 20;
 /// About how many bytes of records go into one frame.
@@ -60,7 +61,7 @@ pub(super) enum Ask {
     /// A completion and its facts kept.
     Keep(Box<Batch>),
     /// What a request may cost noted.
-    Reserve { run: i64, worst: Spent, of_day: Option<f64> },
+    Reserve { run: i64, worst: Spent, of_day: Option<f64>, place: Option<Place> },
     /// A request ended without an answer.
     End { reservation: i64, in_doubt: bool },
     /// Cells, or other things, for itself alone.
@@ -70,15 +71,17 @@ pub(super) enum Ask {
     /// To be told when somebody gives this back.
     Wait(Thing),
     /// Limits that an endpoint is asked under from now on.
-    Join { endpoint: String, limits: PerMinute },
+    Join { place: Place, limits: PerMinute },
     /// Not any more: the number that [`Ask::Join`] gave.
-    Leave { endpoint: String, member: u64 },
-    /// The turn of a request.
-    Admit { endpoint: String, tokens: u64 },
-    /// What a request used.
-    Settle { endpoint: String, admitted: u64, used: u64 },
+    Leave { place: Place, member: u64 },
+    /// The turn of a request: the number of its ticket.
+    Admit { place: Place, need: Need },
+    /// A request that was admitted leaves.
+    Sent(u64),
+    /// What a request that was admitted used; `None` when it was not sent.
+    Settle { ticket: u64, used: Option<u64> },
     /// What an endpoint says of its limits.
-    Hear { endpoint: String, word: Word },
+    Hear { place: Place, word: Word },
     /// Lines of an import; more follow.
     Lines(Bytes),
     /// These lines taken in.

@@ -13,6 +13,7 @@ use super::claims::{Claims, Thing};
 use super::desk::{Job, Reply, Wish, keep_alone};
 use super::index::{Fact, Index, Record};
 use super::journal::{Completion, Journal};
+use super::throttle::Place;
 use super::wire::{Ask, Say};
 use crate::key::Entity;
 use crate::usage::Spent;
@@ -38,6 +39,9 @@ pub enum Noted {
     Note(i64),
     /// The budget of the day does not cover it: so much, in USD, is gone today.
     Beyond(f64),
+    /// It waited for the budget of the day, which may cover it now: whoever admits
+    /// it is to be asked again.
+    Again,
     /// Its run has ended meanwhile.
     Ended,
 }
@@ -96,7 +100,8 @@ impl Writer {
     /// Notes what a request may cost at the worst, before it leaves. The note
     /// outlives a process that is killed (of a power cut it is not safe: it is
     /// not worth a disk's flush). Where the budget of the day (`of_day`, in USD)
-    /// is held by requests on their way, this waits for them.
+    /// is held by requests on their way, this waits for them. `place` is where the
+    /// request was admitted to.
     ///
     /// # Errors
     /// [`FactsError`] when it could not be noted.
@@ -105,13 +110,16 @@ impl Writer {
         run: i64,
         worst: Spent,
         of_day: Option<f64>,
+        place: Option<Place>,
     ) -> Result<Noted, FactsError> {
         match &self.way {
             Way::Own { jobs, session, .. } => {
-                let wish = Wish { session: Arc::clone(session), run, worst, of_day };
+                let session = Arc::clone(session);
+                let wish = Wish { session, run, worst, of_day, place, waited: false };
                 ask(jobs, |reply| Job::Reserve(wish, reply)).await
             }
-            Way::Lent(owner) => match owner.ask(&Ask::Reserve { run, worst, of_day }).await? {
+            Way::Lent(owner) => match owner.ask(&Ask::Reserve { run, worst, of_day, place }).await?
+            {
                 Say::Noted(noted) => Ok(noted),
                 _ => Err(owner.misunderstood()),
             },

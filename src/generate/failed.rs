@@ -35,10 +35,13 @@ impl Context {
             Ok((cuts.into_iter().map(todo).collect(), None))
         };
         match &error {
+            // What a budget does not hold as a whole, it may hold in part.
+            ModelError::TooLong(_) | ModelError::Budget(_) if !alone => {
+                return again(halves(&cut, attempt));
+            }
             ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Beyond { .. } => {
                 return Err(error.into());
             }
-            ModelError::TooLong(_) if !alone => return again(halves(&cut, attempt)),
             ModelError::Filtered(_) => {
                 let hopeless = self.liveness.refused();
                 if !alone {

@@ -25,7 +25,7 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let budget = Budget::of_run(&self.facts.journal(), &self.spec.limits, run.id);
+        let budget = Budget::of_run(&self.facts.journal(), &self.spec, run.id);
         let budget = match budget {
             Ok(budget) => Arc::new(budget),
             Err(error) => {
@@ -56,7 +56,7 @@ impl Work<'_> {
                 writer: Arc::clone(&run.writer),
                 format: self.format(expansion),
                 run: run.id,
-                price: self.spec.model.price,
+                price: self.spec.model.paid(),
                 max_output: u64::from(self.spec.model.max_output_tokens),
                 counts: budget.is_capped() || self.spec.limits.tokens_per_minute.is_some(),
                 budget: Arc::clone(&budget),

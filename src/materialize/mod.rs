@@ -16,12 +16,13 @@ mod shots;
 mod survey;
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-pub use self::parcels::{Imported, Written};
+pub use self::parcels::{Exported, Imported, InFile, Written};
 pub use self::report::{ColumnReport, Report};
 use self::rounds::Round;
 use self::run::Run;
@@ -103,6 +104,9 @@ pub struct Work<'w> {
     parcels: Cell<bool>,
     /// What the database was, by its own count of changes, when it was surveyed.
     version: Cell<i64>,
+    /// Cells that stand in files which are not answered yet, by parcel; `None` where
+    /// that holds nothing back.
+    in_files: RefCell<Option<BTreeMap<i64, u64>>>,
 }
 
 impl<'w> Work<'w> {
@@ -158,6 +162,7 @@ impl<'w> Work<'w> {
             way: Way::Live,
             parcels: Cell::new(false),
             version: Cell::new(0),
+            in_files: RefCell::default(),
         })
     }
 

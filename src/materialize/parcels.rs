@@ -1,6 +1,7 @@
 //! Asking through the Batch API: everything that is missing goes into the
 //! journal's queue first, and from there out in parcels ([`crate::dispatch`]).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::cell::Tally;
 use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
 use crate::dispatch::read::{Lines, Sink};
 use crate::dispatch::{Dispatch, Errands};
-use crate::facts::{Outcome, Request, Turn};
+use crate::facts::{Facts, Outcome, Request, Turn};
 use crate::generate::{Claimed, Event, Listener, Stopped, claim};
 use crate::model::ModelError;
 use crate::plan::Cut;
@@ -36,16 +37,38 @@ pub struct Imported {
 }
 
 /// What failed elsewhere stays as it was: missing, and asked for by the next run.
-struct Nobody;
+struct Nobody<'f>(&'f Facts);
 
-impl Sink for Nobody {
+impl Sink for Nobody<'_> {
     fn again(&mut self, _: i64, _: Vec<(Cut, u32)>) -> Result<(), Stopped> {
         Ok(())
     }
 
-    fn failed(&mut self, _: Request, _: ModelError) -> Result<(), Stopped> {
-        Ok(())
+    fn failed(&mut self, request: Request, _: ModelError) -> Result<(), Stopped> {
+        Ok(self.0.journal().failed_elsewhere(request.id)?)
     }
+}
+
+/// What [`Work::export`] wrote, and what it did not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Exported {
+    /// The files that were written.
+    pub written: Vec<Written>,
+    /// Files from before whose cells were not written again.
+    pub before: Vec<InFile>,
+}
+
+/// A file that was written before and is not answered yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InFile {
+    /// Where it was written; `None` when that is not known any more.
+    pub path: Option<PathBuf>,
+    /// Requests in it that have no answer.
+    pub unanswered: u64,
+    /// Requests in it.
+    pub requests: u64,
+    /// Missing cells that stand in it.
+    pub cells: u64,
 }
 
 /// A file of requests for somebody else to send.
@@ -134,25 +157,31 @@ impl Work<'_> {
     }
 
     /// Writes all that is missing into files that somebody else sends. Nothing
-    /// is sent, and no budget is touched: [`Work::plan`] tells the price.
+    /// is sent, and no budget is touched: [`Work::plan`] tells the price. What
+    /// stands in such a file already, and has no answer yet, is left out, unless
+    /// it is to be written `again`.
     ///
     /// # Errors
     /// [`MaterializeError`] when keys cannot be read or files not written.
     pub fn export(
         &self,
-        dir: &Path,
+        (dir, again): (&Path, bool),
         command: &str,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
-    ) -> Result<Vec<Written>, MaterializeError> {
+    ) -> Result<Exported, MaterializeError> {
         if self.model.batches().is_none() {
             return Err(MaterializeError::NoBatches);
         }
+        let _alone = self.batches_alone(listener, interrupt)?;
+        self.in_files.replace((!again).then(BTreeMap::new));
         let mut surveys = Vec::new();
         for n in 0..self.spec.expansions.len() {
             surveys.push(self.survey(n, None)?);
         }
-        let _alone = self.batches_alone(listener, interrupt)?;
+        let before = self.in_files.borrow().clone().unwrap_or_default();
+        let before = before.into_iter().map(|(parcel, cells)| self.in_file(parcel, cells));
+        let before: Vec<InFile> = before.collect::<Result<_, _>>()?;
         // A run of its own: nothing of a budget is spent in it.
         let id = self.facts.journal().begin(command, "")?;
         self.facts.journal().forget_unsent(&self.spec.full_path(), id)?;
@@ -165,7 +194,13 @@ impl Work<'_> {
         let files = dispatch.export(dir).map_err(MaterializeError::Stopped)?;
         self.facts.journal().end(id, Outcome::Complete)?;
         let written = |(path, requests, most)| Written { path, requests, most };
-        Ok(files.into_iter().map(written).collect())
+        Ok(Exported { written: files.into_iter().map(written).collect(), before })
+    }
+
+    fn in_file(&self, parcel: i64, cells: u64) -> Result<InFile, MaterializeError> {
+        let (parcel, unanswered) = self.facts.journal().parcel(parcel)?;
+        let path = parcel.file.map(PathBuf::from);
+        Ok(InFile { path, unanswered, requests: parcel.requests, cells })
     }
 
     /// Takes in output files of batches: the answers to requests that were
@@ -192,7 +227,7 @@ impl Work<'_> {
         let mut lines = Lines::default();
         let read = run.runtime.block_on(async {
             for file in files {
-                let more = readers.read_file(file, None, &mut Nobody).await?;
+                let more = readers.read_file(file, None, &mut Nobody(self.facts)).await?;
                 lines.answered += more.answered;
                 lines.failed += more.failed;
                 lines.known += more.known;

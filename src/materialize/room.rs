@@ -13,7 +13,8 @@ impl<'w> Work<'w> {
     /// Puts a price and a time on a plan, and the budget beside it.
     pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let instant = self.spec.model.provider == Provider::Replay;
-        let price = self.spec.model.price.as_ref();
+        let price = self.spec.model.paid();
+        let price = price.as_ref();
         match self.way {
             Way::Batch => plan.batch(price, &self.spec.limits),
             _ => plan.price(price, &self.spec.limits, instant),
@@ -47,6 +48,9 @@ impl<'w> Work<'w> {
 
     /// What the next run may spend, or the one that is gone on with.
     fn room(&self) -> Result<Room, FactsError> {
+        if self.spec.model.provider == Provider::Replay {
+            return Ok(Room::default());
+        }
         let journal = self.facts.journal();
         let unfinished = journal.unfinished(&self.spec.full_path())?;
         let (caps, gone) = allowance(&journal, &self.spec.limits, unfinished)?;

@@ -108,7 +108,10 @@ impl<'w> Work<'w> {
             .iter()
             .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
             .collect();
-        let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
+        let mut meter = tokenizer.map(|t| {
+            let most = u64::from(self.spec.model.max_output_tokens);
+            Meter::new(expansion, self.format(expansion), t).capped(most)
+        });
         let mut batcher = Batcher::new(self.rows_per_request(expansion));
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = Counts::of(expansion.columns.len());
@@ -292,6 +295,16 @@ impl<'w> Work<'w> {
             let asked = self.facts.journal().under_way(&key.entity, wanted.model)?;
             let of_batch = |c: &usize| wanted.meaning(*c).is_some_and(|m| asked.contains(&m));
             (under_way, ask) = ask.into_iter().partition(of_batch);
+        }
+        if let Some(in_files) = self.in_files.borrow_mut().as_mut().filter(|_| !ask.is_empty()) {
+            let written = self.facts.journal().in_files(&key.entity, wanted.model)?;
+            ask.retain(|c| {
+                let meaning = wanted.meaning(*c);
+                let file =
+                    written.iter().find(|(_, all)| meaning.is_some_and(|m| all.contains(&m)));
+                file.into_iter().for_each(|(parcel, _)| *in_files.entry(*parcel).or_default() += 1);
+                file.is_none()
+            });
         }
         let whole = looked.iter().map(|(c, _)| *c).collect();
         Ok(Open { looked, ask, whole, under_way })

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::facts::{FactsError, Journal};
-use crate::spec::Limits;
+use crate::spec::{Limits, Provider, Spec};
 use crate::usage::{Doubt, Spent};
 
 /// What may be spent; `None` is no cap.
@@ -120,11 +120,16 @@ impl Budget {
         }
     }
 
-    /// The budget of a run that begins, or is gone on with.
+    /// The budget of a run that begins, or is gone on with. Recordings spend
+    /// nothing, and have none.
     ///
     /// # Errors
     /// [`FactsError`] when the journal cannot be read.
-    pub fn of_run(journal: &Journal, limits: &Limits, run: i64) -> Result<Self, FactsError> {
+    pub fn of_run(journal: &Journal, spec: &Spec, run: i64) -> Result<Self, FactsError> {
+        if spec.model.provider == Provider::Replay {
+            return Ok(Self::default());
+        }
+        let limits = &spec.limits;
         let (caps, gone) = allowance(journal, limits, Some(run))?;
         Ok(Self { of_day: limits.budget_usd_per_day, ..Self::new(caps, gone) })
     }

@@ -2,17 +2,16 @@
 //! spent and how fast it may be asked hold for it as for any. Its prompt is a
 //! JSON array of texts, its reply a JSON array of vectors in their order.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::limits::Need;
 use super::openai::Endpoint;
 use super::reply::Said;
 use super::wire::{self, Failure};
-use super::{Asking, Model, ModelError, Reply, SetupError};
+use super::{Admitting, Asking, Model, ModelError, Reply, SetupError};
 use crate::facts::Facts;
 use crate::prompt::Prompt;
 use crate::spec::{Embeddings as Settings, Limits};
@@ -95,8 +94,6 @@ impl Embeddings {
         // A vector is no output: whatever is said of tokens is said of the input.
         let said = json.get("usage").map(Said::read).unwrap_or_default();
         let said = Said { input: said.input.max(said.total), output: Some(0), ..Said::default() };
-        let used = said.input.unwrap_or(prompt.input_tokens).min(2 * prompt.input_tokens);
-        self.endpoint.throttle.settle(prompt.input_tokens, used);
         let content = vectors.into_iter().flatten().collect::<Json>().to_string();
         Ok(Reply { content, said, ..Reply::default() })
     }
@@ -111,8 +108,9 @@ impl Model for Embeddings {
         true
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.endpoint.throttle.admit(prompt.input_tokens))
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+        let need = Need::exactly(prompt.input_tokens);
+        Box::pin(async move { Some(self.endpoint.throttle.admit(need).await) })
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {

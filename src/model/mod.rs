@@ -22,7 +22,7 @@ use tracing::debug;
 
 use self::budget::{Budget, Reached};
 pub use self::reply::{Reply, Said};
-use crate::facts::{Facts, FactsError, Noted, Writer};
+use crate::facts::{Admitted, Facts, FactsError, Noted, Writer};
 pub use crate::limits;
 use crate::limits::{LONGEST_WAIT, PerMinute};
 use crate::prompt::Prompt;
@@ -141,14 +141,17 @@ impl SetupError {
 /// A reply to come.
 pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<Reply, ModelError>> + Send + 'a>>;
 
+/// The turn of a request to come; `None` where there are no limits.
+pub type Admitting<'a> = Pin<Box<dyn Future<Output = Option<Admitted>> + Send + 'a>>;
+
 /// Something that answers prompts.
 pub trait Model: Send + Sync {
     /// What facts are kept under: the name, and for recordings which ones.
     fn name(&self) -> &str;
 
     /// Waits until a prompt may be sent, under the limits.
-    fn admit<'a>(&'a self, _: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(std::future::ready(()))
+    fn admit<'a>(&'a self, _: &'a Prompt) -> Admitting<'a> {
+        Box::pin(std::future::ready(None))
     }
 
     /// Sends one prompt, once.
@@ -393,24 +396,11 @@ impl Errand<'_> {
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
         let reservation = self.budget.reserve(worst).await?;
-        self.model.admit(self.prompt).await;
-        let note = match self.ledger {
-            Some(ledger) => {
-                let of_day = self.budget.of_day();
-                match ledger.writer.reserve(ledger.run, worst, of_day).await? {
-                    Noted::Note(note) => Some(note),
-                    // Nobody waits for it any more.
-                    Noted::Ended => {
-                        return Err(ModelError::NoAnswer("its run has ended".into()).into());
-                    }
-                    Noted::Beyond(gone) => return Err(self.budget.beyond(gone, worst).into()),
-                }
-            }
-            None => None,
-        };
+        let (admitted, note) = self.admit(worst).await?;
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
         let began = Instant::now();
         self.on_wire.store(true, Ordering::Relaxed);
+        admitted.iter().for_each(Admitted::sent);
         let mut asked = self.model.ask(self.prompt).await;
         if let Ok(Reply { broken: Some(error), .. }) = &asked
             && let error = (**error).clone()
@@ -423,6 +413,7 @@ impl Errand<'_> {
             Ok(mut reply) if reply.broken.is_some() => {
                 debug!(attempt, ?took, "broke off");
                 reservation.settle_in_doubt();
+                admitted.into_iter().for_each(|a| a.settle(worst.tokens));
                 if let (Some(ledger), Some(note)) = (self.ledger, note) {
                     ledger.writer.end(note, true).await?;
                 }
@@ -442,6 +433,7 @@ impl Errand<'_> {
                     "answered"
                 );
                 reservation.settle(spent);
+                admitted.into_iter().for_each(|a| a.settle(spent.tokens));
                 Ok((reply, note))
             }
             Err(error) => {
@@ -453,6 +445,9 @@ impl Errand<'_> {
                 if in_doubt {
                     reservation.settle_in_doubt();
                 }
+                // A request that failed counts, too; most count its words alone.
+                let used = if in_doubt { worst.tokens } else { input };
+                admitted.into_iter().for_each(|a| a.settle(used));
                 if let (Some(ledger), Some(note)) = (self.ledger, note) {
                     ledger.writer.end(note, in_doubt).await?;
                 }
@@ -461,5 +456,24 @@ impl Errand<'_> {
         };
         self.on_wire.store(false, Ordering::Relaxed);
         settled
+    }
+
+    /// Waits for the turn of the request, and notes what it may cost.
+    async fn admit(&self, worst: Spent) -> Result<(Option<Admitted>, Option<i64>), Undone> {
+        loop {
+            let admitted = self.model.admit(self.prompt).await;
+            let Some(ledger) = self.ledger else { return Ok((admitted, None)) };
+            let place = admitted.as_ref().map(|a| a.place().clone());
+            let noted = ledger.writer.reserve(ledger.run, worst, self.budget.of_day(), place);
+            match noted.await? {
+                Noted::Note(note) => return Ok((admitted, Some(note))),
+                Noted::Again => {}
+                // Nobody waits for it any more.
+                Noted::Ended => {
+                    return Err(ModelError::NoAnswer("its run has ended".into()).into());
+                }
+                Noted::Beyond(gone) => return Err(self.budget.beyond(gone, worst).into()),
+            }
+        }
     }
 }

@@ -4,8 +4,6 @@
 //! stream is asked without. One request is one exchange: [`super::Errand`] retries
 //! outside.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,10 +13,9 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 use tracing::debug;
 
-use super::limits::{PerMinute, retry_after};
-use super::reply::Said;
+use super::limits::{Need, PerMinute, retry_after};
 use super::wire::{Failure, error_of_chat, failed};
-use super::{Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
+use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
 use crate::facts::{Facts, Throttle};
 use crate::key::tagged_text;
 use crate::prompt::Prompt;
@@ -225,8 +222,8 @@ impl Model for Endpoint {
         true
     }
 
-    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(self.throttle.admit(admitted(prompt)))
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+        Box::pin(async { Some(self.throttle.admit(need(prompt)).await) })
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
@@ -235,8 +232,6 @@ impl Model for Endpoint {
             let reply = match self.chat(prompt, streamed).await {
                 Ok(mut reply) => {
                     reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
-                    let used = used(prompt, &reply);
-                    self.throttle.settle(admitted(prompt), used);
                     return Ok(reply);
                 }
                 Err(error) => self.without_key(error),
@@ -284,18 +279,11 @@ fn at_once(message: &str) -> ModelError {
     ModelError::Passing { message, wait: Some(Duration::ZERO), in_doubt: false }
 }
 
-/// Tokens that a prompt is admitted for: what it takes, and an answer of a
-/// quarter of its bound; the limits are told the difference afterwards.
-fn admitted(prompt: &Prompt) -> u64 {
-    prompt.input_tokens + prompt.max_output / 4
-}
-
-/// Tokens that it took, as far as the endpoint says so: no more than could be.
-fn used(prompt: &Prompt, reply: &Reply) -> u64 {
-    let Said { input, output, .. } = reply.said;
-    let output = output.unwrap_or(prompt.max_output / 4);
-    let used = input.unwrap_or(prompt.input_tokens).saturating_add(output);
-    used.min(2 * prompt.input_tokens + prompt.max_output)
+/// Tokens that a prompt is admitted for: what it takes, and likely an answer of a
+/// quarter of its bound.
+fn need(prompt: &Prompt) -> Need {
+    let Prompt { input_tokens: input, max_output, .. } = prompt;
+    Need { likely: input + max_output / 4, most: input + max_output }
 }
 
 /// Reads an output line of a batch: its `custom_id`, and the reply or why there

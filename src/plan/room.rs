@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::Plan;
+use crate::usage::Spent;
 
 /// What a budget has left; `None` is no cap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -26,6 +27,9 @@ pub struct Beyond {
     pub most_tokens: f64,
     /// Cells that likely can be asked with what is left.
     pub cells_that_fit: u64,
+    /// What the first request that is not held may cost at the most, when not all
+    /// are.
+    pub next: Option<Spent>,
 }
 
 impl Plan {
@@ -35,18 +39,15 @@ impl Plan {
         let over = |needed: f64, left: Option<f64>| left.map_or(0.0, |l| (needed - l).max(0.0));
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         let (usd, tokens) = (self.room.usd, self.room.tokens.map(|t| t as f64));
-        let part = |needed: f64, left: Option<f64>| match left {
-            Some(left) if needed > left => left.max(0.0) / needed,
-            _ => 1.0,
-        };
         let likely_tokens = input + output.likely;
-        let part = part(self.cost_usd.likely, usd).min(part(likely_tokens, tokens));
+        let (cells_that_fit, next) = self.held();
         Beyond {
             likely_usd: over(self.cost_usd.likely, usd),
             most_usd: over(self.cost_usd.most, usd),
             likely_tokens: over(likely_tokens, tokens),
             most_tokens: over(input + output.most, tokens),
-            cells_that_fit: (self.cells() as f64 * part) as u64,
+            cells_that_fit,
+            next,
         }
     }
 
@@ -54,10 +55,25 @@ impl Plan {
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let beyond = self.beyond();
+        let by_usd = beyond.most_usd > 0.0
+            || beyond.next.zip(self.room.usd).is_some_and(|(next, left)| next.usd > left);
         let left = match (self.room.usd, self.room.tokens) {
-            (Some(usd), _) if beyond.most_usd > 0.0 => format!("${usd:.4}"),
+            (Some(usd), None) => format!("${usd:.4}"),
+            (Some(usd), Some(_)) if by_usd => format!("${usd:.4}"),
             (_, Some(tokens)) => format!("{tokens} tokens"),
-            _ => return None,
+            (None, None) => return None,
+        };
+        let fit = match beyond.next {
+            None => String::new(),
+            Some(next) if beyond.cells_that_fit == 0 => {
+                let cost = if self.room.usd.is_some() {
+                    format!("cost ${:.4}", next.usd)
+                } else {
+                    format!("take {} tokens", next.tokens)
+                };
+                format!("; 0 of {} cells fit: one request may {cost} at most", self.cells())
+            }
+            Some(_) => format!("; about {} of {} cells fit", beyond.cells_that_fit, self.cells()),
         };
         let lacking = |usd: f64, tokens: f64| match (usd > 0.0, tokens > 0.0) {
             (true, false) => Some(format!("${usd:.4}")),
@@ -67,15 +83,18 @@ impl Plan {
         };
         if let Some(lacking) = lacking(beyond.likely_usd, beyond.likely_tokens) {
             return Some(format!(
-                "the budget will likely be reached: it has {left} left, {lacking} too little; about {} of {} cells fit",
-                beyond.cells_that_fit,
-                self.cells()
+                "the budget will likely be reached: it has {left} left, {lacking} too little{fit}"
             ));
         }
-        let lacking = lacking(beyond.most_usd, beyond.most_tokens)?;
-        Some(format!(
-            "the budget may be reached: it has {left} left, likely enough but {lacking} short of the most"
-        ))
+        match lacking(beyond.most_usd, beyond.most_tokens) {
+            Some(lacking) => Some(format!(
+                "the budget may be reached: it has {left} left, likely enough but {lacking} short of the most{fit}"
+            )),
+            None if beyond.next.is_some() => Some(format!(
+                "the budget may be reached: it has {left} left, less than requests are held to be before they are answered{fit}"
+            )),
+            None => None,
+        }
     }
 
     /// The budget as `plan --json` tells it; null without one.

@@ -253,6 +253,19 @@ impl Frame {
         rows.iter().zip(firsts).map(|(row, first)| write::line(first, row, self.format)).collect()
     }
 
+    /// What is planned for the answer about a row, in tokens, generously.
+    #[must_use]
+    pub fn planned_row(&self, row: &Row) -> u64 {
+        let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
+        HEADROOM * (self.row_output + key.sum::<u64>())
+    }
+
+    /// What is planned for the answer about `rows`, in tokens, generously.
+    #[must_use]
+    pub fn planned_output<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> u64 {
+        OUTPUT_AROUND + rows.into_iter().map(|row| self.planned_row(row)).sum::<u64>()
+    }
+
     /// The prompt that asks about `rows`.
     #[must_use]
     pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
@@ -262,14 +275,11 @@ impl Frame {
             _ => &self.short,
         };
         let mut user = format!("## Rows\n{}\n", self.header);
-        let mut planned = 0;
-        for (row, line) in rows.iter().zip(self.lines(&rows)) {
+        for line in self.lines(&rows) {
             user.push_str(&line.asked);
             user.push('\n');
-            let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
-            planned += self.row_output + key.sum::<u64>();
         }
-        let planned_output = OUTPUT_AROUND + HEADROOM * planned;
+        let planned_output = self.planned_output(rows.iter().copied());
         Prompt {
             system: Arc::clone(&form.system),
             user,

@@ -95,7 +95,7 @@ impl<'a> Asker<'a> {
         // The same query, killed and run again, goes on with its budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
         let (run, _) = journal.begin_or_go_on(request.command, &name)?;
-        let budget = Arc::new(Budget::of_run(&journal, &request.spec.limits, run)?);
+        let budget = Arc::new(Budget::of_run(&journal, request.spec, run)?);
         drop(journal);
         let writer = Some(Arc::new(request.facts.writer()));
         let (usage, liveness, found) = (Arc::default(), Arc::default(), Arc::default());
@@ -165,7 +165,7 @@ impl<'a> Asker<'a> {
             writer: Arc::clone(writer),
             format: target.expansion.format.unwrap_or_else(|| self.model.format()),
             run: self.run,
-            price: spec.model.price,
+            price: spec.model.paid(),
             max_output: u64::from(spec.model.max_output_tokens),
             counts: self.budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
             budget: Arc::clone(&self.budget),

@@ -86,7 +86,7 @@ impl Engine<'_, '_> {
             plan.expansions.push(of_one);
         }
         let instant = spec.model.provider == Provider::Replay;
-        plan.price(spec.model.price.as_ref(), &spec.limits, instant);
+        plan.price(spec.model.paid().as_ref(), &spec.limits, instant);
         Usage {
             requests: plan.requests(),
             input_tokens: plan.input_tokens(),

@@ -105,6 +105,15 @@ pub struct ModelSettings {
     pub unknown: Option<Vec<String>>,
 }
 
+impl ModelSettings {
+    /// What is paid per million tokens: nothing for what recordings answer.
+    #[must_use]
+    pub fn paid(&self) -> Option<PriceTable> {
+        let replayed = self.provider == Provider::Replay;
+        self.price.map(|price| if replayed { PriceTable::default() } else { price })
+    }
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {

@@ -12,13 +12,15 @@ const DATABASE: [Migration; 3] = [
     (2, include_str!("../../migrations/database/0002_standing.sql")),
     (3, include_str!("../../migrations/database/0003_rows.sql")),
 ];
-const JOURNAL: [Migration; 8] = [
+const JOURNAL: [Migration; 10] = [
     (1, include_str!("../../migrations/journal/0001_facts.sql")),
     (2, include_str!("../../migrations/journal/0002_batches.sql")),
     (3, include_str!("../../migrations/journal/0003_restarts.sql")),
     (4, include_str!("../../migrations/journal/0004_questions.sql")),
     (5, include_str!("../../migrations/journal/0005_changed.sql")),
     (6, include_str!("../../migrations/journal/0006_sessions.sql")),
+    (7, include_str!("../../migrations/journal/0007_rates.sql")),
+    (8, include_str!("../../migrations/journal/0008_files.sql")),
     (9, include_str!("../../migrations/journal/0009_checksums.sql")),
     (12, include_str!("../../migrations/journal/0012_indexes.sql")),
 ];

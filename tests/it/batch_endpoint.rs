@@ -59,6 +59,50 @@ struct Batch {
     counts: (usize, usize, usize),
 }
 
+/// What goes wrong with a request, by chance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    /// It is answered with this status, and nothing is done.
+    Status(u16),
+    /// The same, though it is done.
+    StatusAfter(u16),
+    /// The connection breaks before anything is done.
+    Broken,
+    /// It breaks when all is done.
+    BrokenAfter,
+    /// The answer ends in its midst, and says that it is whole.
+    Cut,
+    /// It breaks off in its midst.
+    BrokenOff,
+    /// It is something else.
+    Nonsense,
+}
+
+/// Trouble by chance: a part of all requests for files and batches.
+struct Chance {
+    chance: fastrand::Rng,
+    part: f64,
+}
+
+impl Chance {
+    fn strikes(&mut self) -> Option<(Trouble, f64)> {
+        let all = [
+            Trouble::Status(500),
+            Trouble::Status(503),
+            Trouble::Status(429),
+            Trouble::StatusAfter(500),
+            Trouble::StatusAfter(502),
+            Trouble::Broken,
+            Trouble::BrokenAfter,
+            Trouble::Cut,
+            Trouble::BrokenOff,
+            Trouble::Nonsense,
+        ];
+        let strikes = self.chance.f64() < self.part;
+        strikes.then(|| (all[self.chance.usize(..all.len())], self.chance.f64()))
+    }
+}
+
 /// Files and batches.
 #[derive(Default)]
 pub struct Batches {
@@ -75,9 +119,17 @@ pub struct Batches {
     page: Option<usize>,
     /// Creation is answered with this status, though the batch is made.
     lie: Option<u16>,
+    chance: Option<Chance>,
 }
 
 impl Endpoint {
+    /// So large a part of all requests for files and batches goes wrong from here
+    /// on, by a chance that the seed decides.
+    pub fn trouble(&self, seed: u64, part: f64) {
+        let chance = fastrand::Rng::with_seed(seed);
+        lock(&self.shared.batches).chance = Some(Chance { chance, part });
+    }
+
     /// What becomes of the next batch that has no fate yet.
     pub fn fate(&self, fate: Fate) -> &Self {
         lock(&self.shared.batches).fates.push_back(fate);
@@ -310,8 +362,43 @@ async fn forever() -> Response {
     StatusCode::OK.into_response()
 }
 
-/// Answers a request for files or batches.
+/// Answers a request for files or batches, unless there is trouble.
 pub async fn answer(
+    shared: &Shared,
+    method: &Method,
+    path: &str,
+    query: Option<&str>,
+    bytes: &[u8],
+) -> Response {
+    let struck = lock(&shared.batches).chance.as_mut().and_then(Chance::strikes);
+    let broken = || std::panic::resume_unwind(Box::new("broken"));
+    let status = |status| (StatusCode::from_u16(status).unwrap(), "trouble").into_response();
+    match struck {
+        Some((Trouble::Status(code), _)) => return status(code),
+        Some((Trouble::Broken, _)) => broken(),
+        _ => {}
+    }
+    let response = calm(shared, method, path, query, bytes).await;
+    let Some((trouble, part)) = struck else { return response };
+    if trouble == Trouble::BrokenAfter {
+        broken();
+    }
+    if let Trouble::StatusAfter(code) = trouble {
+        return status(code);
+    }
+    if trouble == Trouble::Nonsense {
+        return "<html>It works!</html>".into_response();
+    }
+    let whole = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let cut = whole.slice(..(whole.len() as f64 * part) as usize);
+    if trouble == Trouble::Cut {
+        return cut.into_response();
+    }
+    let pieces = [Ok(cut), Err(std::io::Error::other("broken off"))];
+    axum::body::Body::from_stream(futures_util::stream::iter(pieces)).into_response()
+}
+
+async fn calm(
     shared: &Shared,
     method: &Method,
     path: &str,

@@ -706,3 +706,165 @@ fn what_a_cancelled_batch_left_of_a_refresh_is_asked_by_the_next_run() {
     assert!((1..10).contains(&rest), "{rest}");
     check_complete(&project);
 }
+
+/// The cells that stand in files, each with how often.
+fn in_files(project: &Project, written: &[&Json]) -> BTreeMap<String, usize> {
+    let mut cells = BTreeMap::new();
+    for file in written {
+        let text = std::fs::read_to_string(project.path(file["file"].as_str().unwrap())).unwrap();
+        for line in text.lines() {
+            let line: Json = serde_json::from_str(line).unwrap();
+            let message = |n: usize| line["body"]["messages"][n]["content"].as_str().unwrap();
+            let question = hqdl::prompt::Question::read(message(0), message(1)).unwrap();
+            for row in &question.rows {
+                for column in &question.columns {
+                    let cell = format!("{:?} {}", row.key, column.name);
+                    *cells.entry(cell).or_default() += 1;
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// What stands in a file that is not answered is named, and written again only
+/// when that is asked for.
+#[test]
+fn what_stands_in_a_file_is_not_written_twice() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "batch_requests = 2");
+    let write = |flags: &[&str]| project.materialize(&[&["--batch-file", "out"], flags].concat());
+    let first = write(&["--columns", "born,motto"]).exits(0);
+    let files = events(&first, "written");
+    assert_eq!(in_files(&project, &files).len(), 20);
+    // The rest of the columns, and nothing of these.
+    let second = write(&[]).exits(0);
+    let named = events(&second, "unanswered");
+    assert_eq!(named.len(), 2, "{second:?}");
+    assert_eq!((&named[0]["exists"], &named[0]["cells"]), (&true.into(), &16.into()));
+    let more = events(&second, "written");
+    let all = in_files(&project, &[files.clone(), more.clone()].concat());
+    assert_eq!((all.len(), all.values().max()), (40, Some(&1)));
+    let third = write(&[]).exits(0);
+    assert_eq!(events(&third, "written").len(), 0);
+    assert_eq!(events(&third, "unanswered").len(), 4);
+    let said = project.hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"]).exits(0);
+    assert!(said.stderr.contains("--again writes them once more"), "{}", said.stderr);
+    assert!(said.stderr.contains("nothing is missing beside these"), "{}", said.stderr);
+    // Gone, it may have been sent.
+    std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();
+    let fourth = write(&[]).exits(0);
+    assert_eq!(events(&fourth, "written").len(), 0);
+    assert_eq!(events(&fourth, "unanswered")[0]["exists"], false);
+    let again = write(&["--again"]).exits(0);
+    assert_eq!(in_files(&project, &events(&again, "written")).len(), 40);
+    assert_eq!(events(&again, "unanswered").len(), 0);
+    let ended = project.hqdl(&["materialize", "specs/x.toml", "--again"]);
+    assert_eq!(ended.code, 2, "--again is of files");
+    assert_eq!(endpoint.calls(""), 0, "nothing is sent");
+    // A run asks for what nobody answers.
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+    assert_eq!(events(&write(&[]).exits(0), "unanswered").len(), 0, "nothing is missing");
+}
+
+/// What an import brings is known; what it says failed may be written again, and is
+/// taken in all the same when it comes.
+#[test]
+fn half_an_import_leaves_the_other_half_in_its_file() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    let other = project.spec_text().replace("\"llm\"", "\"llm2\"");
+    std::fs::write(project.path("specs/y.toml"), other).unwrap();
+    let write = |spec: &str| {
+        let spec = format!("specs/{spec}.toml");
+        project.hqdl(&["materialize", &spec, "--json", "--batch-file", "out"]).exits(0)
+    };
+    let written = write("x");
+    let path = events(&written, "written")[0]["file"].as_str().unwrap().to_owned();
+    let before = std::fs::read(project.path(&path)).unwrap();
+    // Another spec that means the same, in the same directory.
+    let same = write("y");
+    assert_eq!((events(&same, "written").len(), events(&same, "unanswered").len()), (0, 1));
+    assert_eq!(std::fs::read(project.path(&path)).unwrap(), before);
+    endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Once);
+    let (output, errors) = endpoint.run_file(&String::from_utf8(before).unwrap());
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!((lines.len(), errors.lines().count()), (2, 1));
+    let import = |text: &str, code: i32| {
+        std::fs::write(project.path("o.jsonl"), text).unwrap();
+        project.hqdl(&["import", "specs/x.toml", "o.jsonl"]).exits(code)
+    };
+    import(lines[0], 1);
+    let next = write("x");
+    assert_eq!(events(&next, "written").len(), 0, "{next:?}");
+    let named = events(&next, "unanswered")[0].clone();
+    assert_eq!((&named["unanswered"], &named["requests"]), (&2.into(), &3.into()));
+    // What failed there is written again, and nothing else.
+    import(&errors, 1);
+    let next = write("x");
+    let rest = in_files(&project, &events(&next, "written"));
+    assert!(!rest.is_empty() && rest.len() <= 16, "{rest:?}");
+    assert_eq!(events(&next, "unanswered").len(), 1);
+    import(lines[1], 1);
+    // Its answer comes all the same, from either file.
+    let again = events(&next, "written")[0]["file"].as_str().unwrap().to_owned();
+    let text = std::fs::read_to_string(project.path(again)).unwrap();
+    import(&endpoint.run_file(&text).0, 0);
+    check_complete(&project);
+    let after = write("x");
+    assert_eq!(after.lines.len(), 0, "nothing is missing: {after:?}");
+    assert!(
+        !project
+            .path("out")
+            .read_dir()
+            .unwrap()
+            .flatten()
+            .any(|f| { f.path().extension().is_some_and(|e| e == "part") })
+    );
+}
+
+/// Whatever goes wrong at whichever step: a run ends with everything answered, or
+/// says what keeps it from that, and is gone on with; no answer is lost, or paid for
+/// twice. `HQDL_TEST_ROUNDS` says how often by hand.
+#[test]
+fn whatever_goes_wrong_every_cell_is_answered_once() {
+    let rounds = std::env::var("HQDL_TEST_ROUNDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let seed = std::env::var("HQDL_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1u64);
+    let mut most = 0;
+    for seed in seed..seed + rounds {
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let endpoint = honest();
+        endpoint.trouble(seed, 0.05 + 0.25 * chance.f64());
+        for _ in 0..chance.usize(0..3) {
+            endpoint.fate(match chance.u8(0..4) {
+                0 => Fate::Expires(chance.usize(0..2)),
+                1 => Fate::Fails("server_error", "it had a bad day"),
+                _ => Fate::Completes(chance.usize(0..3)),
+            });
+        }
+        if chance.bool() {
+            endpoint.fault(Fault::status(500, "oops", "server_error"), Times::Every(4));
+        }
+        let project = heroes(&endpoint, "batch_requests = 2");
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let ended = batch(&project, &[]);
+            assert!([0, 1, 4].contains(&ended.code), "seed {seed}, try {tries}: {ended:?}");
+            if ended.code == 0 {
+                break;
+            }
+            let said = format!("{}{}", ended.stdout, ended.stderr);
+            let cause =
+                ["trouble", "batch_expired", "bad day", "oops", "reply", "request", "answers"];
+            assert!(cause.iter().any(|c| said.contains(c)), "seed {seed}: no cause: {said}");
+            assert!(tries < 6, "seed {seed}: {said}");
+        }
+        check_complete(&project);
+        nothing_twice(&endpoint);
+        println!("seed {seed}: {tries} tries");
+        most = most.max(tries);
+    }
+    println!("{rounds} rounds, {most} tries at most");
+}

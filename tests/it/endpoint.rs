@@ -248,6 +248,10 @@ pub(crate) struct Shared {
     requests: Mutex<Vec<Request>>,
     faults: Mutex<Vec<Policy>>,
     pub(crate) usage: Mutex<(u64, u64)>,
+    /// The tokens of every answer, with its time.
+    metered: Mutex<Vec<(Instant, u64)>>,
+    /// Headers that every response carries.
+    announced: Mutex<Vec<(&'static str, String)>>,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
 }
@@ -280,12 +284,16 @@ impl Endpoint {
             requests: Mutex::default(),
             faults: Mutex::default(),
             usage: Mutex::default(),
+            metered: Mutex::default(),
+            announced: Mutex::default(),
             in_flight: AtomicUsize::new(0),
             most_in_flight: AtomicUsize::new(0),
         });
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (tell, address) = std::sync::mpsc::channel();
-        let app = axum::Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let announcing = axum::middleware::map_response_with_state(Arc::clone(&shared), announce);
+        let app =
+            axum::Router::new().fallback(answer).layer(announcing).with_state(Arc::clone(&shared));
         std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -360,9 +368,21 @@ impl Endpoint {
         lock(&self.shared.faults).clear();
     }
 
+    /// Every response carries this header from here on.
+    pub fn announce(&self, header: &'static str, value: impl Into<String>) {
+        let mut announced = lock(&self.shared.announced);
+        announced.retain(|(name, _)| *name != header);
+        announced.push((header, value.into()));
+    }
+
     /// Most requests that were in flight at once.
     pub fn most_in_flight(&self) -> usize {
         self.shared.most_in_flight.load(Ordering::SeqCst)
+    }
+
+    /// The tokens of every answer so far, with its time.
+    pub fn metered(&self) -> Vec<(Instant, u64)> {
+        lock(&self.shared.metered).clone()
     }
 
     /// Tokens billed so far: input, output.
@@ -392,6 +412,13 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+async fn announce(State(shared): State<Arc<Shared>>, mut response: Response) -> Response {
+    for (name, value) in &*lock(&shared.announced) {
+        response.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    response
 }
 
 async fn answer(
@@ -595,6 +622,7 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
         let mut billed = lock(&shared.usage);
         billed.0 += input;
         billed.1 += output;
+        lock(&shared.metered).push((Instant::now(), input + output));
     }
     match fault {
         Some(Fault::NoUsage) => {}

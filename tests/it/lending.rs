@@ -15,7 +15,7 @@ use hqdl::facts::lend::{Lending, lend};
 use hqdl::facts::{Facts, FactsError, Noted, Outcome, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
-use hqdl::limits::PerMinute;
+use hqdl::limits::{Need, PerMinute};
 use hqdl::materialize::{Selection, Work};
 use hqdl::overrides::{read_lines, set, unset};
 use hqdl::spec::Draft;
@@ -31,13 +31,13 @@ use crate::project::{
 };
 
 /// The cache of a project, owned by this process and lent.
-struct Lent {
+pub struct Lent {
     lending: Option<Lending>,
     facts: Arc<Facts>,
 }
 
 impl Lent {
-    fn new(project: &Project) -> Self {
+    pub fn new(project: &Project) -> Self {
         let facts = Facts::own(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
         let facts = Arc::new(facts);
         let status = Arc::new(|| json!({ "well": true }));
@@ -454,16 +454,16 @@ fn strangers_at_the_socket_harm_nobody() {
     assert_eq!(mode(&project.path("cache")) & 0o007, 0);
     let version = |n: u32| [&b"hqdl"[..], &n.to_le_bytes()].concat();
     let frame = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-    let hello = [version(1), frame(&[0])].concat();
-    let works = [version(1), frame(&[1, 1, b'x'])].concat();
+    let hello = [version(2), frame(&[0])].concat();
+    let works = [version(2), frame(&[1, 1, b'x'])].concat();
     let garbage: Vec<u8> = (0..4096).map(|_| fastrand::u8(..)).collect();
     let sent = [
         vec![],
         garbage.clone(),
         version(7),
-        version(1),
-        [version(1), vec![200, 0]].concat(),
-        [version(1), frame(&garbage)].concat(),
+        version(2),
+        [version(2), vec![200, 0]].concat(),
+        [version(2), frame(&garbage)].concat(),
         hello.clone(),
         works.clone(),
         [works.clone(), garbage.clone()].concat(),
@@ -485,7 +485,7 @@ fn strangers_at_the_socket_harm_nobody() {
     let mut deaf = UnixStream::connect(&socket).unwrap();
     deaf.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     deaf.write_all(&hello).unwrap();
-    let status = frame(&[1, 17]);
+    let status = frame(&[1, 18]);
     for _ in 0..200_000 {
         if deaf.write_all(&status).is_err() {
             break;
@@ -497,7 +497,7 @@ fn strangers_at_the_socket_harm_nobody() {
     stranger.write_all(&version(7)).unwrap();
     let mut said = Vec::new();
     stranger.read_to_end(&mut said).unwrap();
-    assert_eq!(said, version(1), "it says its own version and no more");
+    assert_eq!(said, version(2), "it says its own version and no more");
     drop((open, deaf));
     lent.wait_for_all();
 }
@@ -718,8 +718,8 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     lent.wait_for_all();
 }
 
-/// What an endpoint says of a model is that model's, and is forgotten when nobody
-/// asks it; what is asked for holds for all of its models.
+/// What an endpoint says of a model is that model's, and is remembered when nobody
+/// asks it any more; what is asked for holds for all of its models.
 #[test]
 fn an_endpoints_limits_are_kept_for_each_model() {
     let endpoint = honest();
@@ -733,7 +733,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     let takes = |throttle: &Throttle, requests: usize| {
         let began = Instant::now();
         for _ in 0..requests {
-            runtime.block_on(throttle.admit(1));
+            drop(runtime.block_on(throttle.admit(Need::default())));
         }
         began.elapsed().as_secs_f64()
     };
@@ -747,7 +747,8 @@ fn an_endpoints_limits_are_kept_for_each_model() {
         one.observe(&HeaderMap::from_iter(told("120")));
         drop(one);
         let one = facts.throttle("e", "one", free).unwrap();
-        assert!(takes(&one, 50) < 0.4, "{own}: nobody asked it any more");
+        assert!(takes(&one, 3) > 0.9, "{own}: it is remembered, whoever asks next");
+        one.observe(&HeaderMap::from_iter(told("600000")));
         let strict = PerMinute { requests: Some(120), tokens: None };
         let third = facts.throttle("e", "third", strict).unwrap();
         assert!(takes(&one, 2) + takes(&third, 2) > 0.9, "{own}: for all models");
@@ -769,9 +770,9 @@ fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
     let all = Spent { usd: 1.0, tokens: 1 };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let noted = writer.reserve(one, all, Some(1.0)).await.unwrap();
+        let noted = writer.reserve(one, all, Some(1.0), None).await.unwrap();
         assert!(matches!(noted, Noted::Note(_)), "{noted:?}");
-        let waiting = writer.reserve(other, all, Some(1.0));
+        let waiting = writer.reserve(other, all, Some(1.0), None);
         tokio::pin!(waiting);
         let soon = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
         assert!(soon.is_err(), "it is held: {soon:?}");

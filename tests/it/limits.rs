@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hqdl::model::budget::{Budget, Caps};
-use hqdl::model::limits::{Limiter, retry_after};
+use hqdl::model::limits::{Limiter, Need, retry_after};
 use hqdl::usage::Spent;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -32,11 +32,11 @@ fn admissions(limiter: Limiter, tokens: u64, span: Duration) -> Vec<Duration> {
         let began = Instant::now();
         let mut tasks: tokio::task::JoinSet<()> = tokio::task::JoinSet::new();
         let all = Arc::new(Mutex::new(Vec::new()));
-        for _ in 0..32 {
+        for task in 0..32 {
             let (limiter, all) = (Arc::clone(&limiter), Arc::clone(&all));
             tasks.spawn(async move {
-                loop {
-                    limiter.admit(tokens).await;
+                for n in 0.. {
+                    limiter.admit(task * 1_000_000 + n, Need::exactly(tokens)).await;
                     all.lock().unwrap().push(began.elapsed());
                 }
             });
@@ -70,10 +70,10 @@ fn tokens_a_minute_hold_for_requests_larger_than_a_burst() {
 fn tokens_used_beyond_those_admitted_are_paid_back_first() {
     run(async {
         let limiter = Limiter::new(None, Some(60_000));
-        limiter.admit(10).await;
-        limiter.settle(10, 1510);
+        limiter.admit(1, Need::exactly(10)).await;
+        limiter.settle(1, 1510);
         let began = Instant::now();
-        limiter.admit(10).await;
+        limiter.admit(2, Need::exactly(10)).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
     });
 }
@@ -84,28 +84,28 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
         let limiter = Limiter::new(Some(60_000), None);
         limiter.observe(&headers(&[("x-ratelimit-limit-requests", "120")]));
         let began = Instant::now();
-        for _ in 0..3 {
-            limiter.admit(1).await;
+        for n in 0..3 {
+            limiter.admit(n, Need::default()).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
         // A word without limits changes nothing.
         limiter.observe(&headers(&[("x-ratelimit-remaining-requests", "7")]));
         let began = Instant::now();
-        limiter.admit(1).await;
+        limiter.admit(200, Need::default()).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
         // What it allows later it allows.
         limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
         let began = Instant::now();
-        for _ in 0..20 {
-            limiter.admit(1).await;
+        for n in 200..220 {
+            limiter.admit(n, Need::default()).await;
         }
         assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
         // But never more than was asked for.
         let limiter = Limiter::new(Some(120), None);
         limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
         let began = Instant::now();
-        for _ in 0..3 {
-            limiter.admit(1).await;
+        for n in 0..3 {
+            limiter.admit(n, Need::default()).await;
         }
         assert!(began.elapsed() > Duration::from_millis(900), "{:?}", began.elapsed());
     });
@@ -120,7 +120,7 @@ fn nobody_is_admitted_before_a_reset() {
             ("x-ratelimit-reset-requests", "400ms"),
         ]));
         let began = Instant::now();
-        limiter.admit(1).await;
+        limiter.admit(300, Need::default()).await;
         assert!(began.elapsed() >= Duration::from_millis(390), "{:?}", began.elapsed());
     });
 }

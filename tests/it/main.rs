@@ -52,6 +52,7 @@ mod oracle;
 mod packing;
 mod project;
 mod publishing;
+mod rates;
 mod queries;
 mod queries_cli;
 mod query_cases;

@@ -150,6 +150,11 @@ impl Project {
         Running(child)
     }
 
+    /// Runs SQL in some database of the project.
+    pub fn execute_in(&self, database: &str, sql: &str) {
+        Connection::open(self.path(database)).unwrap().execute_batch(sql).unwrap();
+    }
+
     /// The rows of a SELECT over the database.
     pub fn rows(&self, sql: &str) -> Vec<Vec<Json>> {
         self.rows_of("data.sqlite", sql)

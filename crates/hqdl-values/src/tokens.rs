@@ -9,6 +9,9 @@ const BYTES_A_TOKEN: f64 = 3.5;
 /// on megabytes and no plan needs more.
 const COUNTED_BYTES: usize = 1 << 20;
 
+/// Tokens that an endpoint may wrap around a prompt.
+const AROUND: u64 = 16;
+
 /// Counts the tokens of texts.
 #[derive(Clone, Copy)]
 pub enum Tokenizer {
@@ -43,6 +46,13 @@ impl Tokenizer {
     #[must_use]
     pub fn is_exact(&self) -> bool {
         matches!(self, Self::Exact(_))
+    }
+
+    /// The most that so many tokens may be of a prompt that was counted here: with
+    /// what an endpoint wraps around it, too.
+    #[must_use]
+    pub fn of_prompt_at_most(&self, counted: u64) -> u64 {
+        self.at_most(counted + AROUND)
     }
 
     /// What is counted here with room for a count of the endpoint's own: a tokenizer

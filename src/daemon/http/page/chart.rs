@@ -11,7 +11,7 @@ const HEIGHT: f64 = 120.0;
 
 /// What was spent up to each hour of the day.
 pub(super) fn spent(hours: &[Hour], budget: Option<f64>) -> Markup {
-    let total: f64 = hours.iter().map(|h| h.usd).sum();
+    let total = hours.iter().fold(0.0, |sum, hour| sum + hour.usd);
     let (requests, tokens) = hours.iter().fold((0, 0), |(r, t), h| (r + h.requests, t + h.tokens));
     let top = budget.unwrap_or(0.0).max(total).max(1e-9) * 1.1;
     let (x, y) = (|hour: f64| hour / 24.0 * WIDTH, |usd: f64| HEIGHT - usd / top * HEIGHT);

@@ -1,0 +1,109 @@
+//! Requests of one shape, and how many of them a budget holds.
+
+use super::{ENVELOPE, Plan};
+use crate::tokens::Tokenizer;
+use crate::usage::Spent;
+
+/// Requests that ask for the same columns of as many rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Shape {
+    /// How many there are.
+    pub requests: u64,
+    /// The rows of each.
+    pub rows: u64,
+    /// The columns of each.
+    pub columns: u64,
+    /// The most tokens of an answer without rows, of each row, and of any answer.
+    pub outputs: (u64, u64, u64),
+    /// Output tokens that a row likely takes.
+    pub row_output: f64,
+    /// Input tokens that all of them share.
+    pub(super) shared: u64,
+    /// Input tokens of all rows together.
+    pub(super) all_rows: u64,
+    /// The most input tokens of all rows of a request, of one row, and what is held
+    /// for what is shared.
+    pub(super) most: (u64, u64, u64),
+}
+
+impl Shape {
+    /// Counts a request: input tokens that all share, those of its rows, and of the
+    /// row that takes the most.
+    pub(super) fn take(&mut self, tokenizer: Tokenizer, shared: u64, rows: u64, widest: u64) {
+        self.requests += 1;
+        self.shared = shared;
+        self.all_rows += rows;
+        let held = tokenizer.of_prompt_at_most(shared);
+        let beyond = |tokens| tokenizer.of_prompt_at_most(shared + tokens) - held;
+        let (all, one, _) = self.most;
+        self.most = (all.max(beyond(rows)), one.max(beyond(widest)), held);
+    }
+
+    /// Cells of a request for so many rows.
+    fn cells(&self, rows: u64) -> u64 {
+        self.columns * rows
+    }
+
+    /// The most that a request for so many of its rows may take: input, output. It
+    /// is what a run holds back, and rather more for requests of few rows.
+    fn worst(&self, rows: u64) -> (f64, f64) {
+        let (all, one, held) = self.most;
+        let (around, row, most) = self.outputs;
+        let input = held + (one * rows).min(all);
+        (input as f64, (around + row * rows).min(most) as f64)
+    }
+
+    /// What a request for so many of its rows likely takes: input, output.
+    fn likely(&self, rows: u64) -> (f64, f64) {
+        let all = (self.requests * self.rows).max(1) as f64;
+        let row = self.all_rows as f64 / all;
+        ((self.shared + ENVELOPE) as f64 + row * rows as f64, self.row_output * rows as f64)
+    }
+}
+
+impl Plan {
+    /// The cells that likely are asked with what the budget has left, and what the
+    /// first request that it does not hold may cost at the most; `None` when it
+    /// holds all. It goes as a run does: what a request may cost at the most must
+    /// be left before it is sent, and what it did cost is gone afterwards; what is
+    /// not held as a whole is asked in parts.
+    #[must_use]
+    pub fn held(&self) -> (u64, Option<Spent>) {
+        let mut left = (
+            self.room.usd.unwrap_or(f64::INFINITY),
+            self.room.tokens.map_or(f64::INFINITY, |t| t as f64),
+        );
+        let cost = |(input, output): (f64, f64)| {
+            (input * self.rates.0 + output * self.rates.1, input + output)
+        };
+        let mut cells = 0;
+        for (_, shape) in self.expansions.iter().flat_map(|e| &e.shapes) {
+            let (mut rows, mut size) = (shape.requests * shape.rows, shape.rows);
+            while rows > 0 {
+                size = size.min(rows);
+                let (worst, likely) = (cost(shape.worst(size)), cost(shape.likely(size)));
+                if worst.0 > left.0 || worst.1 > left.1 {
+                    if size == 1 || !self.splits {
+                        let next = Spent { usd: worst.0, tokens: worst.1.ceil() as u64 };
+                        return (cells, Some(next));
+                    }
+                    size = size.div_ceil(2);
+                    continue;
+                }
+                let times = |left: f64, worst: f64, likely: f64| {
+                    if likely > 0.0 {
+                        ((left - worst) / likely).floor() + 1.0
+                    } else {
+                        f64::INFINITY
+                    }
+                };
+                let times = times(left.0, worst.0, likely.0).min(times(left.1, worst.1, likely.1));
+                let times = times.min((rows / size) as f64);
+                left = (left.0 - times * likely.0, left.1 - times * likely.1);
+                cells += shape.cells(size) * times as u64;
+                rows -= size * times as u64;
+            }
+        }
+        (cells, None)
+    }
+}
