@@ -20,7 +20,7 @@ mod view;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
 /// How long a lock of another process is waited for.
 const BUSY: Duration = Duration::from_secs(5);
@@ -202,9 +202,18 @@ impl Database {
             .map_err(error)?;
         connection.busy_timeout(BUSY).map_err(error)?;
         // The first read is where a file shows that it is no database.
-        connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
-            .map_err(error)?;
+        let read =
+            |c: &Connection| c.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+        match read(&connection) {
+            // Somebody was killed while they wrote: what they had not finished is
+            // undone first, which takes a connection that may write.
+            Err(e) if is_left_behind(&e) => {
+                let undone = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)
+                    .and_then(|c| c.busy_timeout(BUSY).and_then(|()| read(&c)));
+                undone.and_then(|()| read(&connection)).map_err(error)?;
+            }
+            first => first.map_err(error)?,
+        }
         Ok(Self { path: path.to_owned(), connection, file })
     }
 
@@ -254,6 +263,14 @@ impl Database {
             .query_row("SELECT 1 FROM sqlite_schema WHERE name = 'hqdl_object'", [], |_| Ok(()))
             .is_ok()
     }
+}
+
+/// Whether a database cannot be read before what a killed process left is undone.
+fn is_left_behind(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|e| e.extended_code);
+    code.is_some_and(|c| {
+        [ffi::SQLITE_READONLY_ROLLBACK, ffi::SQLITE_READONLY_RECOVERY].contains(&c)
+    })
 }
 
 /// What tells a file from another one with the same path.

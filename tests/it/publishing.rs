@@ -209,3 +209,30 @@ fn a_spec_whose_name_is_not_utf_8_is_told() {
     assert!(ended.stderr.contains("its path is not UTF-8; rename it"), "{}", ended.stderr);
     assert_eq!(endpoint.count(), 0);
 }
+
+/// A process killed in the middle of a transaction leaves a journal beside the
+/// database, without which nobody can read it.
+#[test]
+fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let other = project.connect();
+    other
+        .execute_batch(
+            "PRAGMA cache_size = 1; BEGIN; CREATE TABLE half (x);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+             INSERT INTO half SELECT hex(randomblob(100)) FROM n; UPDATE llm SET motto = 'half';",
+        )
+        .unwrap();
+    let left = heroes(&endpoint, "csv");
+    for file in ["data.sqlite", "data.sqlite-journal"] {
+        std::fs::copy(project.path(file), left.path(file)).unwrap();
+    }
+    drop(other);
+    let asked = endpoint.count();
+    left.materialize(&[]).exits(0);
+    assert!(endpoint.count() > asked, "its cache is its own");
+    assert!(!left.has_table("half"));
+    assert_eq!(check(&left)["ok"], 40);
+}
