@@ -173,7 +173,8 @@ fn is_numbered(line: &str, keys: &Keys) -> bool {
     if !keys.may_name(line) {
         return false;
     }
-    let readings = [record(line, &['"', '\'']).map(|r| r.fields), Some(lenient(line)), plain(line)];
+    let readings =
+        [record(line, &['"', '\'']).map(|r| r.fields), Some(lenient(line)), Some(plain(line))];
     readings.into_iter().flatten().any(|fields| {
         let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
         keys.numbered(&texts)
@@ -227,7 +228,7 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
     // A field in quotes with a comma in it is not parted there.
     let comma = lenient.iter().any(|f| f.quoted && f.text.contains(','));
     let strict = closed(&['"']).filter(|_| !comma);
-    let plain = plain(line).filter(|_| !comma);
+    let plain = Some(plain(line)).filter(|_| !comma);
     [strict, Some(lenient), plain].into_iter().flatten().collect()
 }
 
@@ -378,9 +379,13 @@ fn record(text: &str, quotes: &[char]) -> Option<Record> {
 
 /// Where a field in quotes ends: at a quote that is neither doubled nor escaped.
 fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
+    let doubled: String = [quote, quote].iter().collect();
+    let escaped: String = ['\\', quote].iter().collect();
+    // `\"" ` is a backslash and a doubled quote, where quotes are doubled.
+    let escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
-        if c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
+        if escapes && c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
             // `\"` at the end of a field is a backslash, and the end.
             let after = text[at + 2..].trim_start_matches(' ');
             if !(after.is_empty() || after.starts_with([',', '\n', '\r'])) {
@@ -458,7 +463,7 @@ fn closing(text: &str, quote: char) -> Option<usize> {
 }
 
 /// No quoting at all: every comma parts, and quotes that have no other are slips.
-fn plain(line: &str) -> Option<Vec<Field>> {
+fn plain(line: &str) -> Vec<Field> {
     let bare = |f: &str| {
         let text = f.trim_end();
         let inner = text.trim_start().trim_matches('`');
@@ -473,7 +478,7 @@ fn plain(line: &str) -> Option<Vec<Field>> {
         }
     };
     let fields = line.trim().split(',');
-    Some(fields.map(|f| Field::bare(&bare(f))).collect())
+    fields.map(|f| Field::bare(&bare(f))).collect()
 }
 
 /// A line of a Markdown table, or of pipes.

@@ -218,8 +218,9 @@ impl<'f> Runs<'f> {
         for column in 0..=wanted {
             for from in 0..=n {
                 if before[column][from] {
-                    for to in from + 1..=n {
-                        before_block[column][to] |= self.foreign(from, to);
+                    let behind = before_block[column].iter_mut().enumerate().skip(from + 1);
+                    for (to, reached) in behind {
+                        *reached |= self.foreign(from, to);
                     }
                 }
                 for (to, _) in self.runs(column, from) {
@@ -238,9 +239,8 @@ impl<'f> Runs<'f> {
                     after_block[column][from] |= after_block[column + 1][to];
                 }
             }
-            for from in 0..n {
-                after_block[column][from] |=
-                    (from + 1..=n).any(|to| after[column][to] && self.foreign(from, to));
+            for (from, reached) in after_block[column].iter_mut().enumerate().take(n) {
+                *reached |= (from + 1..=n).any(|to| after[column][to] && self.foreign(from, to));
             }
         }
         if !after[0][0] {

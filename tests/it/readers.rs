@@ -13,7 +13,9 @@ use hqdl::spec::{Echo, Expansion, Format};
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 
+use crate::endpoint::Endpoint;
 use crate::fixture::Fixture;
+use crate::project::{heroes, honest, spec, truth};
 
 /// Cases; `READERS_CASES` asks for more, from `READERS_SEED` on.
 const CASES: u64 = 200;
@@ -104,7 +106,8 @@ fn text(random: &mut fastrand::Rng, at: usize) -> String {
     let mut text = String::new();
     let parts = random.usize(1..4);
     for n in 0..parts {
-        text.push_str(*pick(random, &PIECES[..]));
+        let piece: &&str = pick(random, &PIECES);
+        text.push_str(piece);
         if n + 1 < parts && random.bool() {
             text.push(' ');
         }
@@ -359,13 +362,14 @@ fn lines(
         match fault {
             Fault::Renumbered => {
                 let number: usize = number.parse().unwrap();
-                first[0] = format!("{} {tag}", number % rows + 1).trim().to_owned();
+                let label = format!("{} {tag}", number % rows + 1);
+                label.trim().clone_into(&mut first[0]);
             }
             Fault::SwappedTags => {
                 let number = number.to_owned();
                 first.clone_from(&firsts[(row + 1) % rows]);
                 let tag = first[0].split_once(' ').map_or("", |(_, tag)| tag);
-                first[0] = format!("{number} {tag}").trim().to_owned();
+                format!("{number} {tag}").trim().clone_into(&mut first[0]);
             }
             _ => {}
         }
@@ -538,4 +542,155 @@ fn a_name_is_told_apart_by_a_word_of_its_own() {
     assert_eq!(asked[1], json!(["2 Marvel", "Captain Marvel", "Carol Danvers"]));
     assert!(asked[2][0].as_str().unwrap().starts_with("3 Batman-x"), "{}", asked[2]);
     assert!(asked[3][0].as_str().unwrap().starts_with("4 BATMAN-x"), "{}", asked[3]);
+}
+
+/// The cells of each row: a value, `null` where there is none that is certain.
+fn read(columns: &str, keys: &[&[Value]], content: &str) -> Vec<Json> {
+    let names: Vec<String> = (1..=keys[0].len()).map(|n| format!("\"k{n}\"")).collect();
+    let toml = format!(
+        "[database]\npath = \"x\"\n[model]\nname = \"m\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [{}]\n{columns}",
+        names.join(",")
+    );
+    let expansion = Fixture::new().expansion(&toml);
+    let kinds = vec![Kind::Text; expansion.columns.len()];
+    let keys = keys.iter().map(|k| k.to_vec()).collect();
+    let table = Table { expansion, kinds, keys, truth: Vec::new() };
+    let row = |outcome: &RowOutcome| match outcome {
+        RowOutcome::Failed { .. } => Json::Null,
+        RowOutcome::Read(cells) => cells.iter().map(|c| c.value.to_json()).collect(),
+    };
+    table.read(content, false).iter().map(row).collect()
+}
+
+const T: &str = "[[expansion.column]]\nname = \"t\"\n";
+const U: &str = "[[expansion.column]]\nname = \"u\"\n";
+const YEAR: &str = "[[expansion.column]]\nname = \"y\"\ntype = \"integer\"\n";
+const SPORTS: &str = "[[expansion.column]]\nname = \"m\"\nmany = { table = \"m\", column = \"v\" }\nvalues = [\"Archery\", \"Rowing\"]\n";
+
+#[test]
+fn a_comma_too_many_leaves_only_what_is_certain() {
+    let k: &[&[Value]] = &[&["K".into()]];
+    let columns = [T, U, SPORTS].concat();
+    for line in ["1,K,Paris, France,nice,Archery", "1 K,Paris,France,nice,Archery"] {
+        assert_eq!(read(&columns, k, line), [json!([null, null, ["Archery"]])], "{line}");
+    }
+    // Between a number and the end there is room for one text alone.
+    let columns = [T, YEAR, U].concat();
+    assert_eq!(read(&columns, k, "1 K,Paris,France,1950,nice"), [json!([null, 1950, "nice"])]);
+    // A blank tells a comma of the text from those of the row.
+    let told = json!(["Paris, France", 1950, "nice"]);
+    assert_eq!(read(&columns, k, "1 K,Paris, France,1950,nice"), [told]);
+    // A field in quotes is not parted to make the count fit.
+    let columns = [T, U, YEAR].concat();
+    for line in ["1 K,\"Paris, France\",1950", "1 K,'Paris, France',1950", "1 K,'it's, so',1950"] {
+        assert_eq!(read(&columns, k, line)[0][0], Json::Null, "{line}");
+    }
+}
+
+#[test]
+fn keys_that_hold_lines_quotes_and_fences_harm_no_row() {
+    let streets: &[&[Value]] = &[&["12 Main St\nSpringfield".into()], &["Springfield".into()]];
+    for line in ["1,\"12 Main St\nSpringfield\",A", "1,12 Main St\nSpringfield,A"] {
+        assert_eq!(read(T, streets, line)[1], Json::Null, "{line}");
+    }
+    let fences: &[&[Value]] = &[&["a ``` b".into()], &["c".into()]];
+    let rows = "{\"rows\":[{\"row\":1,\"key\":[\"a ``` b\"],\"cells\":{\"t\":\"x ```\\n y\"}},{\"row\":2,\"key\":[\"c\"],\"cells\":{\"t\":\"z\"}}]}";
+    assert_eq!(read(T, fences, rows), [json!(["x ```\n y"]), json!(["z"])]);
+    assert_eq!(
+        read(T, fences, "1,a ``` b,\"x\n```\ny\"\n2,c,z"),
+        [json!(["x\n```\ny"]), json!(["z"])]
+    );
+    assert_eq!(read(T, &[&["\nabc".into()]], "1 abc,rock 'n'"), [json!(["rock 'n'"])]);
+}
+
+#[test]
+fn a_key_that_contradicts_is_nobodys() {
+    let batman: &[&[Value]] = &[&["Batman".into(), "DC".into()]];
+    let columns = [T, YEAR].concat();
+    for line in
+        ["1,Superman,DC,reporter,1938", "1,Batman,Marvel,detective,1939", "'Superman','DC','x',1"]
+    {
+        assert_eq!(read(&columns, batman, line), [Json::Null], "{line}");
+    }
+    for line in
+        ["1,Batman,DC,detective,1939", "1,Batman,,detective,1939", "1 Batman,detective,1939"]
+    {
+        assert_eq!(read(&columns, batman, line), [json!(["detective", 1939])], "{line}");
+    }
+    // Neither empty text nor NULL is told from the other where nothing stands.
+    let none: &[&[Value]] =
+        &[&["".into(), Value::Null], &[Value::Null, "".into()], &["".into(), "".into()]];
+    for content in ["2,,,a,1\n1,,,b,2\n3,,,c,3", "1,,,a,1\n2,,,b,2\n3,,,c,3"] {
+        assert_eq!(read(&columns, none, content), [Json::Null, Json::Null, Json::Null]);
+    }
+}
+
+#[test]
+fn an_answer_that_says_nothing_is_none_and_an_empty_text_may_be_one() {
+    let k: &[&[Value]] = &[&["K".into()]];
+    for nothing in ["[[[[", "", "1 K,[[[[", "1 K,''"] {
+        let read = read(SPORTS, k, nothing);
+        assert!(read[0].is_null() || read[0][0].is_null(), "{nothing}: {read:?}");
+    }
+    for none in ["1 K,none", "1 K,[]", "none"] {
+        assert_eq!(read(SPORTS, k, none), [json!([[]])], "{none}");
+    }
+    let cell = |toml: &str, content: &str| read(toml, k, content)[0][0].clone();
+    assert_eq!(cell(T, "1 K,\"\""), json!(""));
+    assert_eq!(cell(T, "{\"rows\":[{\"row\":\"1 K\",\"cells\":{\"t\":\"\"}}]}"), json!(""));
+    assert_eq!(cell(T, "1 K,"), Json::Null);
+    assert_eq!(cell(T, "1 K,-"), Json::Null);
+    let own = [T, "unknown = [\"\", \"no idea\"]\n"].concat();
+    assert_eq!(cell(&own, "1 K,\"\""), Json::Null);
+    assert_eq!(cell(&own, "1 K,No idea"), Json::Null);
+    assert_eq!(cell(&own, "1 K,-"), json!("-"));
+}
+
+/// Which words say that something is not known is no part of the question: what was
+/// answered is read by it, and nothing is asked.
+#[test]
+fn kept_answers_are_read_by_the_words_for_not_known() {
+    let endpoint = Endpoint::start(|column, key| match column {
+        "motto" if key[0] == "Zed" => "-".into(),
+        _ => truth(column, key),
+    });
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(1);
+    let asked = endpoint.count();
+    let state = || {
+        project.rows(
+            "SELECT l.motto, h.state FROM llm AS l JOIN hqdl_cell AS h
+               ON h.key = json_array(l.name, l.full_name) AND h.\"column\" = 'motto'
+             WHERE l.name = 'Zed'",
+        )
+    };
+    assert_eq!(state(), [[Json::Null, json!("unknown")]]);
+    project.spec(&spec().replace("[limits]", "unknown = [\"?\"]\n[limits]"));
+    project.materialize(&[]).exits(0);
+    assert_eq!(state(), [[json!("-"), json!("ok")]]);
+    project.spec(&spec());
+    project.materialize(&[]).exits(1);
+    assert_eq!(state(), [[Json::Null, json!("unknown")]]);
+    assert_eq!(endpoint.count(), asked);
+}
+
+/// Labels take far fewer tokens than keys, as planned and as spent.
+#[test]
+fn labels_cost_less_than_keys() {
+    let tokens = |echo: &str| {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        project.execute(
+            "UPDATE hero SET full_name = 'Sir ' || name || ' of the Long and Winding Road ' || id",
+        );
+        project.spec(&spec().replace("test-model", "gpt-4o-mini").replace("format", echo));
+        let planned = project.plan(&["--columns", "born"])["totals"]["output_tokens"].as_u64();
+        project.materialize(&["--columns", "born"]);
+        (planned.unwrap(), endpoint.billed().1)
+    };
+    let (short, full) = (tokens("format"), tokens("echo = \"full\"\nformat"));
+    assert!(short.0 * 10 <= full.0 * 6 && short.1 * 10 <= full.1 * 6, "{short:?} {full:?}");
+    for (planned, spent) in [short, full] {
+        assert!(planned.abs_diff(spent) * 100 <= spent * 15, "{short:?} {full:?}");
+    }
 }
