@@ -424,6 +424,7 @@ impl Context {
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.max_output
+            && prompt.is_begun(&reply.content)
             && prompt.astray(&reply.content).is_none()
             && self.output_cap.was_too_small(prompt, tokens)
     }

@@ -17,6 +17,13 @@ const CIRCLING: usize = 400;
 const STRANGERS: usize = 16;
 
 impl Prompt {
+    /// Whether an answer has begun a row of this prompt, by its number.
+    #[must_use]
+    pub fn is_begun(&self, answer: &str) -> bool {
+        let rows = self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1);
+        numbers(answer).any(|number| (1..=rows).contains(&number))
+    }
+
     /// How an answer to this prompt has gone astray, if it has.
     #[must_use]
     pub fn astray(&self, answer: &str) -> Option<&'static str> {
@@ -44,15 +51,17 @@ fn circling(text: &str) -> Option<&str> {
 /// How many rows an answer has written since the last one that can be one of the
 /// request's: by their numbers, which are all that is sure of half an answer.
 fn strangers(answer: &str, rows: usize) -> usize {
-    let numbers: Box<dyn Iterator<Item = usize>> = if answer.trim_start().starts_with(['{', '[']) {
+    numbers(answer).fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
+}
+
+/// The numbers of the rows of an answer.
+fn numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
+    if answer.trim_start().starts_with(['{', '[']) {
         let number = |after: &str| {
             let digits = after.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
             digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         };
-        Box::new(answer.split("\"row\"").skip(1).filter_map(number))
-    } else {
-        let number = |line: &str| line.split_once(',')?.0.trim().parse().ok();
-        Box::new(answer.lines().filter_map(number))
-    };
-    numbers.fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
+        return Box::new(answer.split("\"row\"").skip(1).filter_map(number));
+    }
+    Box::new(answer.lines().filter_map(|line| line.split_once(',')?.0.trim().parse().ok()))
 }

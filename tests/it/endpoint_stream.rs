@@ -160,6 +160,8 @@ pub fn huge(status: u16, bytes: usize) -> Response {
 /// What a model that rambles writes next, after so many pieces.
 fn next(how: Ramble, right: &str, n: usize) -> String {
     let half = right.char_indices().nth(right.chars().count() / 2).map_or(0, |(at, _)| at);
+    // Half a line with another below it would be a wrong answer, not a cut one.
+    let half = if right.starts_with('{') { half } else { right[..half].rfind('\n').unwrap_or(0) };
     match (how, n) {
         (Ramble::Circle, 0) => right.to_owned(),
         (Ramble::Circle, _) => "\nand so on, and so forth".to_owned(),
