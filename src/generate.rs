@@ -8,10 +8,11 @@
 
 mod claim;
 mod event;
+mod frames;
 mod packing;
 mod shares;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use tracing::{Instrument, debug, debug_span, info};
 use self::claim::Elsewhere;
 pub(crate) use self::claim::{Claimed, claim};
 pub use self::event::{Event, Listener, Stopped};
+pub use self::frames::Frames;
 pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
 use self::packing::{Again, smaller};
@@ -32,7 +34,7 @@ use crate::key::Entity;
 use crate::model::budget::Budget;
 use crate::model::{Errand, Ledger, Model, ModelError, Reply, Tokens, Undone};
 use crate::plan::Cut;
-use crate::prompt::{Frame, Prompt, RowOutcome, align::Keys, completion};
+use crate::prompt::{Frame, Prompt, RowOutcome, completion};
 use crate::spec::checker::Checker;
 use crate::spec::{Expansion, Format, PriceTable};
 use crate::tokens::Tokenizer;
@@ -77,8 +79,8 @@ pub struct Context {
     pub columns: Mutex<Vec<ColumnUsage>>,
     /// Becomes true when the user wants the run to end.
     pub interrupt: watch::Receiver<bool>,
-    /// Frames by the columns they ask for.
-    pub frames: Mutex<HashMap<Vec<usize>, Arc<Frame>>>,
+    /// What prompts were made from.
+    pub frames: Frames,
     /// Rows that a request may hold now: fewer when answers come back
     /// misaligned or unreadable, more again when they do not.
     pub packing: Packing,
@@ -285,20 +287,6 @@ async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>)
 }
 
 impl Context {
-    /// What a batch of rows is asked with.
-    pub(crate) fn prompt(&self, cut: &Cut) -> (Arc<Frame>, Prompt) {
-        let frame = self.frame_of(cut);
-        let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
-        prompt.input_tokens = self.input_tokens(&frame, &prompt);
-        prompt.max_output = prompt.max_output.min(self.max_output);
-        (frame, prompt)
-    }
-
-    /// The frame of that prompt.
-    pub(crate) fn frame_of(&self, cut: &Cut) -> Arc<Frame> {
-        self.frame(self.on_paper(cut))
-    }
-
     /// The record of a request that is being asked now.
     pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
         Completion {
@@ -374,18 +362,6 @@ impl Context {
         *self.tokenizer.get_or_init(|| Tokenizer::of(&self.tokenizer_of))
     }
 
-    /// The columns that a prompt names: those asked for, or all of the row for
-    /// a model that answers whole rows.
-    fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
-        if self.model.answers_whole_rows() { &cut.whole } else { &cut.columns }
-    }
-
-    fn frame(&self, columns: &[usize]) -> Arc<Frame> {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Arc::new(Frame::new(&self.expansion, columns, self.format));
-        Arc::clone(frames.entry(columns.to_vec()).or_insert_with(make))
-    }
-
     /// Reads a reply: facts, and gaps by the columns to ask again.
     fn read(
         &self,
@@ -394,16 +370,15 @@ impl Context {
         reply: &Reply,
         last: bool,
     ) -> (Vec<(Entity, Vec<Fact>)>, Again) {
-        let keys = Keys::new(cut.gaps.iter().map(|g| g.row.key.as_slice()));
+        let (keys, names) = self.keys(cut);
         let on_paper = self.on_paper(cut);
         let checkers: Vec<&Checker> =
             on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
-        let names = self.expansion.key.names();
         let mut outcomes = completion::read(
             &reply.content,
             reply.truncated,
             &keys,
-            names,
+            &names,
             &frame.columns,
             &checkers,
         );

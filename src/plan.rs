@@ -41,7 +41,8 @@ pub struct Gap {
     pub entity: Entity,
 }
 
-/// Rows that are asked about together: they lack the same columns.
+/// Rows that are asked about together: they lack the same columns, and are
+/// shown with the same part of the key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cut {
     /// Positions of the columns asked for.
@@ -55,24 +56,26 @@ pub struct Cut {
 
 /// Cuts gaps into batches as they come.
 #[derive(Debug)]
-pub struct Batcher {
+pub struct Batcher<'e> {
+    expansion: &'e Expansion,
     rows: usize,
-    open: BTreeMap<Lacking, Vec<Gap>>,
+    open: BTreeMap<Lacking<'e>, Vec<Gap>>,
 }
 
-/// The columns asked for, and the whole row's.
-type Lacking = (Vec<usize>, Vec<usize>);
+/// The columns asked for, the whole row's, and the part of the key that the rows
+/// are shown with.
+type Lacking<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
 
-impl Batcher {
-    /// Batches of at most `rows` rows.
+impl<'e> Batcher<'e> {
+    /// Batches of at most `rows` rows of an expansion.
     #[must_use]
-    pub fn new(rows: u32) -> Self {
-        Self { rows: rows.max(1) as usize, open: BTreeMap::new() }
+    pub fn new(expansion: &'e Expansion, rows: u32) -> Self {
+        Self { expansion, rows: rows.max(1) as usize, open: BTreeMap::new() }
     }
 
     /// Takes a gap in; gives a batch when one is full.
     pub fn push(&mut self, columns: Vec<usize>, whole: Vec<usize>, gap: Gap) -> Option<Cut> {
-        let lacking = (columns, whole);
+        let lacking = (columns, whole, self.expansion.part_of(&gap.row.key));
         let gaps = match self.open.get_mut(&lacking) {
             Some(gaps) => gaps,
             None => self.open.entry(lacking.clone()).or_default(),
@@ -91,12 +94,15 @@ impl Batcher {
     /// The batches that did not fill up.
     #[must_use]
     pub fn finish(self) -> Vec<Cut> {
-        self.open.into_iter().map(|((columns, whole), gaps)| Cut { columns, whole, gaps }).collect()
+        self.open
+            .into_iter()
+            .map(|((columns, whole, _), gaps)| Cut { columns, whole, gaps })
+            .collect()
     }
 
-    fn take(&mut self, lacking: &Lacking) -> Option<Cut> {
+    fn take(&mut self, lacking: &Lacking<'e>) -> Option<Cut> {
         let gaps = self.open.remove(lacking)?;
-        let (columns, whole) = lacking.clone();
+        let (columns, whole, _) = lacking.clone();
         Some(Cut { columns, whole, gaps })
     }
 }
@@ -295,7 +301,7 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<Vec<usize>, u64>,
+    frames: BTreeMap<(Option<&'e [usize]>, Vec<usize>), u64>,
     asked: Vec<u64>,
     rows: u64,
     key_tokens: u64,
@@ -336,21 +342,24 @@ impl<'e> Meter<'e> {
 
     /// Counts a batch.
     pub fn count(&mut self, cut: &Cut) {
-        let frame = self.frames.get(&cut.columns).copied();
+        let key = cut.gaps.first().map_or(&[][..], |gap| &gap.row.key);
+        let of = (self.expansion.part_of(key), cut.columns.clone());
+        let frame = self.frames.get(&of).copied();
         let frame_tokens = frame.unwrap_or_else(|| {
-            let frame = crate::prompt::Frame::new(self.expansion, &cut.columns, self.format);
+            let expansion = self.expansion.asked_by(key);
+            let frame = crate::prompt::Frame::new(&expansion, &cut.columns, self.format);
             let schema = frame.schema().map_or(0, |s| self.tokenizer.count(&s.to_string()));
             self.tokenizer.count(frame.system()) + schema + ENVELOPE
         });
         if frame.is_some() {
             self.repeated += frame_tokens;
         } else {
-            self.frames.insert(cut.columns.clone(), frame_tokens);
+            self.frames.insert(of, frame_tokens);
         }
         self.requests += 1;
         self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
         for (n, gap) in cut.gaps.iter().enumerate() {
-            let line = crate::prompt::row_line(n + 1, &gap.row);
+            let line = crate::prompt::row_line(n + 1, &self.expansion.shown(&gap.row));
             let tokens = self.tokenizer.count(&line);
             self.input += tokens + 1;
             let context: u64 =

@@ -109,7 +109,7 @@ impl<'w> Work<'w> {
             .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
             .collect();
         let mut meter = tokenizer.map(|t| Meter::new(expansion, self.format(expansion), t));
-        let mut batcher = Batcher::new(self.rows_per_request(expansion));
+        let mut batcher = Batcher::new(expansion, self.rows_per_request(expansion));
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = Counts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];

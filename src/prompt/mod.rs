@@ -52,6 +52,7 @@ pub mod align;
 pub mod completion;
 mod csv;
 mod json;
+mod part;
 mod question;
 
 use std::fmt::Write as _;

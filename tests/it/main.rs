@@ -41,6 +41,7 @@ mod fixture;
 mod generation;
 mod increments;
 mod init;
+mod key_parts;
 mod keys;
 mod kills;
 #[cfg(unix)]
@@ -69,6 +70,8 @@ mod suql_documents;
 mod swan2;
 mod swan;
 mod swan_grades;
+mod swan_published;
 mod swan_queries;
 mod swan_runs;
 mod tidy;
+mod truth;
