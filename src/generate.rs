@@ -11,13 +11,13 @@
 mod claim;
 mod event;
 mod failed;
+mod frames;
 mod liveness;
 mod output_cap;
 mod packing;
 mod read;
 mod shares;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,7 @@ use self::claim::Elsewhere;
 pub(crate) use self::claim::{Claimed, claim};
 pub use self::event::{Event, Listener, Stopped};
 use self::failed::Aside;
+pub use self::frames::Frames;
 pub use self::liveness::Liveness;
 pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
@@ -81,8 +82,8 @@ pub struct Context {
     pub columns: Mutex<Vec<ColumnUsage>>,
     /// Becomes true when the user wants the run to end.
     pub interrupt: watch::Receiver<bool>,
-    /// Frames by the columns they ask for.
-    pub frames: Mutex<HashMap<Vec<usize>, Arc<Frame>>>,
+    /// What prompts were made from.
+    pub frames: Frames,
     /// Rows that a request may hold now: fewer when answers come back
     /// misaligned or unreadable, more again when they do not.
     pub packing: Packing,
@@ -328,16 +329,6 @@ async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>)
 }
 
 impl Context {
-    /// What a batch of rows is asked with.
-    pub(crate) fn prompt(&self, cut: &Cut) -> (Arc<Frame>, Prompt) {
-        let frame = self.frame(self.on_paper(cut));
-        let mut prompt = frame.prompt(cut.gaps.iter().map(|g| &g.row));
-        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.counts);
-        prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.max_output);
-        prompt.with_keys = self.model.finds_by_prompt().then(|| self.hash_with_keys(cut));
-        (frame, prompt)
-    }
-
     /// The record of a request that is being asked now.
     pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
         Completion {
@@ -471,17 +462,5 @@ impl Context {
 
     fn tokenizer(&self) -> Tokenizer {
         *self.tokenizer.get_or_init(|| Tokenizer::of(&self.tokenizer_of))
-    }
-
-    /// The columns that a prompt names: those asked for, or all of the row for
-    /// a model that answers whole rows.
-    fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
-        if self.model.answers_whole_rows() { &cut.whole } else { &cut.columns }
-    }
-
-    fn frame(&self, columns: &[usize]) -> Arc<Frame> {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Arc::new(Frame::new(&self.expansion, columns, self.format));
-        Arc::clone(frames.entry(columns.to_vec()).or_insert_with(make))
     }
 }

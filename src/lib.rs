@@ -178,6 +178,12 @@
 //!   until `--price` says it.
 //! * Of heroes that SWAN's key does not tell apart none is kept, after the other
 //!   rules left out theirs, NULLs being one name.
+//! * Of SWAN's hidden columns, those that HQDL's published SQL reads itself stay
+//!   in the prepared copy, as SWAN's own figures need them; no prompt shows them.
+//! * What is wrong with a published query is what it gives on the true values; one
+//!   that asks the model beside the columns is not judged.
+//! * A source's own key follows from a row's key: the smallest part that holds all
+//!   of it that is not NULL. Facts know the whole key, with its NULLs.
 //! * The daemon runs every `*.toml` that stands directly in its directory; a run
 //!   that a budget or a refusal ended waits for a go or for another spec, and what
 //!   failed in passing is tried again after half a minute, then ever later.
@@ -225,6 +231,7 @@ pub mod materialize;
 pub mod query;
 pub mod suggest;
 pub mod init;
+pub mod truth;
 // ── doors ──
 pub mod swan;
 pub mod failure;

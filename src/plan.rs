@@ -4,6 +4,7 @@
 mod room;
 mod shape;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
@@ -43,7 +44,8 @@ pub struct Gap {
     pub entity: Entity,
 }
 
-/// Rows that are asked about together: they lack the same columns.
+/// Rows that are asked about together: they lack the same columns, and are
+/// shown with the same part of the key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cut {
     /// Positions of the columns asked for.
@@ -57,24 +59,26 @@ pub struct Cut {
 
 /// Cuts gaps into batches as they come.
 #[derive(Debug)]
-pub struct Batcher {
+pub struct Batcher<'e> {
+    expansion: &'e Expansion,
     rows: usize,
-    open: BTreeMap<Lacking, Vec<Gap>>,
+    open: BTreeMap<Lacking<'e>, Vec<Gap>>,
 }
 
-/// The columns asked for, and the whole row's.
-type Lacking = (Vec<usize>, Vec<usize>);
+/// The columns asked for, the whole row's, and the part of the key that the rows
+/// are shown with.
+type Lacking<'e> = (Vec<usize>, Vec<usize>, Option<&'e [usize]>);
 
-impl Batcher {
-    /// Batches of at most `rows` rows.
+impl<'e> Batcher<'e> {
+    /// Batches of at most `rows` rows of an expansion.
     #[must_use]
-    pub fn new(rows: u32) -> Self {
-        Self { rows: rows.max(1) as usize, open: BTreeMap::new() }
+    pub fn new(expansion: &'e Expansion, rows: u32) -> Self {
+        Self { expansion, rows: rows.max(1) as usize, open: BTreeMap::new() }
     }
 
     /// Takes a gap in; gives a batch when one is full.
     pub fn push(&mut self, columns: Vec<usize>, whole: Vec<usize>, gap: Gap) -> Option<Cut> {
-        let lacking = (columns, whole);
+        let lacking = (columns, whole, self.expansion.part_of(&gap.row.key));
         let gaps = match self.open.get_mut(&lacking) {
             Some(gaps) => gaps,
             None => self.open.entry(lacking.clone()).or_default(),
@@ -93,12 +97,15 @@ impl Batcher {
     /// The batches that did not fill up.
     #[must_use]
     pub fn finish(self) -> Vec<Cut> {
-        self.open.into_iter().map(|((columns, whole), gaps)| Cut { columns, whole, gaps }).collect()
+        self.open
+            .into_iter()
+            .map(|((columns, whole, _), gaps)| Cut { columns, whole, gaps })
+            .collect()
     }
 
-    fn take(&mut self, lacking: &Lacking) -> Option<Cut> {
+    fn take(&mut self, lacking: &Lacking<'e>) -> Option<Cut> {
         let gaps = self.open.remove(lacking)?;
-        let (columns, whole) = lacking.clone();
+        let (columns, whole, _) = lacking.clone();
         Some(Cut { columns, whole, gaps })
     }
 }
@@ -306,7 +313,7 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<Vec<usize>, (u64, Frame)>,
+    frames: BTreeMap<(Option<&'e [usize]>, Vec<usize>), (u64, Frame)>,
     max_output: u64,
     shapes: Vec<(Vec<usize>, Shape)>,
     asked: Vec<u64>,
@@ -359,9 +366,12 @@ impl<'e> Meter<'e> {
     /// Counts a batch.
     pub fn count(&mut self, cut: &Cut) {
         let tokenizer = self.tokenizer;
-        let known = self.frames.contains_key(&cut.columns);
-        let (frame_tokens, frame) = self.frames.entry(cut.columns.clone()).or_insert_with(|| {
-            let frame = Frame::new(self.expansion, &cut.columns, self.format);
+        let expansion = self.expansion;
+        let key = cut.gaps.first().map_or(&[][..], |gap| &gap.row.key);
+        let of = (expansion.part_of(key), cut.columns.clone());
+        let known = self.frames.contains_key(&of);
+        let (frame_tokens, frame) = self.frames.entry(of).or_insert_with(|| {
+            let frame = Frame::new(&expansion.asked_by(key), &cut.columns, self.format);
             (frame.tokens(tokenizer), frame)
         });
         let around = frame.planned_output([]);
@@ -372,7 +382,9 @@ impl<'e> Meter<'e> {
         let (mut rows_tokens, mut widest, mut longest) = (0, 0, 0);
         self.requests += 1;
         self.input += frame_tokens + self.tokenizer.count("## Rows\n") + 8;
-        let rows: Vec<&Row> = cut.gaps.iter().map(|g| &g.row).collect();
+        let shown: Vec<Cow<'_, Row>> =
+            cut.gaps.iter().map(|gap| expansion.shown(&gap.row)).collect();
+        let rows: Vec<&Row> = shown.iter().map(AsRef::as_ref).collect();
         for (row, line) in rows.iter().zip(frame.lines(&rows)) {
             let tokens = self.tokenizer.count(&line.asked) + 1;
             self.input += tokens;

@@ -18,6 +18,7 @@ mod plan;
 mod progress;
 mod query;
 mod rows;
+mod score;
 mod session;
 mod status;
 mod suggest;
@@ -83,6 +84,8 @@ enum Command {
     Explain(explain::Options),
     /// Tell where a published cell came from.
     Why(why::Options),
+    /// Compare published cells with a truth of yours: accuracy and F1, and what differs.
+    Score(score::Options),
     /// Say what a cell is, whatever the model says.
     Override(overrides::Options),
     /// List the questions that queries asked live, with their cost, and the TOML that would make
@@ -183,6 +186,7 @@ pub fn main() -> ExitCode {
         Command::Query(options) => query::run(&options, cli.talk),
         Command::Explain(options) => explain::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
+        Command::Score(options) => score::run(&options, cli.talk),
         Command::Override(options) => overrides::run(&options, cli.talk),
         Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),

@@ -5,9 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tracing::info;
 
-use super::Context;
 use crate::plan::{Cut, Gap};
-use crate::prompt::Frame;
 
 /// The part of its rows that a request may lose beyond what would be lost
 /// anyway, before requests get smaller.
@@ -84,14 +82,6 @@ impl Packing {
             );
         }
         state.now = next;
-    }
-}
-
-impl Context {
-    /// The hash of a request as it was made before there were labels.
-    pub(super) fn hash_with_keys(&self, cut: &Cut) -> String {
-        let whole = Frame::with_keys(&self.expansion, self.on_paper(cut), self.format);
-        whole.prompt(cut.gaps.iter().map(|g| &g.row)).hash()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::facts::{Batch, Completion, Fact};
 use crate::key::Entity;
 use crate::model::{Reply, Tokens};
 use crate::plan::Cut;
-use crate::prompt::{Frame, RowOutcome, align::Keys, completion};
+use crate::prompt::{Frame, RowOutcome, completion};
 use crate::spec::checker::Checker;
 
 impl Context {
@@ -22,16 +22,15 @@ impl Context {
         reply: &Reply,
         last: bool,
     ) -> (Vec<(Entity, Vec<Fact>)>, Again) {
-        let keys = Keys::new(cut.gaps.iter().map(|g| g.row.key.as_slice()));
+        let (keys, names) = self.keys(cut);
         let on_paper = self.on_paper(cut);
         let checkers: Vec<&Checker> =
             on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
-        let names = self.expansion.key.names();
         let mut outcomes = completion::read(
             &reply.content,
             reply.truncated,
             &keys,
-            names,
+            &names,
             &frame.columns,
             &checkers,
         );

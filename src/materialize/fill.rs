@@ -116,7 +116,8 @@ impl Work<'_> {
         keys: &Keys<'_>,
         give: &mut dyn FnMut(Cut) -> Result<(), Halt>,
     ) -> Result<(), MaterializeError> {
-        let mut batcher = Batcher::new(self.rows_per_request(&self.spec.expansions[n]));
+        let expansion = &self.spec.expansions[n];
+        let mut batcher = Batcher::new(expansion, self.rows_per_request(expansion));
         let mut asked_keys = 0;
         let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: Known| {
             if !key.first {

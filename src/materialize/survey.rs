@@ -112,7 +112,7 @@ impl<'w> Work<'w> {
             let most = u64::from(self.spec.model.max_output_tokens);
             Meter::new(expansion, self.format(expansion), t).capped(most)
         });
-        let mut batcher = Batcher::new(self.rows_per_request(expansion));
+        let mut batcher = Batcher::new(expansion, self.rows_per_request(expansion));
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = Counts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];

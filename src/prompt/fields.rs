@@ -133,7 +133,18 @@ fn one_missing(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     };
     let ways: Vec<(usize, Vec<Answer>)> =
         (0..checkers.len()).map(|m| (m, without(m))).filter(sound).collect();
-    agreed(ways.iter().map(|(_, cells)| cells.as_slice()), checkers.len())
+    let mut cells = agreed(ways.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
+    // A row that ends before its last column may have ended in the middle of a text.
+    let ends_early = ways.iter().any(|(missing, _)| *missing == last);
+    if ends_early
+        && let (Some(field), Some(cell), Some(checker)) =
+            (fields.last(), cells.get_mut(last - 1), checkers.get(last - 1))
+        && !field.quoted
+        && !checker.vouches()
+    {
+        *cell = Answer::without_value(State::Invalid, field.text.clone());
+    }
+    Some(cells)
 }
 
 trait NextIf<'f> {

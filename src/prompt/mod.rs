@@ -62,6 +62,7 @@ mod csv;
 mod fields;
 mod json;
 mod label;
+mod part;
 mod question;
 mod schema;
 mod write;

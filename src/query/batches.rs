@@ -32,11 +32,7 @@ pub(super) fn cuts(
     most: u32,
     shown: &mut Shown<'_>,
 ) -> Result<Vec<Cut>, QueryError> {
-    let whole: Vec<usize> = match target.in_spec {
-        Some(_) => (0..target.expansion.columns.len()).collect(),
-        None => Vec::new(),
-    };
-    let mut batcher = Batcher::new(most);
+    let mut batcher = Batcher::new(&target.expansion, most);
     let mut cuts: Vec<Cut> = Vec::new();
     for (entity, mut columns) in entities {
         columns.sort_unstable();
@@ -56,8 +52,12 @@ pub(super) fn cuts(
                 cuts.push(Cut { whole: columns.clone(), columns, gaps: vec![gap()] });
             }
             _ => {
-                let whole = if whole.is_empty() { columns.clone() } else { whole.clone() };
-                cuts.extend(batcher.push(columns, whole, gap()));
+                let gap = gap();
+                let whole = match target.in_spec {
+                    Some(_) => target.expansion.whole_row(&gap.row.key),
+                    None => columns.clone(),
+                };
+                cuts.extend(batcher.push(columns, whole, gap));
             }
         }
     }

@@ -228,6 +228,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
         name: "routing".to_owned(),
         about,
         sources: Vec::new(),
+        key_parts: Vec::new(),
         key: KeyColumns::new(vec!["question".to_owned()]),
         key_types: vec![None],
         context: vec!["columns".to_owned()],

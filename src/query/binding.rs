@@ -254,8 +254,33 @@ fn fits(call: &Call, usage: &Usage, column: &Column, truth: bool) -> Result<(), 
     if within { Ok(()) } else { Err("the options are others than its values") }
 }
 
+/// The key of an expansion whose sources have parts of it, as SQL where a call
+/// stands: the other columns are NULL.
+fn by_part(
+    expansion: &Expansion,
+    usage: &Usage,
+    choosing: &mut dyn Choosing,
+) -> Result<Keys, String> {
+    let mut reasons = Vec::new();
+    for n in 0..expansion.sources.len() {
+        let Some((own, part)) = expansion.of_source(n) else { continue };
+        match keys(&own, usage, choosing) {
+            Ok(found) => {
+                let mut texts = vec!["NULL".to_owned(); expansion.key.names().len()];
+                part.iter().zip(found.texts).for_each(|(at, text)| texts[*at] = text);
+                return Ok(Keys { texts, why: found.why, stored: None });
+            }
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    Err(reasons.into_iter().max_by_key(String::len).unwrap_or_default())
+}
+
 /// The key of an expansion, as SQL where a call stands.
 fn keys(expansion: &Expansion, usage: &Usage, choosing: &mut dyn Choosing) -> Result<Keys, String> {
+    if !expansion.key_parts.is_empty() {
+        return by_part(expansion, usage, choosing);
+    }
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
     let mut reason = "its value does not come from a source of the expansion".to_owned();
     for source in &expansion.sources {

@@ -315,6 +315,7 @@ impl Calls {
             name: name.to_owned(),
             about: String::new(),
             sources: Vec::new(),
+            key_parts: Vec::new(),
             key_types: vec![None; key.len()],
             key: KeyColumns::new(key),
             context,

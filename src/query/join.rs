@@ -147,6 +147,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         name: "join".to_owned(),
         about: "values and their partners in a list".to_owned(),
         sources: Vec::new(),
+        key_parts: Vec::new(),
         key: KeyColumns::new(vec![join.left.clone()]),
         key_types: vec![None],
         context: Vec::new(),

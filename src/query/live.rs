@@ -236,7 +236,15 @@ impl Live {
         let values = values.get(3..).unwrap_or_default();
         let (target, column, entity) = match self.asks[call] {
             Asks::Cell { target, column, .. } => {
-                if values.first().is_none_or(|v| *v == ValueRef::Null) {
+                let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
+                // Of a key in parts, those of the other sources are NULL.
+                let in_parts = !self.targets[target].expansion.key_parts.is_empty();
+                let nobody = if in_parts {
+                    values.iter().all(null)
+                } else {
+                    values.first().is_none_or(null)
+                };
+                if nobody {
                     return Ok(Sql::Null);
                 }
                 let mut spelling = std::mem::take(&mut self.spelling);

@@ -260,6 +260,9 @@ pub struct SourceTable {
     pub table: Option<String>,
     /// A SELECT that yields the key columns (and context columns, if any).
     pub select: Option<String>,
+    /// The key columns it has, when it has not all of the expansion's: of its rows
+    /// the others are NULL, and the model is shown just these.
+    pub key: Option<Vec<String>>,
     /// The columns this source's keys are asked for; all when left out.
     pub columns: Option<Vec<String>>,
 }

@@ -171,6 +171,10 @@ pub struct Expansion {
     pub sources: Vec<Source>,
     /// The columns that identify an entity.
     pub key: KeyColumns,
+    /// Source by source, which of these it has, by position: of its rows the
+    /// others are NULL. Empty where every source has the whole key.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_parts: Vec<Vec<usize>>,
     /// Declared types of the key columns, where the source has one.
     #[serde(skip)]
     pub key_types: Vec<Option<String>>,

@@ -126,7 +126,7 @@ impl<'db> Keys<'db> {
             report: KeyReport::default(),
         };
         keys.fill(expansion, filter).map_err(|e| db.error(&e))?;
-        keys.look().map_err(|e| db.error(&e))?;
+        keys.look(expansion).map_err(|e| db.error(&e))?;
         Ok(keys)
     }
 
@@ -161,9 +161,13 @@ impl<'db> Keys<'db> {
                     Some(_) if !filtered.contains(&n) => "0".to_owned(),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
                 };
-                let columns =
-                    [named(expansion.key.names(), &k), named(&expansion.context, &c), flags]
-                        .concat();
+                let mut key = named(expansion.key.names(), &k);
+                if let Some(part) = expansion.key_parts.get(n) {
+                    let others = key.iter_mut().zip(&k).enumerate();
+                    let others = others.filter(|(at, _)| !part.contains(at));
+                    others.for_each(|(_, (text, k))| *text = format!("NULL AS {k}"));
+                }
+                let columns = [key, named(&expansion.context, &c), flags].concat();
                 format!("SELECT {}, {wanted} AS w FROM {from}", columns.join(", "))
             })
             .collect();
@@ -209,7 +213,7 @@ impl<'db> Keys<'db> {
     }
 
     /// One look over all keys: counts, samples, and spellings.
-    fn look(&mut self) -> rusqlite::Result<()> {
+    fn look(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
         let mut report = KeyReport::default();
         let sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
             slot.0 += 1;
@@ -238,7 +242,12 @@ impl<'db> Keys<'db> {
                 continue;
             }
             report.keys += 1;
-            if key.contains(&Value::Null) {
+            // What a source does not have of the key is no part that is NULL.
+            if expansion
+                .shown(&Row { key: key.clone(), context: Vec::new() })
+                .key
+                .contains(&Value::Null)
+            {
                 sample(&mut report.partly_null, &shown);
             }
             let mut in_source = (0..self.sources.len())

@@ -308,12 +308,11 @@ impl<'db> Publication<'db> {
     pub fn views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let error = |e: rusqlite::Error| self.db.error(&e);
         let mut warnings = Vec::new();
-        let mut sources: BTreeMap<String, Vec<(&Expansion, &crate::spec::Source)>> =
-            BTreeMap::new();
+        let mut sources: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
         for expansion in &spec.expansions {
-            for source in &expansion.sources {
+            for (n, source) in expansion.sources.iter().enumerate() {
                 if let Some(name) = &source.name {
-                    sources.entry(name.clone()).or_default().push((expansion, source));
+                    sources.entry(name.clone()).or_default().push((expansion, n));
                 }
             }
         }
@@ -374,6 +373,9 @@ pub fn affinity(declared: Option<&str>) -> &'static str {
 pub(super) fn layout(expansion: &Expansion) -> String {
     let mut layout =
         format!("v3 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
+    if !expansion.key_parts.is_empty() {
+        layout.push_str(&format!("{:?};", expansion.key_parts));
+    }
     for column in &expansion.columns {
         layout.push_str(&format!("{} {:?} {:?};", column.name, column.kind, column.many));
     }

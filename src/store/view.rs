@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::Database;
-use crate::spec::{Catalog, Expansion, Source, SourceRows};
+use crate::spec::{Catalog, Expansion, SourceRows};
 use crate::sql;
 
 /// `<source>_expanded`: the source's own columns, then those of its expansions.
-pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, &Source)]) -> String {
-    let from = match joined.first().map(|(_, s)| &s.rows) {
+pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, usize)]) -> String {
+    let first = joined.first().and_then(|(expansion, n)| expansion.sources.get(*n));
+    let from = match first.map(|source| &source.rows) {
         Some(SourceRows::Table(table)) => sql::name(table),
         Some(SourceRows::Select(select)) => format!("({select}\n)"),
         None => String::new(),
     };
-    let own = match joined.first().map(|(_, s)| &s.rows) {
+    let own = match first.map(|source| &source.rows) {
         Some(SourceRows::Table(table)) => {
             db.columns(table).unwrap_or_default().into_iter().map(|(n, _)| n).collect()
         }
@@ -23,13 +24,17 @@ pub(super) fn view_sql(db: &Database, view: &str, joined: &[(&Expansion, &Source
     let mut taken: BTreeSet<String> = own.iter().map(|n| n.to_lowercase()).collect();
     let mut columns = vec!["s.*".to_owned()];
     let mut joins = String::new();
-    for (n, (expansion, _)) in joined.iter().enumerate() {
+    for (n, (expansion, source)) in joined.iter().enumerate() {
         let alias = format!("e{n}");
         let on: Vec<String> = expansion
             .key
             .names()
             .iter()
-            .map(|k| format!("{alias}.{0} IS s.{0}", sql::name(k)))
+            .enumerate()
+            .map(|(at, k)| match expansion.key_parts.get(*source) {
+                Some(part) if !part.contains(&at) => format!("{alias}.{} IS NULL", sql::name(k)),
+                _ => format!("{alias}.{0} IS s.{0}", sql::name(k)),
+            })
             .collect();
         joins.push_str(&format!(
             " LEFT JOIN {} AS {alias} ON {}",

@@ -10,12 +10,35 @@ pub struct Benchmark {
     pub name: &'static str,
     /// What the prepared copy does not hold.
     pub hidden: &'static [Hidden],
+    /// What of it is left all the same, because HQDL's published SQL reads it.
+    pub read: &'static [Read],
     /// SQL that leaves the rows SWAN keeps, in order.
     pub rules: &'static [&'static str],
     /// The true values of what is generated.
     pub truth: &'static [Truth],
+    /// Whether SWAN's count of factuality has the cells of the key in it.
+    pub counts_keys: bool,
     /// The spec that expands it.
     pub spec: &'static str,
+}
+
+/// A hidden column that HQDL's published SQL reads.
+#[derive(Debug)]
+pub struct Read {
+    /// The question whose query reads it.
+    pub qid: &'static str,
+    /// The table.
+    pub table: &'static str,
+    /// The column.
+    pub column: &'static str,
+}
+
+impl Read {
+    /// `circuits.url (formula_1-06)`.
+    #[must_use]
+    pub fn named(&self) -> String {
+        format!("{}.{} ({})", self.table, self.column, self.qid)
+    }
 }
 
 /// Columns of a table that are hidden.
@@ -32,6 +55,8 @@ pub struct Hidden {
 pub struct Truth {
     /// The expansion of the spec.
     pub expansion: &'static str,
+    /// Which of its sources these keys are of.
+    pub source: usize,
     /// The published table.
     pub table: &'static str,
     /// Its columns that are the key.
@@ -67,6 +92,8 @@ pub const ALL: [&Benchmark; 4] =
 const SUPERHERO: Benchmark = Benchmark {
     name: "superhero",
     spec: include_str!("../../specs/swan/superhero.toml"),
+    counts_keys: true,
+    read: &[],
     hidden: &[
         Hidden { table: "alignment", columns: &[] },
         Hidden { table: "hero_power", columns: &[] },
@@ -95,6 +122,7 @@ const SUPERHERO: Benchmark = Benchmark {
     truth: &[
         Truth {
             expansion: "llm",
+            source: 0,
             table: "llm",
             key: &["superhero_name", "full_name"],
             columns: &[
@@ -121,6 +149,7 @@ const SUPERHERO: Benchmark = Benchmark {
         },
         Truth {
             expansion: "llm",
+            source: 0,
             table: "llm_hero_2_power",
             key: &["superhero_name", "full_name"],
             columns: &["power_name"],
@@ -137,6 +166,11 @@ const SUPERHERO: Benchmark = Benchmark {
 const FORMULA_1: Benchmark = Benchmark {
     name: "formula_1",
     spec: include_str!("../../specs/swan/formula_1.toml"),
+    counts_keys: false,
+    read: &[
+        Read { qid: "formula_1-06", table: "circuits", column: "url" },
+        Read { qid: "formula_1-28", table: "races", column: "date" },
+    ],
     hidden: &[
         Hidden { table: "circuits", columns: &["country", "url", "lat", "lng"] },
         Hidden { table: "constructors", columns: &["nationality", "url"] },
@@ -147,6 +181,7 @@ const FORMULA_1: Benchmark = Benchmark {
     truth: &[
         Truth {
             expansion: "llm_circuits",
+            source: 0,
             table: "llm_circuits",
             key: &["location", "name"],
             columns: &["country", "url", "lat", "lng"],
@@ -155,15 +190,18 @@ const FORMULA_1: Benchmark = Benchmark {
         },
         Truth {
             expansion: "llm_people",
+            source: 0,
             table: "llm_people",
             key: &["name"],
-            columns: &["nationality", "dob", "person_url", "driver_code"],
+            columns: &["dob", "driver_code", "nationality", "person_url"],
             many: None,
-            select: "SELECT forename || ' ' || surname, nationality, dob, url, code
+            select: "SELECT forename || surname, dob, code, nationality, url
                      FROM drivers ORDER BY rowid",
         },
+        // Of a constructor SWAN counts these two; the others are NULL.
         Truth {
             expansion: "llm_people",
+            source: 1,
             table: "llm_people",
             key: &["name"],
             columns: &["nationality", "person_url"],
@@ -172,6 +210,7 @@ const FORMULA_1: Benchmark = Benchmark {
         },
         Truth {
             expansion: "llm_races",
+            source: 0,
             table: "llm_races",
             key: &["name", "year"],
             columns: &["date", "season_url"],
@@ -185,6 +224,11 @@ const FORMULA_1: Benchmark = Benchmark {
 const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
     name: "california_schools",
     spec: include_str!("../../specs/swan/california_schools.toml"),
+    counts_keys: false,
+    read: &[
+        Read { qid: "california_schools-08", table: "frpm", column: "County Name" },
+        Read { qid: "california_schools-14", table: "schools", column: "City" },
+    ],
     hidden: &[
         Hidden {
             table: "frpm",
@@ -200,10 +244,24 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
         Hidden { table: "satscores", columns: &["cname"] },
         Hidden { table: "schools", columns: &["County", "City", "MailCity", "Magnet", "Website"] },
     ],
-    rules: &[],
+    rules: &[
+        // Schools in both tables, with a name and a website, whose funding the two
+        // tables do not tell differently; of those that a key does not tell apart,
+        // the first of all with a website, and the first of all in frpm.
+        "CREATE TEMP TABLE kept AS SELECT f.CDSCode FROM frpm AS f JOIN schools AS s USING (CDSCode)
+         WHERE s.School IS NOT NULL AND s.Website IS NOT NULL
+           AND f.\"Charter Funding Type\" <> s.FundingType IS NOT TRUE
+           AND f.CDSCode IN (SELECT min(CDSCode) FROM schools WHERE Website IS NOT NULL GROUP BY Street, School)
+           AND f.CDSCode IN (SELECT min(CDSCode) FROM frpm GROUP BY \"School Name\", \"District Name\")",
+        "DELETE FROM frpm WHERE CDSCode NOT IN (SELECT CDSCode FROM temp.kept)",
+        "DELETE FROM schools WHERE CDSCode NOT IN (SELECT CDSCode FROM temp.kept)",
+        // All rows of satscores stay, but its codes lost their leading zero.
+        "UPDATE satscores SET cds = ltrim(cds, '0')",
+    ],
     truth: &[
         Truth {
             expansion: "llm",
+            source: 0,
             table: "llm",
             key: &["School Name", "District Name"],
             columns: &["Educational Option Type", "Charter School (Y/N)", "Charter Funding Type"],
@@ -212,15 +270,16 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
                             \"Charter School (Y/N)\", \"Charter Funding Type\"
                      FROM frpm ORDER BY rowid",
         },
-        // What is true of ExclusivelyVirtual stands nowhere in BIRD's tables.
         Truth {
             expansion: "llm",
+            source: 1,
             table: "llm",
             key: &["Street", "School"],
-            columns: &["City", "County", "Magnet", "Website"],
+            columns: &["City", "County", "Magnet", "Website", "ExclusivelyVirtual"],
             many: None,
-            select: "SELECT Street, School, City, County, Magnet, Website
-                     FROM schools WHERE School IS NOT NULL ORDER BY rowid",
+            select: "SELECT Street, School, City, County, Magnet, Website,
+                            CASE WHEN Virtual = 'F' THEN 'Y' WHEN Virtual IS NOT NULL THEN 'N' END
+                     FROM schools ORDER BY rowid",
         },
     ],
 };
@@ -228,6 +287,8 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
 const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
     name: "european_football_2",
     spec: include_str!("../../specs/swan/european_football_2.toml"),
+    counts_keys: false,
+    read: &[Read { qid: "european_football_2-20", table: "Player", column: "height" }],
     hidden: &[
         Hidden { table: "League", columns: &["country_id", "name"] },
         Hidden { table: "Country", columns: &["name"] },
@@ -239,10 +300,20 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
         Hidden { table: "Player", columns: &["birthday", "height"] },
         Hidden { table: "Player_Attributes", columns: &["preferred_foot"] },
     ],
-    rules: &[],
+    rules: &[
+        // A player goes with all namesakes when one of them has not exactly one
+        // preferred foot, NULL being one, or when two share the key.
+        "DELETE FROM Player WHERE player_name IN (
+           SELECT p.player_name FROM Player AS p LEFT JOIN (
+             SELECT player_api_id, count(DISTINCT coalesce('=' || preferred_foot, '')) AS feet
+             FROM Player_Attributes GROUP BY player_api_id
+           ) AS f ON f.player_api_id = p.player_api_id WHERE f.feet IS NOT 1
+           UNION SELECT player_name FROM Player GROUP BY player_name, weight HAVING count(*) > 1)",
+    ],
     truth: &[
         Truth {
             expansion: "llm_match",
+            source: 0,
             table: "llm_match",
             key: &["home_team", "away_team", "date"],
             columns: &["league_name", "home_team_goal", "away_team_goal", "country_name"],
@@ -258,6 +329,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
         },
         Truth {
             expansion: "llm_team",
+            source: 0,
             table: "llm_team",
             key: &["team_long_name"],
             columns: &["team_short_name"],
@@ -266,17 +338,16 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
         },
         Truth {
             expansion: "llm_player",
+            source: 0,
             table: "llm_player",
             key: &["player_name", "weight"],
             columns: &["birthday", "preferred_foot", "height"],
             many: None,
-            // The foot is noted again and again: the last word counts, which is what
-            // SQLite takes a bare column beside max() from.
-            select: "SELECT p.player_name, p.weight, date(p.birthday), f.preferred_foot, p.height
+            // Who is kept has one foot; which rows of the attributes say so is all one.
+            select: "SELECT p.player_name, p.weight, p.birthday,
+                            (SELECT a.preferred_foot FROM Player_Attributes AS a
+                             WHERE a.player_api_id = p.player_api_id LIMIT 1), p.height
                      FROM Player AS p
-                     LEFT JOIN (SELECT player_api_id, preferred_foot, max(date)
-                                FROM Player_Attributes GROUP BY player_api_id) AS f
-                     ON f.player_api_id = p.player_api_id
                      ORDER BY p.id",
         },
     ],

@@ -3,9 +3,10 @@
 //! Two counts stand beside each other. *Generated cells only*: for each column,
 //! of the keys whose truth is known, those whose value is it; of columns with
 //! many values a key, F1 over all of them. *SWAN's*: the cells of the key are
-//! counted as right, too; a column with many values adds one F1 a key to what is
-//! right, but each true value to the total, so that true data scores less than
-//! 100 %.
+//! counted as right, too, for superhero and not for the others; a true value that
+//! is NULL is counted and never right; a column with many values adds one F1 a key
+//! to what is right, but each true value to the total. So true data scores less
+//! than 100 %.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -17,6 +18,7 @@ use super::benchmark::{Benchmark, Truth};
 use super::compare::{self, Cell};
 use crate::sql;
 use crate::store::StoreError;
+pub use crate::truth::Share;
 
 /// How true the cells are.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -27,39 +29,6 @@ pub struct Factuality {
     pub cells: Share,
     /// Column by column.
     pub columns: Vec<ColumnFacts>,
-}
-
-/// Of how many how much is right.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Share {
-    /// What is right; F1 counts in parts.
-    pub right: f64,
-    /// Of how many.
-    pub of: u64,
-}
-
-impl Share {
-    /// In percent; nothing of nothing is 0.
-    #[must_use]
-    pub fn percent(self) -> f64 {
-        if self.of == 0 { 0.0 } else { 100.0 * self.right / self.of as f64 }
-    }
-
-    fn add(&mut self, right: bool) {
-        self.right += f64::from(u8::from(right));
-        self.of += 1;
-    }
-}
-
-impl Serialize for Share {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        let mut share = serializer.serialize_struct("Share", 3)?;
-        share.serialize_field("right", &self.right)?;
-        share.serialize_field("of", &self.of)?;
-        share.serialize_field("percent", &self.percent())?;
-        share.end()
-    }
 }
 
 /// How true a column is.
@@ -104,7 +73,7 @@ pub fn factuality(
             .map_err(|e| StoreError::from_sqlite(gold, &e))?;
         let given = published(&ours, truth).map_err(|e| StoreError::from_sqlite(expanded, &e))?;
         match truth.many {
-            None => single(truth, &wanted, &given, &mut found),
+            None => single(benchmark, truth, &wanted, &given, &mut found),
             Some(_) => many(truth, &wanted, &given, &mut found),
         }
     }
@@ -112,7 +81,13 @@ pub fn factuality(
 }
 
 /// Columns with one value a key.
-fn single(truth: &Truth, wanted: &Table, given: &Table, found: &mut Factuality) {
+fn single(
+    benchmark: &Benchmark,
+    truth: &Truth,
+    wanted: &Table,
+    given: &Table,
+    found: &mut Factuality,
+) {
     for (at, name) in truth.columns.iter().enumerate() {
         let mut score = Share::default();
         for (key, rows) in wanted {
@@ -120,7 +95,7 @@ fn single(truth: &Truth, wanted: &Table, given: &Table, found: &mut Factuality) 
             let wanted = value(rows).unwrap_or(Cell::Null);
             let given = given.get(key).and_then(|r| value(r)).unwrap_or(Cell::Null);
             let right = same(&given, &wanted);
-            found.swan.add(right);
+            found.swan.add(right && wanted != Cell::Null);
             if wanted != Cell::Null {
                 score.add(right);
             }
@@ -134,9 +109,11 @@ fn single(truth: &Truth, wanted: &Table, given: &Table, found: &mut Factuality) 
             score,
         });
     }
-    let keys = (wanted.len() * truth.key.len()) as u64;
-    found.swan.right += keys as f64;
-    found.swan.of += keys;
+    if benchmark.counts_keys {
+        let keys = (wanted.len() * truth.key.len()) as u64;
+        found.swan.right += keys as f64;
+        found.swan.of += keys;
+    }
 }
 
 /// A column with many values a key.

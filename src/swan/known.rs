@@ -1,31 +1,119 @@
-//! Faults of the `BlendSQL` queries that SWAN published in 2024 for its superhero
-//! database: questions that no model can answer right, because the query asks
-//! for something else than the gold.
+//! What is wrong with a published query, whatever a model knows: found by running
+//! it on the true values and comparing what it gives with the gold. Nothing here
+//! was written down by hand.
 
-/// Question, a piece of its published query, and what is wrong with it.
-const FAULTS: [(&str, &str, &str); 3] = [
-    (
-        "superhero-00",
-        "), WITH Splitter AS",
-        "it is no SQL, since WITH stands a second time before the second of two common table \
-         expressions",
-    ),
-    (
-        "superhero-04",
-        "more than 15 different powers?",
-        "it asks about each hero, while the gold counts the powers of all heroes with one full \
-         name together, as of Flash IV, Impulse and Kid Flash II",
-    ),
-    (
-        "superhero-14",
-        "SELECT superhero_name, COUNT(*) AS count FROM superhero AS T1 WHERE",
-        "COUNT(*) in its first common table expression leaves one row, so that the second asks \
-         about one hero; and the gold's percentage is of pairs of hero and power, not of heroes",
-    ),
-];
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is wrong with the query of a question, when it is the published one.
-pub(super) fn fault(qid: &str, query: Option<&str>) -> Option<&'static str> {
-    let query = query?.split_whitespace().collect::<Vec<_>>().join(" ");
-    FAULTS.iter().find(|f| f.0 == qid && query.contains(f.1)).map(|f| f.2)
+use super::grade::grade;
+use super::oracle::TrueValues;
+use super::record::{Header, Line, Writer};
+use super::run::Run;
+use super::score::Gold;
+use super::{Benchmark, Mode, Question, SwanError, compare};
+use crate::facts::Facts;
+use crate::spec::Draft;
+use crate::store::Database;
+
+/// What a query gives that is wrong on the true values, by its text; of the others,
+/// nothing is.
+pub(super) type Faults = HashMap<String, String>;
+
+/// In words, beside what differs in a run.
+pub(super) fn told(fault: &str, difference: &str) -> String {
+    if fault == difference {
+        "on the true values, too".to_owned()
+    } else {
+        format!("on the true values, too: {fault}")
+    }
+}
+
+/// Runs the questions' queries on the true values. What asks the model for more
+/// than the columns that the truth has is not judged.
+///
+/// # Errors
+/// [`SwanError`] when the truth cannot be read, or there is no place for the run.
+pub(super) fn faults(
+    header: &Header,
+    questions: &[Question],
+    gold: &Gold,
+) -> Result<Faults, SwanError> {
+    let Some(benchmark) = Benchmark::named(&header.database) else { return Ok(Faults::new()) };
+    let scratch = Scratch::new()?;
+    let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
+    let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
+    let broken = |what: String| {
+        let hint = "name BIRD's own database, or the folder that `hqdl swan prepare` wrote";
+        SwanError::input(format!("the true values of {}: {what}", benchmark.name), hint)
+    };
+    let mut draft =
+        Draft::parse(&path, benchmark.spec.to_owned()).map_err(|p| broken(p.render(false)))?;
+    draft.set_database(gold.database().to_owned());
+    draft.set_output(scratch.0.join("expanded.sqlite"));
+    draft.file.model.price = None;
+    let database = Database::open(gold.database())?;
+    let (spec, _) = draft.check(&database).map_err(|p| broken(p.render(false)))?;
+    let facts = Facts::open(&scratch.0.join("facts"), "hqdl swan score")
+        .map_err(|e| broken(e.to_string()))?;
+    let mut faults = Faults::new();
+    let mut beside = 0;
+    let mut told = |line: &Line| {
+        let Line::Answer(answer) = line else { return };
+        let asked_beside = model.beside() - std::mem::replace(&mut beside, model.beside());
+        let Some(question) = questions.iter().find(|q| q.qid == answer.qid) else { return };
+        let Ok(truth) = gold.rows(question) else { return };
+        let fault = match (&answer.rows, &answer.error) {
+            (None, why) => why.clone().unwrap_or_else(|| "no rows".to_owned()),
+            (Some(_), _) if asked_beside > 0 => return,
+            (Some(rows), _) => {
+                let ordered = compare::orders(&question.gold).unwrap_or(false);
+                let grade = grade(rows, &truth, &answer.query, ordered);
+                if grade.swan {
+                    return;
+                }
+                grade.difference
+            }
+        };
+        faults.insert(answer.query.clone(), fault);
+    };
+    let run = Run {
+        spec,
+        database: &database,
+        facts: &facts,
+        model: Arc::clone(&model) as Arc<_>,
+        questions,
+        mode: header.mode,
+        materialize: header.mode == Mode::Hqdl,
+        timeout: gold.timeout(),
+        command: "swan score",
+        listener: Arc::new(|_| {}),
+        query_listener: Arc::new(|_| {}),
+        interrupt: gold.interrupt(),
+    };
+    let mut writer = Writer::begin(&scratch.0, header)?;
+    super::run(run, &mut writer, &mut told)?;
+    Ok(faults)
+}
+
+/// A folder that is gone when this is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, SwanError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("hqdl-swan-{}-{n}", std::process::id()));
+        // Left by a process of the same number that was killed.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).map_err(|e| SwanError::file(&path, e))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

@@ -20,6 +20,7 @@ pub mod compare;
 pub mod factuality;
 pub mod grade;
 mod known;
+pub mod oracle;
 pub mod prepare;
 pub mod published;
 pub mod questions;

@@ -2,13 +2,14 @@
 //! all columns; the prepared one is written anew without the hidden columns, so
 //! that nothing of them is left in its pages.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value as Json};
 
-use super::benchmark::{Benchmark, Hidden, Truth};
-use super::shots::{self, Shots};
+use super::benchmark::{Benchmark, Read, Truth};
+use super::shots::{self, Example, Examples, Shots};
 use super::{SwanError, compare};
 use crate::sql;
 use crate::store::{Database, StoreError};
@@ -26,6 +27,9 @@ pub struct Prepared {
     pub shots: PathBuf,
     /// Columns left out; a table's name stands for all of it.
     pub hidden: Vec<String>,
+    /// Hidden columns that are left, because HQDL's published SQL reads them, and
+    /// the question whose query does.
+    pub left: Vec<String>,
     /// Rows that SWAN's rules left out, by table.
     pub removed: Vec<(String, u64)>,
 }
@@ -77,7 +81,8 @@ pub fn prepare(
     write_shots(&part.path, &shots, benchmark)?;
     masked.finish(&path)?;
     part.finish(&gold)?;
-    Ok(Prepared { name: benchmark.name, path, gold, shots, hidden, removed })
+    let left = benchmark.read.iter().map(Read::named).collect();
+    Ok(Prepared { name: benchmark.name, path, gold, shots, hidden, left, removed })
 }
 
 /// Refuses to write over the source, and over what is there already.
@@ -148,7 +153,8 @@ fn has_what_is_hidden(database: &Database, benchmark: &Benchmark) -> Result<(), 
     ))
 }
 
-/// What of the hidden tables and columns a database has, and what it lacks.
+/// What of the hidden tables and columns a database has, and what it lacks. What
+/// HQDL's published SQL reads is not told as there: every copy has it.
 ///
 /// # Errors
 /// [`StoreError`] when it cannot be read.
@@ -167,6 +173,9 @@ pub fn hidden_of(
         }
         for name in hidden.columns {
             let has = columns.iter().any(|c| c.name.eq_ignore_ascii_case(name));
+            if has && !hides(benchmark, hidden.table, name) {
+                continue;
+            }
             let side = if has { &mut there } else { &mut missing };
             side.push(format!("{}.{name}", hidden.table));
         }
@@ -187,6 +196,7 @@ fn curate(gold: &Path, benchmark: &Benchmark) -> Result<Vec<(String, u64)>, Swan
         for rule in benchmark.rules {
             connection.execute(rule, [])?;
         }
+        connection.execute_batch("DROP TABLE IF EXISTS temp.kept")?;
         let mut removed = Vec::new();
         for ((table, _), before) in tables.iter().zip(before) {
             let gone = before - count(table)?;
@@ -216,7 +226,7 @@ fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>
                 continue;
             }
             let all = columns(&source, &table)?;
-            let shown = |c: &&Column| !hidden.is_some_and(|h| hides(h, &c.name));
+            let shown = |c: &&Column| !hides(benchmark, &table, &c.name);
             left_out
                 .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
             let kept: Vec<&Column> = all.iter().filter(shown).collect();
@@ -239,8 +249,11 @@ fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>
     Ok(left_out)
 }
 
-fn hides(hidden: &Hidden, column: &str) -> bool {
-    hidden.columns.iter().any(|h| h.eq_ignore_ascii_case(column))
+/// Whether the prepared copy lacks a column.
+fn hides(benchmark: &Benchmark, table: &str, column: &str) -> bool {
+    let same = |t: &str, c: &str| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
+    benchmark.hidden.iter().any(|h| h.columns.iter().any(|c| same(h.table, c)))
+        && !benchmark.read.iter().any(|r| same(r.table, r.column))
 }
 
 /// A column as its table declares it.
@@ -296,7 +309,7 @@ fn foreign_keys(
         let hidden = benchmark.hidden.iter().find(|h| h.table.eq_ignore_ascii_case(parent));
         kept.iter().any(|c| c.name.eq_ignore_ascii_case(from))
             && !hidden.is_some_and(|h| {
-                h.columns.is_empty() || to.as_deref().is_some_and(|to| hides(h, to))
+                h.columns.is_empty() || to.as_deref().is_some_and(|to| hides(benchmark, parent, to))
             })
     };
     let mut found = Vec::new();
@@ -386,16 +399,17 @@ fn indexes(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Resu
     Ok(found)
 }
 
-/// Writes the first rows of the truth, for `--shots`.
+/// Writes the first rows of the truth of each source, for `--shots`.
 fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), SwanError> {
     let connection = open(gold, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let mut all = Shots::new();
+    let mut all: BTreeMap<String, Vec<Vec<Example>>> = BTreeMap::new();
     for truth in benchmark.truth {
         let rows = examples(&connection, truth).map_err(|e| StoreError::from_sqlite(gold, &e))?;
-        let shown = all.entry(truth.expansion.to_owned()).or_default();
+        let sources = all.entry(truth.expansion.to_owned()).or_default();
+        sources.resize_with(sources.len().max(truth.source + 1), Vec::new);
+        let shown = &mut sources[truth.source];
         for row in rows {
-            let same =
-                |shot: &Map<String, Json>| truth.key.iter().all(|k| shot.get(*k) == row.get(*k));
+            let same = |shot: &Example| truth.key.iter().all(|k| shot.get(*k) == row.get(*k));
             match shown.iter().position(same) {
                 Some(at) => shown[at].extend(row),
                 None if shown.len() < shots::MOST => shown.push(row),
@@ -403,6 +417,11 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
             }
         }
     }
+    let only = |mut sources: Vec<Vec<Example>>| match sources.len() {
+        1 => Examples::Rows(sources.remove(0)),
+        _ => Examples::BySource(sources),
+    };
+    let all: Shots = all.into_iter().map(|(name, sources)| (name, only(sources))).collect();
     let text = serde_json::to_string_pretty(&all).unwrap_or_default();
     std::fs::write(path, text + "\n").map_err(|e| SwanError::file(path, e))
 }

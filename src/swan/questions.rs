@@ -1,13 +1,16 @@
-//! SWAN's questions: CSV without a header, six or seven columns, as SWAN
-//! publishes them, or with a header that names the columns.
+//! SWAN's questions. SWAN publishes two CSV files a database, without a header:
+//! database, question, evidence, gold SQL, difficulty, query, and in one of them a
+//! remark; one file has HQDL's queries, the other `BlendSQL`'s. Both kinds may
+//! also stand in one file: with a header that names the columns, or without one
+//! (name, question, evidence, difficulty, gold SQL, HQDL's SQL, `BlendSQL`'s).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use super::SwanError;
 
 /// Which of a question's queries is run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// HQDL's: plain SQL over the materialized tables.
@@ -63,8 +66,10 @@ struct Columns {
     qid: Option<usize>,
     question: usize,
     gold: usize,
-    hqdl: usize,
+    hqdl: Option<usize>,
     blendsql: Option<usize>,
+    /// In SWAN's own files: the database, and the query, whichever kind it is.
+    swans: Option<(usize, usize)>,
 }
 
 /// Reads questions; `database` names those that have no name of their own.
@@ -86,6 +91,9 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
         csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
     let (mut header, mut first) = (None, true);
     let (mut questions, mut seen) = (Vec::new(), HashSet::new());
+    let mut others = BTreeSet::new();
+    // A file of SWAN's own has queries of one kind; only BlendSQL's have calls.
+    let calls = text.contains("{{");
     for row in reader.records() {
         let row = row.map_err(|e| SwanError::input(format!("{name}: {e}"), FORMS))?;
         let line = row.position().map_or(0, csv::Position::line);
@@ -105,6 +113,12 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
             })?,
         };
         let field = |at: usize| row.get(at).map(str::trim).filter(|t| !t.is_empty());
+        let query = columns.swans.and_then(|(_, at)| field(at)).map(str::to_owned);
+        let of = columns.swans.and_then(|(at, _)| field(at)).unwrap_or(database);
+        if !of.eq_ignore_ascii_case(database) {
+            others.insert(of.to_owned());
+            continue;
+        }
         let gold = field(columns.gold)
             .ok_or_else(|| SwanError::input(format!("{name}, line {line}: no gold SQL"), FORMS))?;
         let qid = columns
@@ -121,9 +135,22 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
             qid,
             question: field(columns.question).unwrap_or_default().to_owned(),
             gold: gold.to_owned(),
-            hqdl: field(columns.hqdl).map(str::to_owned),
-            blendsql: columns.blendsql.and_then(field).map(str::to_owned),
+            hqdl: match columns.hqdl {
+                Some(at) => field(at).map(str::to_owned),
+                None => query.clone().filter(|_| !calls),
+            },
+            blendsql: match columns.blendsql {
+                Some(at) => field(at).map(str::to_owned),
+                None => query.filter(|_| calls),
+            },
         });
+    }
+    if questions.is_empty() && !others.is_empty() {
+        let others: Vec<String> = others.into_iter().collect();
+        return Err(SwanError::input(
+            format!("{name} asks about {}, not about {database}", others.join(", ")),
+            "name the questions of this database, or the database of these questions",
+        ));
     }
     if questions.is_empty() {
         return Err(SwanError::input(format!("{name} holds no questions"), FORMS));
@@ -131,9 +158,10 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
     Ok(questions)
 }
 
-const FORMS: &str = "a header names qid, question, gold_sql, hqdl_sql and blendsql; without one, \
-                     the columns are qid, question, evidence, difficulty, gold SQL, HQDL's SQL \
-                     and, where there is one, BlendSQL's";
+const FORMS: &str = "SWAN's own files are read as they are (database, question, evidence, gold \
+                     SQL, difficulty, query); in others, a header names qid, question, gold_sql, \
+                     hqdl_sql and blendsql; without one, the columns are qid, question, evidence, \
+                     difficulty, gold SQL, HQDL's SQL and, where there is one, BlendSQL's";
 
 /// The columns as a header names them.
 fn named(header: &csv::StringRecord, path: &Path) -> Result<Columns, SwanError> {
@@ -151,24 +179,38 @@ fn named(header: &csv::StringRecord, path: &Path) -> Result<Columns, SwanError> 
         qid: at(&["qid", "question_id", "id"]),
         question: at(&["question"]).ok_or_else(|| missing("question"))?,
         gold: at(&["gold_sql"]).ok_or_else(|| missing("gold_sql"))?,
-        hqdl: at(&["hqdl_sql"]).ok_or_else(|| missing("hqdl_sql"))?,
+        hqdl: Some(at(&["hqdl_sql"]).ok_or_else(|| missing("hqdl_sql"))?),
         blendsql: at(&["blendsql", "blendsql_2024", "blendsql_sql"]),
+        swans: None,
     })
 }
 
-/// The columns of a row without a header: after the difficulty come the queries,
-/// before it question and evidence.
+/// The columns of a row without a header: where the difficulty stands tells the
+/// form. In SWAN's own files gold SQL and query are on both its sides; else the
+/// queries come after it.
 fn placed(row: &csv::StringRecord) -> Option<Columns> {
     let difficulty = row
         .iter()
         .position(|f| DIFFICULTIES.contains(&f.trim().to_lowercase().as_str()))
         .unwrap_or(3);
+    if matches!((difficulty, row.len()), (4, 6 | 7)) {
+        let swans = Some((0, 5));
+        return Some(Columns {
+            qid: None,
+            question: 1,
+            gold: 3,
+            hqdl: None,
+            blendsql: None,
+            swans,
+        });
+    }
     let fits = matches!((difficulty, row.len()), (2, 5 | 6) | (3, 6 | 7));
     fits.then(|| Columns {
         qid: (difficulty == 3).then_some(0),
         question: difficulty - 2,
         gold: difficulty + 1,
-        hqdl: difficulty + 2,
+        hqdl: Some(difficulty + 2),
         blendsql: (row.len() > difficulty + 3).then_some(difficulty + 3),
+        swans: None,
     })
 }

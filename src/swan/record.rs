@@ -27,6 +27,12 @@ pub struct Header {
     pub shots: usize,
     /// The model's name, as its facts are kept under.
     pub model: String,
+    /// The files of recordings, when there are any, without their folders.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recordings: Vec<String>,
+    /// Whether the truth took the model's place.
+    #[serde(default)]
+    pub oracle: bool,
     /// The questions' file.
     pub questions_file: PathBuf,
     /// The database that was asked about, before it was expanded.

@@ -206,13 +206,39 @@ fn beside_the_papers(scored: &[Scored], text: &mut String) {
     }
 }
 
-/// Runs of one model in one mode, by the number of shots.
+/// Who answered, and by which queries. Two recordings may be of one model's name;
+/// recordings of one model with more or fewer shots differ in that number alone.
+fn series(run: &Scored) -> String {
+    let mut name = run.model().to_owned();
+    if !run.header.recordings.is_empty() {
+        let shots = run.header.shots;
+        let plain = |file: &String| {
+            let stem = file.split('.').next().unwrap_or_default();
+            let without =
+                [format!("{shots}shots"), format!("{shots}shot"), format!("{shots}-shot")]
+                    .iter()
+                    .fold(stem.to_owned(), |stem, part| stem.replace(part, ""));
+            without.trim_matches(['_', '-']).to_owned()
+        };
+        let files: Vec<String> = run.header.recordings.iter().map(plain).collect();
+        name = format!("{name}, recorded: {}", files.join(", "));
+    }
+    format!("{name} (mode {})", run.header.mode.name())
+}
+
+/// Runs of one database, model and mode, by the number of shots; named with the
+/// database where there are several.
 pub(super) fn lines<'s>(
     scored: impl IntoIterator<Item = &'s Scored>,
 ) -> Vec<(String, Vec<&'s Scored>)> {
+    let scored: Vec<&Scored> = scored.into_iter().collect();
+    let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
     let mut all: Vec<(String, Vec<&Scored>)> = Vec::new();
     for run in scored {
-        let name = format!("{} (mode {})", run.model(), run.header.mode.name());
+        let mut name = series(run);
+        if databases.len() > 1 {
+            name = format!("{}: {name}", run.header.database);
+        }
         match all.iter_mut().find(|(n, _)| *n == name) {
             Some((_, runs)) => runs.push(run),
             None => all.push((name, vec![run])),
@@ -229,7 +255,9 @@ fn facts(scored: &[Scored], text: &mut String) {
     if with.is_empty() {
         return;
     }
-    text.push_str("\n## Data factuality: generated cells that are true, in percent\n\n");
+    text.push_str(
+        "\n## Data factuality: generated cells that are true, in percent (Wilson 95 %)\n\n",
+    );
     let names: Vec<String> = with.iter().map(|(s, _)| s.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     head(&["column"], &names, text);
@@ -243,7 +271,10 @@ fn facts(scored: &[Scored], text: &mut String) {
     for (table, column, measure) in columns {
         let score = |(_, f): &(&Scored, &super::factuality::Factuality)| {
             let found = f.columns.iter().find(|c| c.table == table && c.column == column);
-            found.map_or_else(dash, |c| format!("{:.1}", c.score.percent()))
+            found.map_or_else(dash, |c| {
+                let (low, high) = c.score.interval();
+                format!("{:.1} ({low:.1}–{high:.1})", c.score.percent())
+            })
         };
         let f1 = if measure == "f1" { " (F1)" } else { "" };
         let name = format!("{table}.{column}{f1}");
@@ -371,7 +402,7 @@ fn differences(run: &Scored, text: &mut String) {
     for q in wrong {
         let grade = q.grade.clone().unwrap_or_default();
         let mut differs = q.difference().to_owned();
-        if let Some(known) = q.known.filter(|_| !q.right()) {
+        if let Some(known) = &q.known {
             let _ = write!(differs, " (the query itself: {known})");
         }
         row(
@@ -398,9 +429,12 @@ fn reading(scored: &[Scored]) -> String {
         answer is, and factuality how much the model knew.\n\
         - SWAN's rule compares rows as sorted tuples and, without ORDER BY, as sets: it forgives \
         the order of columns, and repeated rows as long as there are as many.\n\
-        - SWAN's count of factuality takes the key, which is given, as right, and adds one F1 a \
-        key for a column with many values but each true value to the total: it cannot reach 100 % \
-        where there is such a column. The cells of the key make it rise, too.\n\
+        - SWAN's count of factuality takes the key of superhero, which is given, as right; a true \
+        value that is NULL counts and is never right; a column with many values adds one F1 a key \
+        but each true value to the total. True data reaches less than 100 %, therefore.\n\
+        - What a query gives on the true values, where that is not right, is said beside it: no \
+        model can answer it by that query. Queries that ask the model beside the columns are not \
+        judged.\n\
         - Rows shown as examples are asked about like all others, so with shots their cells are \
         true and questions about them are given away. (SWAN's five shots hold 3-D Man, whom \
         superhero-00 asks about.)\n"
@@ -424,10 +458,7 @@ fn reading(scored: &[Scored]) -> String {
         );
     }
     if scored.iter().any(|s| s.header.mode == Mode::Blendsql) {
-        text.push_str(
-            "- BlendSQL's queries are those published in 2024, as they stand. What is wrong with \
-             one, whatever the model knows, is said beside it.\n",
-        );
+        text.push_str("- BlendSQL's queries are those published in 2024, as they stand.\n");
     }
     text
 }

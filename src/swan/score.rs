@@ -8,11 +8,13 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::benchmark::Read;
 use super::compare::{self, Rows};
 use super::factuality::{Factuality, Share, factuality};
 use super::grade::{Grade, grade};
+use super::known::{self, Faults};
 use super::record::{Answer, Cost, Header};
-use super::{Benchmark, Question, Record, SwanError, known};
+use super::{Benchmark, Mode, Question, Record, SwanError};
 use crate::query::{Plain, Smoothie};
 
 /// A run's scores.
@@ -72,7 +74,7 @@ pub struct ScoredQuestion {
     /// The routes of its calls.
     pub routes: Vec<String>,
     /// What is wrong with the published query, whatever the model knows.
-    pub known: Option<&'static str>,
+    pub known: Option<String>,
     /// What it used when it was last run.
     pub cost: Cost,
 }
@@ -99,6 +101,8 @@ pub struct Gold {
     timeout: Duration,
     interrupt: watch::Receiver<bool>,
     known: RefCell<HashMap<String, Result<Rows, String>>>,
+    /// What is wrong with the queries of a file, whatever the model knows.
+    faults: RefCell<HashMap<(PathBuf, Mode), Faults>>,
 }
 
 impl Gold {
@@ -115,7 +119,10 @@ impl Gold {
         let file = format!("{name}.sqlite");
         let places = [path.to_owned(), path.join("gold").join(&file), path.join(&file)];
         match places.into_iter().find(|p| p.is_file()) {
-            Some(database) => Ok(Self { database, timeout, interrupt, known: RefCell::default() }),
+            Some(database) => {
+                let (known, faults) = (RefCell::default(), RefCell::default());
+                Ok(Self { database, timeout, interrupt, known, faults })
+            }
             None => Err(SwanError::input(
                 format!("no gold database of {name} at {}", path.display()),
                 "`hqdl swan prepare` writes it into the folder `gold`; name that, or the file",
@@ -129,7 +136,27 @@ impl Gold {
         &self.database
     }
 
-    fn rows(&self, question: &Question) -> Result<Rows, String> {
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(super) fn interrupt(&self) -> watch::Receiver<bool> {
+        self.interrupt.clone()
+    }
+
+    /// What is wrong with the queries of a run, whatever the model knows; found
+    /// out once, when an answer is wrong.
+    fn faults(&self, header: &Header, questions: &[Question]) -> Result<Faults, SwanError> {
+        let of = (header.questions_file.clone(), header.mode);
+        if let Some(known) = self.faults.borrow().get(&of) {
+            return Ok(known.clone());
+        }
+        let found = known::faults(header, questions, self)?;
+        self.faults.borrow_mut().insert(of, found.clone());
+        Ok(found)
+    }
+
+    pub(super) fn rows(&self, question: &Question) -> Result<Rows, String> {
         let known = self.known.borrow().get(&question.gold).cloned();
         known.unwrap_or_else(|| {
             let rows = self.run(question);
@@ -161,11 +188,21 @@ impl Gold {
 pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Scored, SwanError> {
     let header = record.header().clone();
     let answers = record.answers();
-    let scored: Vec<ScoredQuestion> = questions
-        .iter()
-        .map(|q| question(q, answers.get(q.qid.as_str()).copied(), gold, &header))
-        .collect();
+    let mut scored: Vec<ScoredQuestion> =
+        questions.iter().map(|q| question(q, answers.get(q.qid.as_str()).copied(), gold)).collect();
     let mut notes = Vec::new();
+    if scored.iter().any(|q| !q.right() && q.grade.is_some()) {
+        let faults = gold.faults(&header, questions).unwrap_or_else(|why| {
+            notes.push(format!("what is wrong with the queries themselves is not known: {why}"));
+            Faults::new()
+        });
+        for (scored, question) in scored.iter_mut().zip(questions) {
+            let query = question.query(header.mode).unwrap_or_default();
+            let fault = faults.get(query).filter(|_| !scored.right() && scored.grade.is_some());
+            scored.known = fault.map(|fault| known::told(fault, scored.difference()));
+        }
+    }
+    notes.extend(reads_hidden(&header));
     let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
     if grades.len() < scored.len() {
         let failed = scored.len() - grades.len();
@@ -228,12 +265,15 @@ fn run_cost(run: &super::record::Invocation) -> RunCost {
     }
 }
 
-fn question(
-    question: &Question,
-    answer: Option<&Answer>,
-    gold: &Gold,
-    header: &Header,
-) -> ScoredQuestion {
+/// Which queries read what SWAN hides, instead of what the model generated.
+fn reads_hidden(header: &Header) -> Option<String> {
+    let read = Benchmark::named(&header.database)?.read;
+    let named: Vec<String> = read.iter().map(Read::named).collect();
+    let any = !named.is_empty() && header.mode == Mode::Hqdl;
+    any.then(|| format!("HQDL's published SQL reads what is hidden: {}", named.join(", ")))
+}
+
+fn question(question: &Question, answer: Option<&Answer>, gold: &Gold) -> ScoredQuestion {
     let mut error = answer.and_then(|a| a.error.clone());
     let grade = match (gold.rows(question), compare::orders(&question.gold)) {
         (Ok(gold), ordered) => Some(match answer.map(|a| (a, a.rows.as_ref())) {
@@ -252,7 +292,7 @@ fn question(
         grade,
         error,
         routes: answer.map(|a| a.routes.clone()).unwrap_or_default(),
-        known: known::fault(&question.qid, question.query(header.mode)),
+        known: None,
         cost: answer.map(|a| a.cost).unwrap_or_default(),
     }
 }

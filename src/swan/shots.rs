@@ -10,8 +10,30 @@ use super::SwanError;
 use crate::spec::Draft;
 use crate::spec::file::{Literal, ShotCell, ShotsField};
 
-/// Example rows of each expansion: column to value, or to values.
-pub type Shots = BTreeMap<String, Vec<Map<String, Json>>>;
+/// An example row: column to value, or to values.
+pub type Example = Map<String, Json>;
+
+/// Example rows of each expansion.
+pub type Shots = BTreeMap<String, Examples>;
+
+/// Example rows of an expansion.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Examples {
+    /// Of its only source.
+    Rows(Vec<Example>),
+    /// Of each of its sources.
+    BySource(Vec<Vec<Example>>),
+}
+
+impl Examples {
+    fn by_source(&self) -> &[Vec<Example>] {
+        match self {
+            Self::Rows(rows) => std::slice::from_ref(rows),
+            Self::BySource(sources) => sources,
+        }
+    }
+}
 
 /// How many are written down: the most that SWAN shows.
 pub const MOST: usize = 5;
@@ -22,7 +44,7 @@ pub fn path_of(database: &Path) -> PathBuf {
     database.with_extension("shots.json")
 }
 
-/// Gives a spec so many examples, and no others than these.
+/// Gives a spec so many examples of every source, and no others than these.
 ///
 /// # Errors
 /// [`SwanError`] when there are not so many.
@@ -42,16 +64,17 @@ pub fn apply(draft: &mut Draft, file: &Path, shots: usize) -> Result<(), SwanErr
     let all: Shots = serde_json::from_str(&text)
         .map_err(|e| bad(format!("{} holds no examples: {e}", file.display())))?;
     for expansion in &mut draft.file.expansion {
-        let rows = all.get(&expansion.name).map_or(&[][..], Vec::as_slice);
-        if rows.len() < shots {
+        let sources = all.get(&expansion.name).map_or(&[][..], Examples::by_source);
+        let least = sources.iter().map(Vec::len).min().unwrap_or_default();
+        if least < shots {
+            let of = if sources.len() > 1 { "a source of " } else { "" };
             return Err(bad(format!(
-                "{} holds {} examples for `{}`, and {shots} are asked for",
+                "{} holds {least} examples for {of}`{}`, and {shots} are asked for",
                 file.display(),
-                rows.len(),
                 expansion.name
             )));
         }
-        let rows = rows.iter().take(shots).map(|row| {
+        let rows = sources.iter().flat_map(|rows| rows.iter().take(shots)).map(|row| {
             row.iter().filter_map(|(name, value)| Some((name.clone(), cell(value)?))).collect()
         });
         expansion.shots = Some(ShotsField::Rows(rows.collect()));

@@ -42,6 +42,7 @@ mod fixture;
 mod generation;
 mod increments;
 mod init;
+mod key_parts;
 mod keys;
 mod kills;
 #[cfg(unix)]
@@ -73,6 +74,8 @@ mod suql_documents;
 mod swan2;
 mod swan;
 mod swan_grades;
+mod swan_published;
 mod swan_queries;
 mod swan_runs;
 mod tidy;
+mod truth;

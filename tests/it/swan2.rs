@@ -88,6 +88,7 @@ fn each_from_nothing(folder: &Path, rows_per_request: usize) -> (u64, u64) {
 }
 
 #[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_asks_for_few_values() {
     let Some(folder) = engine::shared("swan2") else { return };
     if !engine::answers_calls() {
@@ -98,6 +99,7 @@ fn swan2_asks_for_few_values() {
 }
 
 #[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_makes_few_requests() {
     let Some(folder) = engine::shared("swan2") else { return };
     if !engine::answers_calls() {
@@ -110,6 +112,7 @@ fn swan2_makes_few_requests() {
 /// All questions on one cache cost less than each for itself, and a second
 /// time nothing.
 #[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan2")]
 fn swan2_on_one_cache() {
     let Some(folder) = engine::shared("swan2") else { return };
     if !engine::answers_calls() {

@@ -53,6 +53,7 @@ fn routes(outcome: &Outcome) -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
 fn published_swan_queries_are_routed() {
     let Some(swan) = shared("swan") else { return };
     if !engine::answers_calls() {

@@ -67,7 +67,7 @@ CREATE TABLE frpm (CDSCode TEXT NOT NULL PRIMARY KEY, "Academic Year" TEXT, "Cou
   "District Name" TEXT, "School Name" TEXT, "District Type" TEXT, "School Type" TEXT, "Educational Option Type" TEXT, "NSLP Provision Status" TEXT,
   "Charter School (Y/N)" INTEGER, "Charter School Number" TEXT, "Charter Funding Type" TEXT, "Enrollment (K-12)" REAL);
 CREATE TABLE satscores (cds TEXT NOT NULL PRIMARY KEY, sname TEXT, dname TEXT, cname TEXT, enroll12 INTEGER);
-CREATE TABLE schools (CDSCode TEXT NOT NULL PRIMARY KEY, County TEXT, District TEXT, School TEXT, Street TEXT, City TEXT, MailCity TEXT, Website TEXT, Virtual TEXT, Magnet INTEGER);
+CREATE TABLE schools (CDSCode TEXT NOT NULL PRIMARY KEY, County TEXT, District TEXT, School TEXT, Street TEXT, City TEXT, MailCity TEXT, Website TEXT, FundingType TEXT, Virtual TEXT, Magnet INTEGER);
 "#;
 
 const EUROPEAN_FOOTBALL_2: &str = "
@@ -87,6 +87,7 @@ fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
         (Some(values), _) => values[0].as_str().into(),
         (None, "integer" | "boolean") => 1.into(),
         (None, "real") => json!(1.5),
+        _ if column.name == "ExclusivelyVirtual" => "Y".into(),
         (None, "date") => "2000-01-02".into(),
         (None, "url") => "http://en.wikipedia.org/wiki/X".into(),
         _ if column.name == "gender" && row.key[0] == "Kept" => "Male".into(),
@@ -302,18 +303,18 @@ const OTHERS: [(&str, &str, &str); 3] = [
     (
         "california_schools",
         CALIFORNIA_SCHOOLS,
-        "INSERT INTO frpm VALUES ('1', '', '', 1, '', 'X', 'D', 'S', '', '', 'Traditional', '', 1, '', 'Directly funded', 9);
+        "INSERT INTO frpm VALUES ('1', '', '', 1, '', 'X', 'D', 'S', '', '', 'Traditional', '', 1, '', 'X', 9);
          INSERT INTO satscores VALUES ('1', 'S', 'D', 'X', 3);
-         INSERT INTO schools VALUES ('1', 'X', 'D', 'S', '1 Road', 'X', 'X', 'X', 'F', 1), ('2', 'X', 'D', NULL, 'Office', 'X', 'X', 'X', 'F', 1);",
+         INSERT INTO schools VALUES ('1', 'X', 'D', 'S', '1 Road', 'X', 'X', 'X', NULL, 'F', 1), ('2', 'X', 'D', NULL, 'Office', 'X', 'X', 'X', NULL, 'F', 1);",
     ),
     (
         "european_football_2",
         EUROPEAN_FOOTBALL_2,
-        "INSERT INTO Country VALUES (1, 'Belgium'); INSERT INTO League VALUES (1, 1, 'Belgium Jupiler League');
+        "INSERT INTO Country VALUES (1, 'X'); INSERT INTO League VALUES (1, 1, 'X');
          INSERT INTO Team VALUES (1, 11, 1, 'Home', 'X'), (2, 12, 1, 'Away', 'X');
          INSERT INTO Match VALUES (1, 1, 1, '2008/2009', 1, '2008-08-17 00:00:00', 5, 11, 12, 1, 1);
-         INSERT INTO Player VALUES (1, 21, 'Ann', 31, '2000-01-02 00:00:00', 1.5, 150);
-         INSERT INTO Player_Attributes VALUES (1, 31, 21, '2010', 60, 'right'), (2, 31, 21, '2011', 61, 'left');",
+         INSERT INTO Player VALUES (1, 21, 'Ann', 31, 'X', 1.5, 150);
+         INSERT INTO Player_Attributes VALUES (1, 31, 21, '2010', 60, 'X'), (2, 31, 21, '2011', 61, 'X');",
     ),
 ];
 
@@ -384,6 +385,13 @@ fn what_fails_is_told_and_the_run_goes_on() {
     assert_eq!(answers[3]["rows"], json!([["Kept"], ["Twice"], ["Once"]]));
     assert_eq!((&answers[3]["requests"], &answers[3]["values_asked"]), (&1.into(), &3.into()));
     assert_eq!(error(4), "the file of questions has no blendsql query for it");
+    // What is wrong with the queries themselves was found by running them on the truth.
+    let known = |n: usize| score["questions"][n]["known"].clone();
+    assert_eq!((known(0), known(1), known(4)), (Json::Null, Json::Null, Json::Null));
+    assert_eq!(
+        (known(2), known(3)),
+        ("on the true values, too".into(), "on the true values, too".into())
+    );
 }
 
 #[test]
@@ -410,6 +418,22 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
     };
     assert_eq!(asked(six(6)), with_header);
     assert_eq!(asked(six(0)), with_header);
+    // SWAN's own files: each kind of query in one of its own, and a remark behind some.
+    let own = |at: usize, remark: &[&str]| {
+        let rows = QUESTIONS.map(|q| {
+            let fields = ["superhero", "Which?", "by heart", q[1], "simple", q[at]];
+            line(&[&fields, remark].concat())
+        });
+        rows.concat()
+    };
+    assert_eq!(asked(own(2, &[])), with_header);
+    assert_eq!(asked(own(2, &["No such id"])), with_header);
+    bench.write("questions.csv", &own(3, &[]));
+    let ended = bench.run(&[]).exits(2);
+    assert!(ended.stderr.contains("questions.csv has no hqdl queries"), "{}", ended.stderr);
+    bench.write("questions.csv", &own(2, &[]).replace("superhero,", "formula_1,"));
+    let ended = bench.run(&[]).exits(2);
+    assert!(ended.stderr.contains("asks about formula_1, not about superhero"), "{}", ended.stderr);
     // Any order, under a header.
     let shuffled = QUESTIONS.map(|[qid, gold, hqdl, _]| line(&[hqdl, qid, gold, "?"])).concat();
     assert_eq!(asked(format!("hqdl_sql,qid,gold_sql,question\n{shuffled}")), with_header);
@@ -471,7 +495,7 @@ fn questions_share_the_budget_with_the_tables() {
     let long = format!("Is this one tall{}?", ", truly".repeat(6000));
     let dear =
         format!("SELECT count(*) FROM superhero WHERE {{{{LLMMap('{long}', 'superhero::id')}}}}");
-    let line = |qid, query| line(&[qid, "?", "", "simple", "SELECT 1", "", query]);
+    let line = |qid, query| line(&[qid, "?", "", "simple", "SELECT 1", "SELECT 1", query]);
     bench.write("questions.csv", &[line("free", "SELECT 1"), line("dear", &dear)].concat());
     let budget = (bench.may_cost(&[]) + 0.001).to_string();
     let blendsql = ["--mode", "blendsql"];
@@ -599,7 +623,7 @@ fn a_report_is_markdown_json_and_charts() {
     for said in [
         "| run | superhero | hqdl | gpt-4-turbo | 0 | 2/4 | 50.0 % | 2/4 |",
         "| HQDL, GPT-4 Turbo (2024) | 23.3 | 23.3 | 26.7 | 23.3 |",
-        "| superhero-03 | wrong | the same rows in another order | 1.00 | – |",
+        "| superhero-03 | wrong | the same rows in another order (the query itself: on the true values, too) | 1.00 | – |",
         "no such table: nowhere",
         "| run | 2 | 0 | 0 | 0 | 0 | 0 | 0 | $0.0000 |",
         "superhero-10 depends on the order of rows",

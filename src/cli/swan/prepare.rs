@@ -11,6 +11,13 @@ use super::super::progress::thousands;
 use crate::swan::benchmark::ALL;
 use crate::swan::prepare::{Prepared, find, prepare};
 
+/// Where the databases come from.
+const BIRD: &str = "they are part of BIRD's dev set (https://bird-bench.github.io)";
+/// Where the questions come from.
+const SWAN: &str = "SWAN's repository, which its paper names \
+                    (https://arxiv.org/abs/2408.00884), holds the questions: two CSV files a \
+                    database, HQDL's SQL and BlendSQL's";
+
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// BIRD's folder `dev_databases`, the folder that holds it, or one with the databases in it.
@@ -33,7 +40,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         let hint = format!("they are {}", names());
         return Err(Failure::input(format!("SWAN has no database `{unknown}`"), hint));
     }
-    let mut prepared = Vec::new();
+    let (mut prepared, mut absent) = (Vec::new(), false);
     for benchmark in ALL {
         let named = options.only.iter().any(|n| n == benchmark.name);
         if !options.only.is_empty() && !named {
@@ -48,6 +55,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             None if named => return Err(missing(options, benchmark.name)),
             None if !talk.quiet => {
                 anstream::eprintln!("note: no {} in {}", benchmark.name, options.bird.display());
+                absent = true;
             }
             None => {}
         }
@@ -55,13 +63,21 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if prepared.is_empty() {
         return Err(missing(options, &names()));
     }
+    if absent {
+        anstream::eprintln!("note: {BIRD}");
+    }
+    if !talk.quiet && !talk.json {
+        anstream::eprintln!("next: `hqdl swan run --db … --questions CSV`; {SWAN}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 fn missing(options: &Options, names: &str) -> Failure {
     Failure::input(
         format!("no database of BIRD's in {}: {names}", options.bird.display()),
-        "name BIRD's dev_databases, in which each is at <name>/<name>.sqlite",
+        format!(
+            "name BIRD's dev_databases, in which each is at <name>/<name>.sqlite: {BIRD}; {SWAN}"
+        ),
     )
 }
 
@@ -71,7 +87,7 @@ fn tell(done: &Prepared, talk: Talk) {
             done.removed.iter().map(|(table, n)| (table.clone(), (*n).into())).collect();
         let line = json!({
             "event": "prepared", "database": done.name, "path": done.path, "gold": done.gold,
-            "shots": done.shots, "hidden": done.hidden, "rows_removed": removed,
+            "shots": done.shots, "hidden": done.hidden, "left": done.left, "rows_removed": removed,
         });
         anstream::println!("{line}");
         return;
@@ -81,6 +97,9 @@ fn tell(done: &Prepared, talk: Talk) {
         return;
     }
     anstream::eprintln!("  hidden   {}", done.hidden.join(", "));
+    if !done.left.is_empty() {
+        anstream::eprintln!("  left     {}: HQDL's published SQL reads it", done.left.join(", "));
+    }
     for (table, rows) in &done.removed {
         anstream::eprintln!("  removed  {} rows of {table}", thousands(*rows));
     }

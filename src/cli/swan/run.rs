@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::failure::{Failure, INCOMPLETE};
@@ -12,9 +13,11 @@ use crate::failure::stopped;
 use crate::model;
 use crate::spec::Draft;
 use crate::store::now;
+use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::hidden_of;
 use crate::swan::record::{Header, Line, Writer};
 use crate::swan::run::{Ended, Run, Stop};
+use crate::swan::score::Gold;
 use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
 
 #[derive(Debug, clap::Args)]
@@ -38,6 +41,10 @@ pub struct Options {
     /// The spec [default: the one for SWAN's database of this name].
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
+    /// Take the truth for the model: what the queries give when every answer is right. Names the
+    /// database with the truth, or the folder that `prepare` wrote.
+    #[arg(long, value_name = "GOLD", conflicts_with_all = ["recordings", "provider", "model", "base_url"])]
+    true_values: Option<PathBuf>,
     /// Do not materialize first: ask for cells when a query needs them.
     #[arg(long)]
     on_demand: bool,
@@ -72,6 +79,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let source = draft.database();
     let name = benchmark::name_of(&source);
     let questions = questions::read(&options.questions, &name)?;
+    if questions.iter().all(|q| q.query(mode).is_none()) {
+        return Err(Failure::input(
+            format!("{} has no {} queries", options.questions.display(), mode.name()),
+            "SWAN publishes HQDL's and BlendSQL's in two files: name the other one, or the other \
+             --mode",
+        ));
+    }
     let file = options.shots_file.clone().unwrap_or_else(|| shots::path_of(&source));
     shots::apply(&mut draft, &file, options.shots)?;
     let mut flags = options.flags.clone();
@@ -90,12 +104,25 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             unmasked.join(", ")
         );
     }
-    let model = model::connect(&spec)?;
+    let model = match (&options.true_values, Benchmark::named(&name)) {
+        (None, _) => model::connect(&spec)?,
+        (Some(gold), Some(benchmark)) => {
+            let gold = Gold::find(gold, &name, options.timeout, interrupt::watch(None))?;
+            Arc::new(TrueValues::read(benchmark, gold.database())?)
+        }
+        (Some(_), None) => {
+            let hint = "leave --true-values out";
+            return Err(Failure::input(format!("SWAN has no database `{name}`"), hint));
+        }
+    };
+    let stem = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let header = Header {
         database: name,
         mode,
         shots: options.shots,
         model: model.name().to_owned(),
+        recordings: spec.model.recordings.iter().map(stem).collect(),
+        oracle: options.true_values.is_some(),
         questions_file: absolute(&options.questions),
         source: absolute(&spec.database),
         expanded: (!options.on_demand).then(|| absolute(spec.target())),
@@ -189,7 +216,7 @@ fn draft(options: &Options) -> Result<Draft, Failure> {
     let model = &mut draft.file.model;
     let other = options.flags.model.as_ref().is_some_and(|name| *name != model.name);
     // Of a model other than the spec's the price is unknown, unless --price says it.
-    if other {
+    if other || options.true_values.is_some() {
         model.price = None;
     }
     Ok(draft)
@@ -199,6 +226,7 @@ fn default_out(name: &str, mode: Mode, options: &Options, draft: &Draft) -> Path
     let model = options.flags.model.as_deref().unwrap_or(&draft.file.model.name);
     let recording = options.flags.recordings.first().and_then(|r| r.file_name());
     let model = recording.map_or(model.into(), |r| r.to_string_lossy());
+    let model = if options.true_values.is_some() { oracle::NAME.into() } else { model };
     let plain: String =
         model.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let on_demand = if options.on_demand { "-on-demand" } else { "" };

@@ -89,8 +89,8 @@ fn questions(run: &Scored) -> Table {
             None => ("?".to_owned(), "?".to_owned(), "?".to_owned()),
         };
         let mut differs = q.difference().to_owned();
-        if let Some(known) = q.known.filter(|_| !q.right()) {
-            differs = format!("{differs} (the query: {known})");
+        if let Some(known) = &q.known {
+            differs = format!("{differs} (the query itself: {known})");
         }
         table.add_row([q.qid.clone(), swan, strict, graded, differs]);
     }

@@ -95,7 +95,7 @@ impl Check<'_> {
             .enumerate()
             .map(|(n, c)| self.column(&join(place, &["column".into(), n.into()]), e, c))
             .collect();
-        let (sources, key_types) = self.sources(place, e);
+        let (sources, key_types, key_parts) = self.sources(place, e);
         for view in sources.iter().filter_map(|s| s.name.as_ref()).map(|s| format!("{s}_expanded"))
         {
             if self.names.contains_key(&view.to_lowercase()) {
@@ -116,6 +116,7 @@ impl Check<'_> {
             about: e.about.clone(),
             sources,
             key: KeyColumns::new(e.key.clone()),
+            key_parts,
             key_types,
             context: e.context.clone(),
             rows_per_request: e.rows_per_request.unwrap_or(ROWS_PER_REQUEST).max(1),
@@ -131,8 +132,10 @@ impl Check<'_> {
         &mut self,
         place: &[Step],
         e: &ExpansionTable,
-    ) -> (Vec<Source>, Vec<Option<String>>) {
+    ) -> (Vec<Source>, Vec<Option<String>>, Vec<Vec<usize>>) {
         let all: Vec<usize> = (0..e.column.len()).collect();
+        let whole: Vec<usize> = (0..e.key.len()).collect();
+        let mut parts = Vec::new();
         let at = join(place, &["source".into()]);
         let mut sources = Vec::new();
         let mut types: Vec<Vec<Option<String>>> = vec![Vec::new(); e.key.len()];
@@ -140,7 +143,7 @@ impl Check<'_> {
             SourceField::One(text) => {
                 let rows =
                     if is_select(text) { select(text) } else { SourceRows::Table(text.clone()) };
-                self.source_columns(&at, place, e, &rows, &mut types);
+                self.source_columns(&at, place, e, &rows, &whole, &mut types);
                 let name = matches!(rows, SourceRows::Table(_)).then(|| text.clone());
                 sources.push(Source { name, rows, columns: all });
             }
@@ -173,7 +176,13 @@ impl Check<'_> {
                         }
                     };
                     let field = if table.table.is_some() { "table" } else { "select" };
-                    self.source_columns(&join(&here, &[field.into()]), place, e, &rows, &mut types);
+                    let part = match &table.key {
+                        None => whole.clone(),
+                        Some(names) => self.own_key(&join(&here, &["key".into()]), e, names),
+                    };
+                    let place_of = join(&here, &[field.into()]);
+                    self.source_columns(&place_of, place, e, &rows, &part, &mut types);
+                    parts.push(part);
                     let columns = match &table.columns {
                         None => all.clone(),
                         Some(names) => {
@@ -182,6 +191,16 @@ impl Check<'_> {
                     };
                     let name = table.name.clone().or_else(|| table.table.clone());
                     sources.push(Source { name, rows, columns });
+                }
+                for (n, key) in e.key.iter().enumerate() {
+                    if !parts.iter().any(|part| part.contains(&n)) && !sources.is_empty() {
+                        self.error(
+                            &join(place, &["key".into(), n.into()]),
+                            &format!("no source has the key column `{key}`"),
+                            "",
+                            "add it to the `key` of a source",
+                        );
+                    }
                 }
                 for (n, column) in e.column.iter().enumerate() {
                     if !sources.iter().any(|s| s.columns.contains(&n)) && !sources.is_empty() {
@@ -201,7 +220,40 @@ impl Check<'_> {
             seen.dedup();
             if seen.len() == 1 { seen.pop().flatten() } else { None }
         };
-        (sources, types.into_iter().map(agreed).collect())
+        if parts.iter().all(|part| *part == whole) {
+            parts.clear();
+        }
+        (sources, types.into_iter().map(agreed).collect(), parts)
+    }
+
+    /// The part of the key that a source has, by position.
+    fn own_key(&mut self, place: &[Step], e: &ExpansionTable, names: &[String]) -> Vec<usize> {
+        if names.is_empty() {
+            self.error(
+                place,
+                "the key of this source is empty",
+                "expected columns of the expansion's key",
+                "leave `key` out where the source has the whole key",
+            );
+        }
+        let mut found = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            let here = join(place, &[n.into()]);
+            match e.key.iter().position(|k| k.eq_ignore_ascii_case(name)) {
+                None => {
+                    let help = did_you_mean(name, e.key.iter().map(String::as_str));
+                    let message = format!("the key of `{}` has no column `{name}`", e.name);
+                    self.error(&here, &message, "no such key column", &help);
+                }
+                Some(at) if found.contains(&at) => {
+                    let message = format!("`{name}` stands twice in the key of this source");
+                    self.error(&here, &message, "", "");
+                }
+                Some(at) => found.push(at),
+            }
+        }
+        found.sort_unstable();
+        found
     }
 
     fn named_columns(
@@ -235,6 +287,7 @@ impl Check<'_> {
         expansion: &[Step],
         e: &ExpansionTable,
         rows: &SourceRows,
+        part: &[usize],
         types: &mut [Vec<Option<String>>],
     ) {
         if self.catalog.is_absent() {
@@ -278,6 +331,9 @@ impl Check<'_> {
         };
         for (list, columns) in [("key", &e.key), ("context", &e.context)] {
             for (n, column) in columns.iter().enumerate() {
+                if list == "key" && !part.contains(&n) {
+                    continue;
+                }
                 let found = known.iter().find(|(k, _)| k.eq_ignore_ascii_case(column));
                 match found {
                     Some((_, declared)) if list == "key" => {

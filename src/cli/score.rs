@@ -1,0 +1,115 @@
+//! `hqdl score`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value as Json, json};
+
+use super::failure::Failure;
+use super::{CacheFlags, ModelFlags, Talk, session};
+use crate::store::Database;
+use crate::truth::{self, ColumnScore, Share, Truth};
+
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The spec.
+    spec: PathBuf,
+    /// What is true: CSV with a header that names key columns and columns of the spec. An empty
+    /// field says nothing; the values of a list stand between |.
+    #[arg(long, value_name = "CSV")]
+    truth: PathBuf,
+    /// How many differences to show for each column.
+    #[arg(long, value_name = "N", default_value = "5")]
+    differences: usize,
+    /// The database that was expanded.
+    #[arg(long, value_name = "PATH")]
+    db: Option<PathBuf>,
+    /// Where the expanded tables are, when they are in a copy.
+    #[arg(long, value_name = "PATH")]
+    output: Option<PathBuf>,
+}
+
+pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    let flags = ModelFlags {
+        db: options.db.clone(),
+        output: options.output.clone(),
+        cache: CacheFlags::default(),
+        ..ModelFlags::default()
+    };
+    let session = session::open(&options.spec, &flags, None)?;
+    let (spec, target) = (&session.spec, session.spec.target());
+    if !target.exists() {
+        return Err(Failure::input(
+            format!("{} is not there yet", target.display()),
+            "`hqdl materialize` makes it",
+        ));
+    }
+    let truth = Truth::read(&options.truth, spec).map_err(|e| {
+        let hint = "the first line names key columns and columns of the spec, each other one a key";
+        Failure::input(e.to_string(), hint)
+    })?;
+    let expanded = Database::open(target)?;
+    let scores = truth::score(spec, &expanded, &truth)?;
+    if talk.json {
+        anstream::println!("{}", truth::json(&scores));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !truth.ignored.is_empty() && !talk.quiet {
+        let names = truth.ignored.join(", ");
+        anstream::eprintln!("note: columns of no expansion that this file can tell: {names}");
+    }
+    anstream::println!("{}", summary(&scores));
+    for score in &scores {
+        tell(score, options.differences);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A share with its interval: `56.2 % (52.5 to 59.8)`.
+fn shown(share: Share) -> String {
+    let (low, high) = share.interval();
+    format!("{:.1} % ({low:.1} to {high:.1})", share.percent())
+}
+
+/// A line a column.
+fn summary(scores: &[ColumnScore]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["column", "truths", "right", "accuracy (95 %)", "F1 (95 %)"]);
+    for score in scores {
+        table.add_row([
+            format!("{}.{}", score.expansion, score.column),
+            score.accuracy.of.to_string(),
+            format!("{:.0}", score.accuracy.right),
+            shown(score.accuracy),
+            shown(score.f1),
+        ]);
+    }
+    for at in 1..5 {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A column's cells by state and model, and what differs.
+fn tell(score: &ColumnScore, most: usize) {
+    anstream::println!("\n{}.{}", score.expansion, score.column);
+    for (what, shares) in [("state", &score.states), ("model", &score.models)] {
+        for (name, share) in shares {
+            anstream::println!("  {what} {name}: {:.0} of {} right", share.right, share.of);
+        }
+    }
+    for differs in score.differs.iter().take(most) {
+        let value = match &differs.value {
+            Json::Null => differs.state.clone(),
+            value => value.to_string(),
+        };
+        anstream::println!("  {}: {value} instead of {}", json!(differs.key), differs.truth);
+    }
+    if score.differs.len() > most {
+        anstream::println!("  … {} more", score.differs.len() - most);
+    }
+}

@@ -1,0 +1,127 @@
+//! The truth as a model: what the queries can give when every answer is right.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Map, Value as Json, json};
+
+use super::benchmark::{Benchmark, Truth};
+use super::{SwanError, compare};
+use crate::model::{Asking, Model, ModelError, Reply};
+use crate::prompt::{Prompt, Question};
+use crate::spec::Format;
+use crate::store::StoreError;
+use crate::value::Value;
+
+/// What the model is called in records and reports.
+pub const NAME: &str = "the true values";
+
+/// The true values of a database. What is asked beside its columns has no answer.
+pub struct TrueValues {
+    /// Table, names and values of the key, as one text; then by column.
+    rows: HashMap<String, BTreeMap<&'static str, Json>>,
+    tables: Vec<&'static str>,
+    beside: AtomicU64,
+}
+
+impl TrueValues {
+    /// Reads the truth of a database with all its columns.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database lacks something of it.
+    pub fn read(benchmark: &Benchmark, gold: &Path) -> Result<Self, SwanError> {
+        let error = |e: rusqlite::Error| StoreError::from_sqlite(gold, &e);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let connection = Connection::open_with_flags(gold, flags).map_err(error)?;
+        let mut rows = HashMap::new();
+        for truth in benchmark.truth {
+            read(&connection, truth, &mut rows).map_err(error)?;
+        }
+        let tables = benchmark.truth.iter().map(|t| t.expansion).collect();
+        Ok(Self { rows, tables, beside: AtomicU64::new(0) })
+    }
+
+    /// How many questions beside the columns it was asked.
+    #[must_use]
+    pub fn beside(&self) -> u64 {
+        self.beside.load(Ordering::Relaxed)
+    }
+
+    fn reply(&self, prompt: &Prompt) -> Result<Reply, ModelError> {
+        let question = Question::read(&prompt.system, &prompt.user)
+            .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
+        if !self.tables.contains(&question.table.as_str()) {
+            self.beside.fetch_add(1, Ordering::Relaxed);
+            return Err(ModelError::NoAnswer("the truth has no such column".to_owned()));
+        }
+        let names: Vec<&str> = question.key.iter().map(String::as_str).collect();
+        let rows: Vec<Json> = question
+            .rows
+            .iter()
+            .filter_map(|row| {
+                let known = self.rows.get(&place(&question.table, &names, &row.key))?;
+                let value = |name: &String| known.get(name.as_str()).cloned().unwrap_or_default();
+                let cells: Map<String, Json> =
+                    question.columns.iter().map(|c| (c.name.clone(), value(&c.name))).collect();
+                Some(json!({ "row": row.number, "key": row.key, "cells": cells }))
+            })
+            .collect();
+        let content = json!({ "rows": rows }).to_string();
+        Ok(Reply { content, partial: true, ..Reply::default() })
+    }
+}
+
+fn read(
+    connection: &Connection,
+    truth: &Truth,
+    into: &mut HashMap<String, BTreeMap<&'static str, Json>>,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(truth.select)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let value = |at: usize| row.get_ref(at).map(compare::to_json);
+        let key = (0..truth.key.len()).map(value).collect::<rusqlite::Result<Vec<Json>>>()?;
+        let known = into.entry(place(truth.expansion, truth.key, &key)).or_default();
+        for (at, name) in truth.columns.iter().enumerate() {
+            let value = value(truth.key.len() + at)?;
+            match truth.many {
+                None => {
+                    known.entry(name).or_insert(value);
+                }
+                Some(many) => {
+                    let list = known.entry(many).or_insert_with(|| json!([]));
+                    if let (Some(list), false) = (list.as_array_mut(), value.is_null()) {
+                        list.push(value);
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a row is found by: a key part as facts have it, whatever its type.
+fn place(table: &str, names: &[&str], key: &[Json]) -> String {
+    let part = |k: &Json| Value::from_json(k).canonical().map(std::borrow::Cow::into_owned);
+    json!([table, names, key.iter().map(part).collect::<Vec<_>>()]).to_string()
+}
+
+impl Model for TrueValues {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+        Box::pin(std::future::ready(self.reply(prompt)))
+    }
+
+    fn repeats_itself(&self) -> bool {
+        true
+    }
+
+    fn format(&self) -> Format {
+        Format::Json
+    }
+}

@@ -1,0 +1,53 @@
+//! A share, and how far it can be relied on.
+
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
+/// The 97.5th percentile of the normal distribution: 95 % lie between its two signs.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// Of how many how much is right.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Share {
+    /// What is right; F1 counts in parts.
+    pub right: f64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl Share {
+    /// In percent; nothing of nothing is 0.
+    #[must_use]
+    pub fn percent(self) -> f64 {
+        if self.of == 0 { 0.0 } else { 100.0 * self.right / self.of as f64 }
+    }
+
+    /// Wilson's interval of 95 %, in percent: from 0 to 100 where there is nothing.
+    #[must_use]
+    pub fn interval(self) -> (f64, f64) {
+        if self.of == 0 {
+            return (0.0, 100.0);
+        }
+        let n = self.of as f64;
+        let (p, z) = (self.right / n, Z * Z / n);
+        let middle = (p + z / 2.0) / (1.0 + z);
+        let half = Z / (1.0 + z) * (p * (1.0 - p) / n + z / (4.0 * n)).max(0.0).sqrt();
+        (100.0 * (middle - half).max(0.0), 100.0 * (middle + half).min(1.0))
+    }
+
+    /// Counts one more.
+    pub fn add(&mut self, right: bool) {
+        self.right += f64::from(u8::from(right));
+        self.of += 1;
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut share = serializer.serialize_struct("Share", 4)?;
+        share.serialize_field("right", &self.right)?;
+        share.serialize_field("of", &self.of)?;
+        share.serialize_field("percent", &self.percent())?;
+        share.serialize_field("interval_percent", &self.interval())?;
+        share.end()
+    }
+}

@@ -1,0 +1,244 @@
+//! Sources with a key of their own: a part of the expansion's.
+
+use hqdl::prompt::Row;
+use hqdl::value::Value;
+use serde_json::{Value as Json, json};
+
+use crate::fixture::{Fixture, at, problem};
+use crate::project::{MODEL, Project, honest, truth};
+
+const SQL: &str = "
+    CREATE TABLE lunch (school TEXT, district TEXT); CREATE TABLE place (street TEXT, name TEXT);
+    INSERT INTO lunch VALUES ('North High', 'North'), ('South High', NULL), ('1 Road', 'Elm');
+    INSERT INTO place VALUES ('1 Road', 'Elm'), (NULL, 'Lost Hall'), ('2 Road', 'Oak');";
+
+/// Two sources that ask for `kind` alike, and one of them for `city`, too.
+const SPEC: &str = r#"
+[[expansion]]
+name = "llm"
+key = ["school", "district", "street", "name"]
+rows_per_request = 10
+format = "FORMAT"
+shots = [
+  { school = "West High", district = "West", kind = "high" },
+  { street = "9 Road", name = "Ash", kind = "primary", city = "Asheville" },
+]
+[[expansion.source]]
+table = "lunch"
+key = ["district", "school"]
+columns = ["kind"]
+[[expansion.source]]
+table = "place"
+key = ["street", "name"]
+[[expansion.column]]
+name = "kind"
+[[expansion.column]]
+name = "city"
+"#;
+
+fn spec(format: &str) -> String {
+    [MODEL, &SPEC.replace("FORMAT", format)].concat()
+}
+
+fn nulls(key: &[Json]) -> usize {
+    key.iter().filter(|k| k.is_null()).count()
+}
+
+/// A row is shown with its source's part of the key alone, never beside a row of
+/// another part, with the examples of its part; its values land in its own row.
+#[test]
+fn a_row_is_shown_with_its_sources_part_of_the_key() {
+    for format in ["csv", "json"] {
+        let endpoint = honest();
+        let project = Project::new(&endpoint, SQL, &spec(format));
+        let plan = project.plan(&[]);
+        assert_eq!(plan["totals"]["cells"], 9);
+        let ended = project.materialize(&[]).exits(0);
+        // The parts that a source does not have are no NULLs to tell of.
+        let said: Vec<&Json> = ended.lines.iter().filter(|l| l["event"] == "warning").collect();
+        let said = serde_json::to_string(&said).unwrap();
+        assert!(said.contains("2 keys have a part that is NULL"), "{said}");
+        let requests = endpoint.requests();
+        assert_eq!(plan["totals"]["requests"], requests.len());
+        for request in &requests {
+            let body = request.body.to_string();
+            let of_lunch = body.contains("North High") || body.contains("South High");
+            assert_eq!(body.contains("West High"), of_lunch, "{body}");
+            assert_eq!(body.contains("Asheville"), !of_lunch, "{body}");
+            assert!(request.question.rows.iter().all(|r| r.key.len() == 2), "{body}");
+        }
+        let asked: usize = requests.iter().map(|r| r.cells().len()).sum();
+        assert_eq!(asked, 9, "each cell once");
+        let rows = project.rows("SELECT school, district, street, name, kind, city FROM llm");
+        assert_eq!(rows.len(), 6);
+        for row in &rows {
+            let of_lunch = row[3].is_null();
+            let key = if of_lunch { &row[..2] } else { &row[2..4] };
+            assert!(nulls(&row[..4]) - nulls(key) == 2, "{row:?}");
+            assert_eq!(row[4], truth("kind", key));
+            let city = if of_lunch { Json::Null } else { truth("city", key) };
+            assert_eq!(row[5], city);
+        }
+        // Each source finds its rows.
+        let found = |view: &str| project.rows(&format!("SELECT kind FROM {view}"));
+        assert!(found("lunch_expanded").iter().all(|r| !r[0].is_null()));
+        assert!(found("place_expanded").iter().all(|r| !r[0].is_null()));
+        // Nothing is asked twice, and nothing changed.
+        assert_eq!(project.materialize(&[]).exits(0).done()["requests"], 0);
+    }
+}
+
+/// A question about a row of either source finds the same cell as its table shows.
+#[test]
+fn a_question_is_answered_from_the_row_of_its_source() {
+    let endpoint = honest();
+    let asks = spec("csv")
+        .replace("name = \"kind\"\n", "name = \"kind\"\nquestions = [\"What kind is it?\"]\n");
+    let project = Project::new(&endpoint, SQL, &asks);
+    project.materialize(&[]).exits(0);
+    for (source, column, key) in [("lunch", "school", [0, 1]), ("place", "name", [2, 3])] {
+        let sql = format!(
+            "SELECT {column}, {{{{LLMMap('What kind is it?', '{source}::{column}')}}}} FROM {source} ORDER BY 1"
+        );
+        let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", &sql]).exits(0);
+        assert_eq!(ended.lines[0]["meta"]["requests"], 0, "{}", ended.stdout);
+        let rows = ended.lines[0]["rows"].as_array().unwrap().clone();
+        assert_eq!(rows.len(), 3);
+        let llm = project.rows("SELECT school, district, street, name, kind FROM llm");
+        for row in rows {
+            let same = llm.iter().filter(|l| key.iter().any(|k| l[*k] == row[0]));
+            let kinds: Vec<&Json> = same.map(|l| &l[4]).collect();
+            assert_eq!(kinds, [&row[1]], "{sql}: {row}");
+        }
+    }
+}
+
+/// What was asked with the other parts spelled out as NULL is known.
+#[test]
+fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {
+    let endpoint = honest();
+    let before = spec("csv")
+        .replace(
+            "table = \"lunch\"\nkey = [\"district\", \"school\"]",
+            "select = \"SELECT school, district, NULL AS street, NULL AS name FROM lunch\"",
+        )
+        .replace(
+            "table = \"place\"\nkey = [\"street\", \"name\"]",
+            "select = \"SELECT NULL AS school, NULL AS district, street, name FROM place\"",
+        );
+    let project = Project::new(&endpoint, SQL, &before);
+    project.materialize(&[]).exits(0);
+    let rows = project.rows("SELECT * FROM llm");
+    project.spec(&spec("csv"));
+    assert_eq!(project.materialize(&[]).exits(0).done()["requests"], 0);
+    assert_eq!(project.rows("SELECT * FROM llm"), rows);
+}
+
+/// A recording holds a row by the part of the key that its source has.
+#[test]
+fn recordings_are_found_by_the_part() {
+    let endpoint = honest();
+    let project = Project::new(&endpoint, SQL, &spec("csv"));
+    let line = |keys: Json, content: &str| json!({ "keys": keys, "content": content }).to_string();
+    let lines = [
+        line(json!(["North High", "North"]), "'North High','North','high'"),
+        line(json!(["South High", null]), "'South High','','middle'"),
+        line(json!(["1 Road", "Elm"]), "'1 Road','Elm','primary','Elmville'"),
+        line(json!([null, "Lost Hall"]), "'','Lost Hall','hall','Nowhere'"),
+        line(json!(["2 Road", "Oak"]), "'2 Road','Oak','primary','Oakland'"),
+    ];
+    std::fs::write(project.path("r.jsonl"), lines.join("\n")).unwrap();
+    // ("1 Road", "Elm") is a school and its district in one source, a street and a
+    // school in the other: the line has too many fields for the first.
+    let ended = project.materialize(&["--recordings", "r.jsonl"]).exits(1);
+    let rows =
+        project.rows("SELECT name, kind, city FROM llm WHERE name IS NOT NULL ORDER BY name");
+    let row = |cells: [&str; 3]| cells.map(Json::from).to_vec();
+    assert_eq!(
+        rows,
+        [
+            row(["Elm", "primary", "Elmville"]),
+            row(["Lost Hall", "hall", "Nowhere"]),
+            row(["Oak", "primary", "Oakland"])
+        ]
+    );
+    assert_eq!(ended.done()["cells"]["ok"], 8);
+    let kinds = project.rows("SELECT kind FROM llm WHERE school LIKE '% High' ORDER BY school");
+    assert_eq!(kinds, [[json!("high")], [json!("middle")]]);
+}
+
+/// Whatever parts the sources have: what is shown of a key is all of it that is
+/// not NULL, in its order, and a source's row is shown with no more than its part.
+#[test]
+fn no_value_of_a_key_is_hidden() {
+    let fixture = Fixture::new();
+    let toml = |parts: &[Vec<usize>]| {
+        let names = ["superhero_name", "full_name", "height_cm"];
+        let mut text =
+            "[database]\npath = \"x.sqlite\"\n[model]\nname = \"m\"\n[[expansion]]\nname = \"t\"\n\
+                        key = [\"superhero_name\", \"full_name\", \"height_cm\"]\n"
+                .to_owned();
+        for part in parts {
+            let part: Vec<&str> = part.iter().map(|n| names[*n]).collect();
+            text += &format!("[[expansion.source]]\ntable = \"superhero\"\nkey = {part:?}\n");
+        }
+        text + "[[expansion.column]]\nname = \"race\"\n"
+    };
+    let sets: Vec<Vec<usize>> =
+        (1..8_usize).map(|bits| (0..3).filter(|n| bits >> n & 1 == 1).collect()).collect();
+    for a in &sets {
+        for b in &sets {
+            if (0..3).any(|n| !a.contains(&n) && !b.contains(&n)) {
+                continue;
+            }
+            let expansion = fixture.expansion(&toml(&[a.clone(), b.clone()]));
+            for bits in 1..8_usize {
+                let value =
+                    |n: usize| if bits >> n & 1 == 1 { Value::from("x") } else { Value::Null };
+                let key: Vec<Value> = (0..3).map(value).collect();
+                let there = |n: &usize| key[*n] != Value::Null;
+                let of =
+                    [a, b].into_iter().filter(|p| (0..3).filter(there).all(|n| p.contains(&n)));
+                let Some(least) = of.map(Vec::len).min() else { continue };
+                let row = Row { key: key.clone(), context: Vec::new() };
+                let shown = expansion.shown(&row);
+                assert_eq!(shown.key.len(), least, "{a:?} {b:?} {key:?}");
+                let values = |key: &[Value]| key.iter().filter(|v| **v != Value::Null).count();
+                assert_eq!(values(&shown.key), values(&key));
+                assert_eq!(expansion.key_shown(&key).len(), least);
+                assert_eq!(expansion.asked_by(&key).key.names(), &*expansion.key_shown(&key));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_no_part_is_told_with_its_place() {
+    let fixture = Fixture::new();
+    let toml = |key: &str| {
+        format!(
+            "[database]\npath = \"x.sqlite\"\n[model]\nname = \"m\"\n[[expansion]]\nname = \"t\"\n\
+             key = [\"superhero_name\", \"full_name\"]\n[[expansion.source]]\ntable = \"superhero\"\n\
+             key = {key}\n[[expansion.column]]\nname = \"race\"\n"
+        )
+    };
+    for (key, says, place) in [
+        ("[\"full_nam\"]", "the key of `t` has no column `full_nam`", "\"full_nam\""),
+        ("[]", "the key of this source is empty", "[]"),
+        (
+            "[\"full_name\", \"full_name\"]",
+            "stands twice in the key of this source",
+            "\"full_name\"]\n[[expansion.column",
+        ),
+        ("[\"full_name\"]", "no source has the key column `superhero_name`", "\"superhero_name\""),
+    ] {
+        let toml = toml(key);
+        let problems = fixture.problems(&toml);
+        if key == "[\"full_name\"]" || key == "[]" {
+            problem(&problems, says.split(" `super").next().unwrap());
+        }
+        let found = problems.problems.iter().find(|p| p.message.contains(says));
+        let found = found.unwrap_or_else(|| panic!("{says}: {}", problems.render(false)));
+        assert_eq!(problems.place(found), at(&toml, place), "{key}");
+    }
+}

@@ -1,0 +1,324 @@
+//! SWAN's own files as it publishes them, on its own copy of `california_schools`
+//! and on generated databases of Formula 1 and football: what its queries can give
+//! when every value is right, and which of them cannot be right.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use hqdl::swan::compare;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value as Json, json};
+
+use crate::engine::shared;
+use crate::swan::swan;
+
+/// A folder with prepared databases in `prepared`.
+struct Bench {
+    dir: tempfile::TempDir,
+    questions: PathBuf,
+}
+
+impl Bench {
+    fn new(bird: &Path, swan_data: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let bird = bird.display().to_string();
+        swan(dir.path(), &["prepare", "--bird", &bird, "--out", "prepared"]).exits(0);
+        let questions = swan_data.join("questions").canonicalize().unwrap();
+        Self { dir, questions }
+    }
+
+    /// A generated database under BIRD's name.
+    fn of(name: &str, sql: &str, swan_data: &Path) -> Self {
+        let bird = tempfile::tempdir().unwrap();
+        let db = Connection::open(bird.path().join(format!("{name}.sqlite"))).unwrap();
+        db.execute_batch(sql).unwrap();
+        drop(db);
+        Self::new(bird.path(), swan_data)
+    }
+
+    /// Runs SWAN's file of questions and scores the run.
+    fn score(&self, name: &str, file: &str, flags: &[&str]) -> Json {
+        let questions = self.questions.join(file).display().to_string();
+        let db = format!("prepared/{name}.sqlite");
+        let out = format!("run-{file}-{}", flags.len());
+        let args =
+            [&["run", "--db", &db, "--questions", &questions, "--out", &out], flags].concat();
+        let ended = swan(self.dir.path(), &args);
+        assert!(matches!(ended.code, 0 | 1), "{}", ended.stderr);
+        let score = swan(self.dir.path(), &["score", &out, "--gold", "prepared", "--json"]);
+        score.exits(0).lines[0]["runs"][0].clone()
+    }
+}
+
+/// The numbers of the questions that are not right, with what is wrong with the
+/// query itself.
+fn wrong(score: &Json) -> Vec<(String, String)> {
+    let questions = score["questions"].as_array().unwrap();
+    assert_eq!(questions.len(), 30);
+    let wrong = questions.iter().filter(|q| q["swan"] != true);
+    wrong
+        .map(|q| {
+            let number = q["qid"].as_str().unwrap().rsplit('-').next().unwrap().to_owned();
+            (number, q["known"].as_str().unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+/// True values of California's schools as completions in SWAN's order of columns.
+fn california_recording(data: &Path, to: &Path) {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let db = Connection::open_with_flags(data.join("california_schools.sqlite"), flags).unwrap();
+    let mut text = String::new();
+    for select in [
+        "SELECT \"School Name\", \"District Name\", \"Educational Option Type\", \"Charter School (Y/N)\",
+                coalesce(\"Charter Funding Type\", '?') FROM frpm",
+        "SELECT Street, School, City, County, Magnet, Website, CASE Virtual WHEN 'F' THEN 'Y' ELSE 'N' END FROM schools",
+    ] {
+        let mut statement = db.prepare(select).unwrap();
+        let width = statement.column_count();
+        let mut rows = statement.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            let cells: Vec<Json> =
+                (0..width).map(|n| compare::to_json(row.get_ref(n).unwrap())).collect();
+            let quoted: Vec<String> = cells
+                .iter()
+                .map(|c| c.as_str().map_or_else(|| c.to_string(), str::to_owned))
+                .map(|c| format!("'{}'", c.replace('\'', "''")))
+                .collect();
+            let line = json!({ "keys": &cells[..2], "content": quoted.join(",") });
+            writeln!(text, "{line}").unwrap();
+        }
+    }
+    std::fs::write(to, text).unwrap();
+}
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
+fn true_completions_of_california_give_all_that_can_be_right() {
+    let Some(data) = shared("swan") else { return };
+    let bench = Bench::new(&data, &data);
+    california_recording(&data, &bench.dir.path().join("true.jsonl"));
+    let file = "CASchoolQueries.csv";
+    let score = bench.score("california_schools", file, &["--recordings", "true.jsonl"]);
+    let wrong = wrong(&score);
+    let numbers: Vec<&str> = wrong.iter().map(|(n, _)| n.as_str()).collect();
+    // Two join by the street alone.
+    assert_eq!(numbers, ["17", "27"], "{wrong:?}");
+    assert!(wrong.iter().all(|(_, known)| known == "on the true values, too"), "{wrong:?}");
+    assert_eq!(score["factuality"]["cells"]["percent"], 100.0);
+    // The key is no part of SWAN's count here, and what is NULL is never right.
+    assert_eq!(score["factuality"]["swan"]["of"], 4674 * 8);
+    let notes = score["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|n| n.as_str().unwrap().contains("frpm.County Name")), "{notes:?}");
+}
+
+/// SWAN's copy gives the answers that were published on it.
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
+fn californias_gold_gives_the_published_answers() {
+    let Some(data) = shared("swan") else { return };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let db = Connection::open_with_flags(data.join("california_schools.sqlite"), flags).unwrap();
+    let text = std::fs::read_to_string(data.join("gold-california_schools.jsonl")).unwrap();
+    let published: Vec<Json> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let file = data.join("questions/CASchoolQueries.csv");
+    let questions = hqdl::swan::questions::read(&file, "california_schools").unwrap();
+    assert_eq!((questions.len(), published.len()), (30, 30));
+    let same = |(question, published): (&hqdl::swan::Question, &Json)| {
+        let rows = crate::project::rows(&db, &question.gold).unwrap();
+        let answer: Vec<Vec<Json>> = serde_json::from_value(published["answer"].clone()).unwrap();
+        compare::by_swan(&compare::cells(&rows), &compare::cells(&answer), &question.gold)
+    };
+    let other = questions.iter().zip(&published).enumerate().filter(|(_, both)| !same(*both));
+    assert_eq!(other.map(|(n, _)| n).collect::<Vec<_>>(), [28]);
+}
+
+const FORMULA_1: &str = include_str!("../swan/formula_1.sql");
+const EUROPEAN_FOOTBALL_2: &str = include_str!("../swan/european_football_2.sql");
+
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
+fn generated_databases_give_every_question_that_can_be_right() {
+    let Some(data) = shared("swan") else { return };
+    for (name, sql, kept) in [
+        ("formula_1", FORMULA_1, "circuits.url"),
+        ("european_football_2", EUROPEAN_FOOTBALL_2, "Player.height"),
+    ] {
+        let bench = Bench::of(name, sql, &data);
+        let truth = ["--true-values", "prepared"];
+        let score = bench.score(name, &format!("{name}Queries.csv"), &truth);
+        assert_eq!(wrong(&score), [], "{name}");
+        assert_eq!((&score["model"], &score["oracle"]), (&json!("the true values"), &json!(true)));
+        assert!(score["notes"][0].as_str().unwrap().contains(kept), "{}", score["notes"]);
+        // The database is one in which the questions have answers.
+        let record = bench.dir.path().join(format!("run-{name}Queries.csv-2/run.jsonl"));
+        let record = std::fs::read_to_string(record).unwrap();
+        let lines = record.lines().map(|l| serde_json::from_str::<Json>(l).unwrap());
+        let empty = lines.filter(|l| l["rows"].as_array().is_some_and(Vec::is_empty));
+        assert!(empty.count() <= 1, "{record}");
+    }
+}
+
+/// SWAN's eight files are read as they are, each kind for its mode.
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
+fn swans_own_files_are_read_as_they_are() {
+    let Some(data) = shared("swan") else { return };
+    for (database, hqdl, blendsql) in [
+        ("california_schools", "CASchoolQueries.csv", "CASchool_HybridQueries.csv"),
+        (
+            "european_football_2",
+            "european_football_2Queries.csv",
+            "european_football_2_HybridQueries.csv",
+        ),
+        ("formula_1", "formula_1Queries.csv", "formula_1_HybridQueries.csv"),
+        ("superhero", "superheroQueries.csv", "superhero_HybridQueries.csv"),
+    ] {
+        let read = |file: &str| {
+            hqdl::swan::questions::read(&data.join("questions").join(file), database).unwrap()
+        };
+        for (file, calls) in [(hqdl, false), (blendsql, true)] {
+            let questions = read(file);
+            assert_eq!(questions.len(), 30, "{file}");
+            for (n, q) in questions.iter().enumerate() {
+                assert_eq!(q.qid, format!("{database}-{n:02}"));
+                assert_eq!((q.hqdl.is_some(), q.blendsql.is_some()), (!calls, calls), "{file}");
+                let query = q.hqdl.as_ref().or(q.blendsql.as_ref()).unwrap();
+                assert!(q.gold.to_uppercase().contains("SELECT") && !q.gold.contains("{{"));
+                assert_eq!(query.contains("{{"), calls, "{file} {n}: {query}");
+            }
+        }
+        let path = data.join("questions").join(hqdl);
+        let other = if database == "superhero" { "formula_1" } else { "superhero" };
+        let error = hqdl::swan::questions::read(&path, other).unwrap_err().to_string();
+        assert!(error.contains(&format!("asks about {database}, not about {other}")), "{error}");
+    }
+}
+
+/// Rows that each rule of SWAN's drops, and their like that it keeps.
+#[test]
+fn swans_row_rules_drop_and_keep() {
+    let school = "CREATE TABLE frpm (CDSCode TEXT PRIMARY KEY, \"District Name\" TEXT, \"School Name\" TEXT, \"County Code\" TEXT, \"County Name\" TEXT,
+          \"Educational Option Type\" TEXT, \"Charter School (Y/N)\" INTEGER, \"Charter School Number\" TEXT, \"Charter Funding Type\" TEXT);
+        CREATE TABLE satscores (cds TEXT PRIMARY KEY, cname TEXT);
+        CREATE TABLE schools (CDSCode TEXT PRIMARY KEY, School TEXT, Street TEXT, County TEXT, City TEXT, MailCity TEXT, Magnet INTEGER, Website TEXT, Virtual TEXT, FundingType TEXT);
+        INSERT INTO satscores VALUES ('01000', 'X'), ('19000', 'Y');
+        INSERT INTO frpm (CDSCode, \"District Name\", \"School Name\", \"Charter Funding Type\") VALUES
+          ('01', 'D', 'Kept', 'Locally funded'), ('02', 'D', 'No website', NULL), ('03', 'D', 'No name', NULL),
+          ('04', 'D', 'Other funding', 'Locally funded'), ('05', 'D', 'Funding of one', 'Locally funded'),
+          ('06', 'D', 'Twice', NULL), ('07', 'D', 'Twice', NULL), ('08', 'D', 'Same street', NULL),
+          ('09', 'E', 'Same street', NULL), ('10', 'D', 'Not among schools', NULL), ('13', 'D', 'After no website', NULL);
+        INSERT INTO schools (CDSCode, School, Street, Website, FundingType) VALUES
+          ('01', 'A', '1', 'w', 'Locally funded'), ('02', 'B', '2', NULL, NULL), ('03', NULL, '3', 'w', NULL),
+          ('04', 'D', '4', 'w', 'Directly funded'), ('05', 'E', '5', 'w', NULL), ('06', 'F', '6', 'w', NULL),
+          ('07', 'G', '7', 'w', NULL), ('08', 'H', '8', 'w', NULL), ('09', 'H', '8', 'w', NULL),
+          ('11', 'Not in frpm', '9', 'w', NULL), ('12', 'I', '12', NULL, NULL), ('13', 'I', '12', 'w', NULL);";
+    // A player goes who has two feet, a foot and none, or no attributes at all;
+    // with all namesakes; and who shares name and weight.
+    let football = "CREATE TABLE Country (id INTEGER PRIMARY KEY, name TEXT);
+        CREATE TABLE League (id INTEGER PRIMARY KEY, country_id INTEGER, name TEXT);
+        CREATE TABLE Team (id INTEGER PRIMARY KEY, team_api_id INTEGER, team_long_name TEXT, team_short_name TEXT);
+        CREATE TABLE Match (id INTEGER PRIMARY KEY, country_id INTEGER, league_id INTEGER, date TEXT, home_team_api_id INTEGER, away_team_api_id INTEGER, home_team_goal INTEGER, away_team_goal INTEGER);
+        CREATE TABLE Player (id INTEGER PRIMARY KEY, player_api_id INTEGER, player_name TEXT, birthday TEXT, height REAL, weight INTEGER);
+        CREATE TABLE Player_Attributes (id INTEGER PRIMARY KEY, player_api_id INTEGER, preferred_foot TEXT);
+        INSERT INTO Player VALUES (1, 1, 'Kept', '', 1, 150), (2, 2, 'Two feet', '', 1, 150), (3, 3, 'Foot and none', '', 1, 150),
+          (4, 4, 'No rows', '', 1, 150), (5, 5, 'Namesake', '', 1, 150), (6, 6, 'Namesake', '', 1, 160),
+          (7, 7, 'Shared key', '', 1, 150), (8, 8, 'Shared key', '', 1, 150), (9, 9, 'Shared name', '', 1, 150), (10, 10, 'Shared name', '', 1, 151),
+          (11, 11, 'Never told', '', 1, 150);
+        INSERT INTO Player_Attributes (player_api_id, preferred_foot) VALUES (1, 'left'), (1, 'left'), (2, 'left'), (2, 'right'),
+          (3, 'left'), (3, NULL), (5, 'left'), (6, 'left'), (6, 'right'), (7, 'left'), (8, 'left'), (9, 'left'), (10, 'right'), (11, NULL);";
+    for (name, sql, kept) in [
+        (
+            "california_schools",
+            school,
+            vec![
+                ("SELECT CDSCode FROM frpm ORDER BY 1", vec!["01", "05", "06", "08", "13"]),
+                ("SELECT CDSCode FROM schools ORDER BY 1", vec!["01", "05", "06", "08", "13"]),
+                ("SELECT cds FROM satscores ORDER BY 1", vec!["1000", "19000"]),
+            ],
+        ),
+        (
+            "european_football_2",
+            football,
+            vec![
+                ("SELECT CAST(id AS TEXT) FROM Player ORDER BY id", vec!["1", "9", "10", "11"]),
+                ("SELECT CAST(count(*) AS TEXT) FROM Player_Attributes", vec!["14"]),
+            ],
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("bird")).unwrap();
+        let db = Connection::open(dir.path().join(format!("bird/{name}.sqlite"))).unwrap();
+        db.execute_batch(sql).unwrap();
+        drop(db);
+        swan(dir.path(), &["prepare", "--bird", "bird", "--out", "out"]).exits(0);
+        for copy in ["out", "out/gold"] {
+            let db = Connection::open(dir.path().join(format!("{copy}/{name}.sqlite"))).unwrap();
+            for (select, kept) in &kept {
+                let rows = crate::project::rows(&db, select).unwrap();
+                let found: Vec<&str> = rows.iter().map(|r| r[0].as_str().unwrap()).collect();
+                assert_eq!(found, *kept, "{copy}: {select}");
+            }
+        }
+    }
+}
+
+/// Which calls of SWAN's `BlendSQL` files are answered by a column, and why the
+/// others are not: printed for each file.
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
+fn routes_of_the_published_calls_are_told() {
+    let Some(data) = shared("swan") else { return };
+    for (name, file, sql) in [
+        ("california_schools", "CASchool_HybridQueries.csv", None),
+        ("european_football_2", "european_football_2_HybridQueries.csv", Some(EUROPEAN_FOOTBALL_2)),
+        ("formula_1", "formula_1_HybridQueries.csv", Some(FORMULA_1)),
+        ("superhero", "superhero_HybridQueries.csv", None),
+    ] {
+        let bench = match sql {
+            Some(sql) => Bench::of(name, sql, &data),
+            None => Bench::new(&data, &data),
+        };
+        let questions = hqdl::swan::questions::read(&bench.questions.join(file), name).unwrap();
+        let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("specs/swan/{name}.toml"));
+        let (mut routed, mut calls) = (0, 0);
+        for question in &questions {
+            let explained = std::process::Command::new(env!("CARGO_BIN_EXE_hqdl"))
+                .args(["explain", "--json", "--no-cache", "--spec"])
+                .arg(&spec)
+                .arg("--db")
+                .arg(bench.dir.path().join(format!("prepared/{name}.sqlite")))
+                .arg(question.blendsql.as_ref().unwrap())
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&explained.stdout).into_owned();
+            let Ok(json) = serde_json::from_str::<Json>(&text) else {
+                let why = String::from_utf8_lossy(&explained.stderr);
+                println!("{}  no plan: {}", question.qid, why.lines().next().unwrap_or_default());
+                continue;
+            };
+            let routes =
+                json["routes"].as_array().or_else(|| json.pointer("/meta/routes")?.as_array());
+            for route in routes.cloned().unwrap_or_default() {
+                calls += 1;
+                let bound = matches!(route["route"].as_str(), Some("column" | "bound"));
+                routed += usize::from(bound);
+                let call: String = route["call"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .split_whitespace()
+                    .collect::<Vec<_>>()
+                    .join(" ");
+                let name = |of: &str| route[of].as_str().unwrap_or("-").to_owned();
+                let to = if bound {
+                    format!("{}.{}", name("expansion"), name("column"))
+                } else {
+                    format!("asked live: {}", name("why"))
+                };
+                println!("{}  {call}\n    {to}", question.qid);
+            }
+        }
+        println!("{name}: {routed} of {calls} calls are answered by a column\n");
+        assert!(calls > 20, "{name}: {calls} calls");
+    }
+}

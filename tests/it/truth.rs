@@ -1,0 +1,153 @@
+//! `hqdl score`: published cells against a truth of the user's own.
+
+use hqdl::truth::Share;
+use serde_json::{Value as Json, json};
+
+use crate::project::{Ended, MODEL, Project, honest, truth};
+
+const SPEC: &str = r#"
+[[expansion]]
+name = "llm"
+source = "hero"
+key = ["name", "year"]
+format = "csv"
+[[expansion.column]]
+name = "eye_color"
+[[expansion.column]]
+name = "born"
+type = "integer"
+[[expansion.column]]
+name = "powers"
+many = { table = "llm_power", column = "power" }
+"#;
+
+const SQL: &str = "CREATE TABLE hero (name TEXT, year INTEGER);
+    INSERT INTO hero VALUES ('Ann', 1962), ('Bob', 1963), ('Cy, the \"Third\"', NULL), ('Dee', 1970);";
+
+fn project(endpoint: &crate::endpoint::Endpoint) -> Project {
+    let project = Project::new(endpoint, SQL, &[MODEL, SPEC].concat());
+    project.materialize(&[]).exits(0);
+    project
+}
+
+fn score(project: &Project, csv: &str, flags: &[&str]) -> Ended {
+    std::fs::write(project.path("truth.csv"), csv).unwrap();
+    project.hqdl(&[&["score", "specs/x.toml", "--truth", "truth.csv"], flags].concat())
+}
+
+fn text(json: &Json) -> String {
+    json.as_str().map_or_else(|| json.to_string(), str::to_owned)
+}
+
+/// What the endpoint says, as a truth: everything is right; with a cell changed,
+/// just that one is not.
+#[test]
+fn a_truth_that_says_the_same_finds_everything_right() {
+    let endpoint = honest();
+    let project = project(&endpoint);
+    let keys = [json!(["Ann", 1962]), json!(["Bob", 1963]), json!(["Cy, the \"Third\"", null])];
+    let csv = |wrong: &str| {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(["year", "power", "Eye_Color", "born", "name", "remark"]).unwrap();
+        for key in &keys {
+            let key = key.as_array().unwrap();
+            let powers: Vec<String> =
+                truth("powers", key).as_array().unwrap().iter().map(text).collect();
+            let powers = if powers.is_empty() { "none".to_owned() } else { powers.join("|") };
+            let year = key[1].as_i64().map_or(String::new(), |y| y.to_string());
+            let name = key[0].as_str().unwrap();
+            let born = if name == wrong { "7".to_owned() } else { text(&truth("born", key)) };
+            let eyes = text(&truth("eye_color", key));
+            writer.write_record([year.as_str(), &powers, &eyes, &born, name, "x"]).unwrap();
+        }
+        String::from_utf8(writer.into_inner().unwrap()).unwrap()
+    };
+    let ended = score(&project, &csv("nobody"), &["--json"]).exits(0);
+    let columns = ended.lines[0]["columns"].as_array().unwrap();
+    assert_eq!(columns.len(), 3);
+    for column in columns {
+        assert_eq!(
+            (&column["accuracy"]["right"], &column["accuracy"]["of"]),
+            (&json!(3.0), &json!(3))
+        );
+        assert_eq!((&column["f1"]["percent"], &column["differs"]), (&json!(100.0), &json!([])));
+        assert_eq!(column["states"]["ok"]["right"], 3.0);
+        assert_eq!(column["models"]["test-model"]["of"], 3);
+    }
+    let ended = score(&project, &csv("Bob"), &["--json"]).exits(0);
+    let born = &ended.lines[0]["columns"][1];
+    assert_eq!((&born["column"], &born["accuracy"]["right"]), (&json!("born"), &json!(2.0)));
+    assert_eq!(born["differs"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&born["differs"][0]["key"], &born["differs"][0]["truth"]),
+        (&json!(["Bob", "1963"]), &json!(7))
+    );
+    let shown = score(&project, &csv("Bob"), &[]).exits(0);
+    assert!(shown.stdout.contains("instead of 7"), "{}", shown.stdout);
+    assert!(shown.stderr.contains("remark"), "{}", shown.stderr);
+    assert_eq!(endpoint.count(), 1, "scoring asks nothing");
+}
+
+/// Cells without a value, and rows that are not there, are wrong; what the truth
+/// leaves out does not count.
+#[test]
+fn what_is_missing_is_wrong_and_what_is_not_told_does_not_count() {
+    let endpoint = honest();
+    let project = project(&endpoint);
+    let csv = "name,year,born\nAnn,1962,\nNobody,1950,7\nDee,1970,1\n";
+    let ended = score(&project, csv, &["--json"]).exits(0);
+    let born = &ended.lines[0]["columns"][0];
+    assert_eq!((&born["accuracy"]["right"], &born["accuracy"]["of"]), (&json!(0.0), &json!(2)));
+    assert_eq!(
+        (&born["states"]["absent"]["of"], &born["states"]["ok"]["of"]),
+        (&json!(1), &json!(1))
+    );
+    // One value said, two true, none of both.
+    assert_eq!((&born["f1"]["right"], &born["f1"]["of"]), (&json!(0.0), &json!(3)));
+}
+
+#[test]
+fn what_is_no_truth_is_told() {
+    let endpoint = honest();
+    let project = project(&endpoint);
+    let says = |csv: &str, said: &str| {
+        let ended = score(&project, csv, &[]).exits(2);
+        assert!(ended.stderr.contains(said), "{csv:?}: {}", ended.stderr);
+    };
+    says(
+        "name,born\nAnn,7\n",
+        "line 1: its columns tell no cell of the spec: `llm` needs name, year",
+    );
+    says("name,year,boern\nAnn,1962,7\n", "did you mean `born` by `boern`?");
+    says("name,year,born\n", "it says nothing of any cell");
+    says(
+        "name,year,born\nAnn,1962,7\nAnn,1962,8\n",
+        "line 3: a second truth of `born` for one key",
+    );
+    says("name,year,born\nAnn,1962\n", "truth.csv, line 2");
+    let ended = project.hqdl(&["score", "specs/x.toml", "--truth", "nowhere.csv"]).exits(2);
+    assert!(ended.stderr.contains("nowhere.csv"), "{}", ended.stderr);
+    let ended =
+        project.hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--output", "no.sqlite"]);
+    assert!(ended.exits(2).stderr.contains("no.sqlite is not there yet"));
+}
+
+/// Wilson's intervals as published: 15 of 20 and 0 of 10, and what holds of all.
+#[test]
+fn intervals_are_wilsons() {
+    let of = |right: f64, of: u64| Share { right, of }.interval();
+    let near = |(low, high): (f64, f64), wanted: (f64, f64)| {
+        assert!((low - wanted.0).abs() < 0.05 && (high - wanted.1).abs() < 0.05, "{low} {high}");
+    };
+    near(of(15.0, 20), (53.1, 88.8));
+    near(of(0.0, 10), (0.0, 27.8));
+    near(of(10.0, 10), (72.2, 100.0));
+    near(of(0.0, 0), (0.0, 100.0));
+    for n in 1..60_u64 {
+        for right in 0..=n {
+            let (low, high) = of(right as f64, n);
+            let p = 100.0 * right as f64 / n as f64;
+            assert!(0.0 <= low && low <= p + 1e-9 && p <= high + 1e-9 && high <= 100.0);
+        }
+    }
+}
