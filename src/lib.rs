@@ -46,6 +46,12 @@
 //!
 //! # Where the design was silent
 //!
+//! * Columns tell no type by equality: SQLite applies their affinity to the
+//!   answer, whatever it is. Order with a column of whole or real numbers does.
+//! * A part of a key with the rest of it in the row means the row's entity; where
+//!   the rows are grouped by that part, the groups must determine the key.
+//! * A list of more than 200 values is put before the model in parts that a
+//!   schema can hold an answer to; shorter ones stay one list.
 //! * A number and its text are one key (`2009` and `'2009'`): the model sees
 //!   the same thing.
 //! * A request for one row is answered by one row: there, a key part that the

@@ -46,6 +46,8 @@ pub enum Asks {
 pub struct Form {
     /// A number that nobody said the type of is whole when it can be.
     pub whole: bool,
+    /// Nothing tells its type: the spelling of a number is the number.
+    pub untold: bool,
     /// What it must match to be a value.
     pub regex: Option<Arc<regex::Regex>>,
     /// The words for yes and no, where these are said in words.
@@ -69,9 +71,22 @@ impl Form {
             Sql::Null => Sql::Null,
             other if self.regex.as_ref().is_some_and(|r| !r.is_match(&text(other))) => Sql::Null,
             Sql::Text(list) if self.quantity.is_some_and(|q| !q.holds(list)) => Sql::Null,
+            Sql::Text(text) if self.untold => number(text).unwrap_or_else(|| value.clone()),
             other => other.clone(),
         }
     }
+}
+
+/// The number that a text is the one spelling of.
+fn number(text: &str) -> Option<Sql> {
+    if !text.ends_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    if let Ok(whole) = text.parse::<i64>() {
+        return (whole.to_string() == text).then_some(Sql::Integer(whole));
+    }
+    let real: f64 = text.parse().ok()?;
+    (format!("{real:?}") == text && !text.contains('e')).then_some(Sql::Real(real))
 }
 
 /// A value as a regular expression sees it.

@@ -3,13 +3,15 @@
 //! gives it.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::asks::{Asks, Form};
 use super::binder::Binder;
-use super::binding::{bound, learned, mentions};
-use super::reading::{column, filled, is_list, kind, quantity, regex, said_quantity, together};
+use super::binding::{bound, learned};
+use super::choosing::{Choosing, options};
+use super::reading::{
+    column, filled, is_list, is_untold, kind, quantity, regex, said_quantity, together,
+};
 use super::smoothie::{Route, RouteKind};
 use super::targets::Target;
 use super::views::Stored;
@@ -17,14 +19,10 @@ use super::{QueryError, Request};
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
-use crate::blendsql::{Call, Choices, Kind};
+use crate::blendsql::{Call, Kind};
 use crate::facts::{Origin, Wanted};
 use crate::key::KeyColumns;
 use crate::spec::{Column, Echo, Expansion, Spec, Type};
-use crate::value::Value;
-
-/// The most values that are taken for options from a compared column.
-const INFERRED: usize = 300;
 
 /// What a query's calls ask for.
 #[derive(Default)]
@@ -72,16 +70,11 @@ pub struct Join {
     pub criterion: String,
     /// The key column's name.
     pub left: String,
-}
-
-/// Reads values that options come from.
-pub trait Choosing {
-    /// The values of a query's columns, in order, without NULLs and repeats;
-    /// `None` while calls in it are not answered and nothing may be asked.
-    ///
-    /// # Errors
-    /// [`QueryError`] when the query fails.
-    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
+    /// Its call.
+    pub call: usize,
+    /// How many values are put before the model, those most alike, where the query
+    /// says so.
+    pub narrow: Option<usize>,
 }
 
 impl Calls {
@@ -123,7 +116,10 @@ impl Calls {
                     if spec.expansions.is_empty() {
                         "there is no spec".clone_into(&mut why);
                     }
-                    match bound(spec, call, usage, choosing) {
+                    let chosen = |choosing: &mut dyn Choosing| {
+                        options(sql, parsed, call, usage, choosing, false)
+                    };
+                    match bound(spec, call, usage, choosing, &chosen)? {
                         Ok(Some(bound)) => {
                             calls.bind(n, call, &bound, usage, spec, text)?;
                             continue;
@@ -132,7 +128,7 @@ impl Calls {
                         Err(reason) => why = reason,
                     }
                     if spec.routing_by_model {
-                        match learned(spec, call, usage, choosing, binder)? {
+                        match learned(spec, call, usage, choosing, &chosen, binder)? {
                             Ok(bound) => {
                                 calls.bind(n, call, &bound, usage, spec, text)?;
                                 continue;
@@ -160,7 +156,8 @@ impl Calls {
                     calls.asks[n] = Asks::Pair { join: calls.joins.len() };
                     let left = usage.keys.first().and_then(|k| k.name.clone());
                     let left = left.unwrap_or_else(|| "value".to_owned());
-                    calls.joins.push(Join { criterion, left });
+                    let narrow = call.narrow.map(|n| n as usize);
+                    calls.joins.push(Join { criterion, left, call: n, narrow });
                     calls.live(n, call, text, "a join is asked pair by pair".to_owned());
                 }
             }
@@ -213,11 +210,13 @@ impl Calls {
             Compared::Text(text) if column.values.is_none() => Some(text.clone()),
             _ => None,
         });
+        let untold = is_untold(call, usage, &column);
         let target = self.target("values", names, Vec::new());
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)?, quantity: quantity(call), words: None };
+        let form =
+            Form { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Cell { target, column: at, form };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
@@ -242,6 +241,7 @@ impl Calls {
         let question = filled(&call.question, &contexts) + &said_quantity(call);
         let key = vec!["rows".to_owned()];
         let column = column(&question, kind, values, is_list(call), &key);
+        let untold = is_untold(call, usage, &column);
         // A question about rows is alone in its expansion: rows differ.
         let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
         let asked = self.expansions.iter().position(|e| {
@@ -260,7 +260,8 @@ impl Calls {
             }
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
-        let form = Form { whole, regex: regex(call)?, quantity: quantity(call), words: None };
+        let form =
+            Form { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
@@ -385,91 +386,13 @@ impl Calls {
     }
 }
 
-/// The values a call chooses from.
-fn options(
-    sql: &str,
-    parsed: &Parsed,
-    call: &Call,
-    usage: &Usage,
-    choosing: &mut dyn Choosing,
-    infer: bool,
-) -> Result<Option<Vec<Value>>, QueryError> {
-    use crate::blendsql::usage::Options;
-    use crate::sql::name;
-    let column = |table: &str, column: &str| {
-        // With its table, or a name that is none would be a text.
-        format!("SELECT DISTINCT hq_of.{} FROM {} AS hq_of", name(column), name(table))
-    };
-    let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
-    match (&call.options, &usage.options) {
-        (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
-        (Some(Choices::Query(span)), _) => {
-            let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
-            choosing.values(&with(&text), usize::MAX)
-        }
-        (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
-            let text = column(&origin.table, &origin.column);
-            choosing.values(&text, usize::MAX)
-        }
-        (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
-            choosing.values(&with(&column(table, of)), usize::MAX)
-        }
-        (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
-            format!("the options `{column}` are no column that can be told"),
-            Some(span.clone()),
-            "a column is expected",
-            "write options=table.column, options=('a', 'b') or options=(SELECT …)",
-        )),
-        (None, _) if infer && call.return_type.is_none() => {
-            let origin = usage.compared.iter().find_map(|c| match c {
-                Compared::Column(_, origin) => origin.as_ref(),
-                _ => None,
-            });
-            let Some(origin) = origin else { return Ok(None) };
-            let text = column(&origin.table, &origin.column);
-            let values = choosing.values(&text, INFERRED + 1)?;
-            Ok(values.filter(|v| v.len() <= INFERRED && !v.is_empty()))
-        }
-        (None, _) => Ok(None),
-    }
-}
-
 /// A table that a context names without reading it.
 fn foreign(key: &crate::blendsql::usage::Key, usage: &Usage) -> Option<(String, String)> {
-    if key.origin.is_some() || key.table.is_some() {
+    if key.origin.is_some() {
         return None;
     }
     let (table, column) = key.text.split_once('.')?;
     let simple = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_alphanumeric() || c == '_');
-    let read = usage
-        .tables
-        .iter()
-        .any(|(name, _)| name.as_ref().is_some_and(|n| n.eq_ignore_ascii_case(table)));
+    let read = usage.tables.iter().any(|name| name.eq_ignore_ascii_case(table));
     (!read && simple(table) && simple(column)).then(|| (table.to_owned(), column.to_owned()))
-}
-
-/// The WITH clause for SQL that runs beside the query, for a call of it: the
-/// common table expressions that the SQL names, and those that they name. One
-/// that holds the call, or comes after it, is not there yet.
-fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
-    let all = &parsed.query.with;
-    let holds = |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;
-    let end = all.iter().position(|c| holds(&c.query.span)).unwrap_or(all.len());
-    let mut text = beside.to_owned();
-    let mut ctes: Vec<String> = Vec::new();
-    for cte in all[..end].iter().rev() {
-        if !mentions(&text, &cte.name) {
-            continue;
-        }
-        let columns = if cte.columns.is_empty() {
-            String::new()
-        } else {
-            format!("({})", crate::sql::names("", &cte.columns))
-        };
-        let query = &sql[cte.query.span.clone()];
-        ctes.push(format!("{}{columns} AS ({query})", crate::sql::name(&cte.name)));
-        text.push_str(query);
-    }
-    ctes.reverse();
-    if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
 }

@@ -33,7 +33,9 @@ use crate::usage::Usage;
 
 impl From<SqlError> for QueryError {
     fn from(error: SqlError) -> Self {
-        Self::sql(error.message, Some(error.span), error.label, error.help.unwrap_or_default())
+        let known = error.known();
+        let help: Vec<String> = error.help.into_iter().chain(known).collect();
+        Self::sql(error.message, Some(error.span), error.label, help.join("; "))
     }
 }
 
@@ -123,9 +125,17 @@ impl<'r, 'a> Engine<'r, 'a> {
         let schema = KnownSchema::read(&guard)?;
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
-        let mut nested = Nested { request, guard: &guard, asking, inner: Vec::new() };
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         let model = model.to_owned();
+        let mut nested = Nested {
+            request,
+            guard: &guard,
+            schema: &schema,
+            model: &model,
+            asking,
+            inner: Vec::new(),
+            tables: 0,
+        };
         let mut binder = Binder::new(request, &model, asking);
         let mut calls =
             Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
@@ -376,6 +386,18 @@ impl<'r, 'a> Engine<'r, 'a> {
                 notes.push(format!("{}: {cut}", route.call));
             }
         }
+        for (pairs, join) in live.joins.iter().zip(&self.calls.joins) {
+            if let (Some(narrow), Some(route)) = (join.narrow, routes.get_mut(join.call))
+                && pairs.narrowed > 0
+            {
+                let told = format!(
+                    "each value was compared with the {narrow} most alike of {} (narrow={narrow})",
+                    pairs.narrowed
+                );
+                route.why = format!("{}; {told}", route.why);
+                notes.push(format!("{}: {told}", route.call));
+            }
+        }
         let likened = self.rewrite().likened;
         if !likened.is_empty() {
             let by = match &self.request.spec.embeddings {
@@ -399,7 +421,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             values_asked: live.counts.asked + inner(|m| m.values_asked),
             values_reused: live.counts.reused + inner(|m| m.values_reused),
             values_missing: live.counts.without_value
-                + live.unreadable
+                + live.unreadable.len() as u64
                 + live.mismatched.len() as u64
                 + inner(|m| m.values_missing),
             passes: self.passes.clone(),
@@ -439,16 +461,14 @@ fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
 
 /// The calls that stand in no other.
 fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
-    let within = |a: &blendsql::Call, b: &blendsql::Call| {
-        a.span != b.span && b.span.start <= a.span.start && a.span.end <= b.span.end
-    };
-    let mut outer: Vec<blendsql::Call> = parsed
-        .calls
-        .iter()
-        .filter(|c| !parsed.calls.iter().any(|other| within(c, other)))
-        .cloned()
-        .collect();
-    outer.sort_by_key(|c| c.span.start);
+    let mut all: Vec<&blendsql::Call> = parsed.calls.iter().collect();
+    all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
+    let mut outer: Vec<blendsql::Call> = Vec::new();
+    for call in all {
+        if outer.last().is_none_or(|before| before.span.end <= call.span.start) {
+            outer.push(call.clone());
+        }
+    }
     outer
 }
 

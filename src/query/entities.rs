@@ -30,7 +30,7 @@ impl Live {
         let document = match Document::read(value) {
             Ok(document) => document?,
             Err(_) => {
-                self.unreadable += 1;
+                self.is_unreadable((target, 0), &spelling);
                 return None;
             }
         };

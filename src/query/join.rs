@@ -1,6 +1,7 @@
 //! Joins by the model: for each value on the left, which of the values on the
-//! right are its partners. Where the right side is long, only the values that
-//! are most alike are put before the model.
+//! right are its partners. Each is asked with the whole list, in as many requests
+//! as that needs; only where the query says `narrow=N`, the N values most alike
+//! are put before the model alone, and how many these were is told.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +20,11 @@ use crate::prompt::Row;
 use crate::spec::{Column, Echo, Expansion, Many, Type, ValueList};
 use crate::value::Value;
 
-/// The most values that a left value is compared with as they are.
-const CANDIDATES: usize = 200;
-/// As many are kept of more, the most alike ones.
-const ALIKE: usize = 50;
+/// Values that are one list, however long they are.
+const TOGETHER: usize = 200;
+/// The most values of a longer list that a request holds, and the most bytes they
+/// have together: what an endpoint's schema can hold an answer to.
+const LIST: (usize, usize) = (999, 14_999);
 
 /// Asks about all pairs that a pass demanded of a join.
 ///
@@ -42,10 +44,22 @@ pub fn ask(
         let mut texts: Vec<String> = rights.iter().map(|(v, _)| v.to_string()).collect();
         texts.sort_unstable();
         texts.dedup();
-        if texts.len() > CANDIDATES {
-            texts = alike(&left.to_string(), texts);
+        if let Some(narrow) = join.narrow.filter(|n| *n < texts.len()) {
+            let narrowed = &mut lock(live).joins[number].narrowed;
+            *narrowed = (*narrowed).max(texts.len());
+            texts = alike(&left.to_string(), texts, narrow);
         }
-        by_list.entry(texts).or_default().push((left, spelling, rights));
+        let most = usize::try_from(request.spec.limits.context_tokens).unwrap_or(usize::MAX);
+        for list in lists(texts, most) {
+            let within =
+                |(value, _): &&(Value, Vec<u8>)| list.binary_search(&value.to_string()).is_ok();
+            let some: Vec<_> = rights.iter().filter(within).cloned().collect();
+            by_list.entry(list).or_default().push((left.clone(), spelling.clone(), some));
+        }
+        // What the model was not shown is no partner.
+        let mut live = lock(live);
+        let known = live.joins[number].known.entry(spelling).or_default();
+        known.extend(rights.into_iter().map(|(_, spelling)| (spelling, false)));
     }
     let mut counts = Counts::default();
     for (list, wishes) in by_list {
@@ -103,8 +117,28 @@ fn know(pairs: &mut Pairs, left: Vec<u8>, rights: Vec<(Value, Vec<u8>)>, cell: &
     }
 }
 
-/// The values most alike a text.
-fn alike(text: &str, mut list: Vec<String>) -> Vec<String> {
+/// A list in parts that a request can hold.
+fn lists(texts: Vec<String>, most: usize) -> Vec<Vec<String>> {
+    if texts.len() <= TOGETHER {
+        return vec![texts];
+    }
+    let mut lists: Vec<Vec<String>> = Vec::new();
+    let mut bytes = 0;
+    for text in texts {
+        bytes += text.len();
+        match lists.last_mut() {
+            Some(list) if list.len() < LIST.0 && bytes <= LIST.1.min(most) => list.push(text),
+            _ => {
+                bytes = text.len();
+                lists.push(vec![text]);
+            }
+        }
+    }
+    lists
+}
+
+/// The `most` values most alike a text.
+fn alike(text: &str, mut list: Vec<String>, most: usize) -> Vec<String> {
     let lower = text.to_lowercase();
     let likeness = |other: &String| {
         let other = other.to_lowercase();
@@ -112,7 +146,7 @@ fn alike(text: &str, mut list: Vec<String>) -> Vec<String> {
         strsim::sorensen_dice(&lower, &other) + strsim::jaro_winkler(&lower, &other) + within
     };
     list.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
-    list.truncate(ALIKE);
+    list.truncate(most);
     list.sort_unstable();
     list
 }

@@ -31,6 +31,9 @@ pub struct Pairs {
     /// Demanded in this pass: left values and what they may be partners of.
     pub wanted: Vec<Wish>,
     wanted_at: HashMap<Vec<u8>, usize>,
+    wanted_pairs: HashSet<(usize, Vec<u8>)>,
+    /// The longest list that was narrowed, as the query wants it; 0 where none was.
+    pub narrowed: usize,
 }
 
 /// The state that the functions share.
@@ -59,8 +62,8 @@ pub struct Live {
     pub failure: Option<TooLong>,
     /// Answers that are no values for a call: its regular expression says so.
     pub mismatched: HashSet<Demand>,
-    /// Values that no model can be shown.
-    pub unreadable: u64,
+    /// Values that no model can be shown, by their digests: one is met in each pass.
+    pub unreadable: HashSet<[u8; 32]>,
     /// Rows that are asked about in an order of ours.
     pub candidates: Candidates,
     /// Gates stand open: everything is asked.
@@ -132,7 +135,7 @@ impl Live {
             contexts,
             failure: None,
             mismatched: HashSet::new(),
-            unreadable: 0,
+            unreadable: HashSet::new(),
             candidates: Candidates::default(),
             open: false,
             demanded: HashSet::new(),
@@ -255,11 +258,11 @@ impl Live {
                 let entity = read.ok().map(|key| {
                     self.targets[target].entity(&spelling, || Row { key, context: Vec::new() })
                 });
+                if entity.is_none() {
+                    self.is_unreadable((target, column), &spelling);
+                }
                 self.spelling = spelling;
-                let Some(entity) = entity else {
-                    self.unreadable += 1;
-                    return Ok(Sql::Null);
-                };
+                let Some(entity) = entity else { return Ok(Sql::Null) };
                 (target, column, entity)
             }
             Asks::Document { target, column, .. } => match self.document(target, values) {
@@ -325,6 +328,13 @@ impl Live {
         }
     }
 
+    /// Counts a value that no model can be shown, once for each that asks about it.
+    pub(super) fn is_unreadable(&mut self, asks: (usize, usize), spelling: &[u8]) {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(asks.0 as u64).to_le_bytes()).update(&(asks.1 as u64).to_le_bytes());
+        self.unreadable.insert(*hasher.update(spelling).finalize().as_bytes());
+    }
+
     fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let [left, right] = values else { return Err(broken("a join has two sides")) };
         if *left == ValueRef::Null || *right == ValueRef::Null {
@@ -343,7 +353,8 @@ impl Live {
             return Ok(Sql::Null);
         }
         let (Ok(left), Ok(right)) = (Value::read(*left), Value::read(*right)) else {
-            self.unreadable += 1;
+            l.extend(r);
+            self.is_unreadable((usize::MAX, join), &l);
             return Ok(Sql::Null);
         };
         let at = *pairs.wanted_at.entry(l.clone()).or_insert_with(|| {
@@ -351,7 +362,7 @@ impl Live {
             pairs.wanted.len() - 1
         });
         if let Some((_, _, rights)) = pairs.wanted.get_mut(at)
-            && !rights.iter().any(|(_, known)| *known == r)
+            && pairs.wanted_pairs.insert((at, r.clone()))
         {
             rights.push((right, r));
         }
@@ -411,6 +422,7 @@ impl Pairs {
     /// Takes what is demanded, leaving nothing.
     pub fn take(&mut self) -> Vec<Wish> {
         self.wanted_at.clear();
+        self.wanted_pairs.clear();
         std::mem::take(&mut self.wanted)
     }
 }

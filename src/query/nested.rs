@@ -1,27 +1,34 @@
 //! Queries within a query: what gives a call its options may have calls itself,
 //! and is run first, in the same run.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::types::ValueRef;
 
 use super::ask::Asking;
-use super::calls::Choosing;
+use super::choosing::Choosing;
 use super::engine::within;
 use super::explain::explain;
 use super::guard::Guard;
 use super::kept::Kept;
+use super::schema::KnownSchema;
 use super::smoothie::Meta;
-use super::{QueryError, Request, params};
-use crate::blendsql;
+use super::{QueryError, Request, params, stored_values};
+use crate::blendsql::lineage::Lineage;
+use crate::blendsql::{self, usage};
 use crate::value::Value;
 
 /// Values of a query beside the one that runs, which may have calls itself.
 pub(super) struct Nested<'n, 'a> {
     pub(super) request: &'n Request<'n>,
     pub(super) guard: &'n Guard,
+    pub(super) schema: &'n KnownSchema,
+    pub(super) model: &'n str,
     pub(super) asking: Option<&'n Asking<'a>>,
     pub(super) inner: Vec<Meta>,
+    /// How many temporary tables were made.
+    pub(super) tables: usize,
 }
 
 impl Choosing for Nested<'_, '_> {
@@ -54,5 +61,36 @@ impl Choosing for Nested<'_, '_> {
             }
         }
         Ok(Some(values))
+    }
+
+    fn made_of(&mut self, select: &str) -> Vec<(String, Option<Arc<Lineage>>)> {
+        let parsed = blendsql::parse::parse(select, Vec::new());
+        parsed.map_or_else(|_| Vec::new(), |p| usage::outputs(select, &p, self.schema))
+    }
+
+    fn stored(
+        &mut self,
+        expansion: usize,
+        column: usize,
+    ) -> Result<Option<Vec<String>>, QueryError> {
+        stored_values::of(self.request, self.guard, self.model, (expansion, column))
+    }
+
+    fn look_up(
+        &mut self,
+        by: &[String],
+        others: &[String],
+        select: &str,
+    ) -> Result<String, QueryError> {
+        let name = format!("hq_keys_{}", self.tables);
+        self.tables += 1;
+        let (by, others) = (by.join(", "), others.join(", "));
+        // Columns without types hold values as they are.
+        let make = format!(
+            "CREATE TEMP TABLE {name} ({by}, {others}); INSERT INTO temp.{name} {select}; \
+             CREATE INDEX temp.{name}_by ON {name} ({by});"
+        );
+        self.guard.connection().execute_batch(&make).map_err(|e| self.guard.error(&e, &make))?;
+        Ok(format!("temp.{name}"))
     }
 }

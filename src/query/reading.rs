@@ -1,11 +1,11 @@
 //! How the answers of a call are read: its type, its list, what it must match.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::QueryError;
 use crate::blendsql::parse::Parsed;
-use crate::blendsql::usage::{Compared, Usage};
+use crate::blendsql::usage::{Compared, Key, Usage};
 use crate::blendsql::{Call, Kind, Quantifier, yes_no};
 use crate::key::{ListHash, Meaning};
 use crate::spec::{Column, Many, Type, ValueList};
@@ -51,42 +51,38 @@ pub(super) fn said_quantity(call: &Call) -> String {
 /// Calls that ask the same thing are read as the same: what is known of one is
 /// known of all.
 pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashMap<usize, Usage> {
-    let same = |a: usize, b: usize| {
-        let (x, y) = (&parsed.calls[a], &parsed.calls[b]);
-        let keys = |n: usize| -> Vec<String> {
+    let mut same: HashMap<(Kind, &str, bool, Vec<String>), Vec<usize>> = HashMap::new();
+    for (n, call) in parsed.calls.iter().enumerate() {
+        if matches!(call.kind, Kind::Map | Kind::Answer) {
             let keys = usages.get(&n).map(|u| u.keys.as_slice()).unwrap_or_default();
-            keys.iter()
-                .map(|k| {
-                    k.origin
-                        .as_ref()
-                        .map_or_else(|| k.text.clone(), |o| format!("{}::{}", o.table, o.column))
-                })
-                .collect()
-        };
-        matches!(x.kind, Kind::Map | Kind::Answer)
-            && x.kind == y.kind
-            && x.question.trim() == y.question.trim()
-            && x.options.is_some() == y.options.is_some()
-            && keys(a) == keys(b)
-    };
+            let key = |k: &Key| match &k.origin {
+                Some(origin) => format!("{}::{}", origin.table, origin.column),
+                None => k.text.clone(),
+            };
+            let keys = keys.iter().map(key).collect();
+            let asks = (call.kind, call.question.trim(), call.options.is_some(), keys);
+            same.entry(asks).or_default().push(n);
+        }
+    }
     let mut all = usages.clone();
-    for n in 0..parsed.calls.len() {
-        if parsed.calls[n].return_type.is_some() {
-            continue;
+    for group in same.values().filter(|group| group.len() > 1) {
+        let of = |n: &usize| usages.get(n);
+        let condition = group.iter().filter_map(of).any(|u| u.condition);
+        let mut seen: HashSet<&Compared> = HashSet::new();
+        let compared = group.iter().filter_map(of).flat_map(|u| &u.compared);
+        let compared: Vec<Compared> = compared.filter(|c| seen.insert(c)).cloned().collect();
+        let said = group.iter().find_map(|n| parsed.calls[*n].return_type);
+        let said = said.or_else(|| group.iter().filter_map(of).find_map(|u| u.said));
+        for n in group.iter().filter(|n| parsed.calls[**n].return_type.is_none()) {
+            let usage = all.entry(*n).or_default();
+            usage.condition = condition;
+            usage.compared.clone_from(&compared);
+            usage.said = usage.said.or(said);
         }
-        let mut merged = usages.get(&n).cloned().unwrap_or_default();
-        for other in (0..parsed.calls.len()).filter(|o| *o != n && same(*o, n)) {
-            if let Some(usage) = usages.get(&other) {
-                merged.condition |= usage.condition;
-                merged.compared.extend(usage.compared.iter().cloned());
-            }
-            merged.said = merged.said.or(parsed.calls[other].return_type);
-            merged.said = merged.said.or(usages.get(&other).and_then(|u| u.said));
-        }
-        for beside in merged.beside.clone() {
-            merged.beside_said = merged.beside_said.or(parsed.calls[beside].return_type);
-        }
-        all.insert(n, merged);
+    }
+    for usage in all.values_mut() {
+        let said = usage.beside.iter().find_map(|beside| parsed.calls[*beside].return_type);
+        usage.beside_said = said;
     }
     all
 }
@@ -111,35 +107,36 @@ pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type
     if usage.compared.contains(&Compared::Truth) || is_yes_no(call, usage) {
         return Type::Boolean;
     }
-    let numbers: Vec<bool> = usage
-        .compared
-        .iter()
-        .filter_map(|c| match c {
-            Compared::Integer(equal) => Some(*equal),
-            Compared::Real => Some(false),
-            _ => None,
-        })
-        .collect();
-    let ordered = usage.compared.contains(&Compared::Ordered);
-    if let Some(said) = usage.beside_said.filter(|_| numbers.is_empty()) {
-        return said.scalar;
-    }
-    if ordered
-        && numbers.is_empty()
-        && !usage.compared.iter().any(|c| matches!(c, Compared::Text(_)))
-    {
+    // What equals a whole number may be none: 2.5 = 3 is false, not unknown.
+    if usage.compared.contains(&Compared::Number) {
         return Type::Real;
     }
-    if !numbers.is_empty() {
-        return if !ordered && numbers.iter().all(|n| *n) { Type::Integer } else { Type::Real };
+    if usage.compared.contains(&Compared::Limit) {
+        return Type::Integer;
     }
-    let dates = usage.compared.iter().any(|c| {
-        matches!(c, Compared::Text(t) if t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok())
-    });
-    if dates {
-        return Type::Date;
+    if let Some(said) = usage.beside_said {
+        return said.scalar;
+    }
+    let dates = |c: &Compared| matches!(c, Compared::Text(t) if t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok());
+    let mut texts = usage.compared.iter().filter(|c| is_text(c)).peekable();
+    if texts.peek().is_some() {
+        return if texts.all(dates) { Type::Date } else { Type::Text };
     }
     if usage.condition { Type::Boolean } else { Type::Text }
+}
+
+fn is_text(compared: &Compared) -> bool {
+    matches!(compared, Compared::Text(_) | Compared::Words)
+}
+
+/// Whether nothing tells what an answer is: then it is what was said, and a
+/// number's spelling is the number, as it would be in a column without affinity.
+pub(super) fn is_untold(call: &Call, usage: &Usage, column: &Column) -> bool {
+    column.kind == Type::Text
+        && column.values.is_none()
+        && !is_list(call)
+        && call.return_type.or(usage.said).or(usage.beside_said).is_none()
+        && !usage.compared.iter().any(is_text)
 }
 
 /// Whether a document is asked for yes or no: the question begins like one, or
@@ -161,8 +158,7 @@ fn is_yes_no(call: &Call, usage: &Usage) -> bool {
 /// How a call says yes and no: in the words it is compared with, `None` where
 /// its truth counts or it is a number.
 pub(super) fn spelled(call: &Call, usage: &Usage) -> Option<[String; 2]> {
-    let number =
-        |c: &Compared| matches!(c, Compared::Truth | Compared::Integer(_) | Compared::Real);
+    let number = |c: &Compared| matches!(c, Compared::Truth | Compared::Number);
     if call.kind != Kind::Answer || usage.condition || usage.compared.iter().any(number) {
         return None;
     }

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use super::QueryError;
 use super::guard::Guard;
-use crate::blendsql::scope::Schema;
+use crate::blendsql::scope::{Affinity, Schema};
+use crate::store::publish::affinity;
 
 /// The tables of a database, read once.
 pub(super) struct KnownSchema {
     tables: HashMap<String, Vec<String>>,
+    affinities: HashMap<(String, String), Affinity>,
     /// Whether texts may be ordered otherwise than by their bytes.
     pub collates: bool,
     /// Views, when there is an EXISTS in one of them.
@@ -25,9 +27,10 @@ impl KnownSchema {
         let failed = |e: rusqlite::Error| guard.error(&e, "");
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();
+        let mut affinities = HashMap::new();
         let mut columns = connection
             .prepare(
-                "SELECT lower(t.name), c.name FROM pragma_table_list t, \
+                "SELECT lower(t.name), c.name, c.type FROM pragma_table_list t, \
                  pragma_table_xinfo(t.name, t.schema) c WHERE c.hidden <> 1 ORDER BY t.name, c.cid",
             )
             .map_err(failed)?;
@@ -35,6 +38,15 @@ impl KnownSchema {
         while let Some(row) = rows.next().map_err(failed)? {
             let (table, column): (String, String) =
                 (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+            let declared: Option<String> = row.get(2).map_err(failed)?;
+            let affinity = match affinity(declared.as_deref()) {
+                "TEXT" => Affinity::Text,
+                "INTEGER" => Affinity::Integer,
+                "REAL" => Affinity::Real,
+                "NUMERIC" => Affinity::Numeric,
+                _ => Affinity::Blob,
+            };
+            affinities.insert((table.clone(), column.to_lowercase()), affinity);
             tables.entry(table).or_default().push(column);
         }
         let collates = connection
@@ -62,7 +74,7 @@ impl KnownSchema {
             ("generate_series", vec!["value".to_owned()]),
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        Ok(Self { tables, collates, views, functions })
+        Ok(Self { tables, affinities, collates, views, functions })
     }
 }
 
@@ -74,5 +86,9 @@ impl Schema for KnownSchema {
 
     fn hides_exists(&self, table: &str) -> bool {
         self.views.contains(&table.to_lowercase())
+    }
+
+    fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {
+        self.affinities.get(&(table.to_lowercase(), column.to_lowercase())).copied()
     }
 }

@@ -38,13 +38,15 @@ impl Slot {
 }
 
 /// The binding of a column that a question is, with what fills its slot; or why
-/// the nearest one is not.
+/// the nearest one is not. `stored` tells the values of the column, once all of
+/// them are known: without a list, a slot takes no other.
 ///
 /// # Errors
 /// The reason, when a binding fits but for its slot.
 pub fn binding<'c>(
     column: &'c Column,
     question: &str,
+    stored: &mut dyn FnMut() -> Option<Vec<String>>,
 ) -> Result<Option<(&'c Binding, Slot)>, String> {
     let words = normal(question);
     let mut near = None;
@@ -64,7 +66,7 @@ pub fn binding<'c>(
             continue;
         }
         let filled = &words[before.len()..words.len() - after.len()];
-        match fill(column, &asked[at], filled, question) {
+        match fill(column, &asked[at], filled, stored) {
             Some(slot) => return Ok(Some((binding, slot))),
             None => {
                 near = Some(format!(
@@ -78,7 +80,12 @@ pub fn binding<'c>(
     near.map_or(Ok(None), Err)
 }
 
-fn fill(column: &Column, slot: &str, filled: &[String], question: &str) -> Option<Slot> {
+fn fill(
+    column: &Column,
+    slot: &str,
+    filled: &[String],
+    stored: &mut dyn FnMut() -> Option<Vec<String>>,
+) -> Option<Slot> {
     match slot {
         "{number}" => {
             let joined = filled.join(".");
@@ -89,40 +96,17 @@ fn fill(column: &Column, slot: &str, filled: &[String], question: &str) -> Optio
             let date = joined.parse::<jiff::civil::Date>().ok()?;
             Some(Slot::Text(date.to_string()))
         }
-        _ => match &column.values {
-            Some(list) => {
-                let hit = list.values.iter().find(|v| normal(v) == filled);
-                hit.map(|v| Slot::Text(v.clone()))
-            }
-            // Without a list the words are taken as they were written.
-            None => {
-                let text = original(question, filled)?;
-                Some(Slot::Text(text.to_owned()))
-            }
-        },
-    }
-}
-
-/// The part of a text that has these words, as it was written.
-fn original<'q>(question: &'q str, words: &[String]) -> Option<&'q str> {
-    for (start, _) in question.char_indices() {
-        if question[..start].chars().next_back().is_some_and(char::is_alphanumeric) {
-            continue;
-        }
-        let rest = &question[start..];
-        let mut ends: Vec<usize> = rest
-            .char_indices()
-            .filter(|(at, c)| {
-                c.is_alphanumeric()
-                    && !rest[at + c.len_utf8()..].chars().next().is_some_and(char::is_alphanumeric)
+        _ => {
+            // Two values that read the same are two answers.
+            let one = |values: &[String]| {
+                let mut hits = values.iter().filter(|v| normal(v) == filled);
+                hits.next().filter(|_| hits.next().is_none()).map(|v| Slot::Text(v.clone()))
+            };
+            let listed = column.values.as_ref();
+            listed.and_then(|list| one(&list.values)).or_else(|| match listed {
+                Some(list) if !list.open => None,
+                _ => one(&stored()?),
             })
-            .map(|(at, c)| at + c.len_utf8())
-            .collect();
-        ends.dedup();
-        let whole = ends.into_iter().find(|end| normal(&rest[..*end]) == words);
-        if let Some(end) = whole {
-            return Some(rest[..end].trim());
         }
     }
-    None
 }

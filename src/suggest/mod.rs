@@ -225,8 +225,10 @@ fn place(question: &LiveQuestion, values: &HashSet<String>, spec: &Spec, sides: 
         // The first of equals: the order is the spec's.
         .reduce(|best, next| if (next.0, next.1) > (best.0, best.1) { next } else { best });
     for expansion in &spec.expansions {
-        let asked =
-            expansion.columns.iter().find(|c| matches!(question::binding(c, &text), Ok(Some(_))));
+        let asked = expansion
+            .columns
+            .iter()
+            .find(|c| matches!(question::binding(c, &text, &mut || None), Ok(Some(_))));
         if let Some(column) = asked {
             return Place::Asked(expansion.name.clone(), column.name.clone());
         }
@@ -274,7 +276,7 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
             let in_spec = expansion
                 .columns
                 .iter()
-                .any(|c| matches!(question::binding(c, &learned.ask), Ok(Some(_))));
+                .any(|c| matches!(question::binding(c, &learned.ask, &mut || None), Ok(Some(_))));
             let expansion = expansion.name.clone();
             all.push(Bound { at, expansion, column, binding, learned, in_spec });
         }

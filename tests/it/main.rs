@@ -14,6 +14,7 @@
 mod answers;
 mod batch_endpoint;
 mod batches;
+mod binding;
 mod blendsql;
 mod blendsql_cases;
 mod budgets;

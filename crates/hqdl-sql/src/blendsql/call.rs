@@ -20,12 +20,13 @@ enum Keyword {
     Quantifier,
     Regex,
     Limit,
+    Narrow,
     /// Tunes `BlendSQL`'s own machinery; changes no result here.
     Ignored,
 }
 
 /// The keywords as they are and as they once were, and what each says.
-const KEYWORDS: [(&str, Keyword); 31] = [
+const KEYWORDS: [(&str, Keyword); 32] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
     ("value", Keyword::Value),
@@ -40,6 +41,7 @@ const KEYWORDS: [(&str, Keyword); 31] = [
     ("regex", Keyword::Regex),
     ("pattern", Keyword::Regex),
     ("limit", Keyword::Limit),
+    ("narrow", Keyword::Narrow),
     ("batch_size", Keyword::Ignored),
     ("few_shot_examples", Keyword::Ignored),
     ("few_shot", Keyword::Ignored),
@@ -69,7 +71,7 @@ impl Keyword {
     /// Whether an ingredient has this argument.
     fn is_of(self, kind: Kind) -> bool {
         match self {
-            Self::Left | Self::Right => kind == Kind::Join,
+            Self::Left | Self::Right | Self::Narrow => kind == Kind::Join,
             Self::Question | Self::Limit | Self::Ignored => true,
             _ => kind != Kind::Join,
         }
@@ -147,6 +149,7 @@ pub(super) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
         quantifier: parts.quantifier,
         regex: parts.regex,
         limit: parts.limit,
+        narrow: parts.narrow,
         inner: written.inner,
         row: written.row,
     })
@@ -167,6 +170,7 @@ struct Parts {
     quantifier: Option<super::Quantifier>,
     regex: Option<String>,
     limit: Option<u32>,
+    narrow: Option<u32>,
 }
 
 impl Parts {
@@ -204,6 +208,7 @@ impl Parts {
             Keyword::Quantifier => self.quantifier = result::quantifier(sql, tokens)?,
             Keyword::Regex => self.regex = result::written_text(sql, tokens, "the regex")?,
             Keyword::Limit => self.limit = result::limit(sql, tokens)?,
+            Keyword::Narrow => self.narrow = result::narrow(sql, tokens)?,
             Keyword::Ignored => {}
         }
         Ok(())
@@ -311,6 +316,19 @@ fn keyword(sql: &str, kind: Kind, name: Token) -> Result<Keyword, SqlError> {
             })
         }
     }
+}
+
+/// The arguments of an ingredient that change its answer, each by its first name.
+pub(super) fn listed(kind: Kind) -> String {
+    let mut seen: Vec<Keyword> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
+    for (name, keyword) in KEYWORDS {
+        if keyword.is_of(kind) && keyword != Keyword::Ignored && !seen.contains(&keyword) {
+            seen.push(keyword);
+            names.push(name);
+        }
+    }
+    names.join(", ")
 }
 
 /// Finds `… options=` where a comma is missing before it.

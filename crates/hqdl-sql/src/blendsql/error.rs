@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use annotate_snippets::Renderer;
 
+use super::{Kind, call};
 use hqdl_values::problem::{self, Problem, Severity};
 
 /// Why a query cannot be read, with its place in the text.
@@ -31,6 +32,20 @@ impl SqlError {
 
     pub(crate) fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// The names there are, where one is not known.
+    #[must_use]
+    pub fn known(&self) -> Option<String> {
+        let names = if self.message.starts_with("there is no ingredient") {
+            Kind::ALL.map(Kind::name).join(", ")
+        } else {
+            let (name, _) = self.message.split_once("` has no argument `")?;
+            let kind = Kind::ALL.into_iter().find(|k| name.trim_start_matches('`') == k.name())?;
+            call::listed(kind)
+        };
+        let known = format!("there are {names}");
+        (self.help.as_ref() != Some(&known)).then_some(known)
     }
 
     /// The error with line, column and caret, as problems of a spec are shown.

@@ -75,6 +75,7 @@ impl Scanner<'_> {
             quantifier: None,
             regex: None,
             limit: None,
+            narrow: None,
             inner,
             row: false,
         }))

@@ -23,8 +23,12 @@ mod call;
 mod choices;
 pub mod direct;
 mod error;
+mod flow;
+mod follow;
+mod follow_expr;
 mod function;
 pub mod lexer;
+pub mod lineage;
 mod gating;
 pub mod parse;
 mod result;
@@ -75,6 +79,9 @@ pub struct Call {
     pub regex: Option<String>,
     /// `limit=`
     pub limit: Option<u32>,
+    /// Join: how many values of the right are put before the model for each of the
+    /// left, the most alike ones; all of them where it says nothing.
+    pub narrow: Option<u32>,
     /// Calls within this call's arguments, in the order of the text.
     pub inner: Vec<Call>,
     /// Whether the call stands where `VALUES` has a row: `VALUES {{…}}`.

@@ -122,6 +122,23 @@ pub(super) fn limit(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlError
     }
 }
 
+/// Reads `narrow=`.
+pub(super) fn narrow(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlError> {
+    if is_none(sql, tokens) {
+        return Ok(None);
+    }
+    let written = sql.get(span(tokens)).unwrap_or_default();
+    match written.parse() {
+        Ok(0) | Err(_) => {
+            Err(SqlError::new(span(tokens), "`narrow` is no number", "expected 1 or more").help(
+                "as many of the right column's values, the most alike ones, are put before the \
+                 model; without it all of them are",
+            ))
+        }
+        Ok(most) => Ok(Some(most)),
+    }
+}
+
 fn text(sql: &str, tokens: &[Token]) -> Option<String> {
     match tokens {
         [text] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => Some(text.content(sql)),

@@ -376,8 +376,13 @@ impl<'q> Rewriter<'q> {
                 let names: Vec<String> = (1..=fields.len()).map(|n| format!("c{n}")).collect();
                 let titles: Vec<String> =
                     fields.iter().map(|f| hqdl_values::sql::text(&f.name)).collect();
+                // A name that the query uses for none of its own tables.
+                let mut own = "hq_context".to_owned();
+                while self.sql.to_lowercase().contains(&own) {
+                    own.push('_');
+                }
                 format!(
-                    "(WITH hq_context({0}) AS ({text}) SELECT hq_rows(json_array({1}), {0}) FROM hq_context)",
+                    "(WITH {own}({0}) AS ({text}) SELECT hq_rows(json_array({1}), {0}) FROM {own})",
                     names.join(", "),
                     titles.join(", ")
                 )

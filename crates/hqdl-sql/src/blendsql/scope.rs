@@ -12,6 +12,26 @@ pub trait Schema {
     fn hides_exists(&self, _table: &str) -> bool {
         false
     }
+
+    /// How a column turns what is stored in it, when that is known.
+    fn affinity(&self, _table: &str, _column: &str) -> Option<Affinity> {
+        None
+    }
+}
+
+/// How a column turns what is stored in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Affinity {
+    /// Into texts.
+    Text,
+    /// Into whole numbers.
+    Integer,
+    /// Into numbers.
+    Real,
+    /// What reads as a number into one; dates are of this kind, too.
+    Numeric,
+    /// Not at all.
+    Blob,
 }
 
 /// A column of a table and where its values come from.
@@ -26,7 +46,7 @@ pub struct Field {
 }
 
 /// A column of the database.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Its table or view.
     pub table: String,

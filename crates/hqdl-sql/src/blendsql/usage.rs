@@ -1,13 +1,23 @@
 //! What a call's surroundings say about it: which columns its values are, what
 //! its answer is compared with, where it stands.
+//!
+//! Types are told by one mechanism: every expression has a [flow](super::flow),
+//! what its value may be, and names hand it on: aliases, columns of subqueries
+//! and of common table expressions. Wherever a value meets another in a
+//! comparison, or stands where a number or a truth is expected, this is noted
+//! for the calls that flow there. What is noted is what SQLite itself would do
+//! there with a value of the natural type; a comparison with a column says
+//! nothing but for its order, for SQLite applies the column's affinity to the
+//! answer, whatever that is.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use super::ReturnType;
+use super::follow;
+use super::lineage::Lineage;
 use super::parse::Parsed;
-use super::scope::{Field, Origin, Resolver, Schema, Scope, bare};
-use super::tree::{Expr, ExprKind};
-use super::{Call, Choices, Kind, ReturnType, rewrite};
-use hqdl_values::Type;
+use super::scope::{Origin, Schema};
 
 /// A value that a call is about.
 #[derive(Debug, Clone, Default)]
@@ -18,25 +28,47 @@ pub struct Key {
     pub name: Option<String>,
     /// The column of the database that it repeats, when it does.
     pub origin: Option<Origin>,
-    /// The table of the query that has it: its name there, and its columns.
-    pub table: Option<(Option<String>, Vec<Field>)>,
+    /// What it is made of, when that is columns of the database.
+    pub lineage: Option<Arc<Lineage>>,
 }
 
 /// What an answer is compared with.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Compared {
     /// A text.
     Text(String),
-    /// A whole number; whether only for equality.
-    Integer(bool),
+    /// A text that is computed.
+    Words,
     /// A number.
-    Real,
-    /// Something that it is ordered with.
-    Ordered,
-    /// TRUE or FALSE.
+    Number,
+    /// It says how many rows there are.
+    Limit,
+    /// TRUE or FALSE, or what a condition comes to.
     Truth,
-    /// A column: its name in the query as SQL, and where it comes from.
-    Column(String, Option<Origin>),
+    /// A column whose values it equals.
+    Column(Origin),
+}
+
+/// A column that the row has where a call stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    /// The instance of its table.
+    pub instance: usize,
+    /// The column of the database.
+    pub column: String,
+    /// The table of the query that it is a column of, and its name there.
+    pub at: (Option<String>, String),
+}
+
+impl Reached {
+    /// As SQL.
+    #[must_use]
+    pub fn written(&self) -> String {
+        let (table, name) = (&self.at.0, hqdl_values::sql::name(&self.at.1));
+        table
+            .as_ref()
+            .map_or_else(|| name.clone(), |t| format!("{}.{name}", hqdl_values::sql::name(t)))
+    }
 }
 
 /// What is known of a call from where it stands.
@@ -56,10 +88,14 @@ pub struct Usage {
     pub set: bool,
     /// The values it is about.
     pub keys: Vec<Key>,
+    /// The columns that the row has of the instances that the values are made of.
+    pub reached: Vec<Reached>,
+    /// What the rows are grouped by, where the call is a value of the group.
+    pub grouped: Vec<Arc<Lineage>>,
     /// The table or CTE that its options are a column of.
     pub options: Option<Options>,
-    /// Tables of its scope.
-    pub tables: Vec<(Option<String>, Option<Vec<Field>>)>,
+    /// Names of the tables that can be named where it stands.
+    pub tables: Vec<String>,
 }
 
 /// The column that options are taken from.
@@ -74,167 +110,16 @@ pub enum Options {
 /// What is known of each call, by its number.
 #[must_use]
 pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usize, Usage> {
-    let resolver = Resolver { schema };
-    let mut found: HashMap<usize, Usage> = HashMap::new();
-    let root = Scope::within(None);
-    resolver.each(&parsed.query, &root, &mut |expr, scope, condition| match &expr.kind {
-        ExprKind::Call(n, args) => {
-            let usage = found.entry(*n).or_default();
-            usage.condition |= condition;
-            usage.keys = args.iter().map(|a| key(a, sql, scope)).collect();
-            usage.options = options(&parsed.calls[*n], scope);
-            usage.tables =
-                scope.tables.iter().map(|t| (t.name.clone(), t.fields.clone())).collect();
-        }
-        ExprKind::Compare(sign, left, right) => {
-            if let (ExprKind::Call(a, _), ExprKind::Call(b, _)) =
-                (&bare(left).kind, &bare(right).kind)
-            {
-                found.entry(*a).or_default().beside.push(*b);
-                found.entry(*b).or_default().beside.push(*a);
-            }
-            for (side, other) in [(left, right), (right, left)] {
-                if let ExprKind::Call(n, _) = &spoken(side).kind {
-                    let ordered = sign.starts_with(['<', '>']) && *sign != "<>";
-                    let compared = compared(other, sign, sql, scope);
-                    let text = matches!(compared, Some(Compared::Text(_)));
-                    let usage = found.entry(*n).or_default();
-                    usage.compared.extend(compared);
-                    if ordered && !text {
-                        usage.compared.push(Compared::Ordered);
-                    }
-                }
-            }
-        }
-        ExprKind::Cast(inner, name) => {
-            if let ExprKind::Call(n, _) = &bare(inner).kind
-                && parsed.calls[*n].kind == Kind::Answer
-            {
-                let usage = found.entry(*n).or_default();
-                usage.said = usage.said.or(cast(name));
-            }
-        }
-        // BETWEEN, arithmetic: beside a number, a number.
-        ExprKind::Other(all) => {
-            for (at, one) in all.iter().enumerate() {
-                let ExprKind::Call(n, _) = &bare(one).kind else { continue };
-                for (_, other) in all.iter().enumerate().filter(|(other, _)| *other != at) {
-                    let compared = compared(other, "<", sql, scope);
-                    if let Some(number @ (Compared::Integer(_) | Compared::Real)) = compared {
-                        found.entry(*n).or_default().compared.push(number);
-                    }
-                }
-            }
-        }
-        // What is added up is a number.
-        ExprKind::Function { name, args, .. }
-            if matches!(name.as_str(), "sum" | "avg" | "total" | "abs" | "round") =>
-        {
-            if let Some(ExprKind::Call(n, _)) = args.first().map(|a| &bare(a).kind) {
-                found.entry(*n).or_default().compared.push(Compared::Real);
-            }
-        }
-        ExprKind::In { operand, list, .. } => {
-            if let ExprKind::Call(n, _) = &bare(operand).kind {
-                let all = list.iter().filter_map(|e| compared(e, "=", sql, scope));
-                found.entry(*n).or_default().compared.extend(all);
-            }
-            for item in list {
-                if let ExprKind::Call(n, _) = &item.kind {
-                    let usage = found.entry(*n).or_default();
-                    let before = sql[..item.span.start].trim_end();
-                    usage.set = !before.ends_with(['(', ',']);
-                    if let Some(c) = compared(operand, "=", sql, scope) {
-                        usage.compared.push(c);
-                    }
-                }
-            }
-        }
-        _ => {}
-    });
-    found
+    follow::Follow::new(sql, &parsed.calls, schema).all(&parsed.query)
 }
 
-/// An expression without what makes a text of it.
-fn spoken(expr: &Expr) -> &Expr {
-    match &bare(expr).kind {
-        ExprKind::Cast(inner, name) if name.eq_ignore_ascii_case("text") => spoken(inner),
-        _ => bare(expr),
-    }
-}
-
-/// What is asked for when an answer is cast to a type; a text may be anything.
-fn cast(name: &str) -> Option<ReturnType> {
-    let name = name.to_ascii_lowercase();
-    let is = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
-    let scalar = if is(&["bool"]) {
-        Type::Boolean
-    } else if is(&["int"]) {
-        Type::Integer
-    } else if is(&["real", "floa", "doub", "numeric", "decimal"]) {
-        Type::Real
-    } else {
-        return None;
-    };
-    Some(ReturnType { scalar, list: false })
-}
-
-fn key(arg: &Expr, sql: &str, scope: &Scope<'_>) -> Key {
-    let text = rewrite::name_text(arg, sql);
-    match &bare(arg).kind {
-        ExprKind::Column { table, column } => {
-            let hit = scope.find(table.as_deref(), column);
-            Key {
-                text,
-                name: Some(column.clone()),
-                origin: hit.and_then(|f| f.field.origin.clone()),
-                table: hit.and_then(|f| Some((f.table.name.clone(), f.table.fields.clone()?))),
-            }
-        }
-        _ => Key { text, ..Key::default() },
-    }
-}
-
-fn options(call: &Call, scope: &Scope<'_>) -> Option<Options> {
-    let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
-    if let Some(hit) = scope.find(table.as_deref(), column) {
-        if let Some(name) = &hit.table.name
-            && scope.knows_cte(name)
-        {
-            return Some(Options::Named(name.clone(), column.clone()));
-        }
-        if let Some(origin) = &hit.field.origin {
-            return Some(Options::Base(origin.clone()));
-        }
-    }
-    let table = table.clone()?;
-    Some(Options::Named(table, column.clone()))
-}
-
-fn compared(expr: &Expr, sign: &str, sql: &str, scope: &Scope<'_>) -> Option<Compared> {
-    let text = sql[bare(expr).span.clone()].trim();
-    match &bare(expr).kind {
-        ExprKind::Column { table: None, column }
-            if matches!(column.to_ascii_lowercase().as_str(), "true" | "false") =>
-        {
-            Some(Compared::Truth)
-        }
-        ExprKind::Column { table, column } => {
-            let hit = scope.find(table.as_deref(), column)?;
-            Some(Compared::Column(text.to_owned(), hit.field.origin.clone()))
-        }
-        ExprKind::Literal | ExprKind::Other(_) | ExprKind::Cast(..) => {
-            if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") {
-                return Some(Compared::Truth);
-            }
-            if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
-                return Some(Compared::Text(inner.replace("''", "'")));
-            }
-            if text.parse::<i64>().is_ok() {
-                return Some(Compared::Integer(matches!(sign, "=" | "<>" | "IS")));
-            }
-            text.parse::<f64>().ok().map(|_| Compared::Real)
-        }
-        _ => None,
-    }
+/// The columns that a SELECT yields, with what each is made of; empty where
+/// they cannot be told.
+#[must_use]
+pub fn outputs(
+    sql: &str,
+    parsed: &Parsed,
+    schema: &dyn Schema,
+) -> Vec<(String, Option<Arc<Lineage>>)> {
+    follow::Follow::new(sql, &parsed.calls, schema).outputs(&parsed.query)
 }

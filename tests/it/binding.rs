@@ -1,0 +1,263 @@
+//! Which calls a column of the spec answers: where their values are those of its
+//! key, whatever names these go by, and where it gives what the call asks for.
+//! What is stored is then the answer, of exactly that entity; all else is asked.
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::project::{MODEL, Project};
+
+const CIRCUITS: &str = "
+CREATE TABLE circuits (id INTEGER PRIMARY KEY, name TEXT, location TEXT, alt INTEGER);
+INSERT INTO circuits VALUES (1, 'Albert Park', 'Melbourne', 10), (2, 'Old Park', 'Melbourne', 20),
+  (3, 'Monza', 'Monza', 162), (4, 'Adria', NULL, 5), (5, 'Suzuka', 'Suzuka', 45);
+CREATE TABLE races (id INTEGER PRIMARY KEY, year INTEGER, name TEXT, circuit INTEGER);
+INSERT INTO races VALUES (1, 2008, 'First', 1), (2, 2009, 'First', 1), (3, 2009, 'Second', 3);
+CREATE TABLE drivers (id INTEGER PRIMARY KEY, forename TEXT, surname TEXT);
+INSERT INTO drivers VALUES (1, 'Ann', 'Abel'), (2, 'Bo', 'Abel'), (3, 'Cy', 'Cole');
+";
+
+const SPEC: &str = r#"
+[[expansion]]
+name = "llm_circuits"
+about = "Race tracks."
+source = "circuits"
+key = ["location", "name"]
+
+[[expansion.column]]
+name = "country"
+about = "the country"
+questions = ["Which country?", { ask = "Is it in {value}?", sql = "country = {value}" }]
+
+[[expansion.column]]
+name = "street"
+type = "boolean"
+about = "whether it is a street circuit"
+questions = ["Is it a street circuit?"]
+
+[[expansion.column]]
+name = "turns"
+type = "integer"
+about = "how many turns"
+questions = ["How many turns?", { ask = "Are there more than {number} turns?", sql = "turns > {number}" }]
+
+[[expansion]]
+name = "llm_people"
+about = "Drivers."
+key = ["name"]
+
+[[expansion.source]]
+name = "driver_names"
+select = "SELECT forename || ' ' || surname AS name FROM drivers"
+
+[[expansion.column]]
+name = "nationality"
+about = "the nationality"
+values = ["British", "French"]
+questions = ["Which nationality?", { ask = "Is the driver {value}?", sql = "nationality = {value}" }]
+
+[[expansion]]
+name = "llm_races"
+about = "Races."
+source = "races"
+key = ["name", "year"]
+
+[[expansion.column]]
+name = "winner"
+about = "who won"
+questions = ["Who won?"]
+"#;
+
+/// What is true of a key; what is asked live is answered so that it is seen.
+fn truth(column: &str, key: &[Json]) -> Json {
+    let text = |n: usize| key.get(n).and_then(Json::as_str).unwrap_or_default();
+    match column {
+        "country" => match text(1) {
+            "Albert Park" => "Australia".into(),
+            "Old Park" => "New Zealand".into(),
+            "Monza" => "Italy".into(),
+            "Suzuka" => "Japan".into(),
+            _ => Json::Null,
+        },
+        "street" => (text(1) == "Albert Park").into(),
+        "turns" => (text(1).len() as u64).into(),
+        "nationality" => if text(0) == "Ann Abel" { "British" } else { "French" }.into(),
+        "winner" => format!("{} of {}", text(0), key[1]).into(),
+        _ => "live".into(),
+    }
+}
+
+fn project() -> (Project, Endpoint) {
+    let endpoint = Endpoint::start(truth);
+    let project = Project::new(&endpoint, CIRCUITS, &[MODEL, SPEC].concat());
+    project.materialize(&[]);
+    (project, endpoint)
+}
+
+/// The rows of a query, and the way its first call took.
+fn ask(project: &Project, sql: &str) -> (Json, String, u64) {
+    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+    assert!(matches!(ended.code, 0 | 1), "{sql}\n{}", ended.stderr);
+    let json: Json = serde_json::from_str(&ended.stdout).unwrap();
+    let route = json["meta"]["routes"][0]["route"].as_str().unwrap().to_owned();
+    (json["rows"].clone(), route, json["meta"]["values_asked"].as_u64().unwrap())
+}
+
+fn stored(project: &Project, sql: &str, rows: &Json) {
+    let (found, route, asked) = ask(project, sql);
+    assert_eq!((&found, asked), (rows, 0), "{sql}");
+    assert_ne!(route, "ad-hoc", "{sql}");
+}
+
+fn live(project: &Project, sql: &str) {
+    let ended = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0);
+    let routes = ended.lines[0]["routes"].clone();
+    assert_eq!(routes[0]["route"], "ad-hoc", "{sql}\n{routes:#}");
+}
+
+#[test]
+fn a_value_is_followed_to_the_columns_it_is_made_of() {
+    let (project, _endpoint) = project();
+    let melbourne = json!([["Albert Park", "Australia"], ["Old Park", "New Zealand"]]);
+    for sql in [
+        "SELECT name, {{LLMMap('Which country?', circuits.location)}} FROM circuits \
+         WHERE location = 'Melbourne' ORDER BY id",
+        // SWAN's way to write it.
+        "WITH temp AS (SELECT *, 'Location: '||location||', Name: '||name AS circuit FROM circuits) \
+         SELECT temp.name, {{LLMMap('Which country?', 'temp::circuit')}} FROM temp \
+         WHERE location = 'Melbourne' ORDER BY temp.id",
+        // The row has no more of the key than what is made of it.
+        "SELECT n, {{LLMMap('Which country?', t.c)}} FROM (SELECT substr(name, 1) AS n, \
+         location || ': ' || name AS c, id FROM circuits) AS t WHERE n LIKE '% Park' ORDER BY id",
+        "WITH a AS (SELECT name AS n, location AS l FROM circuits), b AS (SELECT l AS m, n FROM a) \
+         SELECT x.n, {{LLMMap('Which country?', x.m)}} FROM b AS x JOIN b AS y ON x.n = y.n \
+         WHERE y.m = 'Melbourne' ORDER BY x.n",
+        "SELECT c.name, {{LLMMap('Which country?', c.name || '/' || c.location)}} \
+         FROM circuits AS c WHERE c.id < 3 ORDER BY c.id",
+    ] {
+        stored(&project, sql, &melbourne);
+    }
+    stored(
+        &project,
+        "WITH d AS (SELECT forename||' '||surname AS full FROM drivers) \
+         SELECT full FROM d WHERE {{LLMMap('Is the driver British?', d.full)}}",
+        &json!([["Ann Abel"]]),
+    );
+    // Two values that make the key together, and a part that determines it.
+    stored(
+        &project,
+        "SELECT surname FROM drivers WHERE {{LLMMap('Which nationality?', forename, surname)}} = 'British'",
+        &json!([["Abel"]]),
+    );
+    stored(
+        &project,
+        "SELECT DISTINCT {{LLMMap('Which nationality?', f)}} FROM (SELECT DISTINCT forename AS f FROM drivers) ORDER BY 1",
+        &json!([["British"], ["French"]]),
+    );
+    stored(
+        &project,
+        "WITH r AS (SELECT year||' '||name AS k FROM races) SELECT {{LLMMap('Who won?', r.k)}} FROM r ORDER BY 1",
+        &json!([["First of 2008"], ["First of 2009"], ["Second of 2009"]]),
+    );
+}
+
+#[test]
+fn what_determines_no_key_is_asked_live() {
+    let (project, _endpoint) = project();
+    for sql in [
+        // Two circuits are at one location.
+        "SELECT {{LLMMap('Which country?', l)}} FROM (SELECT DISTINCT location AS l FROM circuits)",
+        "SELECT location, {{LLMMap('Which country?', location)}} FROM circuits GROUP BY location",
+        "SELECT {{LLMMap('Which nationality?', surname)}} FROM drivers",
+        "SELECT {{LLMMap('Which country?', substr(name, 1, 1))}} FROM circuits",
+        // Parts of two rows are no key.
+        "SELECT {{LLMMap('Which country?', t.l)}} FROM (SELECT a.location AS l, b.name AS name \
+         FROM circuits AS a JOIN circuits AS b ON a.id <> b.id) AS t",
+        "SELECT {{LLMMap('Which country?', a.location || b.name)}} FROM circuits AS a JOIN circuits AS b",
+        "WITH c AS (SELECT * FROM circuits) SELECT {{LLMMap('Which country?', x.l)}} FROM \
+         (SELECT p.location AS l, q.name AS n FROM c AS p JOIN c AS q) AS x",
+        // Another column is in it, or another row's value.
+        "SELECT {{LLMMap('Which country?', name || alt)}} FROM circuits",
+        "SELECT {{LLMMap('Which country?', max(location))}} FROM circuits",
+        "SELECT {{LLMMap('Which country?', lag(location) OVER (ORDER BY id))}} FROM circuits",
+        "SELECT {{LLMMap('Which country?', l)}} FROM (SELECT location AS l FROM circuits UNION SELECT 'x')",
+        "SELECT {{LLMMap('Which country?', (SELECT location FROM circuits WHERE id = 3))}}",
+    ] {
+        live(&project, sql);
+    }
+    // What a group determines is no guess.
+    stored(
+        &project,
+        "SELECT name, {{LLMMap('Which country?', name)}} FROM circuits WHERE id IN (3, 5) GROUP BY name",
+        &json!([["Monza", "Italy"], ["Suzuka", "Japan"]]),
+    );
+}
+
+#[test]
+fn a_column_gives_what_the_call_says() {
+    let (project, _endpoint) = project();
+    let count =
+        |call: &str| format!("SELECT count(*) FROM circuits AS c WHERE c.id < 4 AND {call}");
+    for (call, rows) in [
+        ("{{LLMMap('Is it a street circuit?', c.name, options=('Yes', 'No'))}} = 'Yes'", 1),
+        ("{{LLMMap('Is it a street circuit?', c.name, options=('no', 'yes'))}} = 'no'", 2),
+        ("{{LLMMap('Is it a street circuit?', c.name)}} = 'No'", 2),
+        ("{{LLMMap('Is it a street circuit?', c.name, options=(0, 1))}} = 1", 1),
+        ("{{LLMMap('Is it a street circuit?', c.name, return_type='int')}} = 1", 1),
+        ("{{LLMMap('Are there more than 5 turns?', c.name, options=('Yes', 'No'))}} = 'Yes'", 2),
+        ("typeof({{LLMMap('How many turns?', c.name, return_type='float')}}) = 'real'", 3),
+        ("{{LLMMap('How many turns?', c.name, return_type='int')}} = 5", 1),
+        ("{{LLMMap('Which country?', c.name, return_type='str')}} = 'Italy'", 1),
+    ] {
+        stored(&project, &count(call), &json!([[rows]]));
+    }
+    stored(
+        &project,
+        "SELECT {{LLMMap('Is the driver British?', forename || ' ' || surname, options=('Yes', 'No'))}} \
+         FROM drivers ORDER BY id",
+        &json!([["Yes"], ["No"], ["No"]]),
+    );
+    for call in [
+        "{{LLMMap('Is it a street circuit?', c.name, options=('Yes', 'No', 'Maybe'))}} = 'Yes'",
+        "{{LLMMap('Is it a street circuit?', c.name, options=('A', 'B'))}} = 'A'",
+        "{{LLMMap('Is it a street circuit?', c.name, return_type='str')}} = 'Yes'",
+        "{{LLMMap('Is it a street circuit?', c.name)}} = 'certainly'",
+        "{{LLMMap('Which country?', c.name, options=('Italy', 'Japan'))}} = 'Italy'",
+        "{{LLMMap('Which country?', c.name, return_type='bool')}}",
+        "{{LLMMap('Which country?', c.name, return_type='int')}} = 3",
+        "{{LLMMap('Which country?', c.name, return_type='list[str]')}} = '[]'",
+        "{{LLMMap('Which country?', c.name)}} = TRUE",
+        "{{LLMMap('How many turns?', c.name, return_type='str')}} = '5'",
+    ] {
+        live(&project, &count(call));
+    }
+    for call in [
+        "{{LLMMap('Which nationality?', d.forename, options=('British', 'French', 'Dutch'))}} = 'French'",
+        "{{LLMMap('Which nationality?', d.forename, options=(SELECT 'British' UNION SELECT 'French'))}} = 'French'",
+    ] {
+        stored(&project, &format!("SELECT count(*) FROM drivers AS d WHERE {call}"), &json!([[2]]));
+    }
+    live(
+        &project,
+        "SELECT 1 FROM drivers AS d WHERE {{LLMMap('Which nationality?', d.forename, \
+         options=(SELECT 'British'))}} = 'British'",
+    );
+}
+
+#[test]
+fn a_slot_takes_values_that_are_there() {
+    let (project, _endpoint) = project();
+    let sql = |value: &str| {
+        format!(
+            "SELECT name FROM circuits WHERE {{{{LLMMap('Is it in {value}?', name)}}}} ORDER BY id"
+        )
+    };
+    stored(&project, &sql("Italy"), &json!([["Monza"]]));
+    stored(&project, &sql("new  zealand"), &json!([["Old Park"]]));
+    // No circuit is there, by this word: only the model can tell what it means.
+    live(&project, &sql("Europe"));
+    live(&project, "SELECT 1 FROM drivers WHERE {{LLMMap('Is the driver Dutch?', forename)}}");
+    // One that is not known may be anywhere.
+    project.execute("INSERT INTO circuits VALUES (6, 'Imola', 'Imola', 37)");
+    live(&project, &sql("Italy"));
+}
