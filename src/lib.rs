@@ -46,7 +46,7 @@
 //!
 //! # Where the design was silent
 //!
-//! * Columns tell no type by equality: SQLite applies their affinity to the
+//! * Columns tell no type by equality: `SQLite` applies their affinity to the
 //!   answer, whatever it is. Order with a column of whole or real numbers does.
 //! * A part of a key with the rest of it in the row means the row's entity; where
 //!   the rows are grouped by that part, the groups must determine the key.

@@ -167,9 +167,8 @@ fn of_value(
 ) -> Result<Given, &'static str> {
     let said = call.return_type.or(usage.said).map(|t| t.scalar);
     let given = match (said, column.kind) {
-        (None, _) => Given::AsItIs,
+        (None, _) | (Some(Type::Text), Type::Url | Type::Date) => Given::AsItIs,
         (Some(said), kind) if said == kind => Given::AsItIs,
-        (Some(Type::Text), Type::Url | Type::Date) => Given::AsItIs,
         (Some(Type::Real), Type::Integer) => Given::Real,
         // What is computed from a column may be of another type than the column.
         (Some(said), _) if computed && said != Type::Boolean => Given::AsItIs,

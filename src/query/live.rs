@@ -31,7 +31,7 @@ pub struct Pairs {
     /// Demanded in this pass: left values and what they may be partners of.
     pub wanted: Vec<Wish>,
     wanted_at: HashMap<Vec<u8>, usize>,
-    wanted_pairs: HashSet<(usize, Vec<u8>)>,
+    wanted_both: HashSet<(usize, Vec<u8>)>,
     /// The longest list that was narrowed, as the query wants it; 0 where none was.
     pub narrowed: usize,
 }
@@ -362,7 +362,7 @@ impl Live {
             pairs.wanted.len() - 1
         });
         if let Some((_, _, rights)) = pairs.wanted.get_mut(at)
-            && pairs.wanted_pairs.insert((at, r.clone()))
+            && pairs.wanted_both.insert((at, r.clone()))
         {
             rights.push((right, r));
         }
@@ -422,7 +422,7 @@ impl Pairs {
     /// Takes what is demanded, leaving nothing.
     pub fn take(&mut self) -> Vec<Wish> {
         self.wanted_at.clear();
-        self.wanted_pairs.clear();
+        self.wanted_both.clear();
         std::mem::take(&mut self.wanted)
     }
 }

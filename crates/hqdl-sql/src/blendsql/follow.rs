@@ -239,7 +239,9 @@ impl<'q> Follow<'q> {
                     _ => None,
                 };
                 let name = column.alias.clone().or(own).unwrap_or_default();
-                fields.as_mut().map(|f| f.push(Field { name, flow }));
+                if let Some(fields) = &mut fields {
+                    fields.push(Field { name, flow });
+                }
                 continue;
             }
             for (n, table) in names.tables.iter().enumerate() {

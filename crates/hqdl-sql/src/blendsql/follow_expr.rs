@@ -131,7 +131,7 @@ impl Follow<'_> {
                 Flow::truth()
             }
             ExprKind::Literal => self.literal(expr),
-            ExprKind::Column { table, column } => self.column(table.as_deref(), column, names),
+            ExprKind::Column { table, column } => of_name(table.as_deref(), column, names),
             ExprKind::Call(n, args) => self.call(*n, args, names),
             ExprKind::Compare(sign, left, right) => {
                 let (a, b) = (self.row(left, names), self.row(right, names));
@@ -200,16 +200,6 @@ impl Follow<'_> {
             Flow::default()
         };
         Flow { lineage, ..flow }
-    }
-
-    fn column(&self, table: Option<&str>, column: &str, names: &Names<'_>) -> Flow {
-        match names.find(table, column) {
-            Some((_, field)) => field.flow.clone(),
-            None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => {
-                Flow::truth()
-            }
-            None => Flow::default(),
-        }
     }
 
     fn cast(&mut self, inner: &Expr, kind: &str, names: &Names<'_>) -> Flow {
@@ -429,4 +419,13 @@ fn options(call: &Call, names: &Names<'_>) -> Option<Options> {
         }
     }
     Some(Options::Named(table.clone()?, column.clone()))
+}
+
+/// The flow of a name.
+fn of_name(table: Option<&str>, column: &str, names: &Names<'_>) -> Flow {
+    match names.find(table, column) {
+        Some((_, field)) => field.flow.clone(),
+        None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),
+        None => Flow::default(),
+    }
 }

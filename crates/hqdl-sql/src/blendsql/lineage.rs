@@ -3,7 +3,7 @@
 //!
 //! Columns of one *instance* come from one row of their table: the same table
 //! read twice is two instances, and a common table expression that is read twice
-//! has its instances twice. Only what SQLite computes from these columns and
+//! has its instances twice. Only what `SQLite` computes from these columns and
 //! literals alone is known so far; of everything else there is no lineage.
 
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! what its value may be, and names hand it on: aliases, columns of subqueries
 //! and of common table expressions. Wherever a value meets another in a
 //! comparison, or stands where a number or a truth is expected, this is noted
-//! for the calls that flow there. What is noted is what SQLite itself would do
+//! for the calls that flow there. What is noted is what `SQLite` itself would do
 //! there with a value of the natural type; a comparison with a column says
-//! nothing but for its order, for SQLite applies the column's affinity to the
+//! nothing but for its order, for `SQLite` applies the column's affinity to the
 //! answer, whatever that is.
 
 use std::collections::HashMap;
