@@ -298,8 +298,8 @@ impl Writer<'_> {
                     .replace('\u{1}', "%")
             }
             12 => {
-                let (a, b, c, d) =
-                    (self.answer(v), self.number(&of), self.words(v), self.text(&of));
+                let (number, other) = (self.answer(v), self.number(&of));
+                let (words, text) = (self.words(v), self.text(&of));
                 let row = self.pick(&[
                     "($, €) = (%, &)",
                     "(€, $) < (&, %)",
@@ -307,7 +307,10 @@ impl Writer<'_> {
                     "($, €) IN (VALUES (3, 'ANN'), (4, 'BERT'))",
                     "($, €) = (SELECT %, &)",
                 ]);
-                row.replace('$', &a).replace('%', &b).replace('€', &c).replace('&', &d)
+                row.replace('$', &number)
+                    .replace('%', &other)
+                    .replace('€', &words)
+                    .replace('&', &text)
             }
             13 => {
                 let (a, b, c) = (self.answer(v), self.number(&of), self.number(&of));
