@@ -449,7 +449,8 @@ fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
         let before = text[..call.span.start].trim_end();
         let in_set = before.to_ascii_lowercase().ends_with(" in");
         let null = if call.row || in_set { "(NULL)" } else { "NULL" };
-        bare.push_str(&format!("{null:<width$}", width = call.span.len()));
+        bare.push_str(null);
+        bare.push_str(&" ".repeat(call.span.len().saturating_sub(null.len())));
         at = call.span.end;
     }
     bare.push_str(&text[at..]);

@@ -300,6 +300,14 @@ fn places_are_bytes_of_the_text() {
 }
 
 #[test]
+fn a_call_of_a_megabyte_is_masked() {
+    let sql = format!("SELECT {{{{LLMMap('{}', c)}}}} FROM t", "x".repeat(1_000_000));
+    let masked = mask(&sql, &scan(&sql).unwrap());
+    assert_eq!(masked.len(), sql.len());
+    assert!(masked.starts_with("SELECT _hq0___") && masked.ends_with("___ FROM t"));
+}
+
+#[test]
 fn masks_keep_every_place() {
     let cases = [
         ("SELECT {{LLMQA('q')}}", "SELECT _hq0__________"),

@@ -94,7 +94,9 @@ impl Call {
     #[must_use]
     pub fn hole(&self, number: usize) -> String {
         let width = self.span.len().saturating_sub(if self.row { 2 } else { 0 });
-        let name = format!("{:_<width$}", format!("_hq{number}"));
+        let mut name = format!("_hq{number}");
+        // Not by a width of `format!`, which ends at 65,535.
+        name.push_str(&"_".repeat(width.saturating_sub(name.len())));
         if self.row { format!("({name})") } else { name }
     }
 }
