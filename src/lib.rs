@@ -137,9 +137,15 @@
 //!   list of another length is no answer.
 //! * A recursive common table expression may go on for ever while its call is
 //!   pending: a pass ends after 64 pending calls of it, then 128, 256 …
-//! * Which rows wait is decided from pass to pass: waves of 20 for LIMIT, one
-//!   witness, then two, then four for EXISTS and DISTINCT, and 4, 8, 16 … rows
-//!   where the order of several conditions has to be learnt.
+//! * Which rows are asked about now is decided between passes, never inside the
+//!   functions that `SQLite` calls: of LIMIT as many as are likely to be needed,
+//!   filling requests; of DISTINCT, EXISTS and IN one row a value and more the more
+//!   fail; of several conditions a few rows drawn by lot, twice as many in each
+//!   pass. LIMIT, DISTINCT and ORDER BY … LIMIT save values in the outermost SELECT
+//!   and, where they are one row's EXISTS or IN, below; in another subquery all that
+//!   is reached is asked. `ORDER BY random()` asks about other rows in another run.
+//! * A plain condition that may fail (JSON, a function that is not known to take
+//!   anything) is evaluated after the calls that it stands behind.
 //! * A context is held to `context_tokens` as the model counts it; `--truncate`
 //!   cuts whole rows from its end, and what is left is what the answer is of.
 //! * What the model binds to a column (`[routing] model`) must hold exactly: a

@@ -9,7 +9,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::QueryError;
 use super::documents::Document;
-use super::live::{Live, int};
+use super::live::{Live, broken, int};
 use super::targets::spell;
 
 /// Candidates that are put in an order; of more, rows come as they are.
@@ -38,12 +38,6 @@ impl Candidates {
     #[must_use]
     pub fn wait(&self) -> bool {
         !self.ranked && !self.waiting.is_empty()
-    }
-
-    /// Whether rows must be seen before any of them is asked about.
-    #[must_use]
-    pub fn gather(&self) -> bool {
-        !self.ranked
     }
 
     /// Whether there are more than are put in an order.
@@ -121,7 +115,11 @@ impl Candidates {
 
 impl Live {
     /// `hq_rank(call, document, …)`
-    pub(super) fn rank(&mut self, values: &[ValueRef<'_>]) -> Sql {
+    pub(super) fn rank(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
+        if self.candidates.are_too_many() {
+            self.full = true;
+            return Err(broken("the pass is full"));
+        }
         let mut hasher = blake3::Hasher::new();
         for value in values {
             let mut spelling = Vec::new();
@@ -147,7 +145,7 @@ impl Live {
             };
             values.chunks(2).filter_map(read).collect()
         };
-        Sql::Integer(self.candidates.rank(*hasher.finalize().as_bytes(), documents))
+        Ok(Sql::Integer(self.candidates.rank(*hasher.finalize().as_bytes(), documents)))
     }
 }
 

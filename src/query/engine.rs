@@ -16,13 +16,13 @@ use super::context::Contexts;
 use super::functions::register;
 use super::guard::Guard;
 use super::kept::Kept;
-use super::live::{Live, PassEnd, Shared, lock};
+use super::live::{Live, Shared, lock};
 use super::nested::Nested;
 use super::schema::KnownSchema;
 use super::smoothie::{Meta, Pass, Route, Sink};
 use super::targets::Demand;
 use super::views::views;
-use super::{QueryError, Request, join, params, statement};
+use super::{QueryError, Request, params, statement};
 use crate::blendsql::direct::direct;
 use crate::blendsql::parse::{Parsed, parse};
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
@@ -77,10 +77,10 @@ pub(super) struct Engine<'r, 'a> {
     pub(super) parsed: Parsed,
     guard: Guard,
     schema: KnownSchema,
-    calls: Calls,
-    model: String,
+    pub(super) calls: Calls,
+    pub(super) model: String,
     pub(super) live: Shared,
-    costs: Costs,
+    pub(super) costs: Costs,
     plain_order: bool,
     /// Whether rows that any few do of come in an order of ours.
     pub(super) retrieves: bool,
@@ -177,11 +177,14 @@ impl<'r, 'a> Engine<'r, 'a> {
         })
     }
 
-    pub(super) fn rewrite(&self) -> Rewritten {
+    /// The query as it is run; with `firsts`, by the rule of the first rows where
+    /// it holds.
+    pub(super) fn rewrite(&self, firsts: bool) -> Rewritten {
         let mut rewriter =
             Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
         rewriter.retrieves = self.retrieves;
+        rewriter.firsts = firsts;
         rewriter.run(&self.parsed)
     }
 
@@ -209,81 +212,6 @@ impl<'r, 'a> Engine<'r, 'a> {
                 Ok(None)
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// Runs passes until one is final, and gives its rows to the sink.
-    fn passes(&mut self, sink: &mut dyn Sink) -> Result<(), QueryError> {
-        if let Some((direct, kept)) = self.over_tables()? {
-            return self.give(&direct, &kept, sink);
-        }
-        loop {
-            let rewritten = self.rewrite();
-            let began = Instant::now();
-            lock(&self.live).takes(&rewritten);
-            lock(&self.live).begin();
-            let mut kept = Kept::default();
-            match self.run_once(&rewritten, &mut kept) {
-                // What the rows before demand is asked for first.
-                Err(QueryError::Sql(_)) if lock(&self.live).full => {}
-                ended => ended?,
-            }
-            let seconds = began.elapsed().as_secs_f64();
-            let (end, demands) = {
-                let mut live = lock(&self.live);
-                let end = live.end();
-                for (call, touched) in live.touched.iter().enumerate() {
-                    if touched.rows > 0 {
-                        let spread = touched.values as f64 / touched.rows as f64;
-                        self.costs.spread.insert(call, spread);
-                    }
-                }
-                for (at, seen) in live.seen.drain() {
-                    let known = self.costs.seen.entry(at).or_default();
-                    if seen.held + seen.failed >= known.held + known.failed {
-                        *known = seen;
-                    }
-                }
-                (end, std::mem::take(&mut live.demands))
-            };
-            if lock(&self.live).candidates.wait() {
-                self.order_candidates(&rewritten)?;
-                if end != PassEnd::Demands {
-                    self.passes.push(Pass { demanded: 0, seconds });
-                    continue;
-                }
-            }
-            match end {
-                PassEnd::Final => {
-                    self.passes.push(Pass { demanded: 0, seconds });
-                    self.sql.clone_from(&rewritten.sql);
-                    return self.give(&rewritten, &kept, sink);
-                }
-                PassEnd::Stuck => {
-                    self.passes.push(Pass { demanded: 0, seconds });
-                    let mut live = lock(&self.live);
-                    if live.open {
-                        let why = "a call waits for nothing: this is a bug of hqdl";
-                        return Err(QueryError::sql(why, None, "", "please report this query"));
-                    }
-                    live.open = true;
-                }
-                PassEnd::Demands => {
-                    let mut demanded = demands.len() as u64;
-                    let asker = self.asking.ok_or(QueryError::NoModel)?.asker()?;
-                    self.note(&demands)?;
-                    if !demands.is_empty() {
-                        let mut live = lock(&self.live);
-                        let Live { targets, index, counts, .. } = &mut *live;
-                        asker.ask(targets, &demands, index, counts)?;
-                    }
-                    for (n, wanted) in self.calls.joins.iter().enumerate() {
-                        demanded +=
-                            join::ask(n, wanted, &self.live, asker, self.request, &self.model)?;
-                    }
-                    self.passes.push(Pass { demanded, seconds });
-                }
-            }
         }
     }
 
@@ -328,7 +256,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     }
 
     /// Notes the questions that are asked now, and where their values come from.
-    fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
+    pub(super) fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
         let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
         let live = lock(&self.live);
         let journal = self.request.facts.journal();
@@ -357,7 +285,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     }
 
     /// Gives the rows of the last pass to the sink.
-    fn give(
+    pub(super) fn give(
         &mut self,
         rewritten: &Rewritten,
         kept: &Kept,
@@ -398,7 +326,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 notes.push(format!("{}: {told}", route.call));
             }
         }
-        let likened = self.rewrite().likened;
+        let likened = self.rewrite(true).likened;
         if !likened.is_empty() {
             let by = match &self.request.spec.embeddings {
                 Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),

@@ -1,15 +1,19 @@
-//! How a query would be run: its routes, its SQL, what its first pass would
-//! ask for and the price of that. Asks nothing.
+//! How a query would be run: its routes, its SQL, at most what its
+//! rows would ask for and the price of that. Asks nothing.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use super::batches::{by_target, cuts};
 use super::engine::Engine;
+use super::first_rows::{ENOUGH, Reader, Told};
 use super::kept::Kept;
+use super::learning::Learning;
 use super::likeness::by_words;
 use super::live::lock;
 use super::passages::Shown;
 use super::smoothie::{Meta, Pass};
+use super::targets::Demand;
 use super::{QueryError, Request};
 use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
 use crate::spec::{Format, Provider};
@@ -27,28 +31,51 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     if engine.over_tables()?.is_some() {
         return Ok(engine.meta(Usage::default(), began));
     }
-    let rewritten = engine.rewrite();
+    let mut rewritten = engine.rewrite(true);
     let pass = Instant::now();
+    // Of rows that no call decides about the first are known beforehand.
+    let of_first = rewritten.first.as_ref().is_some_and(|rule| rule.conditions == 0);
+    let mut told = None;
     {
         let mut live = lock(&engine.live);
-        live.open = true;
         live.takes(&rewritten);
         live.begin();
+        live.survey = true;
+        live.possible = true;
     }
-    match engine.run_once(&rewritten, &mut Kept::default()) {
+    let ended = match rewritten.first.take().filter(|_| of_first) {
+        Some(rule) => {
+            let mut reader = Reader::new(&rule, &engine.live, 1, (0, 0), u64::MAX);
+            let ended = engine.run_once(&rewritten, &mut reader);
+            if lock(&engine.live).pended == 0 {
+                told = Some(reader.told(&mut Learning::new(1, 1)));
+            }
+            ended
+        }
+        None => engine.run_once(&rewritten, &mut Kept::default()),
+    };
+    match ended {
         // No more is asked at once.
         Err(QueryError::Sql(_)) if lock(&engine.live).full => {}
+        Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
         ended => ended?,
     }
-    let demanded = {
-        let mut live = lock(&engine.live);
-        live.end();
-        let pairs: usize = live.joins.iter().map(|j| j.wanted.len()).sum();
-        (live.demands.len() + pairs) as u64
+    let (demands, pairs) = {
+        let live = lock(&engine.live);
+        let demands = match told {
+            Some(Told::Ask(demands)) => {
+                let mut seen = HashSet::new();
+                demands.into_iter().filter(|d| seen.insert(*d)).collect()
+            }
+            Some(Told::Rows(..)) => Vec::new(),
+            None => live.notes.all(),
+        };
+        (demands, live.joins.iter().map(|j| j.wanted.len()).sum::<usize>())
     };
+    let demanded = (demands.len() + pairs) as u64;
     engine.sql.clone_from(&rewritten.sql);
     engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
-    let usage = engine.estimate();
+    let usage = engine.estimate(&demands);
     let mut meta = engine.meta(usage, began);
     meta.values_asked += demanded;
     Ok(meta)
@@ -56,11 +83,11 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
 
 impl Engine<'_, '_> {
     /// What asking for the demands of the first pass would use.
-    fn estimate(&self) -> Usage {
+    fn estimate(&self, demands: &[Demand]) -> Usage {
         let live = lock(&self.live);
         let spec = self.request.spec;
         let mut plan = Plan::default();
-        let mut demands = by_target(&live.demands);
+        let mut demands = by_target(demands);
         for (n, target) in live.targets.iter().enumerate() {
             let format = target.expansion.format.unwrap_or(Format::Json);
             let tokenizer = Tokenizer::of(&spec.model.name);

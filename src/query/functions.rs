@@ -41,22 +41,14 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
         })
     };
     make("hq_call", Live::call)?;
-    make("hq_gate", |live, values| live.gate(values).map(Sql::Integer))?;
-    make("hq_rank", |live, values| Ok(live.rank(values)))?;
+    make("hq_rank", Live::rank)?;
     make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
-    make("hq_done", |live, values| {
-        let (n, outcome) = (usize::try_from(int(values, 0)).unwrap_or_default(), int(values, 1));
-        if let Some(gate) = live.gates.get_mut(n) {
-            if gate.is_hushed() && outcome != 1 {
-                // Nobody waits for what is pending of a row that is not needed.
-                live.pended = gate.pended;
-                gate.done(0);
-            } else {
-                gate.done(outcome);
-            }
-        }
-        Ok(Sql::Integer(i64::from(outcome == 1)))
-    })?;
+    make("hq_open", |live, values| Ok(live.open(values, false)))?;
+    make("hq_close", Live::close)?;
+    make("hq_start", |live, values| Ok(live.open(values, true)))?;
+    make("hq_run", Live::run)?;
+    make("hq_hold", |live, values| Ok(live.hold(values)))?;
+    make("hq_row_note", Live::candidate)?;
     make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
     make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
     make("hq_quiet", |live, _| {

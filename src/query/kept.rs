@@ -17,6 +17,13 @@ pub(super) struct Kept {
     pub(super) over: bool,
 }
 
+impl Kept {
+    /// Rows that are there.
+    pub(super) fn of(columns: Vec<String>, rows: Vec<Vec<Sql>>) -> Self {
+        Self { columns, rows, values: 0, over: false }
+    }
+}
+
 impl Sink for Kept {
     fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
         names.clone_into(&mut self.columns);

@@ -11,7 +11,7 @@ use super::asks::Asks;
 use super::candidates::Candidates;
 use super::context::{Contexts, TooLong};
 use super::documents::Document;
-use super::gates::{Passing, Word};
+use super::notes::Notes;
 use super::targets::{Cell, Counts, Demand, Target, spell};
 use super::touched::Touched;
 use crate::blendsql::rewrite::{Rewritten, Seen};
@@ -50,8 +50,8 @@ pub struct Live {
     pub joins: Vec<Pairs>,
     /// What was found and asked.
     pub counts: Counts,
-    /// Demanded in this pass.
-    pub demands: Vec<Demand>,
+    /// What is waited for in this pass.
+    pub notes: Notes,
     /// What conditions came to, in this pass.
     pub seen: HashMap<usize, Seen>,
     /// Rows that a call was reached for in this pass, and its different values.
@@ -66,19 +66,17 @@ pub struct Live {
     pub unreadable: HashSet<[u8; 32]>,
     /// Rows that are asked about in an order of ours.
     pub candidates: Candidates,
-    /// Gates stand open: everything is asked.
-    pub open: bool,
-    demanded: HashSet<Demand>,
-    pub(super) gates: Vec<Passing>,
-    /// The gate of each call, by its number.
-    gate_of: Vec<Option<usize>>,
+    /// Whether there is something to learn about conditions.
+    learns: bool,
+    /// What is only looked at is noted, too: all conditions of a row.
+    pub survey: bool,
+    /// Conditions that wait are taken to hold: all that may be reached is.
+    pub possible: bool,
     leaves: HashMap<usize, Vec<usize>>,
-    /// Pending calls so far.
+    /// Pending calls so far, less those that no row waits for.
     pub(super) pended: i64,
-    pending_of: Vec<u64>,
-    unanswered: u64,
-    later: bool,
-    /// The pass was broken off: no row has its turn any more.
+    pub(super) pending_of: Vec<u64>,
+    /// The pass was broken off: what it reached is asked first.
     pub(super) full: bool,
     /// Whether each call stands in a recursive common table expression, whose
     /// rows may never end while it is pending.
@@ -99,17 +97,6 @@ pub struct Live {
 /// first pass that they fill.
 const FIRST_ROOM: u64 = 64;
 
-/// How a pass ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PassEnd {
-    /// Nothing is pending: its rows are the answer.
-    Final,
-    /// Something is demanded.
-    Demands,
-    /// Something waits, and nothing is demanded.
-    Stuck,
-}
-
 impl Live {
     /// The state before the first pass.
     #[must_use]
@@ -129,7 +116,7 @@ impl Live {
             targets,
             joins: (0..joins).map(|_| Pairs::default()).collect(),
             counts: Counts::default(),
-            demands: Vec::new(),
+            notes: Notes::default(),
             seen: HashMap::new(),
             touched,
             contexts,
@@ -137,14 +124,11 @@ impl Live {
             mismatched: HashSet::new(),
             unreadable: HashSet::new(),
             candidates: Candidates::default(),
-            open: false,
-            demanded: HashSet::new(),
-            gates: Vec::new(),
-            gate_of: Vec::new(),
+            learns: false,
+            survey: false,
+            possible: false,
             leaves: HashMap::new(),
             pended: 0,
-            unanswered: 0,
-            later: false,
             full: false,
             recursing: Vec::new(),
             room: FIRST_ROOM,
@@ -156,23 +140,17 @@ impl Live {
         }
     }
 
-    /// Takes the gates and conditions of a rewriting.
+    /// Takes the conditions of a rewriting.
     pub fn takes(&mut self, rewritten: &Rewritten) {
-        let mut known = std::mem::take(&mut self.gates);
-        for gate in &rewritten.gates {
-            let known = known.iter().position(|k| k.is_of(gate)).map(|n| known.swap_remove(n));
-            self.gates.push(known.unwrap_or_else(|| Passing::new(gate.clone())));
-        }
-        self.gate_of =
-            (0..self.asks.len()).map(|call| rewritten.gate_of.get(&call).copied()).collect();
+        self.learns = rewritten.leaves.len() > 1;
         self.leaves =
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
 
     /// Begins a pass.
     pub fn begin(&mut self) {
-        self.demands.clear();
-        self.demanded.clear();
+        self.notes.clear();
+        self.pended = 0;
         self.targets.iter_mut().for_each(Target::forget);
         self.seen.clear();
         self.touched.iter_mut().for_each(|t| *t = Touched::default());
@@ -182,61 +160,29 @@ impl Live {
         self.full = false;
         self.recursed = 0;
         self.pending_of.iter_mut().for_each(|p| *p = 0);
-        self.unanswered = 0;
-        self.later = false;
         self.quiet.clear();
-    }
-
-    /// Ends a pass.
-    pub fn end(&mut self) -> PassEnd {
-        for n in 0..self.gates.len() {
-            for demand in self.gates[n].end() {
-                self.demand(demand);
-            }
-        }
-        let wanted = self.joins.iter().any(|j| !j.wanted.is_empty());
-        match (self.demands.is_empty() && !wanted, self.unanswered == 0 && !self.later) {
-            (true, true) => PassEnd::Final,
-            (true, false) => PassEnd::Stuck,
-            (false, _) => PassEnd::Demands,
-        }
-    }
-
-    fn gate_of_call(&self, call: usize) -> Option<usize> {
-        self.gate_of.get(call).copied().flatten()
-    }
-
-    fn demand(&mut self, demand: Demand) {
-        if self.demanded.insert(demand) {
-            self.demands.push(demand);
-        }
     }
 
     fn pend(&mut self, call: usize) {
         self.pended += 1;
-        let gate = self.gate_of_call(call).map(|g| &self.gates[g]);
-        if !self.quiet.is_empty() || gate.is_some_and(Passing::is_hushed) {
-            return;
+        if self.quiet.is_empty() {
+            self.pending_of[call] += 1;
         }
-        self.pending_of[call] += 1;
-        let ranked = gate.is_some_and(Passing::ranks);
-        // What ranks decides at the end whether this one is needed.
-        self.unanswered += u64::from(!ranked);
     }
 
-    /// `hq_call(number, mark, gate, values…)`
+    /// `hq_call(number, mark, values…)`
     pub(super) fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
-        let (number, mark, gate) = (int(values, 0), int(values, 1), int(values, 2));
+        let (number, mark) = (int(values, 0), int(values, 1));
         let call = usize::try_from(number).unwrap_or(usize::MAX);
         if call >= self.asks.len() {
             return Err(broken("no such call"));
         }
-        if (mark != 0 && mark != self.pended + 1) || gate == 0 {
-            // A value of it is pending itself, or it waits for a later pass.
+        if mark != 0 && mark != self.pended + 1 {
+            // A value of it is pending itself.
             self.pend(call);
             return Ok(Sql::Null);
         }
-        let values = values.get(3..).unwrap_or_default();
+        let values = values.get(2..).unwrap_or_default();
         let (target, column, entity) = match self.asks[call] {
             Asks::Cell { target, column, .. } => {
                 let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
@@ -272,7 +218,8 @@ impl Live {
             Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };
-        if self.gate_of_call(call).is_some() {
+        // All conditions of a row are looked at once; one may be evaluated again.
+        if self.learns && !self.quiet.is_empty() {
             self.touched[call].note(entity);
         }
         let counts = &mut self.counts;
@@ -303,8 +250,7 @@ impl Live {
                     self.full = true;
                     return Err(broken("the pass is full"));
                 }
-                let hushed = self.gate_of_call(call).is_some_and(|g| self.gates[g].is_hushed());
-                if !self.quiet.is_empty() || hushed {
+                if !self.quiet.is_empty() && !self.survey {
                     return Ok(Sql::Null);
                 }
                 if let Asks::Document { .. } = self.asks[call]
@@ -312,17 +258,7 @@ impl Live {
                 {
                     self.targets[target].keep(entity, document);
                 }
-                match self.gate_of_call(call) {
-                    Some(gate) if self.gates[gate].ranks() && !self.open => {
-                        self.gates[gate].demand(demand, true);
-                    }
-                    Some(gate) => {
-                        let new = !self.demanded.contains(&demand);
-                        self.gates[gate].demand(demand, new);
-                        self.demand(demand);
-                    }
-                    None => self.demand(demand),
-                }
+                self.notes.demand(demand);
                 Ok(Sql::Null)
             }
         }
@@ -370,34 +306,6 @@ impl Live {
         Ok(Sql::Null)
     }
 
-    /// `hq_gate(number, values…)`
-    pub(super) fn gate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<i64> {
-        let n = usize::try_from(int(values, 0)).unwrap_or(usize::MAX);
-        let Some(gate) = self.gates.get_mut(n) else { return Err(broken("no such gate")) };
-        gate.pended = self.pended;
-        if gate.retrieves() && self.candidates.gather() && !self.open {
-            self.later = true;
-            if self.candidates.are_too_many() {
-                self.full = true;
-                return Err(broken("the pass is full"));
-            }
-            return Ok(0);
-        }
-        Ok(match gate.row(values.get(1..).unwrap_or_default(), self.open) {
-            Word::Pass => 1,
-            Word::Needless => 0,
-            Word::Later => {
-                self.later = true;
-                if gate.ends() {
-                    // No row after this one has its turn in this pass.
-                    self.full = true;
-                    return Err(broken("the pass is full"));
-                }
-                0
-            }
-        })
-    }
-
     /// `hq_leaf(place, wanted, mark, whether it holds)`
     pub(super) fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
         let at = usize::try_from(int(values, 0)).unwrap_or_default();
@@ -405,7 +313,7 @@ impl Live {
             calls.iter().any(|c| self.pending_of.get(*c).is_some_and(|p| *p > 0))
         });
         if inner || int(values, 2) != self.pended + 1 {
-            return 2;
+            return if self.possible { 1 } else { 2 };
         }
         let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);
         let seen = self.seen.entry(at).or_default();

@@ -7,10 +7,14 @@
 //! ```
 //!
 //! A call is a scalar function over its key. In a pass it looks its cell up
-//! (`targets`); one that is not known is *pending*: NULL for now, and demanded,
-//! unless a gate (`gates`) holds its row back. Between passes the demands of
-//! all calls are asked together (`ask`, `join`) by the same generation that
-//! materializes a spec. The last pass is `SQLite`'s own, over known values.
+//! (`targets`); one that is not known is *pending*: NULL for now, and noted with
+//! its row (`notes`). Between passes some or all of what was noted is
+//! asked together (`ask`, `join`) by the same generation that
+//! materializes a spec. The last pass is `SQLite`'s own, over known values: nothing
+//! in it was pending, so its rows are those of plain SQL whatever the values are
+//! that it did not reach. Which of the noted rows are asked about first (`learning`)
+//! decides nothing. The one pass that may end with pending calls is that of the
+//! rule of the first rows (`first_rows`), which shows why.
 //!
 //! A query in `SUQL`'s dialect is brought into `SQLite`'s words first, and words
 //! that a column does not have into questions (`classify`). Documents
@@ -37,20 +41,23 @@ mod engine;
 mod entities;
 pub mod error;
 mod explain;
+mod first_rows;
 mod fits;
 mod functions;
-mod gates;
 pub mod guard;
 mod join;
 pub mod json;
 mod kept;
 mod keys;
+mod learning;
 mod likeness;
 mod live;
 pub mod math;
 mod nested;
+mod notes;
 pub mod params;
 mod passages;
+mod passes;
 pub mod plain;
 mod reading;
 mod retrieve;

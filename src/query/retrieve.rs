@@ -4,7 +4,7 @@ use super::QueryError;
 use super::engine::Engine;
 use super::likeness::by_words;
 use super::live::lock;
-use crate::blendsql::rewrite::{Need, Rewritten};
+use crate::blendsql::first_rows::FirstRows;
 use crate::retrieval::passages::cut;
 use crate::tokens::Tokenizer;
 
@@ -16,12 +16,8 @@ impl Engine<'_, '_> {
     ///
     /// # Errors
     /// [`QueryError`] at what stops the run.
-    pub(super) fn order_candidates(&mut self, rewritten: &Rewritten) -> Result<(), QueryError> {
-        let needed = rewritten.gates.iter().filter(|g| g.retrieved).map(|g| match g.need {
-            Need::Ranked(k, ..) => k,
-            _ => 0,
-        });
-        let needed = needed.max().unwrap_or(0);
+    pub(super) fn order_candidates(&mut self, first: &FirstRows) -> Result<(), QueryError> {
+        let needed = first.need.unwrap_or(0);
         let mut live = lock(&self.live);
         if live.candidates.are_too_many() {
             live.candidates.settled();

@@ -25,28 +25,11 @@ use std::collections::BTreeMap;
 
 use hqdl::prompt::{AskedColumn, AskedRow};
 use hqdl::value::Value;
-use rusqlite::Connection;
-use rusqlite::functions::FunctionFlags;
-use rusqlite::types::{ToSqlOutput, Value as Sql};
 use serde_json::{Value as Json, json};
 
 use crate::endpoint::{Endpoint, Request};
-
-/// Functions of a value, and how many parameters each has beside it.
-const FUNCTIONS: [(&str, usize); 12] = [
-    ("starts_with", 1),
-    ("ends_with", 1),
-    ("contains", 1),
-    ("true", 0),
-    ("length", 0),
-    ("vowels", 0),
-    ("mod", 1),
-    ("upper", 0),
-    ("initial", 0),
-    ("null_if", 1),
-    ("say", 1),
-    ("const", 1),
-];
+use crate::functions::compute;
+pub use crate::functions::register;
 
 /// An endpoint that computes.
 pub fn endpoint() -> Endpoint {
@@ -90,26 +73,6 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
             values.iter().filter(|v| v.trim() == own.trim()).cloned().collect()
         }
         _ => invented(column, row),
-    }
-}
-
-/// A function of a value's canonical text.
-fn compute(name: &str, text: &str, parameter: &str) -> Json {
-    let length = text.chars().count();
-    match name {
-        "starts_with" => text.starts_with(parameter).into(),
-        "ends_with" => text.ends_with(parameter).into(),
-        "contains" => text.contains(parameter).into(),
-        "true" => true.into(),
-        "length" => length.into(),
-        "vowels" => text.chars().filter(|c| "aeiouAEIOU".contains(*c)).count().into(),
-        "mod" => (length % parameter.parse::<usize>().unwrap()).into(),
-        "upper" => text.to_uppercase().into(),
-        "initial" => text.chars().next().map_or(Json::Null, |c| c.to_string().into()),
-        "null_if" if text.contains(parameter) => Json::Null,
-        "null_if" => text.into(),
-        "say" | "const" => parameter.replace("\\n", "\n").into(),
-        other => panic!("no function fn:{other}"),
     }
 }
 
@@ -189,28 +152,4 @@ pub fn pairs(requests: &[Request]) -> BTreeMap<(String, String), usize> {
         }
     }
     pairs
-}
-
-/// Gives a connection the same functions: `hq_starts_with(x, 'P')`, `hq_length(x)` …
-pub fn register(connection: &Connection) {
-    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    for (name, parameters) in FUNCTIONS {
-        let arguments = i32::try_from(1 + parameters).unwrap();
-        connection
-            .create_scalar_function(format!("hq_{name}").as_str(), arguments, flags, move |call| {
-                let value = Value::read(call.get_raw(0)).unwrap_or(Value::Null);
-                let parameter = match parameters {
-                    0 => String::new(),
-                    _ => Value::read(call.get_raw(1)).unwrap_or(Value::Null).to_string(),
-                };
-                let found = value.canonical().map(|text| compute(name, &text, &parameter));
-                Ok(ToSqlOutput::Owned(match found {
-                    Some(Json::Bool(b)) => Sql::Integer(b.into()),
-                    Some(Json::Number(n)) => Sql::Integer(n.as_i64().unwrap()),
-                    Some(Json::String(text)) => Sql::Text(text),
-                    _ => Sql::Null,
-                }))
-            })
-            .unwrap();
-    }
 }

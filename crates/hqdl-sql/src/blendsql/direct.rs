@@ -169,8 +169,7 @@ impl<'q> Direct<'q> {
             return None;
         }
         let keys = site.keys.as_ref()?.join(", ");
-        let otherwise =
-            format!("{}{}({n}, 0, 1, {keys}){}", site.before, site.function, site.after);
+        let otherwise = format!("{}{}({n}, 0, {keys}){}", site.before, site.function, site.after);
         let text = match place.as_mut().filter(|p| p.has(view)) {
             Some(place) => {
                 let alias = self.joined(place, *n, view);

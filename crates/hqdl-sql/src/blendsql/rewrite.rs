@@ -12,12 +12,14 @@
 //! * AND, OR, NOT become CASE in the order of [`Costs`]: plain parts first, then
 //!   calls, each only when those before leave the row open. `truth` gives 1, 0
 //!   or 2: a call in it is pending.
-//! * A *gate* stands before the calls of a SELECT that needs only some rows:
-//!   LIMIT without ORDER BY, EXISTS, DISTINCT, ORDER BY … LIMIT. The functions
-//!   behind it decide which rows are asked about now.
+//! * A condition notes what it waits for row by row (`hq_close`), EXISTS and IN
+//!   for all their rows together (`hq_run`).
+//! * Where the query needs only its first rows, another statement yields them
+//!   one by one ([`FirstRows`]).
 
 use std::collections::HashMap;
 
+use super::first_rows::FirstRows;
 use super::parse::Parsed;
 use super::scope::{Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
@@ -69,39 +71,13 @@ impl Seen {
     }
 }
 
-/// Which rows of a SELECT its calls are needed for.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Need {
-    /// All that its plain conditions leave.
-    All,
-    /// The first so many that pass.
-    First(u64),
-    /// The first so many by an order: for each term, whether descending and
-    /// whether NULLs come first.
-    /// Of the first so many, values are not needed for as many as OFFSET skips.
-    Ranked(u64, u64, Vec<(bool, bool)>),
-}
-
-/// What decides which rows of one SELECT are asked about.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Gate {
-    /// Where its SELECT stands: passes may write gates in another order.
+/// A SELECT whose conditions have calls: its rows are noted together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    /// Where it stands: rewritings may write units in another order.
     pub at: usize,
-    /// The SELECT runs once, not for each row of one around it.
-    pub once: bool,
-    /// What is needed.
-    pub need: Need,
-    /// How many values of the rows around it tell its runs apart.
-    pub outer: usize,
-    /// How many values are DISTINCT: a row whose values have passed is not needed.
-    pub distinct: Option<usize>,
-    /// Conditions with calls behind it.
+    /// Conditions with calls.
     pub conditions: usize,
-    /// It is of the SELECT that yields the query's rows.
-    pub ends: bool,
-    /// Its order is ours: any rows do, so those come first that are most likely to
-    /// pass.
-    pub retrieved: bool,
 }
 
 /// A condition with calls.
@@ -116,12 +92,12 @@ pub struct Leaf {
 pub struct Rewritten {
     /// What is run.
     pub sql: String,
-    /// Its gates.
-    pub gates: Vec<Gate>,
+    /// Its SELECTs with conditions that have calls.
+    pub units: Vec<Unit>,
     /// Its conditions with calls, by where they stand.
     pub leaves: HashMap<usize, Leaf>,
-    /// The gate each call stands behind.
-    pub gate_of: HashMap<usize, usize>,
+    /// How many of its first rows are the answer, when not all need be known.
+    pub first: Option<FirstRows>,
     /// Calls whose documents say in which order rows come.
     pub likened: Vec<usize>,
     /// Names of result columns: what `SQLite` calls them, and what the query does.
@@ -142,13 +118,13 @@ pub struct Rewriter<'q> {
     pub plain_order: bool,
     /// Whether rows that any few do of come in an order of ours.
     pub retrieves: bool,
+    /// Whether the rule [`FirstRows`] is tried.
+    pub firsts: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
-    /// The SELECT that yields the query's rows, when it is one.
-    pub(super) last: Option<Span>,
     pub(super) out: Rewritten,
 }
 
@@ -159,8 +135,6 @@ pub(super) enum Role {
     Rows,
     /// Whether there is a row.
     Exists,
-    /// The first row.
-    Scalar,
     /// Which values there are.
     Set,
 }
@@ -177,10 +151,10 @@ impl<'q> Rewriter<'q> {
             costs,
             plain_order: true,
             retrieves: true,
+            firsts: false,
             aliases: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
-            last: None,
             out,
         }
     }
@@ -190,21 +164,27 @@ impl<'q> Rewriter<'q> {
     pub fn run(mut self, parsed: &Parsed) -> Rewritten {
         let query = &parsed.query;
         self.questions = parsed.calls.iter().map(|c| c.question.clone()).collect();
-        if let Body::Core(core) = &query.body {
+        if let (Body::Core(core), false) = (&query.body, parsed.lone) {
             self.root = core.span.start;
         }
-        self.last = match &query.body {
-            Body::Core(core) if !parsed.lone => Some(core.span.clone()),
-            _ => None,
-        };
         let root = Scope::within(None);
-        let text = self.query(query, &root, Role::Rows, true);
+        let text = self.query(query, &root, Role::Rows);
         self.out.sql = if parsed.lone {
             format!("SELECT {text}")
         } else {
             format!("{}{text}{}", &self.sql[..query.span.start], &self.sql[query.span.end..])
         };
         self.out
+    }
+
+    /// The number of a SELECT with conditions that have calls.
+    pub(super) fn unit(&mut self, at: usize, conditions: usize) -> usize {
+        let units = &mut self.out.units;
+        // A SELECT that is written twice is one.
+        units.iter().position(|u| u.at == at).unwrap_or_else(|| {
+            units.push(Unit { at, conditions });
+            units.len() - 1
+        })
     }
 
     pub(super) fn note_leaf(&mut self, at: usize, leaf: Leaf) {
@@ -263,33 +243,27 @@ impl<'q> Rewriter<'q> {
         text
     }
 
-    pub(super) fn query(
-        &mut self,
-        query: &Query,
-        parent: &Scope<'_>,
-        role: Role,
-        whole: bool,
-    ) -> String {
+    pub(super) fn query(&mut self, query: &Query, parent: &Scope<'_>, role: Role) -> String {
         if !query.has_call() {
             return self.sql[query.span.clone()].to_owned();
         }
         let scope = self.resolver().ctes(query, Some(parent));
         let mut parts = Vec::new();
         for cte in &query.with {
-            let text = self.query(&cte.query, &scope, Role::Rows, true);
+            let text = self.query(&cte.query, &scope, Role::Rows);
             parts.push((cte.query.span.clone(), text));
         }
         match &query.body {
-            Body::Core(core) => self.core(query, core, &scope, role, whole, &mut parts),
+            Body::Core(core) => self.core(query, core, &scope, role, &mut parts),
             Body::Compound(left, right) => {
                 for side in [left, right] {
-                    let text = self.query(side, &scope, Role::Rows, false);
+                    let text = self.query(side, &scope, Role::Rows);
                     parts.push((side.span.clone(), text));
                 }
             }
             Body::Values(exprs, _) => {
                 for expr in exprs {
-                    self.value_part(expr, &scope, None, &mut parts);
+                    self.value_part(expr, &scope, &mut parts);
                 }
             }
         }
@@ -299,7 +273,7 @@ impl<'q> Rewriter<'q> {
                 // are is one.
                 match self.column_of(expr, query).filter(|_| expr.has_call()) {
                     Some(n) => parts.push((expr.span.clone(), (n + 1).to_string())),
-                    None => self.value_part(expr, &scope, None, &mut parts),
+                    None => self.value_part(expr, &scope, &mut parts),
                 }
             }
             self.limits(query, &scope, &mut parts);
@@ -311,11 +285,10 @@ impl<'q> Rewriter<'q> {
         &mut self,
         expr: &Expr,
         scope: &Scope<'_>,
-        gate: Option<&str>,
         parts: &mut Vec<(Span, String)>,
     ) {
         if expr.has_call() {
-            let text = self.value(expr, scope, gate);
+            let text = self.value(expr, scope);
             parts.push((expr.span.clone(), text));
         }
     }
@@ -327,17 +300,11 @@ impl<'q> Rewriter<'q> {
         scope: &Scope<'_>,
         role: Role,
     ) -> String {
-        let text = self.query(query, scope, role, true);
+        let text = self.query(query, scope, role);
         self.compose(&expr.span, vec![(query.span.clone(), text)])
     }
 
-    pub(super) fn call(
-        &mut self,
-        n: usize,
-        args: &[Expr],
-        scope: &Scope<'_>,
-        gate: Option<&str>,
-    ) -> String {
+    pub(super) fn call(&mut self, n: usize, args: &[Expr], scope: &Scope<'_>) -> String {
         let site = &self.sites[n];
         let nested = args.iter().any(Expr::has_call);
         let keys: Vec<String> = match &site.keys {
@@ -345,9 +312,8 @@ impl<'q> Rewriter<'q> {
             None => args.iter().map(|a| self.argument(a, site.rows, scope)).collect(),
         };
         let mark = if nested { "hq_mark()" } else { "0" };
-        let gate = gate.unwrap_or("1");
         let comma = if keys.is_empty() { "" } else { ", " };
-        let text = format!("{}({n}, {mark}, {gate}{comma}{})", site.function, keys.join(", "));
+        let text = format!("{}({n}, {mark}{comma}{})", site.function, keys.join(", "));
         if let Some(width) = site.row {
             let values: Vec<String> =
                 (0..width).map(|at| format!("json_extract({text}, '$[{at}]')")).collect();
@@ -361,16 +327,16 @@ impl<'q> Rewriter<'q> {
             ExprKind::Column { .. } => name_text(arg, self.sql),
             ExprKind::Scalar(query) if rows => self.context(query, scope),
             ExprKind::Scalar(query) => {
-                format!("({})", self.query(query, scope, Role::Scalar, true))
+                format!("({})", self.query(query, scope, Role::Rows))
             }
-            _ => format!("({})", self.value(arg, scope, None)),
+            _ => format!("({})", self.value(arg, scope)),
         }
     }
 
     /// The rows of a query as one value.
     fn context(&mut self, query: &Query, scope: &Scope<'_>) -> String {
         let outputs = self.resolver().outputs(query, scope);
-        let text = self.query(query, scope, Role::Rows, true);
+        let text = self.query(query, scope, Role::Rows);
         match outputs {
             Some(fields) => {
                 let names: Vec<String> = (1..=fields.len()).map(|n| format!("c{n}")).collect();

@@ -1,6 +1,6 @@
-//! One SELECT rewritten: its conditions with calls last, behind its gate.
+//! One SELECT rewritten: its conditions with calls last, noted row by row.
 
-use super::rewrite::{Need, Rewriter, Role, conjuncts, has_field};
+use super::rewrite::{Rewriter, Role, conjuncts, has_field};
 use super::scope::{Scope, Table, bare};
 use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use super::truth;
@@ -13,7 +13,6 @@ impl Rewriter<'_> {
         core: &Core,
         around: &Scope<'_>,
         role: Role,
-        whole: bool,
         parts: &mut Vec<(Span, String)>,
     ) {
         let scope = self.resolver().core(core, around);
@@ -56,13 +55,8 @@ impl Rewriter<'_> {
             .flat_map(|on| split(on).0)
             .filter(|e| after_left || self.hangs_on_rows(e, &scope))
             .collect();
-        let gate = self.gate(query, core, &scope, around, role, whole, &calls);
+        let mut first = self.first_rows(query, core, &scope, &calls);
         let fence = fence(&scope).0;
-        let gate_text = gate.as_ref().map(|(n, values)| {
-            let all: Vec<&str> = values.iter().chain(&fence).map(String::as_str).collect();
-            let comma = if all.is_empty() { "" } else { ", " };
-            format!("hq_gate({n}{comma}{})", all.join(", "))
-        });
         // Conditions on grouping columns wait for the plain part of HAVING.
         let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
             Some(having) if conjuncts(having).iter().any(|h| !self.bears(h, &scope)) => {
@@ -71,26 +65,21 @@ impl Rewriter<'_> {
             _ => (Vec::new(), calls),
         };
         let mut combined = None;
-        let mut registered = None;
         let mut guards: Vec<Expr> = Vec::new();
-        if let (true, false, Some((n, _)), Some(gate_text)) =
-            (calls.is_empty(), core.group.is_empty(), &gate, &gate_text)
-        {
-            // Where there are groups, these are counted.
-            registered = Some(format!("hq_done({n}, {gate_text})"));
-        } else if !calls.is_empty() || gate.is_some() {
-            let mut text = match (&gate_text, calls.is_empty()) {
-                (Some(gate_text), true) => gate_text.clone(),
-                (Some(gate_text), false) => {
-                    let text = truth::all(self, &calls, &scope);
-                    format!("CASE WHEN {gate_text} THEN {text} ELSE 0 END")
-                }
-                (None, _) if fence.len() > 1 => {
-                    let text = truth::all(self, &calls, &scope);
-                    format!("CASE WHEN hq_row({}) THEN {text} ELSE 0 END", fence.join(", "))
-                }
-                (None, _) => truth::all(self, &calls, &scope),
-            };
+        // A plain condition that may fail stays behind the calls it stands behind.
+        let held = held_back(&mut where_plain, &where_calls, self.sql);
+        let mut text =
+            if calls.is_empty() { "1".to_owned() } else { truth::all(self, &calls, &scope) };
+        for held in &held {
+            let plain = &self.sql[held.span.clone()];
+            text = format!("CASE {text} WHEN 1 THEN (({plain}) IS TRUE) WHEN 2 THEN 2 ELSE 0 END");
+        }
+        if let Some(first) = first.as_mut().filter(|f| !f.grouped) {
+            first.truth = text;
+        } else if !calls.is_empty() {
+            if fence.len() > 1 {
+                text = format!("CASE WHEN hq_row({}) THEN {text} ELSE 0 END", fence.join(", "));
+            }
             // What SQLite would evaluate later, or make a join of, goes before.
             (guards, where_plain) =
                 where_plain.into_iter().partition(|e| self.hangs_on_rows(e, &scope));
@@ -98,10 +87,20 @@ impl Rewriter<'_> {
                 let guard = &self.sql[guard.span.clone()];
                 text = format!("CASE WHEN ({guard}) THEN {text} ELSE 0 END");
             }
-            combined = Some(match &gate {
-                Some((n, _)) => format!("(SELECT hq_done({n}, {text}))"),
-                None => format!("(SELECT {text}) = 1"),
-            });
+            let conditions = calls.iter().map(|c| truth::leaves(self, c, &scope)).sum();
+            let unit = self.unit(core.span.start, conditions);
+            let value = match (role, core.columns.as_slice()) {
+                // Rows of one value are witnesses of the same.
+                (Role::Set, [only]) => only.expr.as_ref().filter(|e| {
+                    matches!(bare(e).kind, ExprKind::Column { .. }) && !self.bears(e, &scope)
+                }),
+                _ => None,
+            };
+            let value = value.map_or(String::new(), |e| format!(", {}", &self.sql[e.span.clone()]));
+            combined = Some(format!("(SELECT hq_close(hq_open({unit}), {text}{value}))"));
+        }
+        if calls.is_empty() {
+            where_plain.extend(held);
         }
         let rest = |me: &Self, plain: &[Expr], more: Option<String>| {
             let mut all: Vec<String> =
@@ -144,26 +143,13 @@ impl Rewriter<'_> {
             let mut all = conjuncts(having);
             all.extend(&late);
             let text = truth::all(self, &all, &scope);
-            let text = match registered.take() {
-                Some(registered) => format!("CASE {text} WHEN 1 THEN {registered} ELSE 0 END"),
-                None => format!("{text} = 1"),
-            };
+            let unit = self.unit(having.span.start, 1);
+            let text = format!("hq_close(hq_open({unit}), {text})");
             parts.push((having.span.clone(), text));
         }
-        if let Some(text) = registered {
-            parts.push(match &core.having {
-                Some(having) => {
-                    let plain = &self.sql[having.span.clone()];
-                    (having.span.clone(), format!("CASE WHEN ({plain}) THEN {text} ELSE 0 END"))
-                }
-                None => (core.group_end..core.group_end, format!(" HAVING {text}")),
-            });
+        if let Some(first) = first {
+            self.yield_rows(first, query, core, &scope, parts);
         }
-        // Where only some rows are needed, values of others are not asked for.
-        let for_values = gate
-            .as_ref()
-            .filter(|(n, _)| self.out.gates[*n].need != Need::All)
-            .map(|(n, _)| format!("hq_row({n})"));
         let values = core
             .columns
             .iter()
@@ -172,16 +158,9 @@ impl Rewriter<'_> {
             .chain(&core.windows)
             .chain(query.order.iter().map(|o| &o.expr));
         for expr in values {
-            self.value_part(expr, &scope, for_values.as_deref(), parts);
-        }
-        if let (Some((n, values)), Some(limit)) = (&gate, &query.limit)
-            && self.out.gates[*n].retrieved
-            && let Some(rank) = values.last()
-        {
-            // Any rows do; these are those that were asked about.
-            let before = self.sql[..limit.span.start].trim_end();
-            let at = before.len().saturating_sub("limit".len());
-            parts.push((at..at, format!(" ORDER BY {rank} ")));
+            if !parts.iter().any(|(span, _)| *span == expr.span) {
+                self.value_part(expr, &scope, parts);
+            }
         }
         self.limits(query, &scope, parts);
         for expr in
@@ -208,11 +187,11 @@ impl Rewriter<'_> {
         match &item.source {
             Source::Table { .. } => {}
             Source::Function { args, .. } => {
-                args.iter().for_each(|a| self.value_part(a, scope, None, parts));
+                args.iter().for_each(|a| self.value_part(a, scope, parts));
             }
             Source::Query(query) => {
                 if query.has_call() {
-                    let text = self.query(query, around, Role::Rows, true);
+                    let text = self.query(query, around, Role::Rows);
                     parts.push((query.span.clone(), text));
                 }
             }
@@ -306,4 +285,13 @@ pub(super) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
     let columns: Vec<Option<String>> = scope.tables.iter().map(of).collect();
     let whole = columns.len() < 2 || columns.iter().all(Option::is_some);
     (columns.into_iter().flatten().collect(), whole)
+}
+
+/// Takes those of some plain conditions that may fail and stand behind a call.
+fn held_back(plain: &mut Vec<Expr>, calls: &[Expr], sql: &str) -> Vec<Expr> {
+    let Some(call) = calls.iter().map(|c| c.span.start).min() else { return Vec::new() };
+    let held = |e: &Expr| e.span.start > call && truth::may_fail(e, sql);
+    let (held, rest) = std::mem::take(plain).into_iter().partition(|e| held(e));
+    *plain = rest;
+    held
 }

@@ -8,7 +8,7 @@
 
 use super::rewrite::{Leaf, Rewriter};
 use super::scope::{Scope, bare};
-use super::tree::{Expr, ExprKind};
+use super::tree::{Body, Expr, ExprKind, Query, Source};
 
 /// Whether all of some conditions hold.
 pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Scope<'_>) -> String {
@@ -147,14 +147,54 @@ impl Rewriter<'_> {
                 *o = Odds { cost: 1.0, holds: 0.5 };
             }
         }
+        // A plain part that may fail is not put before a call that it stands behind.
+        let first = odds.iter().position(|o| o.cost > 0.0).unwrap_or(parts.len());
+        let held: Vec<bool> =
+            (0..parts.len()).map(|n| n > first && self.may_fail(&parts[n])).collect();
         let mut order: Vec<usize> = (0..parts.len()).collect();
         // The chance to settle it, for each value asked.
         let worth = |n: usize| {
             let settles = if all { 1.0 - odds[n].holds } else { odds[n].holds };
-            if odds[n].cost == 0.0 { f64::INFINITY } else { settles / odds[n].cost }
+            match odds[n].cost {
+                _ if held[n] => -1.0,
+                0.0 => f64::INFINITY,
+                cost => settles / cost,
+            }
         };
         order.sort_by(|a, b| worth(*b).total_cmp(&worth(*a)));
         order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
+    }
+
+    /// Calls inside subqueries of an expression that do not tell themselves, each
+    /// time, whether they wait: `SQLite` runs what does not hang on the row once.
+    pub(super) fn unheard(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
+        let (exprs, query) = expr.inside();
+        exprs.into_iter().for_each(|e| self.unheard(e, scope, found));
+        let Some(query) = query.filter(|q| q.has_call()) else { return };
+        if super::written::witnessed(expr).is_some() {
+            return;
+        }
+        let mut nested = !query.with.is_empty();
+        query.each(&mut |e| nested |= e.inside().1.is_some_and(Query::has_call));
+        if let Body::Core(core) = &query.body {
+            nested |= core.from.iter().any(|i| !matches!(i.source, Source::Table { .. }));
+        } else {
+            nested = true;
+        }
+        if nested || !self.is_correlated(query, scope) {
+            query.each(&mut |e| {
+                if let ExprKind::Call(n, _) = &e.kind {
+                    found.push(*n);
+                }
+            });
+        }
+    }
+
+    fn may_fail(&self, node: &Node<'_>) -> bool {
+        match node {
+            Node::Leaf(expr, _) => may_fail(expr, self.sql),
+            Node::All(parts) | Node::Any(parts) => parts.iter().any(|p| self.may_fail(p)),
+        }
     }
 
     /// Values that a call asks for, for each row: many rows may share one.
@@ -220,19 +260,70 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
         leaves: &mut Vec<String>,
     ) -> String {
-        let text = self.value(expr, scope, None);
+        let text = self.value(expr, scope);
         let truth = if wanted { "TRUE" } else { "FALSE" };
         if !self.bears(expr, scope) {
             return format!("(({text}) IS {truth})");
         }
         let at = expr.span.start;
         let mut inner_calls = Vec::new();
-        calls_of_subqueries(expr, false, &mut inner_calls);
+        self.unheard(expr, scope, &mut inner_calls);
         self.note_leaf(at, Leaf { inner_calls });
         let text = format!("hq_leaf({at}, {}, hq_mark(), (({text}) IS {truth}))", u8::from(wanted));
         leaves.push(text.clone());
         text
     }
+}
+
+/// Functions that take whatever they are given.
+const SAFE: [&str; 31] = [
+    "char",
+    "coalesce",
+    "date",
+    "datetime",
+    "hex",
+    "ifnull",
+    "iif",
+    "instr",
+    "julianday",
+    "length",
+    "lower",
+    "ltrim",
+    "max",
+    "min",
+    "nullif",
+    "quote",
+    "replace",
+    "round",
+    "rtrim",
+    "sign",
+    "strftime",
+    "substr",
+    "substring",
+    "time",
+    "trim",
+    "typeof",
+    "unicode",
+    "upper",
+    "count",
+    "total",
+    "avg",
+];
+
+/// Whether evaluating an expression may end in an error.
+pub(super) fn may_fail(expr: &Expr, sql: &str) -> bool {
+    let mut found = false;
+    expr.each(&mut |e| match &e.kind {
+        ExprKind::Function { name, .. } => found |= !SAFE.contains(&name.as_str()),
+        ExprKind::Other(_) => {
+            let text = &sql[e.span.clone()];
+            let upper = text.to_ascii_uppercase();
+            found |= text.contains("->")
+                || ["MATCH", "REGEXP", "RAISE"].iter().any(|w| upper.contains(w));
+        }
+        _ => {}
+    });
+    found
 }
 
 /// Calls inside subqueries of an expression.

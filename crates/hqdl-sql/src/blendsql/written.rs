@@ -1,9 +1,10 @@
 //! Expressions whose value counts, written with functions in the place of calls:
 //! what comes after a pending call is not looked at.
 
+use super::first_rows::{has_window, is_aggregate};
 use super::rewrite::{Rewriter, Role};
 use super::scope::{Scope, bare};
-use super::tree::{Body, Expr, ExprKind, Query, Span};
+use super::tree::{Body, Core, Expr, ExprKind, Query, Span};
 use super::truth;
 
 impl Rewriter<'_> {
@@ -31,31 +32,67 @@ impl Rewriter<'_> {
         parts: &mut Vec<(Span, String)>,
     ) {
         for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
-            let text = self.value(expr, scope, None);
+            let text = self.value(expr, scope);
             parts.push((expr.span.clone(), format!("hq_limit(hq_mark(), {text})")));
         }
     }
 
+    /// EXISTS or IN over rows that are noted one by one: one that is certain
+    /// settles it, whatever the others are.
+    fn run_of(&mut self, expr: &Expr, text: String, scope: &Scope<'_>) -> String {
+        let Some((query, core)) = witnessed(expr) else { return text };
+        let unit = self.unit(core.span.start, 0);
+        let settles = match &expr.kind {
+            ExprKind::In { operand, .. } => {
+                let between = &self.sql[operand.span.end..query.span.start];
+                i32::from(!between.to_ascii_lowercase().contains("not"))
+            }
+            _ => 1,
+        };
+        let once = i32::from(!self.is_correlated(query, scope));
+        format!("hq_run({settles}, {once}, hq_start({unit}), ({text}))")
+    }
+
+    /// Whether a query hangs on the rows around it, as far as can be told.
+    pub(super) fn is_correlated(&self, query: &Query, around: &Scope<'_>) -> bool {
+        let mut outer = false;
+        self.resolver().each(query, around, &mut |e, at, _| {
+            if let ExprKind::Column { table, column } = &e.kind {
+                outer |= match at.find(table.as_deref(), column) {
+                    Some(found) => found.depth <= around.depth,
+                    None => at
+                        .place(table.as_deref(), column)
+                        .is_some_and(|depth| depth <= around.depth),
+                };
+            }
+        });
+        outer
+    }
+
     /// An expression whose value counts.
-    pub(super) fn value(&mut self, expr: &Expr, scope: &Scope<'_>, gate: Option<&str>) -> String {
+    pub(super) fn value(&mut self, expr: &Expr, scope: &Scope<'_>) -> String {
         if !expr.has_call() {
             return self.sql[expr.span.clone()].to_owned();
         }
         match &expr.kind {
-            ExprKind::Call(n, args) => self.call(*n, args, scope, gate),
+            ExprKind::Call(n, args) => self.call(*n, args, scope),
             ExprKind::And(_) | ExprKind::Or(_) => truth::value(self, expr, scope),
-            ExprKind::Exists(query) => self.subquery(expr, query, scope, Role::Exists),
-            ExprKind::Scalar(query) => self.subquery(expr, query, scope, Role::Scalar),
+            ExprKind::Exists(query) => {
+                let text = self.subquery(expr, query, scope, Role::Exists);
+                self.run_of(expr, text, scope)
+            }
+            ExprKind::Scalar(query) => self.subquery(expr, query, scope, Role::Rows),
             ExprKind::In { operand, list, query } => {
                 let mut parts = Vec::new();
                 for part in std::iter::once(operand.as_ref()).chain(list) {
-                    self.value_part(part, scope, gate, &mut parts);
+                    self.value_part(part, scope, &mut parts);
                 }
                 if let Some(query) = query {
-                    let text = self.query(query, scope, Role::Set, true);
+                    let text = self.query(query, scope, Role::Set);
                     parts.push((query.span.clone(), text));
                 }
-                self.compose(&expr.span, parts)
+                let text = self.compose(&expr.span, parts);
+                self.run_of(expr, text, scope)
             }
             ExprKind::Case { operand: None, whens, otherwise } => {
                 let mut parts = Vec::new();
@@ -63,17 +100,17 @@ impl Rewriter<'_> {
                     if when.has_call() {
                         let text = truth::all(self, &[when], scope);
                         parts.push((when.span.clone(), format!("hq_note({text}) = 1")));
-                        let then_text = self.value(then, scope, gate);
+                        let then_text = self.value(then, scope);
                         parts.push((
                             then.span.clone(),
                             format!("{then_text} WHEN hq_noted() = 2 THEN NULL"),
                         ));
                     } else {
-                        self.value_part(then, scope, gate, &mut parts);
+                        self.value_part(then, scope, &mut parts);
                     }
                 }
                 if let Some(otherwise) = otherwise {
-                    self.value_part(otherwise, scope, gate, &mut parts);
+                    self.value_part(otherwise, scope, &mut parts);
                 }
                 self.compose(&expr.span, parts)
             }
@@ -83,10 +120,10 @@ impl Rewriter<'_> {
                     && !whens.iter().any(|(when, _)| when.has_call()) =>
             {
                 let mut parts = Vec::new();
-                let text = self.value(operand, scope, gate);
+                let text = self.value(operand, scope);
                 parts.push((operand.span.clone(), format!("hq_after(hq_mark(), {text})")));
-                whens.iter().for_each(|(_, then)| self.value_part(then, scope, gate, &mut parts));
-                let text = self.value(otherwise, scope, gate);
+                whens.iter().for_each(|(_, then)| self.value_part(then, scope, &mut parts));
+                let text = self.value(otherwise, scope);
                 let text = format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END");
                 parts.push((otherwise.span.clone(), text));
                 self.compose(&expr.span, parts)
@@ -97,8 +134,7 @@ impl Rewriter<'_> {
                     && args[0].has_call() =>
             {
                 let truth = truth::all(self, &[&args[0]], scope);
-                let (then, otherwise) =
-                    (self.value(&args[1], scope, gate), self.value(&args[2], scope, gate));
+                let (then, otherwise) = (self.value(&args[1], scope), self.value(&args[2], scope));
                 format!(
                     "CASE WHEN hq_note({truth}) = 1 THEN {then} WHEN hq_noted() = 2 THEN NULL ELSE {otherwise} END"
                 )
@@ -112,7 +148,7 @@ impl Rewriter<'_> {
                 // The next is looked at when those before are NULL, not pending.
                 let mut texts = Vec::new();
                 for arg in args {
-                    let text = self.value(arg, scope, gate);
+                    let text = self.value(arg, scope);
                     let text = format!("hq_after(hq_mark(), {text})");
                     texts.push(if texts.is_empty() {
                         text
@@ -124,7 +160,7 @@ impl Rewriter<'_> {
             }
             ExprKind::Function { filter: Some(filter), args, .. } => {
                 let mut parts = Vec::new();
-                args.iter().for_each(|a| self.value_part(a, scope, gate, &mut parts));
+                args.iter().for_each(|a| self.value_part(a, scope, &mut parts));
                 if filter.has_call() {
                     let text = truth::all(self, &[filter], scope);
                     parts.push((filter.span.clone(), format!("{text} = 1")));
@@ -135,10 +171,28 @@ impl Rewriter<'_> {
                 let (exprs, _) = expr.inside();
                 let mut parts = Vec::new();
                 for inner in exprs {
-                    self.value_part(inner, scope, gate, &mut parts);
+                    self.value_part(inner, scope, &mut parts);
                 }
                 self.compose(&expr.span, parts)
             }
         }
     }
+}
+
+/// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.
+pub(super) fn witnessed(expr: &Expr) -> Option<(&Query, &Core)> {
+    let query = match &expr.kind {
+        ExprKind::Exists(query) => query.as_ref(),
+        ExprKind::In { query: Some(query), .. } if query.limit.is_none() => query.as_ref(),
+        _ => return None,
+    };
+    let Body::Core(core) = &query.body else { return None };
+    let simple = query.limit.is_none()
+        && query.offset.is_none()
+        && query.with.is_empty()
+        && core.group.is_empty()
+        && !is_aggregate(core, query)
+        && !has_window(core, query)
+        && core.filter.as_ref().is_some_and(Expr::has_call);
+    simple.then_some((query, core))
 }

@@ -31,19 +31,34 @@ pub struct Generated {
     pub query: String,
     /// With functions.
     pub plain: String,
-    /// The same without its last LIMIT, when that one has no order.
+    /// The same without a LIMIT that leaves a choice.
     pub every: Option<String>,
-    /// Whether the order counts.
-    pub ordered: bool,
+    /// The columns whose order counts.
+    pub ordered: Vec<usize>,
+    /// Whether `explain` can tell the most that it asks.
+    pub bounded: bool,
 }
 
 /// The statements that make a small database.
 pub fn database(rng: &mut Rng) -> String {
-    let mut sql = String::from(
+    // One COLLATE in a schema hides bugs.
+    let collate = if rng.u8(0..8) == 0 { " COLLATE NOCASE" } else { "" };
+    let mut sql = format!(
         "CREATE TABLE p (id INTEGER PRIMARY KEY, a TEXT, b TEXT, n INTEGER);
          CREATE TABLE q (id INTEGER PRIMARY KEY, pid INTEGER, c TEXT, m INTEGER);
-         CREATE TABLE r (k TEXT, v INTEGER);\n",
+         CREATE TABLE r (k TEXT{collate}, v INTEGER);\n",
     );
+    let (n, m) = (rng.u8(0..6), rng.u8(0..6));
+    let left = ["JOIN", "LEFT JOIN", "LEFT JOIN"][rng.usize(..3)];
+    let on = ["p.id = q.pid", "p.n = q.m", "p.n = q.pid AND q.m < 5"][rng.usize(..3)];
+    sql.push_str(&format!(
+        "CREATE VIEW pq AS SELECT p.id, p.a, p.n, q.c, q.m FROM p {left} q ON {on} WHERE p.n <> {n};
+         CREATE VIEW qs AS SELECT c, m FROM q WHERE EXISTS (SELECT 1 FROM p WHERE p.n = q.m OR p.id = {m});
+         CREATE VIEW some AS SELECT DISTINCT a AS w, n FROM p WHERE n >= {m} OR a < 'c';\n"
+    ));
+    if rng.u8(0..4) == 0 {
+        sql.push_str("CREATE INDEX p_n ON p (n); CREATE INDEX q_pid ON q (pid, m);\n");
+    }
     for _ in 0..rng.usize(4..14) {
         let (a, b, n) = (word(rng), word(rng), number(rng));
         sql.push_str(&format!("INSERT INTO p (a, b, n) VALUES ({a}, {b}, {n});\n"));
@@ -99,13 +114,14 @@ pub fn query(rng: &mut Rng) -> Generated {
         plain: spell(&text.sql, false),
         every: text.every.map(|t| spell(&t, false)),
         ordered: text.ordered,
+        bounded: true,
     }
 }
 
 struct Text {
     sql: String,
     every: Option<String>,
-    ordered: bool,
+    ordered: Vec<usize>,
 }
 
 /// Spells the calls, innermost first.
@@ -162,6 +178,9 @@ impl Writer<'_> {
         } else {
             format!("WITH RECURSIVE {} ", with.join(", "))
         };
+        if self.chance(40) {
+            return self.plainly_ordered(&with);
+        }
         let (mut body, columns) = self.select(2);
         if self.chance(15) {
             // Both sides of a compound query have the same columns.
@@ -170,19 +189,104 @@ impl Writer<'_> {
             let operator = self.pick(&["UNION", "UNION ALL", "EXCEPT", "INTERSECT"]);
             body = format!("{body} {operator} {other}");
         }
-        let positions: Vec<String> = (1..=columns.len()).map(|n| n.to_string()).collect();
-        let order: Vec<String> = positions.iter().map(|n| format!("{n}{}", self.way())).collect();
+        let positions: Vec<usize> = if self.chance(60) {
+            (0..columns.len()).collect()
+        } else {
+            vec![self.rng.usize(..columns.len())]
+        };
+        let order: Vec<String> =
+            positions.iter().map(|n| format!("{}{}", n + 1, self.way())).collect();
         let order = format!(" ORDER BY {}", order.join(", "));
         let k = [0, 1, 2, 3, 4, 6, 9][self.rng.usize(..7)];
         let offset = if self.chance(25) { " OFFSET 1" } else { "" };
-        let (tail, ordered, any) = match self.rng.u8(0..10) {
-            0..4 => (String::new(), false, false),
-            4 | 5 => (order, true, false),
-            6 | 7 => (format!("{order} LIMIT {k}{offset}"), true, false),
-            _ => (format!(" LIMIT {k}{offset}"), false, true),
+        // Without an order of all there is a choice, also among equals.
+        let whole = positions.len() == columns.len();
+        let (tail, ordered, choice) = match self.rng.u8(0..12) {
+            0..4 => (String::new(), Vec::new(), false),
+            4 | 5 => (order, positions, false),
+            6..9 => (format!("{order} LIMIT {k}{offset}"), positions, !whole),
+            9 => (format!(" ORDER BY random() LIMIT {k}{offset}"), Vec::new(), true),
+            _ => (format!(" LIMIT {k}{offset}"), Vec::new(), true),
         };
-        let every = any.then(|| format!("{with}{body}"));
+        // A compound is not ordered by an expression.
+        let tail =
+            if body.contains("UNION") || body.contains("EXCEPT") || body.contains("INTERSECT") {
+                tail.replace(" ORDER BY random()", "")
+            } else {
+                tail
+            };
+        let every = choice.then(|| format!("{with}{body}"));
         Text { sql: format!("{with}{body}{tail}"), every, ordered }
+    }
+
+    /// Rows over anything, in an order without calls, with calls beside it: what
+    /// rules that ask less are about.
+    fn plainly_ordered(&mut self, with: &str) -> Text {
+        let (from, scope) = if self.chance(60) { self.beneath() } else { self.from(1) };
+        let mut plain = vec![self.bare(&scope, Kind::Int)];
+        if self.chance(50) {
+            plain.push(self.bare(&scope, Kind::Text));
+        }
+        let ordered = plain.len();
+        if self.chance(75) {
+            let argument = self.argument(&scope);
+            let kind = if self.chance(50) { Kind::Text } else { Kind::Int };
+            plain.push(if self.chance(60) {
+                self.call(kind, &argument)
+            } else {
+                self.value(&scope, kind, 1)
+            });
+        }
+        let distinct = if self.chance(30) { "DISTINCT " } else { "" };
+        let filter = if self.chance(70) {
+            format!(" WHERE {}", self.predicate(&scope, 1))
+        } else {
+            String::new()
+        };
+        let body = format!("SELECT {distinct}{} FROM {from}{filter}", plain.join(", "));
+        let order: Vec<String> = (1..=ordered).map(|n| format!("{n}{}", self.way())).collect();
+        let k = [1, 1, 2, 3, 4, 6][self.rng.usize(..6)];
+        let offset = if self.chance(25) { " OFFSET 1" } else { "" };
+        let limit = format!(" LIMIT {k}{offset}");
+        let (tail, positions): (String, Vec<usize>) = match self.rng.u8(0..10) {
+            0 => (" ORDER BY random()".to_owned() + &limit, Vec::new()),
+            1 | 2 => (limit, Vec::new()),
+            _ => (format!(" ORDER BY {}{limit}", order.join(", ")), (0..ordered).collect()),
+        };
+        Text {
+            sql: format!("{with}{body}{tail}"),
+            every: Some(format!("{with}{body}")),
+            ordered: positions,
+        }
+    }
+
+    /// A view, CTE or subquery with joins and filters inside, which `SQLite`
+    /// makes one with what is around it.
+    fn beneath(&mut self) -> (String, Scope) {
+        let (from, scope) = self.from(0);
+        let mut columns = Vec::new();
+        let mut written = Vec::new();
+        for n in 0..self.rng.usize(2..5) {
+            let kind = if n == 0 || self.chance(40) { Kind::Int } else { Kind::Text };
+            written.push(format!("{} AS y{n}", self.bare(&scope, kind)));
+            columns.push((format!("y{n}"), kind));
+        }
+        let filter = match self.rng.u8(0..4) {
+            0 => String::new(),
+            1 => format!(" WHERE {}", self.predicate(&scope, 0)),
+            _ => {
+                let (column, other) = (self.bare(&scope, Kind::Int), self.bare(&scope, Kind::Text));
+                format!(
+                    " WHERE {column} > {} OR {other} = {}",
+                    self.rng.u8(0..4),
+                    literal(self.rng)
+                )
+            }
+        };
+        let distinct = if self.chance(15) { "DISTINCT " } else { "" };
+        let alias = self.alias();
+        let scope = columns.into_iter().map(|(c, kind)| (format!("{alias}.{c}"), kind)).collect();
+        (format!("(SELECT {distinct}{} FROM {from}{filter}) AS {alias}", written.join(", ")), scope)
     }
 
     /// How a term of ORDER BY is ordered.
@@ -350,12 +454,24 @@ impl Writer<'_> {
         } else if !self.ctes.is_empty() && self.chance(60) {
             self.ctes[self.rng.usize(..self.ctes.len())].clone()
         } else {
-            let (name, columns): (&str, &[(&str, Kind)]) = match self.rng.u8(0..5) {
+            let (name, columns): (&str, &[(&str, Kind)]) = match self.rng.u8(0..7) {
                 0 | 1 => (
                     "p",
                     &[("id", Kind::Int), ("a", Kind::Text), ("b", Kind::Text), ("n", Kind::Int)],
                 ),
                 2 | 3 => ("q", &[("pid", Kind::Int), ("c", Kind::Text), ("m", Kind::Int)]),
+                4 => (
+                    "pq",
+                    &[
+                        ("id", Kind::Int),
+                        ("a", Kind::Text),
+                        ("n", Kind::Int),
+                        ("c", Kind::Text),
+                        ("m", Kind::Int),
+                    ],
+                ),
+                5 if self.chance(50) => ("qs", &[("c", Kind::Text), ("m", Kind::Int)]),
+                5 => ("some", &[("w", Kind::Text), ("n", Kind::Int)]),
                 _ => ("r", &[("k", Kind::Text), ("v", Kind::Int)]),
             };
             (name.to_owned(), columns.iter().map(|(c, kind)| ((*c).to_owned(), *kind)).collect())
@@ -435,10 +551,18 @@ impl Writer<'_> {
                     "(SELECT {value} AS y1 FROM {source} WHERE {own} = {other} ORDER BY 1{way} LIMIT 1{offset})"
                 )
             }
+            (_, Kind::Int) if depth > 0 && self.chance(30) => {
+                // The aggregate is of the SELECT around it when its column is.
+                let (own, aggregate) = (self.bare(scope, Kind::Int), self.pick(&["min", "max"]));
+                let (source, columns) = self.source(0);
+                let other = self.bare(&columns, Kind::Int);
+                format!("(SELECT {aggregate}({own} + {other}) FROM {source})")
+            }
             (_, Kind::Int) if depth > 0 => {
                 let (from, filter) = self.correlated(scope);
                 format!("(SELECT count(*) FROM {from} WHERE {filter})")
             }
+            (_, Kind::Text) if depth > 0 && self.chance(50) => self.first_of(scope, depth - 1),
             (_, Kind::Text) if depth > 0 => {
                 let (source, columns) = self.source(0);
                 let filter = self.predicate(&columns, 0);
@@ -447,6 +571,34 @@ impl Writer<'_> {
             }
             _ => bare,
         }
+    }
+
+    /// The first row by a plain order, its filter with calls, its value with one.
+    fn first_of(&mut self, outside: &Scope, depth: u8) -> String {
+        let alias = self.alias();
+        let (table, column, text, key) =
+            if self.chance(50) { ("p", "n", "a", "id") } else { ("q", "m", "c", "pid") };
+        let scope: Scope = vec![
+            (format!("{alias}.{column}"), Kind::Int),
+            (format!("{alias}.{text}"), Kind::Text),
+            (format!("{alias}.{key}"), Kind::Int),
+        ];
+        let value = self.value(&scope, Kind::Text, 0);
+        let joined = match self.column(outside, Kind::Int) {
+            Some(other) if self.chance(70) => format!("{alias}.{key} = {other}"),
+            _ => "1".to_owned(),
+        };
+        let more = if self.chance(60) {
+            format!(" AND {}", self.predicate(&scope, depth))
+        } else {
+            String::new()
+        };
+        let way = self.way();
+        let offset = self.pick(&["", "", " OFFSET 1"]);
+        format!(
+            "(SELECT {value} FROM {table} AS {alias} WHERE {joined}{more} \
+             ORDER BY {alias}.{column}{way}, {alias}.rowid LIMIT 1{offset})"
+        )
     }
 
     /// A source whose rows hang on the row outside, and its condition.
@@ -533,6 +685,16 @@ impl Writer<'_> {
             18 => {
                 let (if_, then, else_) = (more(self), more(self), more(self));
                 format!("CASE WHEN {if_} THEN {then} ELSE {else_} END")
+            }
+            19 if self.chance(40) => {
+                let first = self.first_of(scope, 0);
+                let other = self.bare(scope, Kind::Text);
+                match self.rng.u8(0..4) {
+                    0 => format!("{first} = {other}"),
+                    1 => format!("{first} > {}", literal(self.rng)),
+                    2 => format!("{other} IN {first}"),
+                    _ => format!("{first} IS NOT NULL"),
+                }
             }
             _ => {
                 let not = self.pick(&["", "NOT "]);

@@ -1,0 +1,354 @@
+//! The rule of the first rows: where a query needs only so many of its rows,
+//! only those are asked about.
+//!
+//! Precondition: the rows are those of the outermost SELECT, which is no compound
+//! and has no window; LIMIT and OFFSET are numbers, or it is DISTINCT; no call
+//! decides the order, and of a DISTINCT one no call is a result and every term of
+//! the order is; with groups, no call decides which groups there are; no call in a
+//! condition is asked of all rows together.
+//!
+//! What it does: another statement yields the rows that the plain conditions
+//! leave, complete and in their final order, each with what is known of it: it
+//! does not pass, it may, it does and a value of it is open, or all is known. The
+//! rows of the answer are settled once as many as are needed pass and none before
+//! them is open. What is asked for is what is open in this prefix. Nothing here
+//! depends on how often or in which order `SQLite` evaluates a condition, and ties
+//! are cut once: the rows that were yielded are the answer.
+
+use super::rewrite::{Rewriter, own_calls};
+use super::scope::{Scope, bare};
+use super::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
+use super::truth;
+
+/// How many of the rows of a statement are the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FirstRows {
+    /// Rows of the answer, and rows before them that OFFSET skips; all without a
+    /// LIMIT.
+    pub need: Option<u64>,
+    /// Rows that OFFSET skips.
+    pub skipped: u64,
+    /// The order says which rows come first.
+    pub ordered: bool,
+    /// Equal rows are one.
+    pub distinct: bool,
+    /// The last column but one says in which order the rows are asked about.
+    pub ranked: bool,
+    /// Result columns that the candidates hold the values of, as they are counted
+    /// in the query, and how many columns it writes.
+    pub held: Vec<usize>,
+    /// How many result columns the query writes.
+    pub written: usize,
+    /// Conditions with calls.
+    pub conditions: usize,
+    star: Option<usize>,
+    /// The rows are groups.
+    pub(super) grouped: bool,
+    pub(super) truth: String,
+    likened: Option<(Vec<usize>, String)>,
+}
+
+impl FirstRows {
+    /// Whether a star stands before a result column.
+    #[must_use]
+    pub fn star_before(&self, column: usize) -> bool {
+        self.star.is_some_and(|star| star < column)
+    }
+}
+
+/// Functions that make a SELECT one of groups.
+const AGGREGATES: [&str; 17] = [
+    "avg",
+    "count",
+    "group_concat",
+    "string_agg",
+    "sum",
+    "total",
+    "json_group_array",
+    "json_group_object",
+    "jsonb_group_array",
+    "jsonb_group_object",
+    "median",
+    "percentile",
+    "percentile_cont",
+    "percentile_disc",
+    "hq_rows",
+    "max",
+    "min",
+];
+
+impl Rewriter<'_> {
+    /// Whether the rule holds of a SELECT; `calls` are its conditions with calls.
+    pub(super) fn first_rows(
+        &self,
+        query: &Query,
+        core: &Core,
+        scope: &Scope<'_>,
+        calls: &[&Expr],
+    ) -> Option<FirstRows> {
+        if !self.firsts || core.span.start != self.root || core.from.is_empty() {
+            return None;
+        }
+        let plain = |e: &Expr| !self.bears(e, scope);
+        let limit = match &query.limit {
+            Some(limit) => Some(number(limit, self.sql)?),
+            None => None,
+        };
+        let skipped = match &query.offset {
+            Some(offset) => number(offset, self.sql)?,
+            None => 0,
+        };
+        if limit.is_none() && !core.distinct || limit == Some(0) {
+            return None;
+        }
+        let order_is_plain = query.order.iter().all(|o| {
+            let result = self.result_of(&o.expr, core);
+            !(result.is_none() && position(&o.expr, self.sql).is_some())
+                && plain(result.and_then(|c| c.expr.as_ref()).unwrap_or(&o.expr))
+        });
+        let mut pairs = false;
+        calls.iter().for_each(|c| own_calls(c, &mut |n| pairs |= self.sites[n].pairs));
+        let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());
+        let (starred, held): (Vec<_>, Vec<_>) =
+            (0..core.columns.len()).partition(|n| core.columns[*n].expr.is_none());
+        let held: Vec<usize> = held
+            .into_iter()
+            .filter(|n| core.columns[*n].expr.as_ref().is_some_and(Expr::has_call))
+            .collect();
+        if pairs
+            || !order_is_plain
+            || has_window(core, query)
+            || starred.len() > 1 && !held.is_empty()
+            || self.is_aggregate_from_within(core, query, scope)
+        {
+            return None;
+        }
+        let grouped = !core.group.is_empty();
+        if grouped {
+            let by_calls = core.group.iter().chain(&core.having).any(|e| !plain(e));
+            // A group's number or alias stands for a result.
+            let early = (0..core.columns.len()).any(|n| {
+                core.columns[n].expr.as_ref().is_some_and(Expr::has_call)
+                    && is_early(&core.columns[n], n, core, self.sql)
+            });
+            if core.distinct || by_calls || early {
+                return None;
+            }
+        } else if is_aggregate(core, query) {
+            return None;
+        }
+        let of_results =
+            |e: &Expr| self.result_of(e, core).is_some() || results().any(|r| self.same(r, e));
+        if core.distinct
+            && !(self.plain_order
+                && results().all(plain)
+                && query.order.iter().all(|o| of_results(&o.expr)))
+        {
+            return None;
+        }
+        if held.is_empty() && (calls.is_empty() || grouped) {
+            return None;
+        }
+        let likened = (self.retrieves && query.order.is_empty() && !core.distinct && !grouped)
+            .then(|| self.retrieval(calls))
+            .flatten();
+        Some(FirstRows {
+            need: limit.map(|l| l.saturating_add(skipped)),
+            skipped,
+            ordered: !query.order.is_empty(),
+            distinct: core.distinct,
+            ranked: likened.is_some(),
+            held,
+            written: core.columns.len(),
+            conditions: calls.iter().map(|c| truth::leaves(self, c, scope)).sum(),
+            star: starred.first().copied(),
+            grouped,
+            truth: "1".to_owned(),
+            likened,
+        })
+    }
+
+    fn same(&self, a: &Expr, b: &Expr) -> bool {
+        self.sql[bare(a).span.clone()] == self.sql[bare(b).span.clone()]
+    }
+
+    /// Writes a SELECT as the statement that yields its rows with what is known of
+    /// them: no DISTINCT and no LIMIT, a last column for the number of what the row
+    /// is noted as, and values with calls only there.
+    pub(super) fn yield_rows(
+        &mut self,
+        mut first: FirstRows,
+        query: &Query,
+        core: &Core,
+        scope: &Scope<'_>,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let (Some(head), Some(last)) = (core.columns.first(), core.columns.last()) else { return };
+        let (mut values, mut unheard) = (Vec::new(), Vec::new());
+        for n in &first.held {
+            let column = &core.columns[*n];
+            let Some(expr) = &column.expr else { continue };
+            values.push(format!("({})", self.value(expr, scope)));
+            self.unheard(expr, scope, &mut unheard);
+            let stands = format!("(NULL+{n})");
+            if column.alias.is_none() {
+                let name = match &bare(expr).kind {
+                    ExprKind::Call(n, _) => self.questions.get(*n).cloned().unwrap_or_default(),
+                    _ => self.sql[expr.span.clone()].to_owned(),
+                };
+                self.out.names.insert(stands.clone(), name);
+            }
+            parts.push((expr.span.clone(), stands));
+        }
+        let unit = self.unit(core.span.start, 0);
+        let truth = if values.is_empty() {
+            first.truth.clone()
+        } else {
+            let mut given = vec!["hq_mark()".to_owned(), unheard.len().to_string()];
+            given.extend(unheard.iter().map(usize::to_string));
+            given.extend(values);
+            let held = format!("hq_hold({})", given.join(", "));
+            match first.truth.as_str() {
+                "1" => held,
+                truth => format!("CASE {truth} WHEN 1 THEN {held} WHEN 2 THEN 2 ELSE 0 END"),
+            }
+        };
+        let rank = first.likened.take().map_or(String::new(), |(calls, rank)| {
+            self.out.likened.extend(calls);
+            format!(", {rank}")
+        });
+        let noted = format!("{rank}, hq_row_note(hq_open({unit}), {truth})");
+        parts.push((last.span.end..last.span.end, noted));
+        if core.distinct {
+            parts.push((core.span.start..head.span.start, "SELECT ".to_owned()));
+        }
+        let ends = query.limit.iter().chain(&query.offset).map(|e| e.span.start).min();
+        if let Some(at) = ends {
+            let before = self.sql[..at].trim_end();
+            let at = before.len().saturating_sub("limit".len());
+            parts.push((at..query.span.end, String::new()));
+        }
+        self.out.first = Some(first);
+    }
+
+    /// What puts the rows of a SELECT in the order of how much its documents are
+    /// like what is asked of them; `None` when nothing is.
+    fn retrieval(&self, calls: &[&Expr]) -> Option<(Vec<usize>, String)> {
+        let (mut of, mut numbers): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
+        calls.iter().for_each(|c| {
+            own(c, &mut |e| {
+                if let ExprKind::Call(n, args) = &e.kind
+                    && self.sites[*n].document
+                    && let [document] = args.as_slice()
+                    && !document.has_call()
+                {
+                    numbers.push(*n);
+                    of.push(format!("{n}, ({})", &self.sql[document.span.clone()]));
+                }
+            });
+        });
+        (!of.is_empty()).then(|| (numbers, format!("hq_rank({})", of.join(", "))))
+    }
+
+    /// The result column that a term of ORDER BY names.
+    fn result_of<'c>(&self, expr: &Expr, core: &'c Core) -> Option<&'c ResultColumn> {
+        let n = match (position(expr, self.sql), &bare(expr).kind) {
+            (Some(n), _) if core.columns.iter().take(n + 1).any(|c| c.expr.is_none()) => {
+                // A star stands for as many columns as its tables have.
+                return None;
+            }
+            (Some(n), _) => n,
+            (None, ExprKind::Column { table: None, column }) => {
+                let named = |a: &String| a.eq_ignore_ascii_case(column);
+                core.columns.iter().position(|c| c.alias.as_ref().is_some_and(named))?
+            }
+            _ => return None,
+        };
+        core.columns.get(n)
+    }
+
+    /// Whether an aggregate in a subquery is one of this SELECT: its columns are
+    /// all of here.
+    fn is_aggregate_from_within(&self, core: &Core, query: &Query, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
+        for expr in columns.chain(query.order.iter().map(|o| &o.expr)) {
+            self.resolver().each_in(expr, scope, false, &mut |e, at, _| {
+                let ExprKind::Function { name, window: false, args, .. } = &e.kind else { return };
+                if at.depth <= scope.depth || !AGGREGATES.contains(&name.as_str()) {
+                    return;
+                }
+                let (mut own, mut outer) = (false, false);
+                args.iter().for_each(|a| {
+                    a.each(&mut |e| {
+                        if let ExprKind::Column { table, column } = &e.kind {
+                            let depth = at.find(table.as_deref(), column).map(|f| f.depth);
+                            own |= depth.is_some_and(|d| d > scope.depth);
+                            outer |= depth.is_none_or(|d| d <= scope.depth);
+                        }
+                    });
+                });
+                found |= outer && !own;
+            });
+        }
+        found
+    }
+}
+
+/// The value of a whole number in the text.
+fn number(expr: &Expr, sql: &str) -> Option<u64> {
+    let expr = bare(expr);
+    matches!(expr.kind, ExprKind::Literal).then(|| sql[expr.span.clone()].trim().parse().ok())?
+}
+
+/// The result column, from 0, that a whole number in ORDER BY means.
+fn position(expr: &Expr, sql: &str) -> Option<usize> {
+    usize::try_from(number(expr, sql)?).ok()?.checked_sub(1)
+}
+
+/// Whether a result column is evaluated before its group is there: its alias or
+/// its number stands in GROUP BY, HAVING or ON.
+fn is_early(column: &ResultColumn, at: usize, core: &Core, sql: &str) -> bool {
+    let mut found = core.group.iter().any(|g| position(g, sql) == Some(at));
+    if let Some(alias) = &column.alias {
+        let mut see = |e: &Expr| {
+            found |= matches!(&e.kind, ExprKind::Column { table: None, column }
+                if column.eq_ignore_ascii_case(alias));
+        };
+        core.group.iter().chain(&core.having).for_each(|e| e.each(&mut see));
+        core.from.iter().for_each(|i| i.each(&mut see));
+    }
+    found
+}
+
+pub(super) fn is_aggregate(core: &Core, query: &Query) -> bool {
+    let mut found = core.having.is_some();
+    let mut see = |e: &Expr| {
+        own(e, &mut |e| {
+            if let ExprKind::Function { name, window: false, args, .. } = &e.kind {
+                let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
+                found |= one && AGGREGATES.contains(&name.as_str());
+            }
+        });
+    };
+    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
+    query.order.iter().for_each(|o| see(&o.expr));
+    found
+}
+
+pub(super) fn has_window(core: &Core, query: &Query) -> bool {
+    let mut found = !core.windows.is_empty();
+    let mut see = |e: &Expr| {
+        own(e, &mut |e| found |= matches!(&e.kind, ExprKind::Function { window: true, .. }));
+    };
+    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
+    query.order.iter().for_each(|o| see(&o.expr));
+    found
+}
+
+/// Shows an expression and what is inside it, without subqueries, to `see`.
+fn own(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
+    see(expr);
+    let (exprs, _) = expr.inside();
+    exprs.into_iter().for_each(|e| own(e, see));
+}

@@ -1,0 +1,151 @@
+//! The passes of a query: run, choose what to ask of what was noted, ask, run
+//! again.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use super::engine::Engine;
+use super::first_rows::{ENOUGH, Reader, Told};
+use super::kept::Kept;
+use super::learning::Learning;
+use super::live::{Live, lock};
+use super::smoothie::{Pass, Sink};
+use super::targets::Demand;
+use super::{QueryError, join};
+
+/// Values for each row of a condition that is asked first, without a look at what
+/// the others come to.
+const CHEAP: f64 = 0.25;
+
+impl Engine<'_, '_> {
+    /// Runs passes until one is final, and gives its rows to the sink.
+    pub(super) fn passes(&mut self, sink: &mut dyn Sink) -> Result<(), QueryError> {
+        if let Some((direct, kept)) = self.over_tables()? {
+            return self.give(&direct, &kept, sink);
+        }
+        let mut learning = Learning::new(self.together(), self.conditions());
+        // Whether the rule of the first rows is left: nothing it waits for is told.
+        let mut firsts = true;
+        loop {
+            let rewritten = self.rewrite(firsts);
+            let began = Instant::now();
+            lock(&self.live).takes(&rewritten);
+            lock(&self.live).begin();
+            lock(&self.live).survey = learning.surveys(&rewritten);
+            let mut kept = Kept::default();
+            let mut reader = rewritten.first.as_ref().map(|rule| {
+                Reader::new(rule, &self.live, self.together(), self.seen(), learning.rows())
+            });
+            let ended = match &mut reader {
+                Some(reader) => self.run_once(&rewritten, reader),
+                None => self.run_once(&rewritten, &mut kept),
+            };
+            let full = match ended {
+                // What the rows before demand is asked for first.
+                Err(QueryError::Sql(_)) if lock(&self.live).full => true,
+                Err(QueryError::Output(e)) if reader.is_some() && e.to_string() == ENOUGH => false,
+                ended => ended.map(|()| false)?,
+            };
+            let seconds = began.elapsed().as_secs_f64();
+            self.learn();
+            // A condition with few values for many rows comes first anyhow.
+            if lock(&self.live).survey && self.costs.spread.values().any(|s| *s < CHEAP) {
+                learning.learnt();
+                self.passes.push(Pass { demanded: 0, seconds });
+                continue;
+            }
+            if let Some(rule) = &rewritten.first
+                && lock(&self.live).candidates.wait()
+            {
+                self.order_candidates(rule)?;
+                self.passes.push(Pass { demanded: 0, seconds });
+                continue;
+            }
+            let waits = full || lock(&self.live).pended > 0;
+            let demands = match reader {
+                Some(reader) if !waits => match reader.told(&mut learning) {
+                    Told::Rows(columns, rows) => {
+                        self.passes.push(Pass { demanded: 0, seconds });
+                        self.sql.clone_from(&rewritten.sql);
+                        return self.give(&rewritten, &Kept::of(columns, rows), sink);
+                    }
+                    Told::Ask(demands) => demands,
+                },
+                None if !waits => {
+                    self.passes.push(Pass { demanded: 0, seconds });
+                    self.sql.clone_from(&rewritten.sql);
+                    return self.give(&rewritten, &kept, sink);
+                }
+                _ => learning.choose(&rewritten, &mut lock(&self.live).notes),
+            };
+            let mut seen = HashSet::new();
+            let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
+            let paired = lock(&self.live).joins.iter().any(|j| !j.wanted.is_empty());
+            if demands.is_empty() && !paired {
+                self.passes.push(Pass { demanded: 0, seconds });
+                if !firsts {
+                    let why = "a call waits for nothing: this is a bug of hqdl";
+                    return Err(QueryError::sql(why, None, "", "please report this query"));
+                }
+                firsts = false;
+                continue;
+            }
+            let demanded = self.ask(&demands)?;
+            self.passes.push(Pass { demanded, seconds });
+        }
+    }
+
+    /// Asks for what a pass waits for; tells how much that is.
+    fn ask(&mut self, demands: &[Demand]) -> Result<u64, QueryError> {
+        let mut demanded = demands.len() as u64;
+        let asker = self.asking.ok_or(QueryError::NoModel)?.asker()?;
+        self.note(demands)?;
+        if !demands.is_empty() {
+            let mut live = lock(&self.live);
+            let Live { targets, index, counts, .. } = &mut *live;
+            asker.ask(targets, demands, index, counts)?;
+        }
+        for (n, wanted) in self.calls.joins.iter().enumerate() {
+            demanded += join::ask(n, wanted, &self.live, asker, self.request, &self.model)?;
+        }
+        Ok(demanded)
+    }
+
+    /// Learns from a pass what conditions come to and what calls cost.
+    fn learn(&mut self) {
+        let mut live = lock(&self.live);
+        for (call, touched) in live.touched.iter().enumerate() {
+            if touched.rows > 0 {
+                let spread = touched.values as f64 / touched.rows as f64;
+                self.costs.spread.insert(call, spread);
+            }
+        }
+        for (at, seen) in live.seen.drain() {
+            let known = self.costs.seen.entry(at).or_default();
+            if seen.held + seen.failed >= known.held + known.failed {
+                *known = seen;
+            }
+        }
+    }
+
+    /// How many rows share a request, of the expansion that takes the most.
+    fn together(&self) -> u64 {
+        let live = lock(&self.live);
+        let most = live.targets.iter().map(|t| u64::from(t.expansion.rows_per_request)).max();
+        let at_once = self.request.model.as_ref().and_then(|m| m.rows_at_most());
+        most.unwrap_or(1).min(at_once.map_or(u64::MAX, u64::from)).max(1)
+    }
+
+    /// The most conditions with calls that a SELECT has.
+    fn conditions(&self) -> usize {
+        let (main, first) = (self.rewrite(false), self.rewrite(true).first);
+        let units = main.units.iter().map(|u| u.conditions);
+        units.chain(first.map(|rule| rule.conditions)).max().unwrap_or(0)
+    }
+
+    /// Rows whose conditions were seen to hold or not, and to hold.
+    fn seen(&self) -> (u64, u64) {
+        let seen = self.costs.seen.values();
+        seen.fold((0, 0), |(all, held), s| (all.max(s.held + s.failed), held.max(s.held)))
+    }
+}

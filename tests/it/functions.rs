@@ -1,0 +1,81 @@
+//! The functions that questions starting with `fn:` stand for, and the same ones
+//! as real functions of a connection.
+
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::{ToSqlOutput, Value as Sql};
+use serde_json::Value as Json;
+
+use hqdl::value::Value;
+
+/// Functions of a value, and how many parameters each has beside it.
+const FUNCTIONS: [(&str, usize); 12] = [
+    ("starts_with", 1),
+    ("ends_with", 1),
+    ("contains", 1),
+    ("true", 0),
+    ("length", 0),
+    ("vowels", 0),
+    ("mod", 1),
+    ("upper", 0),
+    ("initial", 0),
+    ("null_if", 1),
+    ("say", 1),
+    ("const", 1),
+];
+
+/// A function of a value's canonical text.
+pub fn compute(name: &str, text: &str, parameter: &str) -> Json {
+    let length = text.chars().count();
+    match name {
+        "starts_with" => text.starts_with(parameter).into(),
+        "ends_with" => text.ends_with(parameter).into(),
+        "contains" => text.contains(parameter).into(),
+        "true" => true.into(),
+        "length" => length.into(),
+        "vowels" => text.chars().filter(|c| "aeiouAEIOU".contains(*c)).count().into(),
+        "mod" => (length % parameter.parse::<usize>().unwrap()).into(),
+        "upper" => text.to_uppercase().into(),
+        "initial" => text.chars().next().map_or(Json::Null, |c| c.to_string().into()),
+        "null_if" if text.contains(parameter) => Json::Null,
+        "null_if" => text.into(),
+        "say" | "const" => parameter.replace("\\n", "\n").into(),
+        other => panic!("no function fn:{other}"),
+    }
+}
+
+/// Gives a connection the functions: `hq_starts_with(x, 'P')`, `hq_length(x)` …
+pub fn register(connection: &Connection) {
+    register_as(connection, |_, _, _, truth| truth);
+}
+
+/// Gives a connection the functions under another truth: `said` is told the
+/// name, the parameter, the value and what is true of it.
+pub fn register_as(
+    connection: &Connection,
+    said: impl Fn(&str, &str, &str, Json) -> Json + Clone + Send + Sync + 'static,
+) {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    for (name, parameters) in FUNCTIONS {
+        let arguments = i32::try_from(1 + parameters).unwrap();
+        let said = said.clone();
+        connection
+            .create_scalar_function(format!("hq_{name}").as_str(), arguments, flags, move |call| {
+                let value = Value::read(call.get_raw(0)).unwrap_or(Value::Null);
+                let parameter = match parameters {
+                    0 => String::new(),
+                    _ => Value::read(call.get_raw(1)).unwrap_or(Value::Null).to_string(),
+                };
+                let found = value
+                    .canonical()
+                    .map(|text| said(name, &parameter, &text, compute(name, &text, &parameter)));
+                Ok(ToSqlOutput::Owned(match found {
+                    Some(Json::Bool(b)) => Sql::Integer(b.into()),
+                    Some(Json::Number(n)) => Sql::Integer(n.as_i64().unwrap()),
+                    Some(Json::String(text)) => Sql::Text(text),
+                    _ => Sql::Null,
+                }))
+            })
+            .unwrap();
+    }
+}

@@ -1,0 +1,285 @@
+//! Whatever a query is made of, its rows are those of plain `SQLite` with the
+//! calls as real functions, whatever the values are that were not asked for; no
+//! value is asked twice, and none the second time.
+//!
+//! It runs in process. `HQDL_PROPERTY_CASES=5000` runs more,
+//! `HQDL_PROPERTY_SEED=…` other ones; what fails names its seed, which alone runs
+//! again with `HQDL_PROPERTY_CASES=1`.
+
+// A test fails by panicking, and says why on the terminal.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::unwrap_used
+)]
+// Exact figures are what is tested; helpers take what reads best at their calls.
+#![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
+
+#[allow(dead_code)]
+#[path = "../it/batch_endpoint.rs"]
+mod batch_endpoint;
+#[allow(dead_code)]
+#[path = "../it/case_file.rs"]
+mod case_file;
+mod cases;
+#[allow(dead_code)]
+#[path = "../it/endpoint.rs"]
+mod endpoint;
+#[allow(dead_code)]
+#[path = "../it/functions.rs"]
+mod functions;
+mod generator;
+#[allow(dead_code, unused_imports)]
+#[path = "../it/oracle.rs"]
+mod oracle;
+mod other_truths;
+mod stub;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use fastrand::Rng;
+use hqdl::blendsql::scan;
+use hqdl::facts::Facts;
+use hqdl::query::{self, Dialect, QueryError, Request, Smoothie};
+use hqdl::spec::Draft;
+use hqdl::store::Database;
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::generator::{Generated, database, query};
+use crate::other_truths::{Truth, register};
+use crate::stub::Stub;
+
+type Rows = Vec<Vec<Sql>>;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+/// A database and a query from a seed.
+fn case(seed: u64) -> (String, Generated) {
+    // Seeds that follow one another must not give cases that resemble one another.
+    let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (database(&mut rng), query(&mut rng))
+}
+
+fn build(sql: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.sqlite");
+    // Waiting for the disk would be most of the test's time.
+    let all = format!("PRAGMA synchronous = OFF; BEGIN; {sql} COMMIT;");
+    Connection::open(&path).unwrap().execute_batch(&all).unwrap();
+    (dir, path)
+}
+
+/// The rows of plain `SQLite` under a truth.
+fn plain(db: &Path, sql: &str, truth: &Truth) -> Result<Rows, String> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(db, flags).map_err(|e| e.to_string())?;
+    register(&connection, truth);
+    let failed = |e: rusqlite::Error| format!("plain: {sql}: {e}");
+    let mut statement = connection.prepare(sql).map_err(failed)?;
+    let width = statement.column_count();
+    let rows = statement.query_map([], |row| (0..width).map(|n| row.get(n)).collect());
+    rows.map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
+}
+
+fn text(row: &[Sql]) -> String {
+    let cell = |cell: &Sql| match cell {
+        Sql::Real(r) if r.fract() == 0.0 => format!("{r:.0}"),
+        Sql::Real(r) => format!("{r:.9e}"),
+        Sql::Integer(i) => i.to_string(),
+        other => format!("{other:?}"),
+    };
+    row.iter().map(cell).collect::<Vec<_>>().join(" | ")
+}
+
+/// How often each row occurs in the first, less how often in the second.
+fn surplus(first: &Rows, second: &Rows) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
+    first.iter().for_each(|r| *counts.entry(text(r)).or_insert(0) += 1);
+    second.iter().for_each(|r| *counts.entry(text(r)).or_insert(0) -= 1);
+    counts.retain(|_, n| *n != 0);
+    counts
+}
+
+/// Holds rows to those of plain `SQLite` under a truth.
+fn compare(ours: &Rows, db: &Path, generated: &Generated, truth: &Truth) -> Result<(), String> {
+    let expected = plain(db, &generated.plain, truth)?;
+    let wrong = |what: String| {
+        let shown = |rows: &Rows| rows.iter().take(12).map(|r| text(r)).collect::<Vec<_>>();
+        Err(format!("{what}\nours  {:?}\nplain {:?}", shown(ours), shown(&expected)))
+    };
+    if ours.len() != expected.len() {
+        return wrong(format!("{} rows instead of {}", ours.len(), expected.len()));
+    }
+    if let Some(every) = &generated.every {
+        let every = plain(db, every, truth)?;
+        if surplus(ours, &every).values().any(|n| *n > 0) {
+            return wrong("rows that cannot be".to_owned());
+        }
+    } else if !surplus(ours, &expected).is_empty() {
+        return wrong("other rows".to_owned());
+    }
+    let keys =
+        |row: &Vec<Sql>| generated.ordered.iter().map(|n| text(&row[*n..=*n])).collect::<Vec<_>>();
+    if ours.iter().map(keys).ne(expected.iter().map(keys)) {
+        return wrong("another order".to_owned());
+    }
+    Ok(())
+}
+
+/// What is shared by all queries: to open it for each would be most of the time.
+struct Shared {
+    facts: Facts,
+    asked: AtomicU64,
+    refused: AtomicUsize,
+}
+
+/// Runs a query twice.
+fn check(seed: u64, shared: &Shared) -> Result<(), String> {
+    let (sql, generated) = case(seed);
+    let (_dir, db) = build(&sql);
+    plain(&db, &generated.plain, &Truth::default())?;
+    let model = Arc::new(Stub::new(format!("seed-{seed}")));
+    let draft = Draft::bare(db.clone());
+    let database = Database::open(&db).map_err(|e| e.to_string())?;
+    let (mut spec, _) = draft.check(&database).map_err(|e| format!("{e:?}"))?;
+    spec.model.name = format!("seed-{seed}");
+    let (_stop, interrupt) = tokio::sync::watch::channel(false);
+    let request = Request {
+        spec: &spec,
+        database: &db,
+        facts: &shared.facts,
+        model: Some(model.clone()),
+        sql: &generated.query,
+        dialect: Dialect::Sqlite,
+        params: Vec::new(),
+        classify: false,
+        truncate: false,
+        again: None,
+        rows_per_request: Some(5),
+        timeout: None,
+        command: "test",
+        listener: Arc::new(|_| {}),
+        interrupt,
+    };
+    let most = query::explain(&request).map_err(|e| format!("explain: {e}"))?;
+    let mut once = HashSet::new();
+    for again in [false, true] {
+        let mut rows = Smoothie::default();
+        let meta = match query::run(&request, &mut rows) {
+            Ok(meta) => meta,
+            // What is told is not silently wrong.
+            Err(QueryError::Sql(problem)) if problem.message.contains("ambiguous") => {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(error) => return Err(format!("failed: {error}")),
+        };
+        let asked = model.take();
+        let about = |why: String| format!("{why}\n-- run\n{}", meta.sql);
+        compare(&rows.rows, &db, &generated, &Truth::default()).map_err(about)?;
+        for pair in &asked {
+            if !once.insert(pair.clone()) {
+                return Err(format!("{pair:?} is asked twice"));
+            }
+        }
+        if meta.values_asked != asked.len() as u64 {
+            return Err(format!("{} values counted and {} seen", meta.values_asked, asked.len()));
+        }
+        // Rows drawn by lot are others the next time.
+        if again && !asked.is_empty() && !generated.query.contains("random()") {
+            return Err(format!("asked for the second time: {asked:?}"));
+        }
+        if !again
+            && meta.values_asked > most.values_asked
+            && generated.bounded
+            && setting("HQDL_PROPERTY_BOUND", 0) == 1
+        {
+            return Err(format!("{} asked, at most {}", meta.values_asked, most.values_asked));
+        }
+        shared.asked.fetch_add(asked.len() as u64, Ordering::Relaxed);
+        if !again {
+            let agreed: HashSet<_> = asked.into_iter().map(|p| (p.question, p.value)).collect();
+            for truth in Truth::others(agreed, seed) {
+                compare(&rows.rows, &db, &generated, &truth)
+                    .map_err(|why| about(format!("if all that was not asked {truth}: {why}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Does the same with each seed on a few threads; what failed, in their order.
+fn in_parallel(seeds: std::ops::Range<u64>, shared: &Shared) -> Vec<String> {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut failed = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return failed;
+            }
+            if let Err(why) = check(seed, shared) {
+                let (sql, generated) = case(seed);
+                let (query, plain) = (generated.query, generated.plain);
+                failed.push((
+                    seed,
+                    format!(
+                        "== HQDL_PROPERTY_SEED={seed}\n{why}\n-- query\n{query}\n-- plain\n{plain}\n-- database\n{sql}"
+                    ),
+                ));
+            }
+        }
+    };
+    let mut failed: Vec<(u64, String)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+    });
+    failed.sort();
+    failed.into_iter().map(|(_, why)| why).collect()
+}
+
+/// The generator is sound: what it writes can be read, in both spellings.
+#[test]
+fn generated_queries_are_valid_and_not_all_empty() {
+    let (mut with_rows, mut with_calls) = (0, 0);
+    for seed in 0..600 {
+        let (sql, generated) = case(seed);
+        let (_dir, db) = build(&sql);
+        scan(&generated.query).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let truth = Truth::default();
+        let rows = plain(&db, &generated.plain, &truth).unwrap_or_else(|e| panic!("{seed}: {e}"));
+        with_rows += usize::from(!rows.is_empty());
+        with_calls += usize::from(generated.query.contains("{{"));
+    }
+    println!("of 600 queries {with_calls} have calls and {with_rows} give rows");
+    assert!(with_rows > 300 && with_calls > 480, "{with_rows} {with_calls}");
+}
+
+#[test]
+fn random_queries_give_the_rows_of_plain_sql() {
+    let first = setting("HQDL_PROPERTY_SEED", 1);
+    let count = setting("HQDL_PROPERTY_CASES", 300);
+    let shared = Shared {
+        facts: Facts::temporary().unwrap(),
+        asked: AtomicU64::new(0),
+        refused: AtomicUsize::new(0),
+    };
+    let failed = in_parallel(first..first + count, &shared);
+    println!(
+        "{} of {count} queries hold, {} values asked, {} refused",
+        count - failed.len() as u64,
+        shared.asked.into_inner(),
+        shared.refused.into_inner()
+    );
+    let shown = setting("HQDL_PROPERTY_SHOWN", 12);
+    let shown: Vec<String> = failed.iter().take(shown as usize).cloned().collect();
+    assert!(failed.is_empty(), "{} failed, such as\n{}", failed.len(), shown.join("\n"));
+}
