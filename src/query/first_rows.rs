@@ -74,6 +74,10 @@ impl<'r> Reader<'r> {
         let (asked, passed) = self.seen;
         let few = lacking.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
         let few = few.clamp(1, MOST.max(lacking).max(asked / 32));
+        if self.rule.ranked {
+            // The most likely come first, and documents share few requests.
+            return few;
+        }
         few.div_ceil(self.together).saturating_mul(self.together)
     }
 
