@@ -28,6 +28,9 @@ mod cases;
 #[path = "../it/endpoint.rs"]
 mod endpoint;
 #[allow(dead_code)]
+#[path = "../it/endpoint_stream.rs"]
+mod endpoint_stream;
+#[allow(dead_code)]
 #[path = "../it/functions.rs"]
 mod functions;
 mod generator;
