@@ -47,18 +47,48 @@ impl Field {
 /// The fields after the key, as cells; or why they cannot be told apart.
 pub fn cells(fields: &[Field], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
     let wanted = checkers.len();
+    let whole;
+    let mut fields = fields;
+    if fields.len() > wanted && checkers.iter().any(|c| c.is_many()) {
+        whole = bracketed(fields);
+        fields = &whole;
+    }
     let explained = match fields.len() {
         n if n == wanted => return Ok(each(fields, checkers)),
         n if n > wanted && n <= wanted + TOO_MANY => {
             if let Some(kept) = without_blanks(fields, checkers) {
                 return Ok(each(kept, checkers));
             }
-            Runs::new(fields, checkers).certain()
+            list_at_end(fields, checkers).or_else(|| Runs::new(fields, checkers).certain())
         }
         n if n + 1 == wanted && n > 0 => one_missing(fields, checkers),
         _ => None,
     };
     explained.ok_or_else(|| format!("{} fields where {wanted} were asked for", fields.len()))
+}
+
+/// The fields with lists in brackets put together: what stands in them is one value,
+/// as what stands in quotes is.
+fn bracketed(fields: &[Field]) -> Vec<Field> {
+    let mut whole: Vec<Field> = Vec::new();
+    let mut open = false;
+    for (n, field) in fields.iter().enumerate() {
+        match whole.last_mut().filter(|_| open) {
+            Some(list) => {
+                list.text.push(',');
+                list.text.push_str(&field.text);
+            }
+            None => whole.push(field.clone()),
+        }
+        let closes = |f: &Field| f.text.trim_end().ends_with(']');
+        let opens = !field.quoted && field.text.trim_start().starts_with('[');
+        open = if open { !closes(field) } else { opens && !closes(field) };
+        // Only brackets that are closed hold a list.
+        if open && !fields[n + 1..].iter().any(closes) {
+            return fields.to_vec();
+        }
+    }
+    whole
 }
 
 fn each(fields: &[Field], checkers: &[&Checker]) -> Vec<Answer> {
@@ -105,6 +135,27 @@ fn without_blanks<'f>(fields: &'f [Field], checkers: &[&Checker]) -> Option<&'f 
     let closed = checkers.last().is_some_and(|c| c.vouches())
         && answers.last().is_some_and(|a| a.state == State::Ok);
     (sound && (free <= 1 || closed)).then_some(kept)
+}
+
+/// The cells of a row whose last column is a list with values of its own, and all
+/// before it are of a type or a list and as they should be: then what is left is the
+/// list, and whatever is none of its values is left out of it.
+fn list_at_end(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+    let (list, others) = checkers.split_last()?;
+    let (before, rest) = fields.split_at_checked(others.len())?;
+    let mut cells = each(before, others);
+    let fixed = cells.iter().zip(others).all(|(a, c)| c.vouches() && passes(a));
+    let told = rest.iter().any(|f| f.text.contains('|')) || others.iter().any(|c| c.is_many());
+    if !(list.is_many() && list.vouches() && fixed) || told {
+        return None;
+    }
+    let joined = rest.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
+    let whole = list.text(&joined);
+    cells.push(match whole.state {
+        State::Ok => whole.repaired("a list split into fields put together", &joined),
+        _ => Answer::without_value(State::Invalid, joined),
+    });
+    Some(cells)
 }
 
 /// The cells of a row with one field too few, as far as it is beyond doubt which

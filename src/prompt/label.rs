@@ -39,11 +39,13 @@ pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     tags.collect()
 }
 
-/// The first word that no other row has; rather a name than a number or a letter.
+/// The shortest word that no other row has; rather a name than a number or a letter.
 fn telling<'w>(words: &'w [String], rows_with: &HashMap<String, usize>) -> Option<&'w String> {
     let alone = |w: &&String| rows_with.get(&fold(w)) == Some(&1);
     let name = |w: &&String| w.chars().count() > 2 && w.chars().any(char::is_alphabetic);
-    let find = |fits: &dyn Fn(&&String) -> bool| words.iter().filter(alone).find(fits);
+    let find = |fits: &dyn Fn(&&String) -> bool| {
+        words.iter().filter(alone).filter(fits).min_by_key(|w| w.len())
+    };
     find(&name).or_else(|| find(&|_| true))
 }
 

@@ -235,8 +235,11 @@ fn eight_recordings_score_what_their_models_knew() {
         assert!(number(&score, "/graded") > 60.0 && cells > 65.0);
         assert_eq!(number(&score, "/factuality/swan/of"), 11_712.0);
         if recording == "gpt4turbo_5shot" {
-            assert!(cells >= 76.3, "cells {cells}");
-            assert!(powers(&score) >= 41.9, "powers {}", powers(&score));
+            // Three heroes are answered under other names (`'Jack-Jack Parr'` for
+            // Jac-jack Parr, `'Edward Morgan Blake'` for Edward Morgen Blake, `'James
+            // Arthur Maddocks'` for James Arthur): 0.3 of what is right by luck.
+            assert!(cells >= 76.0, "cells {cells}");
+            assert!(powers(&score) >= 41.8, "powers {}", powers(&score));
             // What HQDL's own extraction made of the same words.
             assert!(swan > 5_339.750_490_036_954, "{swan}");
         }
