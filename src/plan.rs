@@ -302,6 +302,9 @@ impl Plan {
     }
 }
 
+/// The part of the key that rows are shown with, and the columns asked for.
+type Asked<'e> = (Option<&'e [usize]>, Vec<usize>);
+
 /// Counts what the batches of one expansion cost.
 pub struct Meter<'e> {
     expansion: &'e Expansion,
@@ -313,7 +316,7 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<(Option<&'e [usize]>, Vec<usize>), (u64, Frame)>,
+    frames: BTreeMap<Asked<'e>, (u64, Frame)>,
     max_output: u64,
     shapes: Vec<(Vec<usize>, Shape)>,
     asked: Vec<u64>,

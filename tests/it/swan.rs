@@ -255,7 +255,7 @@ fn eight_recordings_score_what_their_models_knew() {
     );
     // Recordings of two models are two lines, whatever the spec calls the model.
     for line in [
-        "| hqdl, gpt-4-turbo, recorded: superhero_gpt35 (mode hqdl) | 13.3 | 20.0 |",
+        "| hqdl, gpt-4-turbo, recorded: superhero_gpt35 (mode hqdl) | 13.3 | 23.3 | 20.0 |",
         "| hqdl, gpt-4-turbo, recorded: superhero_gpt4turbo (mode hqdl) | 23.3 | 23.3 |",
     ] {
         assert!(report.contains(line), "{line}\n{report}");
