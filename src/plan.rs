@@ -97,10 +97,8 @@ impl<'e> Batcher<'e> {
     /// The batches that did not fill up.
     #[must_use]
     pub fn finish(self) -> Vec<Cut> {
-        self.open
-            .into_iter()
-            .map(|((columns, whole, _), gaps)| Cut { columns, whole, gaps })
-            .collect()
+        let cut = |((columns, whole, _), gaps)| Cut { columns, whole, gaps };
+        self.open.into_iter().map(cut).collect()
     }
 
     fn take(&mut self, lacking: &Lacking<'e>) -> Option<Cut> {
@@ -302,7 +300,6 @@ impl Plan {
     }
 }
 
-/// The part of the key that rows are shown with, and the columns asked for.
 type Asked<'e> = (Option<&'e [usize]>, Vec<usize>);
 
 /// Counts what the batches of one expansion cost.
@@ -405,10 +402,9 @@ impl<'e> Meter<'e> {
             self.shapes.push((cut.columns.clone(), shape));
             self.shapes.len() - 1
         });
-        if let Some((_, shape)) = self.shapes.get_mut(at) {
-            shape.outputs = (around, shape.outputs.1.max(longest), self.max_output);
-            shape.take(tokenizer, shared, rows_tokens, widest);
-        }
+        let Some((_, shape)) = self.shapes.get_mut(at) else { return };
+        shape.outputs = (around, shape.outputs.1.max(longest), self.max_output);
+        shape.take(tokenizer, shared, rows_tokens, widest);
     }
 
     /// Writes the sums into a plan.
