@@ -161,6 +161,9 @@ impl Limiter {
     /// place of what it said before. Whether there is something new in it.
     pub fn hear(&self, word: Word) -> bool {
         let new = self.change(|rates| rates.hear(word, Instant::now()));
+        if let Some(wait) = word.wait {
+            info!(?wait, "the limiter pauses");
+        }
         if new {
             info!(?word, "the limiter takes the endpoint's word");
         }

@@ -54,14 +54,22 @@ fn strangers(answer: &str, rows: usize) -> usize {
     numbers(answer).fold(0, |run, number| if (1..=rows).contains(&number) { 0 } else { run + 1 })
 }
 
-/// The numbers of the rows of an answer.
+/// The numbers of the rows of an answer: alone, or as a label begins (`2 Batman`).
 fn numbers(answer: &str) -> Box<dyn Iterator<Item = usize> + '_> {
     if answer.trim_start().starts_with(['{', '[']) {
-        let number = |after: &str| {
-            let digits = after.trim_start_matches(|c: char| c == ':' || c.is_whitespace());
-            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-        };
-        return Box::new(answer.split("\"row\"").skip(1).filter_map(number));
+        let rows = answer.split("\"row\"").skip(1);
+        return Box::new(
+            rows.filter_map(|row| number(row.trim_start_matches([':', ' ', '\n', '\t']))),
+        );
     }
-    Box::new(answer.lines().filter_map(|line| line.split_once(',')?.0.trim().parse().ok()))
+    Box::new(answer.lines().filter_map(|line| number(line.split_once(',')?.0)))
+}
+
+/// The number that a field begins with.
+fn number(field: &str) -> Option<usize> {
+    let field = field.trim_start().trim_start_matches(['"', '\'']);
+    let end = field.find(|c: char| !c.is_ascii_digit()).unwrap_or(field.len());
+    let (digits, rest) = field.split_at(end);
+    let alone = rest.chars().next().is_none_or(|c| !c.is_alphanumeric());
+    digits.parse().ok().filter(|_| alone)
 }
