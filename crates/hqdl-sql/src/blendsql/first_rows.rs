@@ -5,7 +5,7 @@
 //! and has no window; LIMIT and OFFSET are numbers, or it is DISTINCT; no call
 //! decides the order, and of a DISTINCT one no call is a result and every term of
 //! the order is; with groups, no call decides which groups there are; no call in a
-//! condition is asked of all rows together.
+//! condition is asked of all rows together, and none names a result by its alias.
 //!
 //! What it does: another statement yields the rows that the plain conditions
 //! leave, complete and in their final order, each with what is known of it: it
@@ -120,6 +120,7 @@ impl Rewriter<'_> {
             || has_window(core, query)
             || starred.len() > 1 && !held.is_empty()
             || self.is_aggregate_from_within(core, query, scope)
+            || self.has_alias_in_conditions(core, scope)
         {
             return None;
         }
@@ -265,6 +266,22 @@ impl Rewriter<'_> {
             _ => return None,
         };
         core.columns.get(n)
+    }
+
+    /// Whether a condition names a result by its alias: among the results, where
+    /// the statement of the rule has its conditions, there are no aliases.
+    fn has_alias_in_conditions(&self, core: &Core, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        for expr in core.filter.iter().chain(&core.having) {
+            self.resolver().each_in(expr, scope, false, &mut |e, at, _| {
+                let ExprKind::Column { table: None, column } = &e.kind else { return };
+                let named = |c: &ResultColumn| {
+                    c.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(column))
+                };
+                found |= at.find(None, column).is_none() && core.columns.iter().any(named);
+            });
+        }
+        found
     }
 
     /// Whether an aggregate in a subquery is one of this SELECT: its columns are
