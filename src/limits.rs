@@ -164,8 +164,9 @@ impl Limiter {
         if let Some(wait) = word.wait {
             info!(?wait, "the limiter pauses");
         }
-        if new {
-            info!(?word, "the limiter takes the endpoint's word");
+        if new && word.limits != PerMinute::default() {
+            let told = self.heard().limits;
+            info!(?told, "the limiter takes the endpoint's limits");
         }
         new
     }

@@ -89,7 +89,7 @@ impl Calls {
                         }
                         self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
                         others.push_str(&format!(
-                            ", hq_call({number}, 0, 1, {}) AS {}",
+                            ", hq_call({number}, 0, {}) AS {}",
                             bound.keys.texts.join(", "),
                             crate::sql::name(&other.name)
                         ));

@@ -70,8 +70,14 @@ impl Learning {
                     different.insert(lot(&rows[end].demands));
                     end += 1;
                 }
+                // Of so few rows there is nothing to be learnt for others.
+                let all = !self.surveyed && end == rows.len() && different.len() < most;
                 rows.truncate(end);
                 learnt |= end > 0;
+                if all {
+                    demands.extend(rows.into_iter().filter_map(|r| r.demands.first().copied()));
+                    continue;
+                }
             }
             demands.extend(rows.into_iter().flat_map(|r| r.demands.iter().copied()));
         }
