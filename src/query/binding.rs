@@ -162,8 +162,8 @@ pub(super) fn bound(
     for (e, expansion) in spec.expansions.iter().enumerate() {
         for (c, column) in expansion.columns.iter().enumerate() {
             let mut failed = None;
-            let found = bound_question(column, &call.question, &mut || {
-                choosing.stored(e, c).unwrap_or_else(|error| {
+            let found = bound_question(&expansion.columns, c, &call.question, &mut |of| {
+                choosing.stored(e, of).unwrap_or_else(|error| {
                     failed = Some(error);
                     None
                 })

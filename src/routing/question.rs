@@ -44,11 +44,14 @@ impl Slot {
 /// # Errors
 /// The reason, when a binding fits but for its slot.
 pub fn binding<'c>(
-    column: &'c Column,
+    columns: &'c [Column],
+    at: usize,
     question: &str,
-    stored: &mut dyn FnMut() -> Option<Vec<String>>,
+    stored: &mut dyn FnMut(usize) -> Option<Vec<String>>,
 ) -> Result<Option<(&'c Binding, Slot)>, String> {
     let words = normal(question);
+    let Some(column) = columns.get(at) else { return Ok(None) };
+    let own = at;
     let mut near = None;
     for binding in &column.bindings {
         let asked = normal(&binding.ask);
@@ -66,7 +69,8 @@ pub fn binding<'c>(
             continue;
         }
         let filled = &words[before.len()..words.len() - after.len()];
-        match fill(column, &asked[at], filled, stored) {
+        let of = slot_column(columns, binding).unwrap_or(own);
+        match fill(&columns[of], &asked[at], filled, &mut || stored(of)) {
             Some(slot) => return Ok(Some((binding, slot))),
             None => {
                 near = Some(format!(
@@ -78,6 +82,19 @@ pub fn binding<'c>(
         }
     }
     near.map_or(Ok(None), Err)
+}
+
+/// The column that a binding compares its slot with, where that is another one
+/// than the column it stands at: the name before `= {value}`.
+fn slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
+    let sql = binding.sql.as_ref()?;
+    let before = sql[..sql.find("{value}")?].trim_end().trim_end_matches(['=', '<', '>', '!']);
+    let name = before.trim_end().trim_end_matches(['"', '`', ']']);
+    let start = name.rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == ' '));
+    let name = name[start.map_or(0, |at| at + 1)..].trim_start();
+    // A quoted name may have blanks; of bare words the last one is the name.
+    let named = |name: &str| columns.iter().position(|c| c.name.eq_ignore_ascii_case(name));
+    named(name).or_else(|| named(name.rsplit(' ').next()?))
 }
 
 fn fill(

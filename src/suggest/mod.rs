@@ -225,10 +225,10 @@ fn place(question: &LiveQuestion, values: &HashSet<String>, spec: &Spec, sides: 
         // The first of equals: the order is the spec's.
         .reduce(|best, next| if (next.0, next.1) > (best.0, best.1) { next } else { best });
     for expansion in &spec.expansions {
-        let asked = expansion
-            .columns
-            .iter()
-            .find(|c| matches!(question::binding(c, &text, &mut || None), Ok(Some(_))));
+        let columns = &expansion.columns;
+        let asked = (0..columns.len())
+            .find(|c| matches!(question::binding(columns, *c, &text, &mut |_| None), Ok(Some(_))))
+            .map(|c| &columns[c]);
         if let Some(column) = asked {
             return Place::Asked(expansion.name.clone(), column.name.clone());
         }
@@ -273,10 +273,10 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
             if all.iter().any(same) {
                 continue;
             }
-            let in_spec = expansion
-                .columns
-                .iter()
-                .any(|c| matches!(question::binding(c, &learned.ask, &mut || None), Ok(Some(_))));
+            let columns = &expansion.columns;
+            let in_spec = (0..columns.len()).any(|c| {
+                matches!(question::binding(columns, c, &learned.ask, &mut |_| None), Ok(Some(_)))
+            });
             let expansion = expansion.name.clone();
             all.push(Bound { at, expansion, column, binding, learned, in_spec });
         }
