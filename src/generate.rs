@@ -4,7 +4,7 @@
 //! memory does not grow with their number. Up to `concurrency` of them are
 //! under way; each is asked, read, and kept by itself, and only rows that
 //! failed are asked again, in smaller batches. A request that fails as a whole is
-//! split until the rows at fault stand alone ([`liveness`]). One row's failure is
+//! split until the rows at fault stand alone (`liveness.rs`). One row's failure is
 //! data; what stops a run is an endpoint that refuses or is gone, a disk that
 //! fails, or the user.
 

@@ -1,6 +1,6 @@
 //! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
 //!
-//! Answers are read as they stream ([`super::stream`]); an endpoint that does not
+//! Answers are read as they stream (`stream.rs`); an endpoint that does not
 //! stream is asked without. One request is one exchange: [`super::Errand`] retries
 //! outside.
 

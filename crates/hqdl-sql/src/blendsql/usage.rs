@@ -1,7 +1,7 @@
 //! What a call's surroundings say about it: which columns its values are, what
 //! its answer is compared with, where it stands.
 //!
-//! Types are told by one mechanism: every expression has a [flow](super::flow),
+//! Types are told by one mechanism: every expression has a *flow* (`flow.rs`),
 //! what its value may be, and names hand it on: aliases, columns of subqueries
 //! and of common table expressions. Wherever a value meets another in a
 //! comparison, or stands where a number or a truth is expected, this is noted
