@@ -464,7 +464,8 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
             return;
         }
         let endpoint = honest();
-        let always = how == Ramble::Circle && streams;
+        // In csv the row before the circle is asked again: its end is not sure.
+        let always = how == Ramble::Circle && streams && format == "json";
         let fault = if streams { Fault::Ramble(how) } else { Fault::RambleWhole(how) };
         endpoint.fault(fault, if always { Times::Always } else { Times::First(2) });
         let project = heroes(&endpoint, format);
