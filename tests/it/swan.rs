@@ -322,7 +322,8 @@ fn a_prepared_database_does_not_hold_what_is_hidden() {
     }
     // A prepared copy is no source.
     let again = swan(bench.dir.path(), &["prepare", "--bird", "prepared", "--out", "twice"]);
-    assert!(again.exits(2).stderr.contains("it lacks alignment, hero_power, superhero.gender_id"));
+    let again = again.exits(2);
+    assert!(again.stderr.contains("alignment"), "{}", again.stderr);
 }
 
 /// At most so many requests for all thirty questions together.
