@@ -80,3 +80,28 @@ fn no_file_is_a_drawer_or_a_wall() {
         );
     }
 }
+
+/// What the documents point at is there: a link, or a path of the code.
+#[test]
+fn documents_point_at_what_exists() {
+    let mut documents = vec![root().join("README.md")];
+    documents.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|e| e.unwrap().path()));
+    let mut wrong = Vec::new();
+    for document in documents.iter().filter(|d| d.extension().is_some_and(|e| e == "md")) {
+        let text = std::fs::read_to_string(document).unwrap();
+        let links = text.match_indices("](").map(|(at, _)| &text[at + 2..]);
+        let links = links.filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        let code = text.split('`').skip(1).step_by(2);
+        let code = code.filter(|c| c.starts_with("src/") || c.starts_with("crates/"));
+        let files = links
+            .filter(|link| !link.starts_with("http") && !link.starts_with('#'))
+            .map(|link| document.parent().unwrap().join(link.split('#').next().unwrap()))
+            .chain(code.map(|path| root().join(path)));
+        wrong.extend(
+            files
+                .filter(|file| !file.exists())
+                .map(|file| format!("{}: {}", document.display(), file.display())),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
