@@ -63,7 +63,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         Command::Check => return check(&facts, talk),
         Command::Rebuild => {
             let entities = facts.rebuild()?;
-            let damage = facts.journal().damage(0)?;
+            let damage = facts.history().damage(0)?;
             if talk.json {
                 let damaged = damage.lines.len();
                 anstream::println!("{}", json!({ "entities": entities, "damaged": damaged }));
@@ -78,8 +78,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 
 /// Says whether the journal is whole, and its answers what was kept.
 fn check(facts: &Facts, talk: Talk) -> Result<ExitCode, Failure> {
-    facts.journal().check()?;
-    let damage = facts.journal().damage(0)?;
+    facts.history().check()?;
+    let damage = facts.history().damage(0)?;
     if talk.json {
         anstream::println!("{}", json!({ "ok": damage.is_none(), "damaged": damage.lines }));
     } else if let Some(remark) = damage.remark() {
@@ -98,18 +98,18 @@ struct Names {
 
 impl Names {
     fn read(facts: &Facts) -> Result<Self, Failure> {
-        let journal = facts.journal();
+        let history = facts.history();
         let column = |text: String| {
             let json: Json = serde_json::from_str(&text).unwrap_or(Json::Null);
             json["column"].as_str().unwrap_or_default().to_owned()
         };
         Ok(Self {
-            meanings: journal
-                .names("meaning")?
+            meanings: history
+                .meanings()?
                 .into_iter()
                 .map(|(id, text)| (id, column(text)))
                 .collect(),
-            models: journal.names("model")?.into_iter().collect(),
+            models: history.models()?.into_iter().collect(),
         })
     }
 }
@@ -163,8 +163,8 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
             columns.entry((column, model)).or_default().add(fact.answer.state, 1);
         }
     }
-    let totals = facts.journal().totals()?;
-    let damage = facts.journal().damage(0)?;
+    let totals = facts.history().totals()?;
+    let damage = facts.history().damage(0)?;
     if talk.json {
         let columns: Vec<Json> = columns
             .iter()

@@ -160,7 +160,7 @@ impl<'o> Input<'o> {
         listener: Listener,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Request<'r>, Failure> {
-        let up_to = facts.journal().last_completion()?;
+        let up_to = facts.history().last_completion()?;
         let again = self.options.refresh || self.options.retry_failed;
         let again = again.then_some(Again { up_to, failed: !self.options.refresh });
         Ok(Request {

@@ -318,7 +318,7 @@ fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failur
     };
     let is_its_own = reached.caps.usd == Some(day) && reached.caps.tokens.is_none();
     // A run's own budget may be the same sum.
-    Ok(is_its_own && facts.journal().spent_today()? + reached.next.usd > day)
+    Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 
 fn failed(failure: Failure, after: After) -> Ended {

@@ -35,7 +35,7 @@ impl Dispatch<'_, '_> {
         batch: &Batch,
         others: bool,
     ) -> Result<(), Stopped> {
-        let journal = || self.facts().journal();
+        let history = || self.facts().history();
         let mut rest = Rest {
             readers: &self.readers,
             run: self.run,
@@ -65,9 +65,9 @@ impl Dispatch<'_, '_> {
             let _ = std::fs::remove_file(&path);
         }
         // Whatever has no line at all.
-        let unanswered = journal().unanswered(parcel.id)?;
+        let unanswered = history().unanswered(parcel.id)?;
         for id in unanswered {
-            let Some(request) = journal().request(id)? else { continue };
+            let Some(request) = history().request(id)? else { continue };
             lines.failed += 1;
             let message = match &batch.error {
                 Some((code, message)) => format!("the batch {}: {code}: {message}", batch.status),
@@ -78,10 +78,10 @@ impl Dispatch<'_, '_> {
         }
         let Rest { given_up, cancelled, refused, fate, .. } = rest;
         for (id, state, why) in given_up {
-            let Some(request) = journal().request(id)? else { continue };
+            let Some(request) = history().request(id)? else { continue };
             self.give_up(&request, state, &why).await?;
         }
-        journal().close(parcel.id, &batch.status)?;
+        history().close(parcel.id, &batch.status)?;
         info!(batch = batch.id, status = batch.status, ?lines, "a batch is collected");
         (self.readers.listener)(&Event::Collected {
             batch: batch.id.clone(),
@@ -136,9 +136,9 @@ impl Dispatch<'_, '_> {
     /// missing, and may be asked for again.
     pub(super) async fn lost(&self, parcel: &Parcel, batch: &str) -> Result<(), Stopped> {
         let why = format!("the endpoint does not know {batch} any more");
-        let unanswered = self.facts().journal().unanswered(parcel.id)?;
+        let unanswered = self.facts().history().unanswered(parcel.id)?;
         for id in unanswered {
-            let request = self.facts().journal().request(id)?;
+            let request = self.facts().history().request(id)?;
             let Some(request) = request else { continue };
             let record = Completion {
                 error: Some(why.clone()),
@@ -153,7 +153,7 @@ impl Dispatch<'_, '_> {
         (self.readers.listener)(&Event::Warning(format!(
             "{why}: what it may have cost counts against the budget"
         )));
-        self.facts().journal().close(parcel.id, "lost")?;
+        self.facts().history().close(parcel.id, "lost")?;
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl Sink for Rest<'_, '_> {
     }
 
     fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped> {
-        let journal = || self.readers.facts.journal();
+        let history = || self.readers.facts.history();
         let context = self.readers.get(request.form, request.run)?;
         let cut = cut(&request);
         // Billed by nobody and asked without `response_format` from here on.
@@ -237,21 +237,21 @@ impl Sink for Rest<'_, '_> {
         match (error, self.fate) {
             (ModelError::TooLong(_) | ModelError::Filtered(_), _) if cut.gaps.len() > 1 => {
                 again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
-                journal().drop_request(request.id)?;
+                history().drop_request(request.id)?;
             }
             (ModelError::Passing { .. }, Fate::Left) => {
                 self.cancelled += 1;
-                journal().drop_request(request.id)?;
+                history().drop_request(request.id)?;
             }
             (ModelError::Passing { .. }, Fate::Queued) => {
-                journal().send_again(request.id, self.run, false)?;
+                history().send_again(request.id, self.run, false)?;
             }
             // By itself, while others are answered: it fails for its rows.
             (ModelError::Passing { .. }, Fate::Again(TRIES))
                 if request.sent >= TRIES && self.answers && cut.gaps.len() > 1 =>
             {
                 again(self.readers, self.run, request.form, halves(&cut, request.attempt))?;
-                journal().drop_request(request.id)?;
+                history().drop_request(request.id)?;
             }
             (ModelError::Passing { message, .. }, Fate::Again(most)) if request.sent >= most => {
                 self.given_up.push((request.id, State::Error, message));
@@ -259,9 +259,9 @@ impl Sink for Rest<'_, '_> {
             (ModelError::Passing { message, .. }, Fate::Mended) if request.sent >= SENDS => {
                 let message = format!("{message} (sent {} times)", request.sent);
                 self.refused.get_or_insert(ModelError::Refused { status: 400, message });
-                journal().drop_request(request.id)?;
+                history().drop_request(request.id)?;
             }
-            (ModelError::Passing { .. }, _) => journal().send_again(request.id, self.run, true)?,
+            (ModelError::Passing { .. }, _) => history().send_again(request.id, self.run, true)?,
             // As live: it refuses all requests like this one.
             (error @ ModelError::Filtered(_), _) => {
                 self.given_up.push((request.id, State::Refused, error.to_string()));
@@ -273,7 +273,7 @@ impl Sink for Rest<'_, '_> {
                 _,
             ) => {
                 self.refused.get_or_insert(error);
-                journal().drop_request(request.id)?;
+                history().drop_request(request.id)?;
             }
             (
                 error @ (ModelError::TooLong(_)
@@ -296,6 +296,6 @@ fn again(readers: &Readers<'_>, run: i64, form: i64, cuts: Vec<(Cut, u32)>) -> R
         .into_iter()
         .map(|(cut, attempt)| form::request(form, &context.wanted, cut, attempt))
         .collect();
-    readers.facts.journal().enqueue(run, &requests)?;
+    readers.facts.history().enqueue(run, &requests)?;
     Ok(())
 }

@@ -76,14 +76,11 @@ impl<'f> Readers<'f> {
         if let Some(context) = made.get(&(form, run)) {
             return Ok(Arc::clone(context));
         }
-        let journal = self.facts.journal();
-        let text = journal.form_text(form)?;
-        let form_of: Form = serde_json::from_str(&text).map_err(|e| FactsError::Journal {
-            path: self.facts.dir().join("journal.sqlite"),
-            message: format!("form {form} is damaged: {e}"),
-        })?;
-        let wanted = Wanted::new(&journal, &form_of.expansion, &form_of.model, form_of.reuse)?;
-        drop(journal);
+        let history = self.facts.history();
+        let text = history.form_text(form)?;
+        let form_of: Form = serde_json::from_str(&text)
+            .map_err(|e| history.unreadable(format!("form {form} is damaged: {e}")))?;
+        let wanted = Wanted::new(history, &form_of.expansion, &form_of.model, form_of.reuse)?;
         let columns = vec![ColumnUsage::default(); form_of.expansion.columns.len()];
         let context = Arc::new(Context {
             packing: Packing::new(form_of.expansion.rows_per_request),

@@ -106,10 +106,10 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     /// # Errors
     /// [`Stopped`].
     pub async fn recover(&mut self) -> Result<Unsent, Stopped> {
-        let forgotten = self.facts().journal().forget_unsent(&self.spec, self.run)?;
+        let forgotten = self.facts().history().forget_unsent(&self.spec, self.run)?;
         self.unsent = forgotten.into_iter().map(|p| (p.token, p.input_file)).collect();
         self.tidy()?;
-        let parcels = self.facts().journal().parcels_under_way(&self.spec)?;
+        let parcels = self.facts().history().parcels_under_way(&self.spec)?;
         for mut parcel in parcels {
             if parcel.endpoint != self.endpoint.base() {
                 (self.readers.listener)(&Event::Warning(format!(
@@ -124,7 +124,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 if let Some(batch) = self.find(&parcel).await.map_err(stopped)? {
                     self.opened(&mut parcel, &batch)?;
                 } else {
-                    self.facts().journal().forget_parcel(parcel.id)?;
+                    self.facts().history().forget_parcel(parcel.id)?;
                     self.unsent.insert(parcel.token, parcel.input_file);
                     continue;
                 }
@@ -133,7 +133,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             self.look(&parcel, false).await?;
         }
         // What is to be asked again is missing, and is asked with all that is.
-        self.facts().journal().forget_unsent(&self.spec, self.run)?;
+        self.facts().history().forget_unsent(&self.spec, self.run)?;
         Ok(std::mem::take(&mut self.unsent))
     }
 
@@ -144,7 +144,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         for path in all.flatten().map(|entry| entry.path()) {
             let run = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse().ok());
             let other = run.filter(|run| *run != self.run);
-            if !other.map_or(Ok(false), |run| self.facts().journal().goes_on(run))? {
+            if !other.map_or(Ok(false), |run| self.facts().history().goes_on(run))? {
                 let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
             }
         }
@@ -173,7 +173,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                 }
                 match beyond {
                     Some(beyond) => return Err(Stopped::Endpoint(ModelError::Budget(beyond))),
-                    None if self.facts().journal().waiting(self.run)? == 0 => return Ok(()),
+                    None if self.facts().history().waiting(self.run)? == 0 => return Ok(()),
                     // Nobody is left to wait for.
                     None => self.holding = false,
                 }
@@ -269,13 +269,13 @@ impl<'d, 'f> Dispatch<'d, 'f> {
 
     /// What may still be spent, from the journal alone.
     fn purse(&self) -> Result<Purse, FactsError> {
-        let (caps, committed) = allowance(&self.facts().journal(), &self.limits, Some(self.run))?;
+        let (caps, committed) = allowance(self.facts().history(), &self.limits, Some(self.run))?;
         Ok(Purse { caps, committed })
     }
 
     /// The parcels that this endpoint works on.
     fn open(&self) -> Result<Vec<Parcel>, FactsError> {
-        let mut open = self.facts().journal().parcels_under_way(&self.spec)?;
+        let mut open = self.facts().history().parcels_under_way(&self.spec)?;
         open.retain(|p| p.endpoint == self.endpoint.base() && p.batch.is_some());
         Ok(open)
     }
@@ -311,7 +311,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
 
     /// Tells of a parcel from an earlier run.
     fn begin(&self, parcel: &Parcel) -> Result<(), FactsError> {
-        let cells = self.facts().journal().cells_of(parcel.id)?;
+        let cells = self.facts().history().cells_of(parcel.id)?;
         for (form, cells) in cells {
             let context = self.readers.get(form, parcel.run)?;
             let expansion = context.expansion.name.clone();

@@ -74,7 +74,7 @@ impl Packer<'_, '_> {
         let part = self.dir.join(self.part()?);
         let mut out = std::io::BufWriter::new(std::fs::File::create(&part).map_err(file(&part))?);
         while made.len() < self.limits.requests as usize {
-            let Some(request) = facts.journal().next_waiting(self.run, last)? else { break };
+            let Some(request) = facts.history().next_waiting(self.run, last)? else { break };
             last = request.id;
             let context = self.readers.get(request.form, self.run)?;
             let (_, prompt) = context.prompt(&cut(&request));
@@ -124,9 +124,9 @@ impl Packer<'_, '_> {
             file: exported.then(|| full.to_string_lossy().into_owned()),
         };
         // Before there is a file that somebody might send.
-        parcel.id = facts.journal().pack(&parcel, &made)?;
+        parcel.id = facts.history().pack(&parcel, &made)?;
         if let Err(error) = std::fs::rename(&part, &path) {
-            facts.journal().forget_parcel(parcel.id)?;
+            facts.history().forget_parcel(parcel.id)?;
             return Err(file(&path)(error));
         }
         Ok(Made::Parcel(parcel, path, worst))
@@ -135,7 +135,7 @@ impl Packer<'_, '_> {
     /// What a file is called until it is whole: no other cache or spec writes one of
     /// that name.
     fn part(&self) -> Result<String, Stopped> {
-        let journal = self.readers.facts.journal().id()?;
+        let journal = self.readers.facts.history().id()?;
         let hash = blake3::hash(format!("{journal} {}", self.spec).as_bytes()).to_hex();
         Ok(format!("{}{}.part", self.prefix, &hash.as_str()[..8]))
     }
@@ -144,11 +144,11 @@ impl Packer<'_, '_> {
     /// run, so that what was uploaded just before a kill is found again, and
     /// another one whenever they are sent again.
     fn token(&self, made: &[Packed]) -> Result<String, Stopped> {
-        let journal = self.readers.facts.journal();
+        let history = self.readers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
-        hasher.update(journal.id()?.as_bytes());
+        hasher.update(history.id()?.as_bytes());
         hasher.update(&self.run.to_le_bytes());
-        hasher.update(&journal.parcels_of(self.run)?.to_le_bytes());
+        hasher.update(&history.parcels_of(self.run)?.to_le_bytes());
         made.iter().for_each(|p| {
             hasher.update(p.custom_id.as_bytes());
         });

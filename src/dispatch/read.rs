@@ -99,7 +99,7 @@ impl Readers<'_> {
                 lines.unreadable += 1;
                 continue;
             };
-            let known = self.facts.journal().find_request(&id, parcel)?;
+            let known = self.facts.history().find_request(&id, parcel)?;
             let request = match known {
                 // Its first answer may still be on its way to the disk.
                 Known::Open(request) if seen.insert(request.id) => request,

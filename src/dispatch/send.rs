@@ -25,18 +25,18 @@ impl Dispatch<'_, '_> {
             // Interrupted: nothing was asked for.
             Ok(None) => return Ok(()),
             Err(error) => {
-                self.facts().journal().forget_parcel(parcel.id)?;
+                self.facts().history().forget_parcel(parcel.id)?;
                 return Err(stopped(error));
             }
         };
-        self.facts().journal().uploaded(parcel.id, &file)?;
+        self.facts().history().uploaded(parcel.id, &file)?;
         // From here on there may be a batch.
         let of_day = self.limits.budget_usd_per_day;
-        let beyond = self.facts().journal().creating(parcel.id, of_day)?;
+        let beyond = self.facts().history().creating(parcel.id, of_day)?;
         if let Some(gone) = beyond {
             // Others have spent it since this was packed.
-            let next = self.facts().journal().worst_of(parcel.id)?;
-            self.facts().journal().forget_parcel(parcel.id)?;
+            let next = self.facts().history().worst_of(parcel.id)?;
+            self.facts().history().forget_parcel(parcel.id)?;
             self.endpoint.delete_file(&file).await;
             let caps = Caps { usd: of_day, tokens: None };
             let spent = Spent { usd: gone, tokens: 0 };
@@ -56,7 +56,7 @@ impl Dispatch<'_, '_> {
             Err(error @ ModelError::Passing { .. }) => Err(stopped(error)),
             // A clear no: there is no batch.
             Err(error) => {
-                self.facts().journal().forget_parcel(parcel.id)?;
+                self.facts().history().forget_parcel(parcel.id)?;
                 self.endpoint.delete_file(&file).await;
                 Err(stopped(error))
             }
@@ -65,7 +65,7 @@ impl Dispatch<'_, '_> {
 
     /// Notes which batch a parcel is.
     pub(super) fn opened(&self, parcel: &mut Parcel, batch: &Batch) -> Result<(), Stopped> {
-        self.facts().journal().opened(parcel.id, &batch.id)?;
+        self.facts().history().opened(parcel.id, &batch.id)?;
         parcel.batch = Some(batch.id.clone());
         parcel.stage = Stage::Open;
         Ok(())

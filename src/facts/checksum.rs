@@ -12,6 +12,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, ffi};
 
 use super::FactsError;
+use super::history::Integrity;
 use super::journal::Journal;
 use crate::key::Meaning;
 
@@ -139,12 +140,8 @@ impl Line {
     }
 }
 
-impl Journal {
-    /// Looks at every answer after a line of the journal.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn damage(&self, after: i64) -> Result<Damage, FactsError> {
+impl Integrity for Journal {
+    fn damage(&self, after: i64) -> Result<Damage, FactsError> {
         self.run(|c| {
             let mut damage = Damage::default();
             let mut statement = c.prepare(LINES)?;
@@ -158,12 +155,7 @@ impl Journal {
         })
     }
 
-    /// Looks whether the file is whole, beside its answers: its pages, its indexes,
-    /// and what columns mean.
-    ///
-    /// # Errors
-    /// [`FactsError::Damaged`] with the first thing that is wrong.
-    pub fn check(&self) -> Result<(), FactsError> {
+    fn check(&self) -> Result<(), FactsError> {
         let wrong = self.run(|c| {
             let said: String = c.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
             if said != "ok" {
@@ -185,6 +177,10 @@ impl Journal {
             Some(message) => Err(FactsError::Damaged { path: self.path().to_owned(), message }),
             None => Ok(()),
         }
+    }
+
+    fn unreadable(&self, message: String) -> FactsError {
+        FactsError::Journal { path: self.path().to_owned(), message }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -68,10 +68,7 @@ pub(super) struct Wish {
 }
 
 /// Starts the writing thread.
-pub(super) fn start(
-    journal: Arc<Mutex<Journal>>,
-    index: Index,
-) -> (mpsc::Sender<Job>, JoinHandle<()>) {
+pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, JoinHandle<()>) {
     let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
     let thread = std::thread::spawn(move || {
         let mut desk =
@@ -84,7 +81,7 @@ pub(super) fn start(
                 }
             }
             let stop = jobs.iter().any(|j| matches!(j, Job::Stop));
-            desk.work(&journal.lock().unwrap_or_else(PoisonError::into_inner), jobs);
+            desk.work(&journal, jobs);
             if stop {
                 return;
             }
@@ -136,6 +133,8 @@ impl Desk {
     /// Does what is asked: first the notes, for which requests wait that have
     /// not left yet, then the batches.
     fn work(&mut self, journal: &Journal, jobs: Vec<Job>) {
+        // All of it belongs together, with what it changes in the index.
+        let _connection = journal.connection();
         let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         let mut settled = false;
         for job in jobs {
@@ -176,10 +175,11 @@ impl Desk {
     fn note(&mut self, journal: &Journal, notes: Vec<Job>) -> bool {
         let error = |e: rusqlite::Error| journal.error(&e);
         let (mut reserved, mut ended) = (Vec::new(), Vec::new());
+        let connection = journal.connection();
         let write = || -> rusqlite::Result<()> {
-            journal.connection().execute_batch("PRAGMA synchronous = NORMAL")?;
+            connection.execute_batch("PRAGMA synchronous = NORMAL")?;
             let transaction =
-                Transaction::new_unchecked(journal.connection(), TransactionBehavior::Immediate)?;
+                Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
             for job in notes {
                 match job {
                     Job::Reserve(wish, reply) => match self.reserve(journal, &wish) {
@@ -210,7 +210,7 @@ impl Desk {
             transaction.commit()
         };
         let written = write();
-        let flushing = journal.connection().execute_batch("PRAGMA synchronous = FULL");
+        let flushing = connection.execute_batch("PRAGMA synchronous = FULL");
         let written = written.and(flushing).map_err(error);
         debug!(reserved = reserved.len(), "the journal notes reservations");
         for reply in ended {
@@ -262,9 +262,9 @@ pub(super) fn keep(
     batches: Vec<Batch>,
 ) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
+    let connection = journal.connection();
     let transaction =
-        Transaction::new_unchecked(journal.connection(), TransactionBehavior::Immediate)
-            .map_err(error)?;
+        Transaction::new_unchecked(&connection, TransactionBehavior::Immediate).map_err(error)?;
     // While nobody else can write there.
     index.catch_up(journal)?;
     let (began, completions) = (Instant::now(), batches.len());
@@ -277,7 +277,7 @@ pub(super) fn keep(
             journal.release(reservation, Some(batch.completion.tokens())).map_err(error)?;
         }
         if let Some(request) = batch.answers {
-            super::requests::settle(journal.connection(), request, "answered").map_err(error)?;
+            super::requests::settle(&connection, request, "answered").map_err(error)?;
         }
         for (entity, mut of_entity) in batch.facts {
             for fact in &mut of_entity {
@@ -316,8 +316,7 @@ pub(super) fn keep(
 /// Commits a batch to the journal alone, from a process whose owner has ended:
 /// the index follows when somebody owns the cache again. Once, whether or not the
 /// owner had kept it before it ended.
-pub(super) fn keep_alone(journal: &Mutex<Journal>, batch: &Batch) -> Result<(), FactsError> {
-    let journal = journal.lock().unwrap_or_else(PoisonError::into_inner);
+pub(super) fn keep_alone(journal: &Journal, batch: &Batch) -> Result<(), FactsError> {
     journal.change(|c| {
         let done = &batch.completion;
         let kept = c

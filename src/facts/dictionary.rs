@@ -5,25 +5,18 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::FactsError;
 use super::checksum::corrupt;
+use super::history::Dictionary;
 use super::journal::Journal;
 use crate::key::{Fingerprint, ListHash, Meaning};
 
-impl Journal {
-    /// The id of a model.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn model(&self, name: &str) -> Result<u32, FactsError> {
+impl Dictionary for Journal {
+    fn model(&self, name: &str) -> Result<u32, FactsError> {
         self.run(|c| {
             intern(c, ("model", "name"), "INSERT OR IGNORE INTO model (name) VALUES (?1)", &[&name])
         })
     }
 
-    /// The id of a column's meaning.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+    fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
         let fingerprint: Fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.run(|c| {
@@ -36,11 +29,7 @@ impl Journal {
         })
     }
 
-    /// The ids of all meanings that a column of this name and key has had.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+    fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         self.run(|c| {
             c.prepare("SELECT id FROM meaning WHERE name = ?1")?
                 .query_map([column], |r| r.get(0))?
@@ -48,11 +37,7 @@ impl Journal {
         })
     }
 
-    /// The id of a value list.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+    fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.run(|c| {
             intern(
                 c,
@@ -63,16 +48,21 @@ impl Journal {
         })
     }
 
-    /// Ids and texts of a dictionary: `model`, `value_list` or `meaning`.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn names(&self, table: &str) -> Result<Vec<(u32, String)>, FactsError> {
-        let sql = match table {
-            "model" => "SELECT id, name FROM model",
-            "value_list" => "SELECT id, hash FROM value_list",
-            _ => "SELECT id, meaning FROM meaning",
-        };
+    fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, name FROM model")
+    }
+
+    fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, hash FROM value_list")
+    }
+
+    fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, meaning FROM meaning")
+    }
+}
+
+impl Journal {
+    fn all(&self, sql: &str) -> Result<Vec<(u32, String)>, FactsError> {
         self.run(|c| c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect())
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::FactsError;
 use super::borrow::Borrowed;
 use super::checksum::Damage;
+use super::history::{Answers, Integrity};
 use super::journal::Journal;
 use super::wire::{Ask, Say};
 use crate::cell::{Answer, State};
@@ -109,9 +110,9 @@ struct Sled {
     /// never finds less than there is.
     whole: Arc<RwLock<()>>,
     /// The journal as the writing thread has it; whoever has it changes the records.
-    writing: Arc<Mutex<Journal>>,
+    writing: Arc<Journal>,
     /// The journal, to see how far it is: nobody has this for long.
-    looks: Arc<Mutex<Journal>>,
+    looks: Arc<Journal>,
     /// What of the journal was found damaged.
     damage: Arc<Mutex<Damage>>,
 }
@@ -131,7 +132,7 @@ impl Index {
     /// [`FactsError`] when it cannot be made at all.
     pub(super) fn open(
         path: &Path,
-        writing: Arc<Mutex<Journal>>,
+        writing: Arc<Journal>,
         looks: Journal,
     ) -> Result<Self, FactsError> {
         let error = |error| FactsError::File { path: path.to_owned(), error };
@@ -149,11 +150,10 @@ impl Index {
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
-        let (journal, looks) = (looks.id()?, Arc::new(Mutex::new(looks)));
+        let (journal, looks) = (looks.id()?, Arc::new(looks));
         let (whole, damage) = (Arc::default(), Arc::default());
         let sled = Sled { db, journal, whole, writing, looks, damage };
-        let writing = Arc::clone(&sled.writing);
-        let journal = writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal = Arc::clone(&sled.writing);
         let behind = sled.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
         let index = Self { way: Way::Own(sled), path: path.to_owned() };
         match behind {
@@ -389,6 +389,8 @@ impl Index {
     /// may lack what came last. Others when it cannot be read, or nothing written.
     pub(super) fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
         let sled = self.sled()?;
+        // Nobody changes the records meanwhile.
+        let _connection = journal.connection();
         journal.check()?;
         {
             let _whole = sled.whole.write().unwrap_or_else(PoisonError::into_inner);

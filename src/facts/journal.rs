@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
@@ -11,11 +12,9 @@ use super::FactsError;
 use super::checksum::{self, Damage, LINES, Line, checksum};
 use super::index::Fact;
 use super::sessions::Session;
-use super::spending::PAID;
 use crate::cell::{Answer, CellValue, State};
 use crate::key::Entity;
-use crate::store::{self, migrate, now};
-use crate::usage::Spent;
+use crate::store::{self, migrate};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +78,8 @@ impl Completion {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    connection: Connection,
+    /// Whoever has it may take it again: what is read there may lead to more to read.
+    connection: ReentrantMutex<Connection>,
     /// Who writes here.
     pub(super) session: Session,
 }
@@ -105,15 +105,21 @@ impl Journal {
             .map_err(error)?;
         checksum::introduce(&connection).map_err(error)?;
         migrate::journal(&connection).map_err(error)?;
-        Ok(Self { path: path.to_owned(), connection, session })
+        Ok(Self { path: path.to_owned(), connection: ReentrantMutex::new(connection), session })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
+    /// The connection: nobody else uses it until this is dropped.
+    pub(super) fn connection(&self) -> ReentrantMutexGuard<'_, Connection> {
+        self.connection.lock()
+    }
+
+    /// The same, unless somebody else uses it.
+    pub(super) fn try_connection(&self) -> Option<ReentrantMutexGuard<'_, Connection>> {
+        self.connection.try_lock()
     }
 
     pub(super) fn error(&self, error: &rusqlite::Error) -> FactsError {
@@ -124,48 +130,7 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
-        work(&self.connection).map_err(|e| self.error(&e))
-    }
-
-    /// What a run has spent, and what it may have spent without an answer. What
-    /// its batches under way may cost is not in it ([`Journal::reserved`]).
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn spent(&self, run: i64) -> Result<Spent, FactsError> {
-        self.run(|c| {
-            c.query_row(
-                &format!(
-                    "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
-                       SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
-                       FROM completion WHERE run = ?1 AND {PAID}
-                       UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
-                     )"
-                ),
-                [run],
-                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
-            )
-        })
-    }
-
-    /// USD spent since midnight, UTC, and what may have been spent without an
-    /// answer.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn spent_today(&self) -> Result<f64, FactsError> {
-        self.run(|c| {
-            c.query_row(
-                &format!(
-                    "SELECT coalesce(sum(cost_usd), 0.0) FROM (
-                       SELECT cost_usd FROM completion WHERE asked_at >= ?1 AND {PAID}
-                       UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
-                     )"
-                ),
-                [now().get(..10).unwrap_or_default()],
-                |r| r.get(0),
-            )
-        })
+        work(&self.connection()).map_err(|e| self.error(&e))
     }
 
     /// Work in one transaction that writes. It takes the lock at the beginning:
@@ -174,9 +139,10 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
+        let connection = self.connection();
         let all = || {
             let transaction =
-                Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+                Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
             let done = work(&transaction)?;
             transaction.commit()?;
             Ok(done)
@@ -189,8 +155,9 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, FactsError> {
+        let connection = self.connection();
         let all = || {
-            let transaction = self.connection.unchecked_transaction()?;
+            let transaction = connection.unchecked_transaction()?;
             let read = work(&transaction)?;
             transaction.commit()?;
             Ok(read)
@@ -200,7 +167,8 @@ impl Journal {
 
     /// Records a completion; returns its id.
     pub(super) fn insert_completion(&self, c: &Completion) -> rusqlite::Result<i64> {
-        let mut insert = self.connection.prepare_cached(
+        let connection = self.connection();
+        let mut insert = connection.prepare_cached(
             "INSERT INTO completion (run, model, prompt_hash, content, error, input_tokens, cached_input_tokens,
                output_tokens, cost_usd, asked_at, seconds, cells)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
@@ -228,7 +196,8 @@ impl Journal {
         entity: &Entity,
         facts: &[Fact],
     ) -> rusqlite::Result<i64> {
-        let mut insert = self.connection.prepare_cached(
+        let connection = self.connection();
+        let mut insert = connection.prepare_cached(
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
         let cells: Vec<Json> = facts.iter().map(fact_json).collect();
@@ -237,25 +206,9 @@ impl Journal {
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
-    /// Which journal this is.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn id(&self) -> Result<String, FactsError> {
-        self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
-    }
-
     /// The last line of the journal.
     pub(super) fn head(&self) -> Result<i64, FactsError> {
         self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
-    }
-
-    /// The last completion there is.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn last_completion(&self) -> Result<i64, FactsError> {
-        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0)))
     }
 
     /// Visits the facts that came after a line of the journal, in order, but for
@@ -268,7 +221,8 @@ impl Journal {
         visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError> {
         let error = |e: rusqlite::Error| self.error(&e);
-        let mut statement = self.connection.prepare(LINES).map_err(error)?;
+        let connection = self.connection();
+        let mut statement = connection.prepare(LINES).map_err(error)?;
         let mut rows = statement.query([line]).map_err(error)?;
         let mut last = line;
         while let Some(row) = rows.next().map_err(error)? {
@@ -299,83 +253,6 @@ impl Journal {
         }
         Ok(last)
     }
-
-    /// A completion, by id, with its model's name.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
-        self.run(|c| {
-            c.prepare_cached(
-                "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens, c.cached_input_tokens,
-                        c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
-                 FROM completion AS c JOIN model AS m ON m.id = c.model WHERE c.id = ?1",
-            )?
-            .query_row([id], |r| {
-                let completion = Completion {
-                    run: r.get(0)?,
-                    model: r.get(1)?,
-                    prompt_hash: r.get(2)?,
-                    content: r.get(3)?,
-                    error: r.get(4)?,
-                    input_tokens: r.get(5)?,
-                    cached_input_tokens: r.get(6)?,
-                    output_tokens: r.get(7)?,
-                    cost_usd: r.get(8)?,
-                    asked_at: r.get(9)?,
-                    seconds: r.get(10)?,
-                    cells: r.get(11)?,
-                };
-                Ok((completion, r.get(12)?))
-            })
-            .optional()
-        })
-    }
-
-    /// Requests, tokens and price of everything ever paid for, and the runs.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn totals(&self) -> Result<Totals, FactsError> {
-        self.run(|c| {
-            c.query_row(
-                &format!(
-                    "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
-                            coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
-                            (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
-                     FROM completion WHERE content IS NOT NULL AND {PAID}"
-                ),
-                [],
-                |r| {
-                    Ok(Totals {
-                        runs: r.get(0)?,
-                        requests: r.get(1)?,
-                        input_tokens: r.get(2)?,
-                        output_tokens: r.get(3)?,
-                        cost_usd: r.get(4)?,
-                        in_doubt_usd: r.get(5)?,
-                    })
-                },
-            )
-        })
-    }
-}
-
-/// All that was ever asked.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Totals {
-    /// Runs begun.
-    pub runs: u64,
-    /// Requests sent.
-    pub requests: u64,
-    /// Input tokens.
-    pub input_tokens: u64,
-    /// Output tokens.
-    pub output_tokens: u64,
-    /// Price in USD.
-    pub cost_usd: f64,
-    /// What requests without an answer may have cost, in USD.
-    pub in_doubt_usd: f64,
 }
 
 /// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.

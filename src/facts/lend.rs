@@ -365,7 +365,7 @@ impl Line {
                 Ok(Say::Done)
             }
             Ask::Join { place, limits } => {
-                let joined = owned.limiters.join(&place, limits, Some(&facts.journal()));
+                let joined = owned.limiters.join(&place, limits, Some(&facts.journal));
                 joined.map(|member| {
                     self.members.insert((place, member));
                     Say::Count(member)

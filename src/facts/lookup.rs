@@ -3,10 +3,9 @@
 
 use std::borrow::Cow;
 
-use super::FactsError;
 use super::claims::Thing;
 use super::index::{Fact, Record};
-use super::journal::Journal;
+use super::{FactsError, History};
 use crate::cell::State;
 use crate::key::Entity;
 use crate::spec::checker::Checker;
@@ -105,12 +104,12 @@ struct WantedColumn {
 }
 
 impl Wanted {
-    /// Introduces an expansion's columns to the journal.
+    /// Introduces an expansion's columns to the history.
     ///
     /// # Errors
     /// [`FactsError::Journal`].
     pub fn new(
-        journal: &Journal,
+        history: &dyn History,
         expansion: &Expansion,
         model: &str,
         reuse: Reuse,
@@ -119,11 +118,11 @@ impl Wanted {
             .columns
             .iter()
             .map(|column| {
-                let meaning = journal.meaning(&column.meaning)?;
-                let mut earlier = journal.meanings_named(&column.name)?;
+                let meaning = history.meaning(&column.meaning)?;
+                let mut earlier = history.meanings_named(&column.name)?;
                 earlier.retain(|m| *m != meaning);
                 let list =
-                    column.values.as_ref().map(|v| journal.value_list(&v.hash)).transpose()?;
+                    column.values.as_ref().map(|v| history.value_list(&v.hash)).transpose()?;
                 let checker = Checker::new(column);
                 Ok(WantedColumn {
                     meaning,
@@ -135,7 +134,7 @@ impl Wanted {
                 })
             })
             .collect::<Result<_, FactsError>>()?;
-        Ok(Self { model: journal.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
+        Ok(Self { model: history.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
     }
 
     /// Asks again for a column: facts asked for up to the completion `before` no
@@ -154,7 +153,7 @@ impl Wanted {
         }
     }
 
-    /// A column's meaning, by its id in the journal.
+    /// A column's meaning, by its id in the history.
     #[must_use]
     pub fn meaning(&self, column: usize) -> Option<u32> {
         self.columns.get(column).map(|c| c.meaning)

@@ -20,14 +20,15 @@
 //! the owner's. The journal they read, and write what is small, by themselves.
 
 mod ahead;
+mod answers;
 mod borrow;
-mod changes;
 mod checksum;
 pub mod claims;
 mod desk;
 mod dictionary;
+mod history;
 pub mod index;
-pub mod journal;
+mod journal;
 #[cfg(unix)]
 pub mod lend;
 pub mod lookup;
@@ -48,7 +49,7 @@ mod writer;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,7 @@ use tracing::warn;
 use self::borrow::{Borrowed, Refusal};
 use self::claims::Claims;
 use self::desk::Job;
+use self::journal::Journal;
 use self::sessions::Session;
 use self::throttle::Limiters;
 use self::wire::{Ask, Say};
@@ -65,14 +67,14 @@ pub use ahead::Ahead;
 pub use borrow::status;
 pub use checksum::Damage;
 pub use claims::Thing;
-
+pub use history::History;
 pub use index::{Fact, Index, Record};
-pub use journal::{Completion, Journal, Outcome};
+pub use journal::{Completion, Outcome};
 pub use lookup::{Found, Reason, Wanted};
 pub use parcels::{Packed, Parcel, Stage};
 pub use questions::{Learned, LiveQuestion, Origin};
 pub use requests::{Known, Request};
-pub use spending::Hour;
+pub use spending::{Hour, Totals};
 pub use throttle::{Admitted, Place, Throttle};
 pub use turns::Turn;
 pub use writer::{Batch, Claim, Noted, Writer};
@@ -176,7 +178,7 @@ impl FactsError {
 /// one that owns them. Any number of runs may use them at once.
 pub struct Facts {
     dir: PathBuf,
-    journal: Arc<Mutex<Journal>>,
+    journal: Arc<Journal>,
     index: Index,
     session: Session,
     hold: Hold,
@@ -193,7 +195,7 @@ struct Owned {
     /// Held as long as this lives; the system lets go of it when we die.
     lock: File,
     /// The journal as the writing thread has it; whoever has it changes the index.
-    writing: Arc<Mutex<Journal>>,
+    writing: Arc<Journal>,
     jobs: mpsc::Sender<Job>,
     thread: Option<JoinHandle<()>>,
     claims: Arc<Claims>,
@@ -268,9 +270,9 @@ impl Facts {
         let journal = open()?;
         journal.begin_alone()?;
         // Of their own, so that who reads long holds up nobody.
-        let (writing, looks) = (Arc::new(Mutex::new(open()?)), open()?);
+        let (writing, looks) = (Arc::new(open()?), open()?);
         let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
-        let journal = Arc::new(Mutex::new(journal));
+        let journal = Arc::new(journal);
         let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
         let owned = Owned {
             lock,
@@ -289,7 +291,7 @@ impl Facts {
             Session { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
         let journal = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
         let index = Index::lent(dir.join("index.sled"), Arc::clone(&owner));
-        let journal = Arc::new(Mutex::new(journal));
+        let journal = Arc::new(journal);
         Ok(Self { dir: dir.to_owned(), journal, index, session, hold: Hold::Borrowed(owner) })
     }
 
@@ -337,10 +339,10 @@ impl Facts {
         &self.index
     }
 
-    /// The journal.
-    pub fn journal(&self) -> MutexGuard<'_, Journal> {
-        // A panic elsewhere left no half-done statement: SQLite rolls back.
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    /// All that was ever asked.
+    #[must_use]
+    pub fn history(&self) -> &dyn History {
+        &*self.journal
     }
 
     /// A handle of the thread that keeps what is answered.
@@ -366,18 +368,12 @@ impl Facts {
     /// [`FactsError`] when the journal cannot be read or the index not written.
     pub fn rebuild(&self) -> Result<u64, FactsError> {
         match &self.hold {
-            Hold::Owned(owned) => self.index.rebuild(&owned.writing()),
+            Hold::Owned(owned) => self.index.rebuild(&owned.writing),
             Hold::Borrowed(owner) => match owner.ask_here(&Ask::Rebuild)? {
                 Say::Count(count) => Ok(count),
                 _ => Err(owner.misunderstood()),
             },
         }
-    }
-}
-
-impl Owned {
-    fn writing(&self) -> MutexGuard<'_, Journal> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

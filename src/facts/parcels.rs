@@ -6,6 +6,7 @@
 use rusqlite::{Connection, Row as SqlRow, params};
 
 use super::FactsError;
+use super::history::{BatchJobs, BatchRequests};
 use super::journal::Journal;
 use super::reservations::Day;
 use super::sessions::RUNS_ALIVE;
@@ -92,12 +93,8 @@ fn nobodys() -> String {
     format!("coalesce(run, 0) NOT IN ({RUNS_ALIVE})")
 }
 
-impl Journal {
-    /// The id of a form.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn form(&self, text: &str) -> Result<i64, FactsError> {
+impl BatchJobs for Journal {
+    fn form(&self, text: &str) -> Result<i64, FactsError> {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         self.change(|c| {
             c.execute("INSERT OR IGNORE INTO form (hash, form) VALUES (?1, ?2)", [&hash, text])?;
@@ -105,19 +102,11 @@ impl Journal {
         })
     }
 
-    /// The text of a form.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn form_text(&self, id: i64) -> Result<String, FactsError> {
+    fn form_text(&self, id: i64) -> Result<String, FactsError> {
         self.read(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
     }
 
-    /// Packs requests into a parcel; returns its id.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
+    fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
         self.change(|c| {
             c.execute(
                 "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
@@ -145,31 +134,17 @@ impl Journal {
         })
     }
 
-    /// How many parcels a run has sent so far.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn parcels_of(&self, run: i64) -> Result<u64, FactsError> {
+    fn parcels_of(&self, run: i64) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    /// The endpoint has the file of a parcel.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+    fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
     }
 
-    /// The batch of a parcel is about to be asked for. It is not when the budget
-    /// of the day (`of_day`, in USD) does not cover it any more: what is gone
-    /// today is given then.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+    fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
         self.change(|c| {
             if let Some(most) = of_day {
                 let gone = Day::default().gone(self)?;
@@ -184,21 +159,12 @@ impl Journal {
         })
     }
 
-    /// The endpoint works on a parcel.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+    fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
         let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![parcel, batch]).map(drop))
     }
 
-    /// Everything that a parcel brought is kept. What is left in it is dropped:
-    /// its cells are missing, and may be asked for again.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
+    fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
         self.change(|c| {
             drop_packed(c, parcel)?;
             c.execute(
@@ -209,20 +175,12 @@ impl Journal {
         })
     }
 
-    /// The parcels of a spec that the endpoint has, or may have.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+    fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
         let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
         self.read(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
     }
 
-    /// Whether a run of batches of a spec was ended before its end.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
+    fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
         let nobodys = nobodys();
         let sql = format!(
             "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {nobodys})
@@ -231,13 +189,7 @@ impl Journal {
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
-    /// Forgets what was never sent: requests that wait for this run or for
-    /// nobody, and parcels of a spec whose batch was never asked for. Their cells
-    /// are missing, as before.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn forget_unsent(&self, spec: &str, run: i64) -> Result<Vec<Parcel>, FactsError> {
+    fn forget_unsent(&self, spec: &str, run: i64) -> Result<Vec<Parcel>, FactsError> {
         self.change(|c| {
             let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let parcels: Vec<Parcel> =
@@ -258,19 +210,11 @@ impl Journal {
         })
     }
 
-    /// Forgets a parcel that turned out never to have been sent.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
+    fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
         self.change(|c| forget(c, parcel))
     }
 
-    /// What the requests of a parcel may cost.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
+    fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
         let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
                    FROM request WHERE parcel = ?1";
         self.run(|c| {
@@ -278,46 +222,17 @@ impl Journal {
         })
     }
 
-    /// What a run's requests under way may cost.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn reserved(&self, run: i64) -> Result<Spent, FactsError> {
-        self.read(|c| reserved(c, "p.run = ?1", &run))
-    }
-
-    /// What all requests that were sent today (UTC) and are under way may cost.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn reserved_today(&self) -> Result<Spent, FactsError> {
-        let today = now().get(..10).unwrap_or_default().to_owned();
-        self.read(|c| reserved_since(c, &today))
-    }
-
-    /// Whether a run has parcels under way.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn has_under_way(&self, run: i64) -> Result<bool, FactsError> {
+    fn has_under_way(&self, run: i64) -> Result<bool, FactsError> {
         self.read(|c| has_under_way(c, run))
     }
 
-    /// A parcel, and how many of its requests have no answer.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError> {
+    fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError> {
         let unanswered = self.unanswered(id)?.len() as u64;
         let sql = format!("{PARCEL} WHERE id = ?1");
         self.read(|c| c.query_row(&sql, [id], parcel)).map(|parcel| (parcel, unanswered))
     }
 
-    /// Whether any request at all is under way in a parcel, or waits to be.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn any_under_way(&self) -> Result<bool, FactsError> {
+    fn any_under_way(&self) -> Result<bool, FactsError> {
         let sql = format!(
             "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
              UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')
@@ -327,12 +242,7 @@ impl Journal {
         self.run(|c| c.prepare_cached(&sql)?.exists([]))
     }
 
-    /// How many cells each expansion has in requests of a parcel that have no
-    /// answer yet, by form.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+    fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
         let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
                    JOIN request_row AS e ON e.request = r.id
                    WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
@@ -366,7 +276,11 @@ pub(super) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<Spe
     reserved(c, "p.sent_at >= ?1", &then)
 }
 
-fn reserved(c: &Connection, which: &str, value: &dyn rusqlite::ToSql) -> rusqlite::Result<Spent> {
+pub(super) fn reserved(
+    c: &Connection,
+    which: &str,
+    value: &dyn rusqlite::ToSql,
+) -> rusqlite::Result<Spent> {
     let sql = format!(
         "SELECT coalesce(sum(r.worst_usd), 0.0), coalesce(sum(r.worst_tokens), 0)
          FROM request AS r JOIN parcel AS p ON p.id = r.parcel

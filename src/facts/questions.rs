@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use rusqlite::{OptionalExtension, params};
 
 use super::FactsError;
+use super::history::{Dictionary, Questions};
 use super::journal::Journal;
 use crate::key::Meaning;
 use crate::store::now;
@@ -71,12 +72,8 @@ pub struct Learned {
 const ASKED: &str = "SELECT id FROM meaning WHERE name = 'answer'
   AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
 
-impl Journal {
-    /// Notes that a query asks a question of the values of a column.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn note_question(
+impl Questions for Journal {
+    fn note_question(
         &self,
         meaning: u32,
         origin: &Origin,
@@ -94,11 +91,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The questions that queries asked of values, the dearest first.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
+    fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
         let mut found = self.run(|c| {
             c.prepare(&format!(
                 "SELECT q.id, q.meaning, count(DISTINCT CASE WHEN f.value ->> 2 <> 'error' THEN a.entity END),
@@ -150,11 +143,7 @@ impl Journal {
         Ok(found)
     }
 
-    /// The values that each question was answered for, in their canonical form.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
         let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
         self.run(|c| {
             let mut all = c.prepare(&format!(
@@ -175,12 +164,7 @@ impl Journal {
         Ok(values)
     }
 
-    /// What a model made of a question, when it was asked: `offered` is the hash
-    /// of the columns, `question` the text as it is compared.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn learned(
+    fn learned(
         &self,
         offered: &str,
         question: &str,
@@ -196,12 +180,7 @@ impl Journal {
         })
     }
 
-    /// Everything that models bound to the columns of this hash, and what they
-    /// bound to none.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError> {
+    fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError> {
         self.run(|c| {
             c.prepare(&format!("{LEARNED} WHERE offered = ?1 ORDER BY b.id"))?
                 .query_map([offered], learned)?
@@ -209,17 +188,8 @@ impl Journal {
         })
     }
 
-    /// Remembers what a model made of a question.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn learn(
-        &self,
-        offered: &str,
-        question: &str,
-        learned: &Learned,
-    ) -> Result<(), FactsError> {
-        let model = self.model(&learned.model)?;
+    fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError> {
+        let model = Dictionary::model(self, &learned.model)?;
         self.run(|c| {
             c.execute(
                 "INSERT INTO binding (offered, question, ask, model, expansion, \"column\", operator,

@@ -5,6 +5,7 @@
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::FactsError;
+use super::history::BatchRequests;
 use super::journal::Journal;
 use super::parcels::UNDER_WAY;
 use super::sessions::RUNS_ALIVE;
@@ -55,12 +56,8 @@ pub enum Known {
 const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
-impl Journal {
-    /// Puts requests in the queue of a run.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn enqueue(&self, run: i64, requests: &[Request]) -> Result<(), FactsError> {
+impl BatchRequests for Journal {
+    fn enqueue(&self, run: i64, requests: &[Request]) -> Result<(), FactsError> {
         self.change(|c| {
             let mut request = c.prepare_cached(
                 "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
@@ -88,32 +85,19 @@ impl Journal {
         })
     }
 
-    /// How many requests of a run wait to be packed.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn waiting(&self, run: i64) -> Result<u64, FactsError> {
+    fn waiting(&self, run: i64) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    /// The first request in the queue of a run after some id.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn next_waiting(&self, run: i64, after: i64) -> Result<Option<Request>, FactsError> {
+    fn next_waiting(&self, run: i64, after: i64) -> Result<Option<Request>, FactsError> {
         let sql = format!(
             "{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
         );
         self.read(|c| one_request(c, &sql, &[&after, &run]))
     }
 
-    /// What is known of the answer's `custom_id`, in one parcel or, without
-    /// one, in any.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
+    fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
         self.read(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
             // Of a request that was written down twice, the one that was sent.
@@ -130,49 +114,27 @@ impl Journal {
         })
     }
 
-    /// The requests of a parcel that have no answer yet.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+    fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
         let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
         self.read(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
     }
 
-    /// A request, by id.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
+    fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
         self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
     }
 
-    /// Takes a request out of its parcel: it waits again, in the queue of a run.
-    /// `counts` says whether it was sent in earnest.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn send_again(&self, request: i64, run: i64, counts: bool) -> Result<(), FactsError> {
+    fn send_again(&self, request: i64, run: i64, counts: bool) -> Result<(), FactsError> {
         let sql =
             "UPDATE request SET state = 'waiting', parcel = NULL, custom_id = NULL, worst_usd = 0,
                      worst_tokens = 0, sent = sent - ?2, run = ?3 WHERE id = ?1";
         self.change(|c| c.execute(sql, params![request, i64::from(!counts), run]).map(drop))
     }
 
-    /// Drops a request: it needs no answer any more.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn drop_request(&self, request: i64) -> Result<(), FactsError> {
+    fn drop_request(&self, request: i64) -> Result<(), FactsError> {
         self.change(|c| settle(c, request, "dropped"))
     }
 
-    /// Which columns (by meaning) of an entity are asked for by a request that
-    /// is under way to a model, or waits for its turn in a run that goes on.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+    fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
         self.read(|c| {
             let sql = format!(
                 "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
@@ -189,19 +151,8 @@ impl Journal {
             Ok(found)
         })
     }
-}
 
-impl Journal {
-    /// Which columns (by meaning) of an entity stand in files that somebody else
-    /// sends to a model, with no answer yet: by parcel.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn in_files(
-        &self,
-        entity: &Entity,
-        model: u32,
-    ) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
+    fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
         self.read(|c| {
             c.prepare_cached(
                 "SELECT r.parcel, r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
@@ -214,12 +165,7 @@ impl Journal {
         })
     }
 
-    /// A request failed where somebody else sent it: its cells may be written
-    /// again, and an answer that comes all the same is taken in.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
+    fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
         let sql = "UPDATE request SET failed = 1 WHERE id = ?1";
         self.change(|c| c.execute(sql, [request]).map(drop))
     }

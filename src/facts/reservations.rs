@@ -12,7 +12,8 @@ impl Journal {
     /// Notes what a request of a session may cost at the worst; returns the
     /// note's id.
     pub(super) fn reserve(&self, session: &str, run: i64, worst: Spent) -> rusqlite::Result<i64> {
-        let mut insert = self.connection().prepare_cached(
+        let connection = self.connection();
+        let mut insert = connection.prepare_cached(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
              VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
@@ -23,16 +24,16 @@ impl Journal {
     /// many tokens it took, when that is known.
     pub(super) fn release(&self, reservation: i64, used: Option<u64>) -> rusqlite::Result<()> {
         self.note_answered(reservation, used)?;
-        let mut delete =
-            self.connection().prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
+        let connection = self.connection();
+        let mut delete = connection.prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
         delete.execute([reservation]).map(|_| ())
     }
 
     /// Lets a note stand: its request may have been billed without an answer.
     pub(super) fn leave_in_doubt(&self, reservation: i64) -> rusqlite::Result<()> {
-        let mut update = self
-            .connection()
-            .prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;
+        let connection = self.connection();
+        let mut update =
+            connection.prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;
         update.execute([reservation]).map(|_| ())
     }
 }
@@ -69,6 +70,6 @@ impl Day {
                 "SELECT coalesce(sum(cost_usd), 0.0) FROM reservation WHERE reserved_at >= ?1",
             )?
             .query_row([&self.date], |r| r.get(0))?;
-        Ok(self.usd + noted + super::parcels::reserved_since(c, &self.date)?.usd)
+        Ok(self.usd + noted + super::parcels::reserved_since(&c, &self.date)?.usd)
     }
 }

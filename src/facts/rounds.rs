@@ -4,6 +4,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::FactsError;
+use super::history::RefreshJobs;
 use super::journal::Journal;
 use crate::store::now;
 
@@ -55,20 +56,12 @@ pub struct Open {
     pub begun_at: String,
 }
 
-impl Journal {
-    /// The round about a subject that has begun and not ended.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
+impl RefreshJobs for Journal {
+    fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
         self.run(|c| open_round(c, s))
     }
 
-    /// Begins a round: facts of completions up to `up_to` no longer count.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
+    fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
         let begun_at = now();
         self.change(|c| {
             // Somebody else may have begun it just now.
@@ -93,11 +86,7 @@ impl Journal {
         })
     }
 
-    /// Ends a round: all it was about has been asked.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn end_round(&self, round: i64) -> Result<(), FactsError> {
+    fn end_round(&self, round: i64) -> Result<(), FactsError> {
         self.connection()
             .execute("UPDATE round SET ended_at = ?2 WHERE id = ?1", params![round, now()])
             .map(|_| ())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::FactsError;
+use super::history::Runs;
 use super::journal::{Journal, Outcome};
 use super::parcels::has_under_way;
 use crate::store::now;
@@ -54,20 +55,12 @@ impl Journal {
 
     /// Writes down that a session has begun.
     pub(super) fn enter(&self, session: &Session) -> rusqlite::Result<()> {
-        enter(self.connection(), session)
+        enter(&self.connection(), session)
     }
 
     /// A session is over.
     pub(super) fn leave(&self, session: &str) -> rusqlite::Result<()> {
         self.connection().execute("DELETE FROM session WHERE id = ?1", [session]).map(drop)
-    }
-
-    /// Begins a run.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn begin(&self, command: &str, spec: &str) -> Result<i64, FactsError> {
-        self.change(|c| self.insert_run(c, command, spec))
     }
 
     fn insert_run(&self, c: &Connection, command: &str, spec: &str) -> rusqlite::Result<i64> {
@@ -81,13 +74,25 @@ impl Journal {
         Ok(c.last_insert_rowid())
     }
 
-    /// Goes on with the last run of a spec when that one never ended (it was
-    /// killed, or has batches under way) and is nobody's, else begins one; with
-    /// what was in flight when any run was killed.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError> {
+    /// Whether a run has not ended.
+    pub(super) fn is_open(&self, run: i64) -> rusqlite::Result<bool> {
+        let sql = "SELECT 1 FROM run WHERE id = ?1 AND ended_at IS NULL";
+        self.connection().prepare_cached(sql)?.exists([run])
+    }
+
+    /// Whether a request is on its way for a session that is not over.
+    pub(super) fn is_any_in_flight(&self) -> rusqlite::Result<bool> {
+        let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
+        self.connection().prepare_cached(&sql)?.exists([])
+    }
+}
+
+impl Runs for Journal {
+    fn begin(&self, command: &str, spec: &str) -> Result<i64, FactsError> {
+        self.change(|c| self.insert_run(c, command, spec))
+    }
+
+    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError> {
         self.change(|c| {
             let left = take_stock(c)?;
             let Some(run) = unfinished(c, spec)? else {
@@ -101,28 +106,15 @@ impl Journal {
         })
     }
 
-    /// The last run of a spec that is nobody's, when that one never ended.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError> {
+    fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError> {
         self.run(|c| unfinished(c, spec))
     }
 
-    /// Ends a run, in which nothing is in flight any more.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError> {
+    fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError> {
         self.change(|c| end(c, run, outcome))
     }
 
-    /// Ends the last run of a spec that was killed and is nobody's, unless batches
-    /// of it are under way.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
+    fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
         if self.unfinished(spec)?.is_none() {
             return Ok(());
         }
@@ -133,36 +125,16 @@ impl Journal {
         })
     }
 
-    /// Leaves a run that is not over, for the next one to go on with.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn leave_open(&self, run: i64) -> Result<(), FactsError> {
+    fn leave_open(&self, run: i64) -> Result<(), FactsError> {
         self.change(|c| {
             forget_notes(c, run)?;
             c.execute("UPDATE run SET session = NULL WHERE id = ?1", [run]).map(drop)
         })
     }
 
-    /// Whether a run is somebody's, and goes on.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn goes_on(&self, run: i64) -> Result<bool, FactsError> {
+    fn goes_on(&self, run: i64) -> Result<bool, FactsError> {
         let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
         self.run(|c| c.prepare(&sql)?.exists([run]))
-    }
-
-    /// Whether a run has not ended.
-    pub(super) fn is_open(&self, run: i64) -> rusqlite::Result<bool> {
-        let sql = "SELECT 1 FROM run WHERE id = ?1 AND ended_at IS NULL";
-        self.connection().prepare_cached(sql)?.exists([run])
-    }
-
-    /// Whether a request is on its way for a session that is not over.
-    pub(super) fn is_any_in_flight(&self) -> rusqlite::Result<bool> {
-        let sql = format!("SELECT 1 FROM reservation WHERE in_doubt = 0 AND {ALIVE}");
-        self.connection().prepare_cached(&sql)?.exists([])
     }
 }
 

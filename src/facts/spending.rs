@@ -1,6 +1,11 @@
 //! What was spent when, over all runs.
 
-use super::{FactsError, Journal};
+use super::FactsError;
+use super::history::Spending;
+use super::journal::Journal;
+use super::parcels::{reserved, reserved_since};
+use crate::store::now;
+use crate::usage::Spent;
 
 /// Holds of completions that were paid for. Recordings answer for nothing, and
 /// their names say that they are some ([`crate::model::replay`]).
@@ -20,12 +25,72 @@ pub struct Hour {
     pub requests: u64,
 }
 
-impl Journal {
-    /// The hours since a moment (RFC 3339, UTC) in which something was spent.
-    ///
-    /// # Errors
-    /// [`FactsError::Journal`].
-    pub fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
+impl Spending for Journal {
+    fn spent(&self, run: i64) -> Result<Spent, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!(
+                    "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
+                       SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
+                       FROM completion WHERE run = ?1 AND {PAID}
+                       UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
+                     )"
+                ),
+                [run],
+                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
+            )
+        })
+    }
+
+    fn spent_today(&self) -> Result<f64, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!(
+                    "SELECT coalesce(sum(cost_usd), 0.0) FROM (
+                       SELECT cost_usd FROM completion WHERE asked_at >= ?1 AND {PAID}
+                       UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
+                     )"
+                ),
+                [now().get(..10).unwrap_or_default()],
+                |r| r.get(0),
+            )
+        })
+    }
+
+    fn totals(&self) -> Result<Totals, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!(
+                    "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
+                            coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
+                            (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
+                     FROM completion WHERE content IS NOT NULL AND {PAID}"
+                ),
+                [],
+                |r| {
+                    Ok(Totals {
+                        runs: r.get(0)?,
+                        requests: r.get(1)?,
+                        input_tokens: r.get(2)?,
+                        output_tokens: r.get(3)?,
+                        cost_usd: r.get(4)?,
+                        in_doubt_usd: r.get(5)?,
+                    })
+                },
+            )
+        })
+    }
+
+    fn reserved(&self, run: i64) -> Result<Spent, FactsError> {
+        self.read(|c| reserved(c, "p.run = ?1", &run))
+    }
+
+    fn reserved_today(&self) -> Result<Spent, FactsError> {
+        let today = now().get(..10).unwrap_or_default().to_owned();
+        self.read(|c| reserved_since(c, &today))
+    }
+
+    fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
         let sql = format!(
             "SELECT substr(asked_at, 1, 13), sum(cost_usd), sum(input_tokens + output_tokens), count(*)
              FROM completion WHERE asked_at >= ?1 AND {PAID} GROUP BY 1 ORDER BY 1"
@@ -43,4 +108,21 @@ impl Journal {
                 .collect()
         })
     }
+}
+
+/// All that was ever asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Totals {
+    /// Runs begun.
+    pub runs: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Input tokens.
+    pub input_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Price in USD.
+    pub cost_usd: f64,
+    /// What requests without an answer may have cost, in USD.
+    pub in_doubt_usd: f64,
 }

@@ -346,7 +346,7 @@ impl Facts {
         let place = Place { endpoint: endpoint.to_owned(), model: model.to_owned() };
         let (way, number) = match &self.hold {
             Hold::Owned(owned) => {
-                let number = owned.limiters.join(&place, limits, Some(&self.journal()))?;
+                let number = owned.limiters.join(&place, limits, Some(&self.journal))?;
                 (Way::Own(owned.limiters.clone()), number)
             }
             Hold::Borrowed(owner) => {

@@ -17,6 +17,7 @@ use serde_json::{Value as Json, json};
 
 use super::borrow::Borrowed;
 use super::desk::keep;
+use super::history::{Answers, Dictionary, Integrity, Runs};
 use super::index::Fact;
 use super::journal::Completion;
 use super::wire::{Ask, Say};
@@ -31,11 +32,11 @@ impl Facts {
     /// # Errors
     /// [`FactsError`] when the journal cannot be read or `out` not written.
     pub fn export(&self, out: &mut dyn Write) -> Result<u64, FactsError> {
-        let journal = self.journal();
-        let models: HashMap<u32, String> = journal.names("model")?.into_iter().collect();
-        let lists: HashMap<u32, String> = journal.names("value_list")?.into_iter().collect();
+        let journal = &self.journal;
+        let models: HashMap<u32, String> = journal.models()?.into_iter().collect();
+        let lists: HashMap<u32, String> = journal.value_lists()?.into_iter().collect();
         let meanings: HashMap<u32, Json> = journal
-            .names("meaning")?
+            .meanings()?
             .into_iter()
             .map(|(id, text)| (id, serde_json::from_str(&text).unwrap_or(Json::Null)))
             .collect();
@@ -96,8 +97,9 @@ impl Facts {
                 serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
             lines.push(Line::read(&json).map_err(bad)?);
         }
-        let journal = owned.writing();
-        self.index.catch_up(&journal)?;
+        let journal = &owned.writing;
+        let _connection = journal.connection();
+        self.index.catch_up(journal)?;
         let run = journal.begin("cache import", "")?;
         let mut batches: Vec<Batch> = Vec::new();
         let mut count = lines.len() as u64;
@@ -146,7 +148,7 @@ impl Facts {
                 None => batch.facts.push((line.entity, vec![fact])),
             }
         }
-        keep(&journal, &self.index, batches)?;
+        keep(journal, &self.index, batches)?;
         journal.end(run, super::Outcome::Complete)?;
         Ok(count)
     }

@@ -2,7 +2,7 @@
 //! ([`super::desk`]) and of the claims, in this process or in the one that owns
 //! the cache.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -11,6 +11,7 @@ use super::FactsError;
 use super::borrow::Borrowed;
 use super::claims::{Claims, Thing};
 use super::desk::{Job, Reply, Wish, keep_alone};
+use super::history::{BatchJobs, BatchRequests};
 use super::index::{Fact, Index, Record};
 use super::journal::{Completion, Journal};
 use super::throttle::Place;
@@ -51,7 +52,7 @@ pub enum Noted {
 pub struct Writer {
     way: Way,
     index: Index,
-    journal: Arc<Mutex<Journal>>,
+    journal: Arc<Journal>,
 }
 
 #[derive(Clone)]
@@ -67,12 +68,12 @@ impl Writer {
         jobs: mpsc::Sender<Job>,
         claims: Arc<Claims>,
         session: Arc<str>,
-        (index, journal): (Index, Arc<Mutex<Journal>>),
+        (index, journal): (Index, Arc<Journal>),
     ) -> Self {
         Self { way: Way::Own { jobs, claims, session }, index, journal }
     }
 
-    pub(super) fn lent(owner: Arc<Borrowed>, index: Index, journal: Arc<Mutex<Journal>>) -> Self {
+    pub(super) fn lent(owner: Arc<Borrowed>, index: Index, journal: Arc<Journal>) -> Self {
         Self { way: Way::Lent(owner), index, journal }
     }
 
@@ -207,7 +208,7 @@ impl Writer {
     /// # Errors
     /// [`FactsError`] when the journal cannot be read.
     pub fn under_way(&self, entities: &[&Entity], model: u32) -> Result<Vec<Vec<u32>>, FactsError> {
-        let journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal = &self.journal;
         if !journal.any_under_way()? {
             return Ok(Vec::new());
         }

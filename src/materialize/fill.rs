@@ -25,7 +25,7 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let budget = Budget::of_run(&self.facts.journal(), &self.spec, run.id);
+        let budget = Budget::of_run(self.facts.history(), &self.spec, run.id);
         let budget = match budget {
             Ok(budget) => Arc::new(budget),
             Err(error) => {

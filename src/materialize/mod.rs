@@ -139,14 +139,13 @@ impl<'w> Work<'w> {
                 }
             })
             .collect();
-        let journal = facts.journal();
+        let history = facts.history();
         let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let mut w = Wanted::new(&journal, expansion, model.name(), spec.model.reuse)?;
-            rounds.extend(rounds::of(&journal, spec, n, &mut w, selection)?);
+            let mut w = Wanted::new(history, expansion, model.name(), spec.model.reuse)?;
+            rounds.extend(rounds::of(history, spec, n, &mut w, selection)?);
             wanted.push(Arc::new(w));
         }
-        drop(journal);
         let overrides = Overrides::read(spec)?;
         let spec = shots::with_overrides(spec, database, &overrides)?;
         Ok(Self {

@@ -45,7 +45,7 @@ impl Sink for Nobody<'_> {
     }
 
     fn failed(&mut self, request: Request, _: ModelError) -> Result<(), Stopped> {
-        Ok(self.0.journal().failed_elsewhere(request.id)?)
+        Ok(self.0.history().failed_elsewhere(request.id)?)
     }
 }
 
@@ -114,7 +114,7 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<Option<Run>, MaterializeError> {
-        let unsettled = self.facts.journal().is_unsettled(&self.spec.full_path())?;
+        let unsettled = self.facts.history().is_unsettled(&self.spec.full_path())?;
         if self.way == Way::Kept || !unsettled {
             return Ok(None);
         }
@@ -183,8 +183,8 @@ impl Work<'_> {
         let before = before.into_iter().map(|(parcel, cells)| self.in_file(parcel, cells));
         let before: Vec<InFile> = before.collect::<Result<_, _>>()?;
         // A run of its own: nothing of a budget is spent in it.
-        let id = self.facts.journal().begin(command, "")?;
-        self.facts.journal().forget_unsent(&self.spec.full_path(), id)?;
+        let id = self.facts.history().begin(command, "")?;
+        self.facts.history().forget_unsent(&self.spec.full_path(), id)?;
         let run = self.open(id, listener)?;
         let dispatch = self.dispatch(&run, interrupt).ok_or(MaterializeError::NoBatches)?;
         self.enqueue(&run, &surveys, interrupt)?;
@@ -192,13 +192,13 @@ impl Work<'_> {
             return Err(MaterializeError::Stopped(Stopped::Interrupted));
         }
         let files = dispatch.export(dir).map_err(MaterializeError::Stopped)?;
-        self.facts.journal().end(id, Outcome::Complete)?;
+        self.facts.history().end(id, Outcome::Complete)?;
         let written = |(path, requests, most)| Written { path, requests, most };
         Ok(Exported { written: files.into_iter().map(written).collect(), before })
     }
 
     fn in_file(&self, parcel: i64, cells: u64) -> Result<InFile, MaterializeError> {
-        let (parcel, unanswered) = self.facts.journal().parcel(parcel)?;
+        let (parcel, unanswered) = self.facts.history().parcel(parcel)?;
         let path = parcel.file.map(PathBuf::from);
         Ok(InFile { path, unanswered, requests: parcel.requests, cells })
     }
@@ -220,7 +220,7 @@ impl Work<'_> {
         // Whoever takes in the same files takes in none of it twice.
         let turn = self.facts.turn("import", interrupt)?;
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
-        let id = self.facts.journal().begin(command, "")?;
+        let id = self.facts.history().begin(command, "")?;
         let run = self.open(id, listener)?;
         let mut readers = self.readers(&run);
         readers.run = Some(id);
@@ -275,7 +275,7 @@ impl Work<'_> {
                 max_output: u64::from(self.spec.model.max_output_tokens),
             };
             let text = serde_json::to_string(&form).unwrap_or_default();
-            let form = self.facts.journal().form(&text)?;
+            let form = self.facts.history().form(&text)?;
             let wanted = &self.wanted[n];
             let (mut waiting, mut claims): (Vec<Request>, Vec<Claimed>) = Default::default();
             self.walk(n, &survey.keys, &mut |cut: Cut| {
@@ -289,13 +289,13 @@ impl Work<'_> {
                 waiting.extend(ours.map(|cut| request(form, wanted, cut, 1)));
                 claims.push(claimed);
                 if waiting.len() >= TOGETHER {
-                    self.facts.journal().enqueue(run.id, &waiting)?;
+                    self.facts.history().enqueue(run.id, &waiting)?;
                     waiting.clear();
                     claims.clear();
                 }
                 Ok(())
             })?;
-            self.facts.journal().enqueue(run.id, &waiting)?;
+            self.facts.history().enqueue(run.id, &waiting)?;
         }
         Ok(())
     }

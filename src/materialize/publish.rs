@@ -25,7 +25,7 @@ use crate::store::versions::{Sums, bucket, hash, key_json};
 impl<'w> Work<'w> {
     /// Whether everything stands in a database as the surveys found it.
     pub(super) fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
-        let Ok(place) = self.facts.journal().place() else { return false };
+        let Ok(place) = self.facts.history().place() else { return false };
         let model = self.model.name();
         self.spec.expansions.iter().zip(surveys).enumerate().all(|(n, (expansion, survey))| {
             let now = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
@@ -149,7 +149,7 @@ impl<'w> Work<'w> {
     ) -> Result<(), MaterializeError> {
         let publication = Publication::begin(db, &self.spec)?;
         // Before the facts are read: what comes meanwhile is later than the tables.
-        let place = self.facts.journal().place()?;
+        let place = self.facts.history().place()?;
         for (n, survey) in surveys.iter().enumerate() {
             let expansion = &self.spec.expansions[n];
             let mut tables = publication.expansion(expansion)?;
@@ -158,9 +158,9 @@ impl<'w> Work<'w> {
                 None => self.write_all(n, survey, &mut tables)?,
             };
             report.count(n, &counts);
-            let journal = self.facts.journal();
+            let history = self.facts.history();
             let mut origins = |id: i64| {
-                let (c, model) = journal.completion(id).ok()??;
+                let (c, model) = history.completion(id).ok()??;
                 Some(Origin {
                     run: c.run,
                     model,
@@ -201,7 +201,7 @@ impl<'w> Work<'w> {
         };
         let columns = 0..self.spec.expansions[n].columns.len();
         let meanings: Vec<u32> = columns.filter_map(|c| self.wanted[n].meaning(c)).collect();
-        let mut answered = self.facts.journal().answered_since(survey.seen, &meanings)?;
+        let mut answered = self.facts.history().answered_since(survey.seen, &meanings)?;
         let mut counts = survey.closed.clone();
         let [first, others] = &survey.open;
         for (places, is_first) in [(first, true), (others, false)] {

@@ -51,9 +51,9 @@ impl<'w> Work<'w> {
         if self.spec.model.provider == Provider::Replay {
             return Ok(Room::default());
         }
-        let journal = self.facts.journal();
-        let unfinished = journal.unfinished(&self.spec.full_path())?;
-        let (caps, gone) = allowance(&journal, &self.spec.limits, unfinished)?;
+        let history = self.facts.history();
+        let unfinished = history.unfinished(&self.spec.full_path())?;
+        let (caps, gone) = allowance(history, &self.spec.limits, unfinished)?;
         Ok(Room {
             usd: caps.usd.map(|usd| (usd - gone.usd).max(0.0)),
             tokens: caps.tokens.map(|tokens| tokens.saturating_sub(gone.tokens)),

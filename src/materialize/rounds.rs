@@ -6,7 +6,7 @@ use super::survey::Survey;
 use super::{Report, Selection, Way, Work};
 use crate::cell::State;
 use crate::facts::rounds::{Kind, Open, Subject};
-use crate::facts::{FactsError, Journal, Reason, Wanted};
+use crate::facts::{FactsError, History, Reason, Wanted};
 use crate::plan::ColumnPlan;
 use crate::spec::Spec;
 
@@ -25,7 +25,7 @@ pub(super) struct Round {
 /// The rounds that a selection asks for in an expansion; what they ask again is
 /// no longer wanted as it is known.
 pub(super) fn of(
-    journal: &Journal,
+    history: &dyn History,
     spec: &Spec,
     expansion: usize,
     wanted: &mut Wanted,
@@ -38,7 +38,7 @@ pub(super) fn of(
     if selection.retry_failed {
         columns.extend((0..e.columns.len()).map(|c| (Kind::Retry, c)));
     }
-    let last = journal.last_completion()?;
+    let last = history.last_completion()?;
     let mut rounds = Vec::new();
     for (kind, column) in columns {
         let Some(meaning) = wanted.meaning(column) else { continue };
@@ -50,7 +50,7 @@ pub(super) fn of(
             model: wanted.model,
             scope: selection.filter.clone().unwrap_or_default(),
         };
-        let open = journal.open_round(&subject)?;
+        let open = history.open_round(&subject)?;
         let up_to = open.as_ref().map_or(last, |open| open.up_to);
         match kind {
             Kind::Refresh => wanted.refresh(column, up_to),
@@ -103,9 +103,9 @@ impl Work<'_> {
 
     /// Begins the rounds that have something to ask.
     pub(super) fn begin_rounds(&self, surveys: &[Survey<'_>]) -> Result<(), FactsError> {
-        let journal = self.facts.journal();
+        let history = self.facts.history();
         for round in self.rounds.iter().filter(|r| r.open.is_none() && r.left(surveys) > 0) {
-            journal.begin_round(&round.subject, round.up_to)?;
+            history.begin_round(&round.subject, round.up_to)?;
         }
         Ok(())
     }
@@ -119,11 +119,11 @@ impl Work<'_> {
         if report.stopped.is_some() || report.failed.is_some() {
             return Ok(());
         }
-        let journal = self.facts.journal();
+        let history = self.facts.history();
         for round in &self.rounds {
             let Some(survey) = surveys.get(round.expansion) else { continue };
             let asked = &report.columns[round.expansion][round.column].asked;
-            let under_way = round.under_way(survey) > 0 && journal.any_under_way()?;
+            let under_way = round.under_way(survey) > 0 && history.any_under_way()?;
             // What a cancelled batch did not answer is left.
             let wanted = survey.plan.columns.get(round.column).map_or(0, ColumnPlan::cells)
                 + survey.under_way.get(round.column).copied().unwrap_or(0);
@@ -132,9 +132,9 @@ impl Work<'_> {
                 && !under_way
                 && !left
                 && asked.get(State::Error) == 0
-                && let Some(open) = journal.open_round(&round.subject)?
+                && let Some(open) = history.open_round(&round.subject)?
             {
-                journal.end_round(open.id)?;
+                history.end_round(open.id)?;
             }
         }
         Ok(())

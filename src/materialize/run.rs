@@ -45,7 +45,7 @@ impl Work<'_> {
         listener: &Listener,
     ) -> Result<Run, MaterializeError> {
         // What it has spent is in the journal.
-        let (id, left) = self.facts.journal().begin_or_go_on(command, &self.spec.full_path())?;
+        let (id, left) = self.facts.history().begin_or_go_on(command, &self.spec.full_path())?;
         if left.requests > 0 {
             let price = if self.spec.model.price.is_some() {
                 format!("${:.4}", left.most.usd)
@@ -104,12 +104,12 @@ impl Work<'_> {
             _ => Outcome::Stopped,
         };
         let ended = || {
-            let journal = self.facts.journal();
+            let history = self.facts.history();
             match run {
-                Some(id) if !stands || journal.has_under_way(id)? => journal.leave_open(id),
-                Some(id) => journal.end(id, outcome),
+                Some(id) if !stands || history.has_under_way(id)? => history.leave_open(id),
+                Some(id) => history.end(id, outcome),
                 None if stands && self.way != Way::Kept => {
-                    journal.end_unfinished(&self.spec.full_path(), outcome)
+                    history.end_unfinished(&self.spec.full_path(), outcome)
                 }
                 None => Ok(()),
             }

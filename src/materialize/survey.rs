@@ -117,7 +117,7 @@ impl<'w> Work<'w> {
         let mut closed = Counts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];
         // Before any fact is read.
-        let (_, seen) = self.facts.journal().place()?;
+        let (_, seen) = self.facts.history().place()?;
         let columns = expansion.columns.len();
         let (mut cells, mut unasked) = (vec![Tally::default(); columns], vec![0; columns]);
         let mut unasked_again = vec![0; columns];
@@ -292,12 +292,12 @@ impl<'w> Work<'w> {
             .collect();
         let mut under_way = Vec::new();
         if self.parcels.get() && !ask.is_empty() {
-            let asked = self.facts.journal().under_way(&key.entity, wanted.model)?;
+            let asked = self.facts.history().under_way(&key.entity, wanted.model)?;
             let of_batch = |c: &usize| wanted.meaning(*c).is_some_and(|m| asked.contains(&m));
             (under_way, ask) = ask.into_iter().partition(of_batch);
         }
         if let Some(in_files) = self.in_files.borrow_mut().as_mut().filter(|_| !ask.is_empty()) {
-            let written = self.facts.journal().in_files(&key.entity, wanted.model)?;
+            let written = self.facts.history().in_files(&key.entity, wanted.model)?;
             ask.retain(|c| {
                 let meaning = wanted.meaning(*c);
                 let file =
@@ -318,7 +318,7 @@ impl<'w> Work<'w> {
 
     /// Notes whether any cell may be asked for by a batch that is under way.
     pub(super) fn look_for_parcels(&self) -> Result<(), FactsError> {
-        self.parcels.set(self.facts.journal().any_under_way()?);
+        self.parcels.set(self.facts.history().any_under_way()?);
         Ok(())
     }
 

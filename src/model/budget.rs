@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tracing::debug;
 
-use crate::facts::{FactsError, Journal};
+use crate::facts::{FactsError, History};
 use crate::spec::{Limits, Provider, Spec};
 use crate::usage::{Doubt, Spent};
 
@@ -29,18 +29,18 @@ pub struct Caps {
 /// # Errors
 /// [`FactsError`] when the journal cannot be read.
 pub fn allowance(
-    journal: &Journal,
+    history: &dyn History,
     limits: &Limits,
     run: Option<i64>,
 ) -> Result<(Caps, Spent), FactsError> {
     let mut gone = Spent::default();
     if let Some(run) = run {
-        let (spent, held) = (journal.spent(run)?, journal.reserved(run)?);
+        let (spent, held) = (history.spent(run)?, history.reserved(run)?);
         gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
     }
     let mut usd = limits.budget_usd;
     if let Some(of_day) = limits.budget_usd_per_day {
-        let today = journal.spent_today()? + journal.reserved_today()?.usd;
+        let today = history.spent_today()? + history.reserved_today()?.usd;
         // What this run may still spend today, on top of what it has spent.
         let left = (of_day - today).max(0.0) + gone.usd;
         usd = Some(usd.map_or(left, |usd| usd.min(left)));
@@ -125,12 +125,12 @@ impl Budget {
     ///
     /// # Errors
     /// [`FactsError`] when the journal cannot be read.
-    pub fn of_run(journal: &Journal, spec: &Spec, run: i64) -> Result<Self, FactsError> {
+    pub fn of_run(history: &dyn History, spec: &Spec, run: i64) -> Result<Self, FactsError> {
         if spec.model.provider == Provider::Replay {
             return Ok(Self::default());
         }
         let limits = &spec.limits;
-        let (caps, gone) = allowance(journal, limits, Some(run))?;
+        let (caps, gone) = allowance(history, limits, Some(run))?;
         Ok(Self { of_day: limits.budget_usd_per_day, ..Self::new(caps, gone) })
     }
 

@@ -12,8 +12,7 @@ use super::likeness::Likeness;
 use super::passages::Shown;
 use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
-use crate::facts::journal::Outcome;
-use crate::facts::{Index, Writer};
+use crate::facts::{Index, Outcome, Writer};
 use crate::generate::{self, Context, Liveness, OutputCap, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
@@ -91,12 +90,11 @@ impl<'a> Asker<'a> {
             .enable_all()
             .build()
             .map_err(QueryError::Runtime)?;
-        let journal = request.facts.journal();
+        let history = request.facts.history();
         // The same query, killed and run again, goes on with its budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
-        let (run, _) = journal.begin_or_go_on(request.command, &name)?;
-        let budget = Arc::new(Budget::of_run(&journal, request.spec, run)?);
-        drop(journal);
+        let (run, _) = history.begin_or_go_on(request.command, &name)?;
+        let budget = Arc::new(Budget::of_run(history, request.spec, run)?);
         let writer = Some(Arc::new(request.facts.writer()));
         let (usage, liveness, found) = (Arc::default(), Arc::default(), Arc::default());
         let likeness = Mutex::default();
@@ -207,7 +205,7 @@ impl<'a> Asker<'a> {
         // Everything the writing thread was given is kept before it ends.
         self.writer = None;
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
-        self.request.facts.journal().end(self.run, outcome)?;
+        self.request.facts.history().end(self.run, outcome)?;
         self.request.facts.index().flush()?;
         Ok(self.usage())
     }

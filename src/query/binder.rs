@@ -72,7 +72,7 @@ impl<'b, 'a> Binder<'b, 'a> {
     pub fn bind(&mut self, expansion: &Expansion, ask: &str) -> Result<Word, QueryError> {
         let offered = operator::offered(expansion);
         let question = question::normal(ask).join(" ");
-        let known = self.request.facts.journal().learned(&offered, &question, self.model)?;
+        let known = self.request.facts.history().learned(&offered, &question, self.model)?;
         if let Some(learned) = known {
             return Ok(word(expansion, &learned));
         }
@@ -111,7 +111,7 @@ impl<'b, 'a> Binder<'b, 'a> {
                 learned.literal = literal;
             }
         }
-        self.request.facts.journal().learn(&offered, &question, &learned)?;
+        self.request.facts.history().learn(&offered, &question, &learned)?;
         Ok(word(expansion, &learned))
     }
 
@@ -126,7 +126,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         let index = request.facts.index();
         let asked = Arc::new(question(expansion, offered));
         let reuse = request.spec.model.reuse;
-        let wanted = Wanted::new(&request.facts.journal(), &asked, self.model, reuse)?;
+        let wanted = Wanted::new(request.facts.history(), &asked, self.model, reuse)?;
         let meaning = wanted.meaning(0);
         let mut targets = [Target::new(asked, Arc::new(wanted), None)];
         let text = Value::Text(ask.trim().to_owned());

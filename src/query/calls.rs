@@ -358,7 +358,7 @@ impl Calls {
         let spec = request.spec;
         let of_spec = spec.expansions.iter().map(|e| e.rows_per_request).max();
         let rows = request.rows_per_request.or(of_spec);
-        let journal = request.facts.journal();
+        let history = request.facts.history();
         let mut targets = Vec::new();
         for made in &mut self.expansions {
             if made.in_spec.is_none()
@@ -372,7 +372,7 @@ impl Calls {
             if made.in_spec.is_none() {
                 made.expansion.follow(&spec.model);
             }
-            let mut wanted = Wanted::new(&journal, &made.expansion, model, spec.model.reuse)?;
+            let mut wanted = Wanted::new(history, &made.expansion, model, spec.model.reuse)?;
             if let Some(again) = request.again {
                 again.tell(&mut wanted, made.expansion.columns.len());
             }

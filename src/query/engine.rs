@@ -259,7 +259,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     pub(super) fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
         let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
         let live = lock(&self.live);
-        let journal = self.request.facts.journal();
+        let history = self.request.facts.history();
         let mut later = Vec::new();
         for birth in self.calls.births.drain(..) {
             if !asked.contains(&(birth.target, birth.column)) {
@@ -269,10 +269,9 @@ impl<'r, 'a> Engine<'r, 'a> {
             let target = &live.targets[birth.target];
             let list = target.expansion.columns[birth.column].values.as_ref();
             if let Some(meaning) = target.wanted.meaning(birth.column) {
-                journal.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
+                history.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
             }
         }
-        drop(journal);
         drop(live);
         self.calls.births = later;
         Ok(())

@@ -65,7 +65,7 @@ pub fn ask(
     for (list, wishes) in by_list {
         let expansion = Arc::new(expansion(join, list));
         let mut wanted =
-            Wanted::new(&request.facts.journal(), &expansion, model, request.spec.model.reuse)?;
+            Wanted::new(request.facts.history(), &expansion, model, request.spec.model.reuse)?;
         if let Some(again) = request.again {
             again.tell(&mut wanted, 1);
         }

@@ -146,7 +146,7 @@ impl Asker<'_> {
         let mut batches = cut(lacking, tokenizer).into_iter();
         let most = (self.request.spec.limits.concurrency as usize).max(1);
         let failed = |e: crate::facts::FactsError| Failed::Ends(e.into());
-        let number = self.request.facts.journal().model(model.name()).map_err(failed)?;
+        let number = self.request.facts.history().model(model.name()).map_err(failed)?;
         self.runtime.block_on(async {
             let mut tasks = JoinSet::new();
             let mut beyond = None;

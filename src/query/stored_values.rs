@@ -31,7 +31,7 @@ pub(super) fn of(
         return Ok(None);
     }
     let reuse = request.spec.model.reuse;
-    let wanted = Wanted::new(&request.facts.journal(), expansion, model, reuse)?;
+    let wanted = Wanted::new(request.facts.history(), expansion, model, reuse)?;
     let mut target = Target::new(Arc::new(expansion.clone()), Arc::new(wanted), Some(number));
     let overrides = Overrides::read(request.spec)?;
     let index = request.facts.index();

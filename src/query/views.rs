@@ -52,7 +52,7 @@ pub(super) fn views(
         let expansion = &request.spec.expansions[stored.expansion];
         let standing = known.entry(stored.expansion).or_insert_with(|| {
             let standing = guard.database().standing(request.spec, &expansion.name)?;
-            let place = request.facts.journal().place().ok()?;
+            let place = request.facts.history().place().ok()?;
             let now = Standing::now(request.spec, stored.expansion, model, overrides, place);
             (standing.holds(&now) && joins(stored, request, guard)).then_some(standing)
         });
@@ -60,11 +60,11 @@ pub(super) fn views(
         let Some(target) = targets.iter().find(|t| t.in_spec == Some(stored.expansion)) else {
             return Ok(None);
         };
-        let journal = request.facts.journal();
+        let history = request.facts.history();
         for at in &stored.reads {
             let column = &expansion.columns[*at];
             let changed =
-                target.wanted.meaning(*at).map_or(Ok(i64::MAX), |m| journal.changed(m))?;
+                target.wanted.meaning(*at).map_or(Ok(i64::MAX), |m| history.changed(m))?;
             if !standing.means(column) || changed > standing.head {
                 return Ok(None);
             }

@@ -133,13 +133,13 @@ pub fn suggest(
     facts: &Facts,
     spec: Option<(&Spec, &Database)>,
 ) -> Result<Suggestions, SuggestError> {
-    let asked = facts.journal().live_questions()?;
+    let asked = facts.history().live_questions()?;
     let Some((spec, database)) = spec else {
         let questions = asked.into_iter().map(|a| Suggestion::new(a, Place::NoSpec, None));
         return Ok(Suggestions { questions: questions.collect(), bound: Vec::new() });
     };
     let mut all = Suggestions { questions: Vec::new(), bound: bound(facts, spec)? };
-    let values = facts.journal().asked_values()?;
+    let values = facts.history().asked_values()?;
     let sides = sides(database, spec, &values.values().flatten().collect())?;
     let mut taken: Vec<HashSet<String>> = spec.expansions.iter().map(names).collect();
     let mut tables: HashSet<String> = spec.expansions.iter().flat_map(made).collect();
@@ -257,7 +257,7 @@ fn comes_from(origin: &Origin, expansion: &Expansion, side: &Side) -> bool {
 fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
     let mut all: Vec<Bound> = Vec::new();
     for (at, expansion) in spec.expansions.iter().enumerate() {
-        for learned in facts.journal().all_learned(&operator::offered(expansion))? {
+        for learned in facts.history().all_learned(&operator::offered(expansion))? {
             let Some(column) = expansion.column(&learned.column) else { continue };
             let of = &expansion.columns[column];
             // A value list may have changed since.

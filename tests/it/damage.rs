@@ -40,9 +40,9 @@ fn entity(n: usize) -> Entity {
 fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let writer = facts.writer();
-    let run = facts.journal().begin("test", "").unwrap();
+    let run = facts.history().begin("test", "").unwrap();
     for model in MODELS {
-        let id = facts.journal().model(model).unwrap();
+        let id = facts.history().model(model).unwrap();
         for five in which.chunks(5) {
             let mut batch = Batch {
                 completion: Completion {
@@ -61,7 +61,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                     let value = format!("{column} of {n}, {model}, {generation}");
                     known.insert((entity(*n).as_str().to_owned(), column, model), value.clone());
                     Fact {
-                        meaning: facts.journal().meaning(&meaning(column)).unwrap(),
+                        meaning: facts.history().meaning(&meaning(column)).unwrap(),
                         model: id,
                         list: None,
                         completion: 0,
@@ -94,9 +94,9 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     let mut found = Known::new();
     let told = !facts.index().damage().is_none();
     for model in MODELS {
-        let by = facts.journal().model(model)?;
+        let by = facts.history().model(model)?;
         for column in COLUMNS {
-            let of = facts.journal().meaning(&meaning(column))?;
+            let of = facts.history().meaning(&meaning(column))?;
             for n in 0..ENTITIES {
                 let facts = facts.index().get(&entity(n))?.unwrap_or_default().facts;
                 if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {

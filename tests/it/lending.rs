@@ -764,7 +764,7 @@ fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
     let project = heroes(&endpoint, "csv");
     let lent = Lent::new(&project);
     let facts = &lent.facts;
-    let begin = || facts.journal().begin("test", "nothing.toml").unwrap();
+    let begin = || facts.history().begin("test", "nothing.toml").unwrap();
     let (one, other) = (begin(), begin());
     let writer = facts.writer();
     let all = Spent { usd: 1.0, tokens: 1 };
@@ -776,7 +776,7 @@ fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
         tokio::pin!(waiting);
         let soon = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
         assert!(soon.is_err(), "it is held: {soon:?}");
-        facts.journal().end(one, Outcome::Interrupted).unwrap();
+        facts.history().end(one, Outcome::Interrupted).unwrap();
         let noted = tokio::time::timeout(Duration::from_secs(5), waiting).await;
         let noted = noted.expect("nobody looks again").unwrap();
         let Noted::Note(note) = noted else { panic!("{noted:?}") };

@@ -137,7 +137,7 @@ impl Cells {
             Err(_) => model::for_planning(spec)?,
         };
         let expansion = self.expansion();
-        let wanted = Wanted::new(&facts.journal(), expansion, model.name(), spec.model.reuse)?;
+        let wanted = Wanted::new(facts.history(), expansion, model.name(), spec.model.reuse)?;
         let overrides = Overrides::read(spec)?;
         let entity = |key: &Vec<Value>| {
             let entity = expansion.key.entity(key);

@@ -2,7 +2,7 @@
 //! brings both forward; but a borrower whose owner has ended writes to the journal
 //! alone, and what it was answered is not to be asked again.
 
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tracing::warn;
@@ -10,6 +10,7 @@ use tracing::warn;
 use super::{Index, Sled, Way};
 use crate::facts::FactsError;
 use crate::facts::checksum::Damage;
+use crate::facts::history::Integrity;
 use crate::facts::journal::Journal;
 
 /// How often it is looked whether the journal can be followed.
@@ -37,12 +38,9 @@ impl Index {
         let Way::Own(sled) = &self.way else { return Ok(()) };
         let last = sled.last()?;
         while sled.is_before(last) {
-            match sled.writing.try_lock() {
-                Ok(journal) => return self.catch_up(&journal),
-                Err(TryLockError::Poisoned(journal)) => {
-                    return self.catch_up(&journal.into_inner());
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(TRY_EVERY),
+            match sled.writing.try_connection() {
+                Some(_connection) => return self.catch_up(&sled.writing),
+                None => std::thread::sleep(TRY_EVERY),
             }
         }
         Ok(())
@@ -98,6 +96,6 @@ impl Sled {
 
     /// The last line of the journal.
     fn last(&self) -> Result<i64, FactsError> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner).head()
+        self.looks.head()
     }
 }

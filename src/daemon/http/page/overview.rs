@@ -66,7 +66,7 @@ pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, sup
     let facts = Arc::clone(&shop.house.facts);
     let midnight = format!("{}T00", crate::store::now().get(..10).unwrap_or_default());
     let hours = at_work(place, served, move || {
-        Ok(facts.journal().hours_since(&midnight).map_err(Failure::from)?)
+        Ok(facts.history().hours_since(&midnight).map_err(Failure::from)?)
     });
     Ok(chart::spent(&hours.await?, budget))
 }
