@@ -108,7 +108,7 @@ fn again_borrowed(bencher: Bencher) {
     let own = place_of.join("facts");
     let owned = Arc::new(Facts::own(&own, "bench", Duration::ZERO).expect("facts"));
     run(&spec, &owned);
-    let lending = lend(Arc::clone(&owned), Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let lending = lend(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
     let facts = Facts::open(&own, "bench").expect("borrowed facts");
     assert!(facts.owner().is_some());
     bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {

@@ -300,7 +300,7 @@ fn borrowed(bencher: Bencher, names: u64) {
     };
     ask(&spec, &owned, &Arc::new(Quick::default()), SQL);
     let direct = timed(&owned);
-    let lending = lend(Arc::clone(&owned), Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let lending = lend(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
     let facts = Facts::open(&own, "bench").expect("borrowed facts");
     let through = timed(&facts);
     eprintln!("\n{names} known values: {direct:?} owned, {through:?} borrowed");

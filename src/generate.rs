@@ -37,7 +37,7 @@ pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
 use self::packing::smaller;
 use crate::cell::{State, Tally};
-use crate::facts::{Batch, Completion, Wanted, Writer};
+use crate::facts::{CommitUnit, Completion, Facts, Wanted};
 use crate::model::budget::Budget;
 use crate::model::{self, Errand, Ledger, Model, Reply, Tokens, Undone};
 use crate::plan::Cut;
@@ -58,8 +58,8 @@ pub struct Context {
     pub wanted: Arc<Wanted>,
     /// Who is asked.
     pub model: Arc<dyn Model>,
-    /// Who keeps the answers.
-    pub writer: Arc<Writer>,
+    /// Where answers are kept.
+    pub facts: Facts,
     /// The form of the answers.
     pub format: Format,
     /// The run.
@@ -227,7 +227,7 @@ async fn settle(
             // Nothing is claimed while this waits.
             tokio::select! {
                 biased;
-                released = context.writer.released(&first) => released?,
+                released = context.facts.released(&first) => released?,
                 () = stopped(&stopping) => return Ok(asides),
             }
             left.push(Todo { cut, attempt, piece_since: None });
@@ -279,10 +279,7 @@ async fn ask(
         on_wire: false.into(),
         most_tries: context.liveness.tries(todo.piece_since.is_some()),
         tries: 0.into(),
-        ledger: context
-            .model
-            .bills()
-            .then_some(Ledger { writer: &context.writer, run: context.run }),
+        ledger: context.model.bills().then_some(Ledger { facts: &context.facts, run: context.run }),
     };
     let asked = tokio::select! {
         biased;
@@ -386,7 +383,7 @@ impl Context {
         let tallies = self.tallies(cut, &facts);
         let mut tally = Tally::default();
         tallies.iter().for_each(|t| tally.merge(t));
-        self.writer.keep(Batch { completion: record, facts, settles: note, answers }).await?;
+        self.facts.keep(CommitUnit { completion: record, facts, settles: note, answers }).await?;
         let usage = {
             let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
             usage.add(tokens, cost);

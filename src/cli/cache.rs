@@ -119,7 +119,7 @@ fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result
     let name = |map: &BTreeMap<u32, String>, id: u32| map.get(&id).cloned().unwrap_or_default();
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut shown = 0;
-    for entry in facts.index().iter() {
+    for entry in facts.latest().iter() {
         let (entity, record) = entry?;
         if filter.is_some_and(|f| !entity.as_str().to_lowercase().contains(&f.to_lowercase())) {
             continue;
@@ -154,7 +154,7 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
     let names = Names::read(facts)?;
     let mut entities = 0u64;
     let mut columns: BTreeMap<(String, String), Tally> = BTreeMap::new();
-    for entry in facts.index().iter() {
+    for entry in facts.latest().iter() {
         let (_, record) = entry?;
         entities += 1;
         for fact in record.facts {

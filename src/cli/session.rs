@@ -96,7 +96,7 @@ pub fn facts(flags: &CacheFlags, command: &str, talk: Talk) -> Result<Facts, Fai
         };
         anstream::eprintln!("facts      {}{through}", facts.dir().display());
     }
-    if let Some(damaged) = facts.index().damage().remark().filter(|_| !talk.quiet) {
+    if let Some(damaged) = facts.known_damage().remark().filter(|_| !talk.quiet) {
         anstream::eprintln!("warning: {damaged}");
     }
     Ok(facts)

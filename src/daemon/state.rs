@@ -125,7 +125,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     if let Some(lent) = state.lent {
         let _ = lent.await;
     }
-    let _ = facts.index().flush();
+    let _ = facts.flush();
     Ok(())
 }
 
@@ -137,7 +137,7 @@ fn lend(house: &House) -> Result<Lending, Failure> {
         let now = status.borrow().clone();
         now.to_json()
     });
-    Ok(lend::lend(Arc::clone(&house.facts), told)?)
+    Ok(lend::lend(&house.facts, told)?)
 }
 
 impl Loop {

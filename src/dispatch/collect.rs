@@ -147,8 +147,9 @@ impl Dispatch<'_, '_> {
                 ..self.record(&request)?
             };
             let answers = Some(request.id);
-            let batch = crate::facts::Batch { completion: record, answers, ..Default::default() };
-            self.readers.writer.keep(batch).await?;
+            let batch =
+                crate::facts::CommitUnit { completion: record, answers, ..Default::default() };
+            self.readers.facts.keep(batch).await?;
         }
         (self.readers.listener)(&Event::Warning(format!(
             "{why}: what it may have cost counts against the budget"

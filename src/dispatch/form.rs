@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::facts::{Facts, FactsError, Request, Wanted, Writer};
+use crate::facts::{Facts, FactsError, Request, Wanted};
 use crate::generate::{Context, Listener, OutputCap, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
@@ -40,8 +40,6 @@ pub type ColumnUsed = (String, String, ColumnUsage);
 pub struct Readers<'f> {
     /// Where answers are kept.
     pub facts: &'f Facts,
-    /// Who keeps them.
-    pub writer: Arc<Writer>,
     /// Who is, or was, asked.
     pub model: Arc<dyn Model>,
     /// Who is told.
@@ -58,12 +56,11 @@ impl<'f> Readers<'f> {
     #[must_use]
     pub fn new(
         facts: &'f Facts,
-        writer: Arc<Writer>,
         model: Arc<dyn Model>,
         listener: Listener,
         usage: Arc<Mutex<Usage>>,
     ) -> Self {
-        Self { facts, writer, model, listener, usage, run: None, made: Mutex::default() }
+        Self { facts, model, listener, usage, run: None, made: Mutex::default() }
     }
 
     /// The context of a form, for answers of some run.
@@ -87,7 +84,7 @@ impl<'f> Readers<'f> {
             expansion: Arc::new(form_of.expansion),
             wanted: Arc::new(wanted),
             model: Arc::clone(&self.model),
-            writer: Arc::clone(&self.writer),
+            facts: self.facts.clone(),
             format: form_of.format,
             run,
             price: form_of.price,

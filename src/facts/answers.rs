@@ -6,8 +6,10 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::Value as Json;
 
 use super::FactsError;
+use super::checksum::{Damage, LINES, Line};
 use super::history::Answers;
-use super::journal::{Completion, Journal};
+use super::index::Fact;
+use super::journal::{Completion, Journal, json_fact};
 use crate::key::Entity;
 
 impl Journal {
@@ -55,6 +57,46 @@ impl Answers for Journal {
             })
             .optional()
         })
+    }
+
+    fn answers_after(
+        &self,
+        line: i64,
+        damage: &Damage,
+        visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
+    ) -> Result<i64, FactsError> {
+        let error = |e: rusqlite::Error| self.error(&e);
+        let connection = self.connection();
+        let mut statement = connection.prepare(LINES).map_err(error)?;
+        let mut rows = statement.query([line]).map_err(error)?;
+        let mut last = line;
+        while let Some(row) = rows.next().map_err(error)? {
+            let line = match Line::read(row).map_err(error)? {
+                Ok(line) => line,
+                Err((id, _)) => {
+                    last = id;
+                    continue;
+                }
+            };
+            last = line.id;
+            if !damage.spares(line.id, &line.entity) {
+                continue;
+            }
+            let unknown = |what: String| FactsError::Journal {
+                path: self.path().to_owned(),
+                message: format!("line {}: {what}", line.id),
+            };
+            let entity = Entity::parse(&line.entity).map_err(|e| unknown(e.to_string()))?;
+            let cells: Vec<Json> =
+                serde_json::from_str(&line.cells).map_err(|e| unknown(e.to_string()))?;
+            let fact = |c: &Json| {
+                json_fact(c, line.completion, line.model)
+                    .ok_or_else(|| unknown(format!("no fact: {c}")))
+            };
+            let facts = cells.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
+            visit(line.id, entity, facts)?;
+        }
+        Ok(last)
     }
 
     fn place(&self) -> Result<(String, i64), FactsError> {

@@ -22,8 +22,8 @@ use super::index::{Index, Record};
 use super::journal::Journal;
 use super::reservations::Day;
 use super::sessions::Session;
+use super::store::{CommitUnit, Noted};
 use super::throttle::Place;
-use super::writer::{Batch, Noted};
 use crate::cell::State;
 use crate::key::Entity;
 use crate::limits::Word;
@@ -40,7 +40,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
 /// What the thread is asked to do.
 pub(super) enum Job {
     /// Keep a batch.
-    Keep(Box<Batch>, Reply<()>),
+    Keep(Box<CommitUnit>, Reply<()>),
     /// Note what a request of a run may cost.
     Reserve(Wish, Reply<Noted>),
     /// A request ended without an answer; whether it may have been billed.
@@ -110,7 +110,7 @@ fn next(queue: &mut mpsc::Receiver<Job>, desk: &Desk) -> Option<Vec<Job>> {
 }
 
 /// Wakes a thread that is parked.
-struct Unpark(Thread);
+pub(super) struct Unpark(pub(super) Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
@@ -259,7 +259,7 @@ impl Desk {
 pub(super) fn keep(
     journal: &Journal,
     index: &Index,
-    batches: Vec<Batch>,
+    batches: Vec<CommitUnit>,
 ) -> Result<(), FactsError> {
     let error = |e: rusqlite::Error| journal.error(&e);
     let connection = journal.connection();
@@ -316,7 +316,7 @@ pub(super) fn keep(
 /// Commits a batch to the journal alone, from a process whose owner has ended:
 /// the index follows when somebody owns the cache again. Once, whether or not the
 /// owner had kept it before it ended.
-pub(super) fn keep_alone(journal: &Journal, batch: &Batch) -> Result<(), FactsError> {
+pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), FactsError> {
     journal.change(|c| {
         let done = &batch.completion;
         let kept = c

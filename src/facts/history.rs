@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::FactsError;
 use super::checksum::Damage;
+use super::index::Fact;
 use super::journal::{Completion, Outcome};
 use super::parcels::{Packed, Parcel};
 use super::questions::{Learned, LiveQuestion, Origin};
@@ -147,6 +148,15 @@ pub trait Answers {
 
     /// A completion, by id, with its model's name.
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
+
+    /// Visits the facts that came after a line, in order, but for what is damaged,
+    /// and what entities were known to be before that. Returns the last line.
+    fn answers_after(
+        &self,
+        line: i64,
+        damage: &Damage,
+        visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
+    ) -> Result<i64, FactsError>;
 
     /// Which journal this is, and its last line.
     fn place(&self) -> Result<(String, i64), FactsError>;

@@ -11,18 +11,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::FactsError;
-use super::borrow::Borrowed;
 use super::checksum::Damage;
 use super::history::{Answers, Integrity};
 use super::journal::Journal;
-use super::wire::{Ask, Say};
+use super::store::RecordBytes;
 use crate::cell::{Answer, State};
 use crate::key::Entity;
 
 /// Bytes that sled may keep in memory. Past this it reads the disk.
 const CACHE_BYTES: u64 = 48 << 20;
-/// Bytes of records that are read at once.
-const PAGE: usize = 256 << 10;
 /// How far the index has followed the journal. No entity begins with a NUL.
 const HEAD: &[u8] = b"\0head";
 /// Layout of the records; another number means: make them again.
@@ -87,22 +84,10 @@ impl Record {
     }
 }
 
-/// The index: sled, where this process owns the cache; else what its owner says.
-#[derive(Clone)]
-pub struct Index {
-    way: Way,
-    path: PathBuf,
-}
-
-#[derive(Clone)]
-enum Way {
-    Own(Sled),
-    Lent(Arc<Borrowed>),
-}
-
-/// The sled database.
+/// The index, in the process that owns the cache.
 #[derive(Debug, Clone)]
-struct Sled {
+pub(super) struct Index {
+    path: PathBuf,
     db: sled::Db,
     /// The journal it is made from.
     journal: String,
@@ -117,15 +102,7 @@ struct Sled {
     damage: Arc<Mutex<Damage>>,
 }
 
-/// Records, by entity or in its order, as they are kept.
-pub type Found = Option<(Record, sled::IVec)>;
-
 impl Index {
-    /// The index that the owner of the cache has.
-    pub(super) fn lent(path: PathBuf, owner: Arc<Borrowed>) -> Self {
-        Self { way: Way::Lent(owner), path }
-    }
-
     /// Opens the index and brings it up to date with the journal.
     ///
     /// # Errors
@@ -150,12 +127,10 @@ impl Index {
                     .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
             }
         };
-        let (journal, looks) = (looks.id()?, Arc::new(looks));
-        let (whole, damage) = (Arc::default(), Arc::default());
-        let sled = Sled { db, journal, whole, writing, looks, damage };
-        let journal = Arc::clone(&sled.writing);
-        let behind = sled.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
-        let index = Self { way: Way::Own(sled), path: path.to_owned() };
+        let (id, looks, journal) = (looks.id()?, Arc::new(looks), Arc::clone(&writing));
+        let (path, whole, damage) = (path.to_owned(), Arc::default(), Arc::default());
+        let index = Self { path, db, journal: id, whole, writing, looks, damage };
+        let behind = index.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
         match behind {
             Some(head) => index.follow(&journal, head)?,
             None => {
@@ -169,65 +144,21 @@ impl Index {
     ///
     /// # Errors
     /// [`FactsError::Index`] when the record is damaged.
-    pub fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
-        Ok(self.get_many(&[entity])?.pop().flatten().map(|(record, _)| record))
+    pub(super) fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
+        Ok(self.get_many(&[entity])?.pop().flatten())
     }
 
-    /// Whether the records are with another process, so that it is better to look
-    /// up many at once.
-    #[must_use]
-    pub fn is_lent(&self) -> bool {
-        matches!(self.way, Way::Lent(_))
-    }
-
-    /// The facts about each of some entities, with the bytes that hold them, which
-    /// change exactly when the facts do.
+    /// The facts about each of some entities.
     ///
     /// # Errors
     /// [`FactsError::Index`] when a record is damaged.
-    pub fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Found>, FactsError> {
-        let mut found = Vec::with_capacity(entities.len());
-        let take = |bytes: sled::IVec| Ok((self.decode(&bytes)?, bytes));
-        match &self.way {
-            Way::Own(sled) => {
-                let _whole = sled.whole.read().unwrap_or_else(PoisonError::into_inner);
-                for entity in entities {
-                    let bytes = sled.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
-                    found.push(bytes.map(take).transpose()?);
-                }
-            }
-            Way::Lent(owner) => {
-                while found.len() < entities.len() {
-                    let left = &entities[found.len()..];
-                    let left = left.iter().map(|e| e.as_str().to_owned()).collect();
-                    let Say::Records(records) = owner.look(&Ask::Get(left))? else {
-                        return Err(owner.misunderstood());
-                    };
-                    if records.is_empty() {
-                        return Err(owner.misunderstood());
-                    }
-                    for bytes in records {
-                        found.push(bytes.map(|b| take((&*b).into())).transpose()?);
-                    }
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Reads records that the owner has sent.
-    pub(super) fn decode_all(
-        &self,
-        records: &[Option<Bytes>],
-        into: &mut Vec<Option<Record>>,
-    ) -> Result<(), FactsError> {
-        if records.is_empty() {
-            return Err(self.failed("no record came"));
-        }
-        for bytes in records {
-            into.push(bytes.as_ref().map(|b| self.decode(b)).transpose()?);
-        }
-        Ok(())
+    pub(super) fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let read = |entity: &&Entity| {
+            let bytes = self.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
+            bytes.map(|b| self.decode(&b)).transpose()
+        };
+        entities.iter().map(read).collect()
     }
 
     /// Reads for a borrower, on a thread of a runtime: one that must wait for the
@@ -236,11 +167,7 @@ impl Index {
         &self,
         read: impl FnOnce(&Self) -> Result<T, FactsError>,
     ) -> Result<T, FactsError> {
-        let at_once = match &self.way {
-            Way::Own(sled) => sled.whole.try_read().is_ok() && !self.is_behind()?,
-            Way::Lent(_) => true,
-        };
-        if at_once {
+        if self.whole.try_read().is_ok() && !self.is_behind()? {
             return read(self);
         }
         tokio::task::block_in_place(|| {
@@ -256,13 +183,12 @@ impl Index {
         entities: &[String],
         full: usize,
     ) -> Result<Vec<Option<Bytes>>, FactsError> {
-        let sled = self.sled()?;
-        let _whole = sled.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
         let (mut found, mut size) = (Vec::new(), 0);
         for entity in entities {
             // No entity begins with a NUL, whatever a borrower says.
             let asked = Some(entity).filter(|e| !e.starts_with('\0'));
-            let bytes = asked.map(|e| sled.db.get(e)).transpose().map_err(|e| self.error(&e))?;
+            let bytes = asked.map(|e| self.db.get(e)).transpose().map_err(|e| self.error(&e))?;
             let bytes = bytes.flatten().map(|b| Bytes::copy_from_slice(&b));
             size += bytes.as_ref().map_or(1, Bytes::len);
             found.push(bytes);
@@ -280,11 +206,10 @@ impl Index {
         after: &str,
         full: usize,
     ) -> Result<Vec<(String, Bytes)>, FactsError> {
-        let sled = self.sled()?;
-        let _whole = sled.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
         let (mut page, mut size) = (Vec::new(), 0);
         let from = (Bound::Excluded(after.as_bytes()), Bound::Unbounded);
-        for entry in sled.db.range::<&[u8], _>(from) {
+        for entry in self.db.range::<&[u8], _>(from) {
             let (key, value) = entry.map_err(|e| self.error(&e))?;
             if key.starts_with(b"\0") {
                 continue;
@@ -306,9 +231,8 @@ impl Index {
         batch: impl IntoIterator<Item = (Entity, Vec<Fact>)>,
         head: i64,
     ) -> Result<(), FactsError> {
-        let sled = self.sled()?;
         for (entity, facts) in batch {
-            let known = sled.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
+            let known = self.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
             let known = known.map(|bytes| self.decode(&bytes)).transpose()?;
             let mut record = known.unwrap_or_default();
             facts.into_iter().for_each(|f| record.merge(f));
@@ -335,50 +259,7 @@ impl Index {
 
     fn insert(&self, entity: &Entity, record: &Record) -> Result<(), FactsError> {
         let bytes = postcard::to_stdvec(record).map_err(|e| self.failed(&e.to_string()))?;
-        self.sled()?.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.error(&e))
-    }
-
-    /// Every entity with its facts, in the order of the entities.
-    pub fn iter(&self) -> impl Iterator<Item = Result<(Entity, Record), FactsError>> + '_ {
-        let mut page = Vec::<(String, Bytes)>::new().into_iter();
-        let (mut after, mut over) = (String::new(), false);
-        std::iter::from_fn(move || {
-            loop {
-                if let Some((entity, bytes)) = page.next() {
-                    return Some(self.entry(&entity, &bytes));
-                }
-                if std::mem::replace(&mut over, true) {
-                    return None;
-                }
-                match self.next_page(&after) {
-                    Ok(next) => {
-                        let last = next.last().map(|(entity, _)| entity.clone());
-                        if let Some(last) = last {
-                            (after, over) = (last, false);
-                        }
-                        page = next.into_iter();
-                    }
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-        })
-    }
-
-    pub(super) fn next_page(&self, after: &str) -> Result<Vec<(String, Bytes)>, FactsError> {
-        match &self.way {
-            Way::Own(_) => self.page(after, PAGE),
-            Way::Lent(owner) => {
-                match owner.look(&Ask::Page { after: after.to_owned(), full: PAGE })? {
-                    Say::Page(page) => Ok(page),
-                    _ => Err(owner.misunderstood()),
-                }
-            }
-        }
-    }
-
-    fn entry(&self, entity: &str, bytes: &[u8]) -> Result<(Entity, Record), FactsError> {
-        let entity = Entity::parse(entity).map_err(|_| self.failed("a key that is no entity"))?;
-        Ok((entity, self.decode(bytes)?))
+        self.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.error(&e))
     }
 
     /// Makes every record again from the journal; returns how many. Who looks
@@ -388,45 +269,34 @@ impl Index {
     /// [`FactsError::Damaged`] when the journal is no longer whole: what it shows
     /// may lack what came last. Others when it cannot be read, or nothing written.
     pub(super) fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
-        let sled = self.sled()?;
         // Nobody changes the records meanwhile.
         let _connection = journal.connection();
         journal.check()?;
         {
-            let _whole = sled.whole.write().unwrap_or_else(PoisonError::into_inner);
-            sled.db.clear().map_err(|e| self.error(&e))?;
+            let _whole = self.whole.write().unwrap_or_else(PoisonError::into_inner);
+            self.db.clear().map_err(|e| self.error(&e))?;
             self.follow(journal, 0)?;
         }
-        Ok(self.iter().flatten().count() as u64)
+        let records = self.db.iter().keys().flatten();
+        Ok(records.filter(|key| !key.starts_with(b"\0")).count() as u64)
     }
 
     /// Writes what is in memory to the disk.
     ///
     /// # Errors
     /// [`FactsError::Index`].
-    pub fn flush(&self) -> Result<(), FactsError> {
-        match &self.way {
-            Way::Own(sled) => sled.db.flush().map(|_| ()).map_err(|e| self.error(&e)),
-            Way::Lent(owner) => owner.look(&Ask::Flush).map(drop),
-        }
+    pub(super) fn flush(&self) -> Result<(), FactsError> {
+        self.db.flush().map(|_| ()).map_err(|e| self.error(&e))
     }
 
     fn set_head(&self, head: i64) -> Result<(), FactsError> {
-        let sled = self.sled()?;
-        let bytes = postcard::to_stdvec(&(VERSION, &sled.journal, head))
+        let bytes = postcard::to_stdvec(&(VERSION, &self.journal, head))
             .map_err(|e| self.failed(&e.to_string()))?;
-        sled.db.insert(HEAD, bytes).map(|_| ()).map_err(|e| self.error(&e))
+        self.db.insert(HEAD, bytes).map(|_| ()).map_err(|e| self.error(&e))
     }
 
-    fn sled(&self) -> Result<&Sled, FactsError> {
-        match &self.way {
-            Way::Own(sled) => Ok(sled),
-            Way::Lent(owner) => Err(owner.misunderstood()),
-        }
-    }
-
-    pub(super) fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
-        postcard::from_bytes(bytes).map_err(|e| self.failed(&format!("a record is damaged: {e}")))
+    fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
+        read(bytes, &self.path)
     }
 
     fn error(&self, error: &sled::Error) -> FactsError {
@@ -438,12 +308,37 @@ impl Index {
     }
 }
 
-impl Sled {
+impl Index {
     fn head(&self) -> Option<i64> {
         let bytes = self.db.get(HEAD).ok().flatten()?;
         let (version, journal, head): (i64, String, i64) = postcard::from_bytes(&bytes).ok()?;
         (version == VERSION && journal == self.journal).then_some(head)
     }
+}
+
+/// A record of the index of a data directory.
+pub(super) fn decode(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
+    read(bytes, &dir.join("index.sled"))
+}
+
+/// An entity with its record.
+pub(super) fn entry(
+    entity: &str,
+    bytes: &RecordBytes,
+    dir: &Path,
+) -> Result<(Entity, Record), FactsError> {
+    let entity = Entity::parse(entity).map_err(|_| FactsError::Index {
+        path: dir.join("index.sled"),
+        message: "a key that is no entity".to_owned(),
+    })?;
+    Ok((entity, bytes.decode(dir)?))
+}
+
+fn read(bytes: &[u8], path: &Path) -> Result<Record, FactsError> {
+    postcard::from_bytes(bytes).map_err(|e| FactsError::Index {
+        path: path.to_owned(),
+        message: format!("a record is damaged: {e}"),
+    })
 }
 
 fn open(path: &Path) -> Result<sled::Db, String> {

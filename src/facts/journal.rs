@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::FactsError;
-use super::checksum::{self, Damage, LINES, Line, checksum};
+use super::checksum::{self, checksum};
 use super::index::Fact;
 use super::sessions::Session;
 use crate::cell::{Answer, CellValue, State};
@@ -210,49 +210,6 @@ impl Journal {
     pub(super) fn head(&self) -> Result<i64, FactsError> {
         self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
     }
-
-    /// Visits the facts that came after a line of the journal, in order, but for
-    /// what is damaged, and what entities were known to be before that. Returns the
-    /// last line there is.
-    pub(super) fn after(
-        &self,
-        line: i64,
-        damage: &Damage,
-        visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
-    ) -> Result<i64, FactsError> {
-        let error = |e: rusqlite::Error| self.error(&e);
-        let connection = self.connection();
-        let mut statement = connection.prepare(LINES).map_err(error)?;
-        let mut rows = statement.query([line]).map_err(error)?;
-        let mut last = line;
-        while let Some(row) = rows.next().map_err(error)? {
-            let line = match Line::read(row).map_err(error)? {
-                Ok(line) => line,
-                Err((id, _)) => {
-                    last = id;
-                    continue;
-                }
-            };
-            last = line.id;
-            if !damage.spares(line.id, &line.entity) {
-                continue;
-            }
-            let unknown = |what: String| FactsError::Journal {
-                path: self.path.clone(),
-                message: format!("line {}: {what}", line.id),
-            };
-            let entity = Entity::parse(&line.entity).map_err(|e| unknown(e.to_string()))?;
-            let cells: Vec<Json> =
-                serde_json::from_str(&line.cells).map_err(|e| unknown(e.to_string()))?;
-            let fact = |c: &Json| {
-                json_fact(c, line.completion, line.model)
-                    .ok_or_else(|| unknown(format!("no fact: {c}")))
-            };
-            let facts = cells.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
-            visit(line.id, entity, facts)?;
-        }
-        Ok(last)
-    }
 }
 
 /// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.
@@ -271,7 +228,7 @@ fn fact_json(fact: &Fact) -> Json {
     Json::Array(cell)
 }
 
-fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
+pub(super) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
     let text = |n: usize| cell.get(n).and_then(Json::as_str).map(str::to_owned);
     let id = |n: usize| cell.get(n).and_then(Json::as_u64).and_then(|i| u32::try_from(i).ok());
     Some(Fact {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use super::desk::Job;
-use super::throttle::{Place, Tickets};
+use super::store::FactStore;
+use super::throttle::{LocalLimits, Place, RateLimits};
 use super::wire::{self, Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
-use super::writer::Writer;
-use super::{Facts, FactsError, Hold, Owned, borrow};
+use super::{Facts, FactsError, LocalStore, remote};
 use crate::key::Entity;
 
 /// Lines open at once; more wait.
@@ -62,10 +62,11 @@ enum Stop {
 /// # Errors
 /// [`FactsError`] when these facts are not this process's own, or the socket
 /// cannot be made.
-pub fn lend(facts: Arc<Facts>, status: Status) -> Result<Lending, FactsError> {
-    let socket = borrow::socket(&facts.dir);
+pub fn lend(facts: &Facts, status: Status) -> Result<Lending, FactsError> {
+    let socket = remote::socket(facts.dir());
     let failed = |error| FactsError::File { path: socket.clone(), error };
-    facts.lent_out().ok_or_else(|| failed(io::Error::other("these facts are borrowed")))?;
+    let local = Arc::clone(&facts.store).local();
+    let store = local.ok_or_else(|| failed(io::Error::other("these facts are borrowed")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("lend")
@@ -74,11 +75,11 @@ pub fn lend(facts: Arc<Facts>, status: Status) -> Result<Lending, FactsError> {
         .map_err(failed)?;
     let listener = {
         let _inside = runtime.enter();
-        listen(&facts).map_err(failed)?
+        listen(&store.dir).map_err(failed)?
     };
     let (stop, stopping) = watch::channel(Stop::No);
     let sessions = watch::Sender::new(());
-    let lender = Arc::new(Lender { facts, status, user: user(&socket).map_err(failed)? });
+    let lender = Arc::new(Lender { store, status, user: user(&socket).map_err(failed)? });
     runtime.spawn(accept(listener, lender, stopping, sessions.clone()));
     info!(socket = %socket.display(), "lends the cache");
     Ok(Lending { runtime: Some(runtime), stop, socket, sessions })
@@ -117,40 +118,30 @@ impl Drop for Lending {
     }
 }
 
-impl Facts {
-    fn lent_out(&self) -> Option<&Owned> {
-        match &self.hold {
-            Hold::Owned(owned) => Some(owned),
-            Hold::Borrowed(_) => None,
-        }
-    }
-}
-
 /// Makes the socket, for this user alone.
-fn listen(facts: &Facts) -> io::Result<UnixListener> {
-    let dir = &facts.dir;
+fn listen(dir: &Path) -> io::Result<UnixListener> {
     let mode = std::fs::metadata(dir)?.permissions().mode();
     if mode & 0o007 != 0 {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode & 0o7770))?;
     }
-    let socket = borrow::socket(dir);
+    let socket = remote::socket(dir);
     match std::fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let (_open, path) = borrow::short(dir, socket.clone())?;
+    let (_open, path) = remote::short(dir, socket.clone())?;
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
 
 /// The user of this process: whoever made the socket.
-fn user(socket: &std::path::Path) -> io::Result<u32> {
+fn user(socket: &Path) -> io::Result<u32> {
     std::fs::symlink_metadata(socket).map(|m| m.uid())
 }
 
 struct Lender {
-    facts: Arc<Facts>,
+    store: Arc<LocalStore>,
     status: Status,
     user: u32,
 }
@@ -246,12 +237,11 @@ impl Lender {
         });
         let mut line = Line {
             lender: Arc::clone(self),
-            writer: self.facts.writer_of(session),
             session: Arc::clone(session),
             say,
             lines: None,
             members: BTreeSet::new(),
-            tickets: Tickets::default(),
+            limits: Arc::new(self.store.limits_of_session()),
             kept: JoinSet::new(),
             waits: JoinSet::new(),
         };
@@ -282,10 +272,7 @@ impl Lender {
         &self,
         job: impl FnOnce(oneshot::Sender<Result<(), FactsError>>) -> Job,
     ) -> io::Result<()> {
-        let Some(owned) = self.facts.lent_out() else { return Ok(()) };
-        let (reply, told) = oneshot::channel();
-        owned.jobs.send(job(reply)).await.map_err(io::Error::other)?;
-        told.await.map_err(io::Error::other)?.map_err(io::Error::other)
+        self.store.command(job).await.map_err(io::Error::other)
     }
 }
 
@@ -327,15 +314,14 @@ async fn next(stream: &mut OwnedReadHalf) -> io::Result<Option<(u64, Ask)>> {
 /// One borrower's line, as it is served.
 struct Line {
     lender: Arc<Lender>,
-    writer: Writer,
     session: Arc<str>,
     say: mpsc::Sender<(u64, Say)>,
     /// Lines of an import under way.
     lines: Option<Vec<u8>>,
     /// Limits that it uses, with its numbers there.
     members: BTreeSet<(Place, u64)>,
-    /// Its requests that were admitted and are not settled.
-    tickets: Tickets,
+    /// The limits, with its requests that were admitted and are not settled.
+    limits: Arc<LocalLimits>,
     /// What must be done, whatever becomes of the borrower.
     kept: JoinSet<()>,
     /// What nobody needs when the borrower is gone.
@@ -350,44 +336,40 @@ impl Line {
             return Err(io::Error::other("more questions than can be answered"));
         }
         let lender = Arc::clone(&self.lender);
-        let facts = &lender.facts;
-        let Some(owned) = facts.lent_out() else { return Ok(()) };
+        let store = &lender.store;
         let now = match ask {
             Ask::Get(entities) => {
-                facts.index.served(|i| i.bytes_of(&entities, FULL)).map(Say::Records)
+                store.index.served(|i| i.bytes_of(&entities, FULL)).map(Say::Records)
             }
             Ask::Page { after, full } => {
-                facts.index.served(|i| i.page(&after, full.min(FULL))).map(Say::Page)
+                store.index.served(|i| i.page(&after, full.min(FULL))).map(Say::Page)
             }
-            Ask::Claim(things) => Ok(Say::Claimed(owned.claims.claim(&self.session, &things))),
+            Ask::Claim(things) => Ok(Say::Claimed(store.claims.claim(&self.session, &things))),
             Ask::Release(things) => {
-                owned.claims.release(&self.session, &things);
+                store.claims.release(&self.session, &things);
                 Ok(Say::Done)
             }
-            Ask::Join { place, limits } => {
-                let joined = owned.limiters.join(&place, limits, Some(&facts.journal));
-                joined.map(|member| {
-                    self.members.insert((place, member));
-                    Say::Count(member)
-                })
-            }
+            Ask::Join { place, limits } => self.limits.join(&place, limits).map(|member| {
+                self.members.insert((place, member));
+                Say::Count(member)
+            }),
             Ask::Leave { place, member } => {
                 let of = (place, member);
                 if self.members.remove(&of) {
-                    owned.limiters.leave(&of.0, member);
+                    self.limits.leave(&of.0, member);
                 }
                 Ok(Say::Done)
             }
             Ask::Sent(ticket) => {
-                self.tickets.sent(ticket);
+                self.limits.sent(ticket);
                 Ok(Say::Done)
             }
             Ask::Settle { ticket, used } => {
-                self.tickets.settle(ticket, used);
+                self.limits.settle(ticket, used);
                 Ok(Say::Done)
             }
             Ask::Hear { place, word } => {
-                owned.limiters.hear(&place, word);
+                self.limits.observe(&place, word);
                 Ok(Say::Done)
             }
             Ask::Lines(more) => {
@@ -412,37 +394,32 @@ impl Line {
 
     /// Takes a question that is not answered at once.
     fn slowly(&mut self, number: u64, ask: Ask) {
-        let (writer, say) = (self.writer.clone(), self.say.clone());
-        let facts = Arc::clone(&self.lender.facts);
-        let tickets = self.tickets.clone();
+        let (store, say) = (Arc::clone(&self.lender.store), self.say.clone());
+        let (session, limits) = (Arc::clone(&self.session), Arc::clone(&self.limits));
         let keeps = matches!(ask, Ask::Keep(_) | Ask::End { .. } | Ask::Import);
         let lines = if matches!(ask, Ask::Import) { self.lines.take() } else { None };
         let work = async move {
             let said = match ask {
                 Ask::Keep(batch) if !batch.facts.iter().all(|(e, _)| is_entity(e)) => {
                     Err(FactsError::File {
-                        path: facts.dir.clone(),
+                        path: store.dir.clone(),
                         error: io::Error::other("facts about what is no entity"),
                     })
                 }
-                Ask::Keep(batch) => writer.keep(*batch).await.map(|()| Say::Done),
+                Ask::Keep(batch) => store.keep(*batch).await.map(|()| Say::Done),
                 Ask::Reserve { run, worst, of_day, place } => {
-                    writer.reserve(run, worst, of_day, place).await.map(Say::Noted)
+                    store.reserve_for(session, run, worst, of_day, place).await.map(Say::Noted)
                 }
                 Ask::End { reservation, in_doubt } => {
-                    writer.end(reservation, in_doubt).await.map(|()| Say::Done)
+                    store.settle(reservation, in_doubt).await.map(|()| Say::Done)
                 }
-                Ask::Wait(thing) => writer.released(&thing).await.map(|()| Say::Done),
-                Ask::Admit { place, need } => {
-                    let Some(owned) = facts.lent_out() else { return };
-                    let ticket = owned.limiters.admit(&place, need).await;
-                    Ok(Say::Count(tickets.keep(ticket)))
-                }
-                Ask::Flush => blocking(move || facts.index.flush().map(|()| Say::Done)).await,
-                Ask::Rebuild => blocking(move || facts.rebuild().map(Say::Count)).await,
+                Ask::Wait(thing) => store.released(&thing).await.map(|()| Say::Done),
+                Ask::Admit { place, need } => Ok(Say::Count(limits.admit(&place, need).await)),
+                Ask::Flush => blocking(move || store.flush().map(|()| Say::Done)).await,
+                Ask::Rebuild => blocking(move || store.rebuild().map(Say::Count)).await,
                 Ask::Import => {
                     let lines = Bytes::from(lines.unwrap_or_default());
-                    blocking(move || facts.import(&mut &*lines).map(Say::Count)).await
+                    blocking(move || store.import(&mut &*lines).map(Say::Count)).await
                 }
                 _ => return,
             };
@@ -464,13 +441,11 @@ impl Line {
         let (nobody, _) = mpsc::channel(1);
         self.say = nobody;
         while self.kept.join_next().await.is_some() {}
-        if let Some(owned) = self.lender.facts.lent_out() {
-            // What it asked and was answered is kept: others look again.
-            owned.claims.forget(&self.session);
-            self.tickets.end();
-            for (place, member) in std::mem::take(&mut self.members) {
-                owned.limiters.leave(&place, member);
-            }
+        // What it asked and was answered is kept: others look again.
+        self.lender.store.claims.forget(&self.session);
+        self.limits.end();
+        for (place, member) in std::mem::take(&mut self.members) {
+            self.limits.leave(&place, member);
         }
     }
 }

@@ -19,66 +19,63 @@
 //! themselves, behind the same methods, and only what one process can have is
 //! the owner's. The journal they read, and write what is small, by themselves.
 
-mod ahead;
 mod answers;
-mod borrow;
 mod checksum;
 pub mod claims;
 mod desk;
 mod dictionary;
 mod history;
-pub mod index;
+mod index;
 mod journal;
 #[cfg(unix)]
 pub mod lend;
+mod local;
+mod locks;
 pub mod lookup;
 pub mod parcels;
+mod prefetch;
 pub mod questions;
 mod rates;
+mod remote;
 pub mod requests;
 mod reservations;
 pub mod rounds;
 mod sessions;
 mod spending;
+mod store;
 mod throttle;
 pub mod transfer;
-mod turns;
 mod wire;
-mod writer;
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
 use tracing::warn;
 
-use self::borrow::{Borrowed, Refusal};
-use self::claims::Claims;
-use self::desk::Job;
-use self::journal::Journal;
-use self::sessions::Session;
-use self::throttle::Limiters;
-use self::wire::{Ask, Say};
-pub use ahead::Ahead;
-pub use borrow::status;
+use self::local::Lock;
+use self::remote::Refusal;
+use crate::key::Entity;
 pub use checksum::Damage;
 pub use claims::Thing;
 pub use history::History;
-pub use index::{Fact, Index, Record};
+pub use index::{Fact, Record};
 pub use journal::{Completion, Outcome};
+pub use local::LocalStore;
+pub use locks::NamedLock;
 pub use lookup::{Found, Reason, Wanted};
 pub use parcels::{Packed, Parcel, Stage};
+pub use prefetch::Prefetch;
 pub use questions::{Learned, LiveQuestion, Origin};
+pub use remote::{RemoteStore, status};
 pub use requests::{Known, Request};
 pub use spending::{Hour, Totals};
-pub use throttle::{Admitted, Place, Throttle};
-pub use turns::Turn;
-pub use writer::{Batch, Claim, Noted, Writer};
+pub use store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
+pub use throttle::{Admission, Admitted, Place, RateLimits, Throttle};
 
+/// About how many bytes of records are looked up at once.
+const PAGE: usize = 256 << 10;
 /// How long a process that owns the cache and is to lend it may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
 /// How often the lock is tried while somebody waits for it.
@@ -174,40 +171,19 @@ impl FactsError {
     }
 }
 
-/// The facts of one data directory: owned by this process, or borrowed from the
-/// one that owns them. Any number of runs may use them at once.
+/// The facts: a handle of the store that keeps them, cheap to clone. Any number of
+/// runs may use them at once.
+#[derive(Clone)]
 pub struct Facts {
-    dir: PathBuf,
-    journal: Arc<Journal>,
-    index: Index,
-    session: Session,
-    hold: Hold,
+    store: Arc<dyn FactStore>,
 }
 
-/// Who has what only one process can have.
-enum Hold {
-    Owned(Owned),
-    Borrowed(Arc<Borrowed>),
-}
+impl Deref for Facts {
+    type Target = dyn FactStore;
 
-/// What the owner of a cache has.
-struct Owned {
-    /// Held as long as this lives; the system lets go of it when we die.
-    lock: File,
-    /// The journal as the writing thread has it; whoever has it changes the index.
-    writing: Arc<Journal>,
-    jobs: mpsc::Sender<Job>,
-    thread: Option<JoinHandle<()>>,
-    claims: Arc<Claims>,
-    limiters: Limiters,
-    temporary: bool,
-}
-
-/// Who has the lock of a cache.
-enum Lock {
-    Ours(File),
-    /// Another process, as it describes itself.
-    Theirs(String),
+    fn deref(&self) -> &Self::Target {
+        &*self.store
+    }
 }
 
 impl Facts {
@@ -219,16 +195,19 @@ impl Facts {
     /// [`FactsError::Held`] when another process has them and does not lend them;
     /// others when the disk fails.
     pub fn open(dir: &Path, holder: &str) -> Result<Self, FactsError> {
-        make(dir)?;
+        local::make(dir)?;
         let began = Instant::now();
         loop {
-            let other = match lock(dir, holder)? {
-                Lock::Ours(lock) => return Self::owned(dir, holder, lock, false),
+            let other = match local::lock(dir, holder)? {
+                Lock::Ours(lock) => {
+                    return LocalStore::open(dir, holder, lock, false).map(Self::of);
+                }
                 Lock::Theirs(other) => other,
             };
-            match Borrowed::begin(dir, holder) {
-                Ok(owner) => return Self::borrowed(dir, holder, Arc::new(owner)),
+            match RemoteStore::begin(dir, holder) {
+                Ok(store) => return Ok(Self::of(store)),
                 Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
+                Err(Refusal::Failed(error)) => return Err(error),
                 // It is about to lend, or has just ended.
                 Err(Refusal::Nobody)
                     if began.elapsed() < TRY_EVERY
@@ -249,11 +228,13 @@ impl Facts {
     /// # Errors
     /// [`FactsError::Held`] when another process has them still.
     pub fn own(dir: &Path, holder: &str, patience: Duration) -> Result<Self, FactsError> {
-        make(dir)?;
+        local::make(dir)?;
         let began = Instant::now();
         loop {
-            match lock(dir, &format!("{holder}, {LENDER}"))? {
-                Lock::Ours(lock) => return Self::owned(dir, holder, lock, false),
+            match local::lock(dir, &format!("{holder}, {LENDER}"))? {
+                Lock::Ours(lock) => {
+                    return LocalStore::open(dir, holder, lock, false).map(Self::of);
+                }
                 Lock::Theirs(_) if began.elapsed() < patience => std::thread::sleep(TRY_EVERY),
                 Lock::Theirs(holder) => {
                     return Err(FactsError::Held { dir: dir.to_owned(), holder });
@@ -262,40 +243,7 @@ impl Facts {
         }
     }
 
-    fn owned(dir: &Path, holder: &str, lock: File, temporary: bool) -> Result<Self, FactsError> {
-        // Of an owner that was killed; nobody answers there.
-        let _ = std::fs::remove_file(borrow::socket(dir));
-        let session = Session::of_owner(holder);
-        let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
-        let journal = open()?;
-        journal.begin_alone()?;
-        // Of their own, so that who reads long holds up nobody.
-        let (writing, looks) = (Arc::new(open()?), open()?);
-        let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
-        let journal = Arc::new(journal);
-        let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
-        let owned = Owned {
-            lock,
-            writing,
-            limiters: Limiters::kept_by(jobs.clone()),
-            jobs,
-            thread: Some(thread),
-            claims: Arc::default(),
-            temporary,
-        };
-        Ok(Self { dir: dir.to_owned(), journal, index, session, hold: Hold::Owned(owned) })
-    }
-
-    fn borrowed(dir: &Path, holder: &str, owner: Arc<Borrowed>) -> Result<Self, FactsError> {
-        let session =
-            Session { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
-        let journal = Journal::open(&dir.join("journal.sqlite"), session.clone())?;
-        let index = Index::lent(dir.join("index.sled"), Arc::clone(&owner));
-        let journal = Arc::new(journal);
-        Ok(Self { dir: dir.to_owned(), journal, index, session, hold: Hold::Borrowed(owner) })
-    }
-
-    /// Facts that nobody keeps: an empty directory, gone when this is.
+    /// Facts that nobody keeps: an empty directory, gone when the last handle is.
     ///
     /// # Errors
     /// When the system's directory for temporary files cannot be used.
@@ -305,148 +253,109 @@ impl Facts {
             .unwrap_or_default()
             .as_nanos();
         let dir = std::env::temp_dir().join(format!("hqdl-{}-{nanos}", std::process::id()));
-        private(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
+        local::private(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
         let holder = "hqdl --no-cache";
-        match lock(&dir, holder)? {
-            Lock::Ours(lock) => Self::owned(&dir, holder, lock, true),
+        match local::lock(&dir, holder)? {
+            Lock::Ours(lock) => LocalStore::open(&dir, holder, lock, true).map(Self::of),
             Lock::Theirs(holder) => Err(FactsError::Held { dir, holder }),
         }
     }
 
-    /// The data directory.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// The facts that a store keeps.
+    pub fn of(store: impl FactStore + 'static) -> Self {
+        Self { store: Arc::new(store) }
     }
 
-    /// The process that owns the facts, when that is not this one.
+    /// The same facts, with all that others have kept by now: a borrower whose owner
+    /// has ended writes to the journal alone.
     #[must_use]
-    pub fn owner(&self) -> Option<&str> {
-        match &self.hold {
-            Hold::Owned(_) => None,
-            Hold::Borrowed(owner) => Some(&owner.owner),
-        }
-    }
-
-    /// The index, for looking facts up, with all that the journal has by now: a
-    /// borrower whose owner has ended writes to the journal alone.
-    #[must_use]
-    pub fn index(&self) -> &Index {
-        if let Err(error) = self.index.follow_on() {
+    pub fn latest(&self) -> &Self {
+        if let Err(error) = self.catch_up() {
             // Whoever is to ask looks again, and is told.
             warn!(%error, "the index is behind the journal");
         }
-        &self.index
+        self
     }
 
-    /// All that was ever asked.
-    #[must_use]
-    pub fn history(&self) -> &dyn History {
-        &*self.journal
-    }
-
-    /// A handle of the thread that keeps what is answered.
-    pub fn writer(&self) -> Writer {
-        self.writer_of(&self.session.id)
-    }
-
-    fn writer_of(&self, session: &Arc<str>) -> Writer {
-        let (index, journal) = (self.index.clone(), Arc::clone(&self.journal));
-        match &self.hold {
-            Hold::Owned(owned) => {
-                let (jobs, claims) = (owned.jobs.clone(), Arc::clone(&owned.claims));
-                Writer::own(jobs, claims, Arc::clone(session), (index, journal))
-            }
-            Hold::Borrowed(owner) => Writer::lent(Arc::clone(owner), index, journal),
-        }
-    }
-
-    /// Throws the index away and makes it again from the journal; returns how
-    /// many entities it holds.
+    /// The facts about an entity; `None` when there are none.
     ///
     /// # Errors
-    /// [`FactsError`] when the journal cannot be read or the index not written.
-    pub fn rebuild(&self) -> Result<u64, FactsError> {
-        match &self.hold {
-            Hold::Owned(owned) => self.index.rebuild(&owned.writing),
-            Hold::Borrowed(owner) => match owner.ask_here(&Ask::Rebuild)? {
-                Say::Count(count) => Ok(count),
-                _ => Err(owner.misunderstood()),
-            },
+    /// [`FactsError::Index`] when the record is damaged.
+    pub fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
+        Ok(self.get_many(&[entity])?.pop().flatten())
+    }
+
+    /// Every entity with its facts, in the order of the entities.
+    pub fn iter(&self) -> impl Iterator<Item = Result<(Entity, Record), FactsError>> + '_ {
+        let mut page = Vec::<(String, RecordBytes)>::new().into_iter();
+        let (mut after, mut over) = (String::new(), false);
+        std::iter::from_fn(move || {
+            loop {
+                if let Some((entity, bytes)) = page.next() {
+                    return Some(index::entry(&entity, &bytes, self.dir()));
+                }
+                if std::mem::replace(&mut over, true) {
+                    return None;
+                }
+                match self.page(&after) {
+                    Ok(next) => {
+                        let last = next.last().map(|(entity, _)| entity.clone());
+                        if let Some(last) = last {
+                            (after, over) = (last, false);
+                        }
+                        page = next.into_iter();
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        })
+    }
+
+    /// For each of some entities, what batches under way ask about it, or are to
+    /// ask in a run that goes on: by the ids of meanings in the history.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the history cannot be read.
+    pub fn under_way(&self, entities: &[&Entity], model: u32) -> Result<Vec<Vec<u32>>, FactsError> {
+        if !self.history().any_under_way()? {
+            return Ok(Vec::new());
         }
+        entities.iter().map(|e| self.history().under_way(e, model)).collect()
+    }
+
+    /// Claims what nobody else holds, until the claim is dropped; does not wait.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the owner of the cache is gone.
+    pub async fn claim(&self, keys: Vec<Thing>) -> Result<Claim, FactsError> {
+        let granted = self.store.claim(&keys).await?;
+        let held = keys.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(k, _)| k).collect();
+        Ok(Claim { facts: self.clone(), held, granted })
     }
 }
 
-impl Drop for Owned {
-    fn drop(&mut self) {
-        // Whoever has a handle still is told that there is no writer any more.
-        let jobs = self.jobs.clone();
-        if let Some(thread) = self.thread.take() {
-            let stopping = std::thread::spawn(move || drop(jobs.blocking_send(Job::Stop)));
-            let _ = (stopping.join(), thread.join());
-        }
-        let _ = self.lock.set_len(0);
+/// Keys that nobody else may ask; given back when this is dropped.
+pub struct Claim {
+    facts: Facts,
+    held: Vec<Thing>,
+    granted: Vec<bool>,
+}
+
+impl Claim {
+    /// For each key that was asked for, whether it is held by this now.
+    #[must_use]
+    pub fn granted(&self) -> &[bool] {
+        &self.granted
     }
 }
 
-impl Drop for Facts {
+impl Drop for Claim {
     fn drop(&mut self) {
-        if let Hold::Owned(Owned { temporary: true, .. }) = &self.hold {
-            let _ = std::fs::remove_dir_all(&self.dir);
+        if !self.held.is_empty() {
+            self.facts.release(&self.held);
         }
     }
 }
 
 /// What is said of a process that lends its cache, where others find it locked.
 const LENDER: &str = "which lends it";
-
-/// Makes a data directory that only its user can look into.
-fn make(dir: &Path) -> Result<(), FactsError> {
-    let file = |error| FactsError::File { path: dir.to_owned(), error };
-    if dir.is_dir() {
-        return Ok(());
-    }
-    if let Some(parent) = dir.parent() {
-        std::fs::create_dir_all(parent).map_err(file)?;
-    }
-    match private(dir) {
-        Err(error) if !dir.is_dir() => Err(file(error)),
-        _ => Ok(()),
-    }
-}
-
-fn private(dir: &Path) -> std::io::Result<()> {
-    let mut make = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
-    make.create(dir)
-}
-
-/// Takes the lock of a cache, or tells who has it.
-fn lock(dir: &Path, holder: &str) -> Result<Lock, FactsError> {
-    let path = dir.join("lock");
-    let file = |error| FactsError::File { path: path.clone(), error };
-    let mut lock = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(file)?;
-    if lock.try_lock().is_err() {
-        let mut holder = String::new();
-        let _ = lock.read_to_string(&mut holder);
-        let holder = match holder.trim() {
-            "" => "another process".to_owned(),
-            holder => holder.to_owned(),
-        };
-        return Ok(Lock::Theirs(holder));
-    }
-    let mut describe = || {
-        lock.set_len(0)?;
-        lock.rewind()?;
-        writeln!(lock, "process {} ({holder})", std::process::id())
-    };
-    describe().map_err(file)?;
-    Ok(Lock::Ours(lock))
-}

@@ -4,6 +4,7 @@
 //! ([`super::rates`]), so that no restart forgets it.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,11 +13,9 @@ use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::borrow::Borrowed;
 use super::desk::Job;
 use super::journal::Journal;
-use super::wire::{Ask, Say};
-use super::{Facts, FactsError, Hold};
+use super::{Facts, FactsError};
 use crate::limits::{Limiter, Need, PerMinute, Word};
 
 /// What limits are of: an endpoint with its key, and one of its models. It tells
@@ -117,7 +116,7 @@ impl Limiters {
     }
 
     /// Takes the endpoint's word: its limits are the model's, to wait is for all.
-    pub(super) fn hear(&self, place: &Place, word: Word) {
+    pub(super) fn observe(&self, place: &Place, word: Word) {
         let Some(pair) = self.pair(place) else { return };
         let wait = Word { wait: word.wait, ..Word::default() };
         let heard = [(pair.all, place.endpoint.clone(), wait), (pair.model, place.name(), word)];
@@ -210,55 +209,113 @@ impl Tickets {
     }
 }
 
-/// Admits requests to a model of an endpoint, with others who ask it.
-pub struct Throttle {
-    way: Way,
-    place: Place,
-    /// What joining gave.
-    number: u64,
+/// What [`RateLimits::admit`] gives: a ticket, or 0 for none.
+pub type Admission<'a> = Pin<Box<dyn Future<Output = u64> + Send + 'a>>;
+
+/// The limits that endpoints are asked under, shared by all who share a store. The
+/// strictest of those who joined hold for all models of an endpoint, and what the
+/// endpoint tells itself for each. What was sent within the last minute and what
+/// endpoints told outlive the process. Nothing here fails for good: who cannot
+/// reach a store any more is told when it notes what its request may cost.
+pub trait RateLimits: Send + Sync {
+    /// One more uses a place, with limits of its own: by the number that this gives.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the store cannot be reached or read.
+    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError>;
+
+    /// Who has this number uses the place no more.
+    fn leave(&self, place: &Place, member: u64);
+
+    /// Waits for the turn of a request.
+    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a>;
+
+    /// The request of a ticket leaves.
+    fn sent(&self, ticket: u64);
+
+    /// It was answered and used so many tokens, or (`None`) is not sent and counts
+    /// no more. Once a ticket.
+    fn settle(&self, ticket: u64, used: Option<u64>);
+
+    /// Takes the endpoint's word of its limits.
+    fn observe(&self, place: &Place, word: Word);
 }
 
-#[derive(Clone)]
-enum Way {
-    Own(Limiters),
-    Lent(Arc<Borrowed>),
+/// The limits in the process that keeps them, as one session uses them.
+pub(super) struct LocalLimits {
+    limiters: Limiters,
+    /// What is known from before; nothing where nobody shares them.
+    journal: Option<Arc<Journal>>,
+    tickets: Tickets,
+}
+
+impl LocalLimits {
+    pub(super) fn new(limiters: Limiters, journal: Option<Arc<Journal>>) -> Self {
+        Self { limiters, journal, tickets: Tickets::default() }
+    }
+
+    /// The session is over: what it was admitted for may have left just before.
+    pub(super) fn end(&self) {
+        self.tickets.end();
+    }
+}
+
+impl RateLimits for LocalLimits {
+    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError> {
+        self.limiters.join(place, limits, self.journal.as_deref())
+    }
+
+    fn leave(&self, place: &Place, member: u64) {
+        self.limiters.leave(place, member);
+    }
+
+    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a> {
+        Box::pin(async move { self.tickets.keep(self.limiters.admit(place, need).await) })
+    }
+
+    fn sent(&self, ticket: u64) {
+        self.tickets.sent(ticket);
+    }
+
+    fn settle(&self, ticket: u64, used: Option<u64>) {
+        self.tickets.settle(ticket, used);
+    }
+
+    fn observe(&self, place: &Place, word: Word) {
+        self.limiters.observe(place, word);
+    }
+}
+
+/// Admits requests to a model of an endpoint, with others who ask it.
+pub struct Throttle {
+    limits: Arc<dyn RateLimits>,
+    place: Place,
+    /// What joining gave.
+    member: u64,
 }
 
 /// A request that was admitted. Dropped before it is sent, it counts no more.
 pub struct Admitted {
-    by: By,
+    limits: Arc<dyn RateLimits>,
     place: Place,
-}
-
-enum By {
-    Own(Option<Ticket>),
-    Lent { owner: Arc<Borrowed>, number: u64, settled: bool },
+    ticket: u64,
+    settled: bool,
 }
 
 impl Throttle {
-    /// A limiter that nobody shares.
+    /// Limits that nobody shares.
     #[must_use]
     pub fn alone(limits: PerMinute) -> Self {
-        let (limiters, place) = (Limiters::default(), Place::default());
-        let number = limiters.join(&place, limits, None).unwrap_or_default();
-        Self { way: Way::Own(limiters), place, number }
+        let (alone, place) = (LocalLimits::new(Limiters::default(), None), Place::default());
+        let member = alone.join(&place, limits).unwrap_or_default();
+        Self { limits: Arc::new(alone), place, member }
     }
 
     /// Waits for the turn of a request.
     pub async fn admit(&self, need: Need) -> Admitted {
-        let by = match &self.way {
-            Way::Own(limiters) => By::Own(limiters.admit(&self.place, need).await),
-            // Whose owner is gone notices when it notes what the request may cost.
-            Way::Lent(owner) => {
-                let ask = Ask::Admit { place: self.place.clone(), need };
-                let number = match owner.ask(&ask).await {
-                    Ok(Say::Count(number)) => number,
-                    _ => 0,
-                };
-                By::Lent { owner: Arc::clone(owner), number, settled: false }
-            }
-        };
-        Admitted { by, place: self.place.clone() }
+        let ticket = self.limits.admit(&self.place, need).await;
+        let (limits, place) = (Arc::clone(&self.limits), self.place.clone());
+        Admitted { limits, place, ticket, settled: false }
     }
 
     /// Nobody is admitted before `wait` has passed.
@@ -272,25 +329,15 @@ impl Throttle {
     }
 
     fn hear(&self, word: Word) {
-        if word == Word::default() {
-            return;
-        }
-        match &self.way {
-            Way::Own(limiters) => limiters.hear(&self.place, word),
-            Way::Lent(owner) => owner.tell(&Ask::Hear { place: self.place.clone(), word }),
+        if word != Word::default() {
+            self.limits.observe(&self.place, word);
         }
     }
 }
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        match &self.way {
-            Way::Own(limiters) => limiters.leave(&self.place, self.number),
-            Way::Lent(owner) => {
-                let (place, member) = (self.place.clone(), self.number);
-                owner.tell(&Ask::Leave { place, member });
-            }
-        }
+        self.limits.leave(&self.place, self.member);
     }
 }
 
@@ -303,37 +350,28 @@ impl Admitted {
 
     /// The request leaves.
     pub fn sent(&self) {
-        match &self.by {
-            By::Own(ticket) => ticket.iter().for_each(Ticket::sent),
-            By::Lent { owner, number, .. } => owner.tell(&Ask::Sent(*number)),
-        }
+        self.limits.sent(self.ticket);
     }
 
     /// The request was answered, and used so many tokens.
     pub fn settle(mut self, used: u64) {
-        match &mut self.by {
-            By::Own(ticket) => ticket.take().into_iter().for_each(|t| t.settle(used)),
-            By::Lent { owner, number, settled } => {
-                *settled = true;
-                owner.tell(&Ask::Settle { ticket: *number, used: Some(used) });
-            }
-        }
+        self.settled = true;
+        self.limits.settle(self.ticket, Some(used));
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        if let By::Lent { owner, number, settled: false } = &self.by {
-            owner.tell(&Ask::Settle { ticket: *number, used: None });
+        if !self.settled {
+            self.limits.settle(self.ticket, None);
         }
     }
 }
 
 impl Facts {
     /// The limits of a model of an endpoint, shared by all who ask it with these
-    /// facts; the strictest of theirs hold for all models of the endpoint, and what
-    /// it tells itself for this one. `endpoint` tells the endpoint and its key apart
-    /// from others, and shows neither.
+    /// facts. `endpoint` tells the endpoint and its key apart from others, and shows
+    /// neither.
     ///
     /// # Errors
     /// [`FactsError`] when the owner of the cache is gone.
@@ -344,19 +382,8 @@ impl Facts {
         limits: PerMinute,
     ) -> Result<Throttle, FactsError> {
         let place = Place { endpoint: endpoint.to_owned(), model: model.to_owned() };
-        let (way, number) = match &self.hold {
-            Hold::Owned(owned) => {
-                let number = owned.limiters.join(&place, limits, Some(&self.journal))?;
-                (Way::Own(owned.limiters.clone()), number)
-            }
-            Hold::Borrowed(owner) => {
-                let ask = Ask::Join { place: place.clone(), limits };
-                let Say::Count(number) = owner.ask_here(&ask)? else {
-                    return Err(owner.misunderstood());
-                };
-                (Way::Lent(Arc::clone(owner)), number)
-            }
-        };
-        Ok(Throttle { way, place, number })
+        let shared = self.rate_limits();
+        let member = shared.join(&place, limits)?;
+        Ok(Throttle { limits: shared, place, member })
     }
 }

@@ -15,14 +15,12 @@ use std::io::{BufRead, Write};
 
 use serde_json::{Value as Json, json};
 
-use super::borrow::Borrowed;
 use super::desk::keep;
-use super::history::{Answers, Dictionary, Integrity, Runs};
-use super::index::Fact;
-use super::journal::Completion;
-use super::wire::{Ask, Say};
-use super::writer::Batch;
-use super::{Facts, FactsError, Hold};
+use super::history::{Answers, Dictionary, Runs};
+use super::index::{Fact, Index};
+use super::journal::{Completion, Journal};
+use super::store::CommitUnit;
+use super::{Facts, FactsError};
 use crate::cell::{Answer, CellValue, State};
 use crate::key::{Entity, Meaning};
 
@@ -32,23 +30,23 @@ impl Facts {
     /// # Errors
     /// [`FactsError`] when the journal cannot be read or `out` not written.
     pub fn export(&self, out: &mut dyn Write) -> Result<u64, FactsError> {
-        let journal = &self.journal;
-        let models: HashMap<u32, String> = journal.models()?.into_iter().collect();
-        let lists: HashMap<u32, String> = journal.value_lists()?.into_iter().collect();
-        let meanings: HashMap<u32, Json> = journal
+        let history = self.history();
+        let models: HashMap<u32, String> = history.models()?.into_iter().collect();
+        let lists: HashMap<u32, String> = history.value_lists()?.into_iter().collect();
+        let meanings: HashMap<u32, Json> = history
             .meanings()?
             .into_iter()
             .map(|(id, text)| (id, serde_json::from_str(&text).unwrap_or(Json::Null)))
             .collect();
         // Whoever takes them in could not tell what is damaged.
-        journal.check()?;
-        let damage = journal.damage(0)?;
+        history.check()?;
+        let damage = history.damage(0)?;
         let mut count = 0;
-        journal.after(0, &damage, &mut |_, entity, facts| {
+        history.answers_after(0, &damage, &mut |_, entity, facts| {
             let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
             for fact in facts {
                 let completion =
-                    journal.completion(fact.completion)?.map(|(c, _)| c).unwrap_or_default();
+                    history.completion(fact.completion)?.map(|(c, _)| c).unwrap_or_default();
                 let share = completion.cells.max(1) as f64;
                 let line = json!({
                     "entity": entity,
@@ -73,105 +71,82 @@ impl Facts {
         })?;
         Ok(count)
     }
+}
 
-    /// Takes in facts written by [`Facts::export`]; returns how many were news:
-    /// what is known and newer stays. All or
-    /// nothing: one bad line and none is taken. An import is not a request, so
-    /// its tokens and price are not counted again.
-    ///
-    /// # Errors
-    /// [`FactsError::Import`] with the number of a line that cannot be used.
-    pub fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
-        let owned = match &self.hold {
-            Hold::Owned(owned) => owned,
-            Hold::Borrowed(owner) => return lend_lines(owner, input),
+/// Takes in facts written by [`Facts::export`]; returns how many were news. An
+/// import is not a request, so its tokens and price are not counted again.
+///
+/// # Errors
+/// [`FactsError::Import`] with the number of a line that cannot be used.
+pub(super) fn import(
+    journal: &Journal,
+    index: &Index,
+    input: &mut dyn BufRead,
+) -> Result<u64, FactsError> {
+    let mut lines = Vec::new();
+    for (n, line) in input.lines().enumerate() {
+        let bad = |message: String| FactsError::Import { line: n + 1, message };
+        let line = line.map_err(|e| bad(e.to_string()))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let json: Json = serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
+        lines.push(Line::read(&json).map_err(bad)?);
+    }
+    let _connection = journal.connection();
+    index.catch_up(journal)?;
+    let run = journal.begin("cache import", "")?;
+    let mut batches: Vec<CommitUnit> = Vec::new();
+    let mut count = lines.len() as u64;
+    for line in lines {
+        let completion = Completion {
+            run,
+            model: journal.model(&line.model)?,
+            prompt_hash: line.prompt_hash,
+            asked_at: line.asked_at,
+            ..Completion::default()
         };
-        let mut lines = Vec::new();
-        for (n, line) in input.lines().enumerate() {
-            let bad = |message: String| FactsError::Import { line: n + 1, message };
-            let line = line.map_err(|e| bad(e.to_string()))?;
-            if line.trim().is_empty() {
+        let fact = Fact {
+            meaning: journal.meaning(&line.meaning)?,
+            model: completion.model,
+            list: line.list.map(|hash| journal.value_list(&hash)).transpose()?,
+            completion: 0,
+            asked: 0,
+            answer: line.answer,
+        };
+        // What is known and newer stays.
+        let known = index.get(&line.entity)?.unwrap_or_default();
+        let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
+        if let Some(kept) = known.facts.iter().find(same) {
+            let asked_at = journal.completion(kept.completion)?.map(|(c, _)| c.asked_at);
+            if asked_at.is_some_and(|kept| kept >= completion.asked_at) {
+                count -= 1;
                 continue;
             }
-            let json: Json =
-                serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
-            lines.push(Line::read(&json).map_err(bad)?);
         }
-        let journal = &owned.writing;
-        let _connection = journal.connection();
-        self.index.catch_up(journal)?;
-        let run = journal.begin("cache import", "")?;
-        let mut batches: Vec<Batch> = Vec::new();
-        let mut count = lines.len() as u64;
-        for line in lines {
-            let completion = Completion {
-                run,
-                model: journal.model(&line.model)?,
-                prompt_hash: line.prompt_hash,
-                asked_at: line.asked_at,
-                ..Completion::default()
-            };
-            let fact = Fact {
-                meaning: journal.meaning(&line.meaning)?,
-                model: completion.model,
-                list: line.list.map(|hash| journal.value_list(&hash)).transpose()?,
-                completion: 0,
-                asked: 0,
-                answer: line.answer,
-            };
-            // What is known and newer stays.
-            let known = self.index.get(&line.entity)?.unwrap_or_default();
-            let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
-            if let Some(kept) = known.facts.iter().find(same) {
-                let asked_at = journal.completion(kept.completion)?.map(|(c, _)| c.asked_at);
-                if asked_at.is_some_and(|kept| kept >= completion.asked_at) {
-                    count -= 1;
-                    continue;
-                }
-            }
-            // Lines of one request stand together.
-            let same = batches.last_mut().filter(|b| {
-                b.completion.prompt_hash == completion.prompt_hash
-                    && b.completion.asked_at == completion.asked_at
-                    && b.completion.model == completion.model
-            });
-            let batch = if let Some(batch) = same {
-                batch
-            } else {
-                batches.push(Batch { completion, ..Batch::default() });
-                let last = batches.len() - 1;
-                &mut batches[last]
-            };
-            batch.completion.cells += 1;
-            match batch.facts.last_mut().filter(|(entity, _)| *entity == line.entity) {
-                Some((_, facts)) => facts.push(fact),
-                None => batch.facts.push((line.entity, vec![fact])),
-            }
+        // Lines of one request stand together.
+        let same = batches.last_mut().filter(|b| {
+            b.completion.prompt_hash == completion.prompt_hash
+                && b.completion.asked_at == completion.asked_at
+                && b.completion.model == completion.model
+        });
+        let batch = if let Some(batch) = same {
+            batch
+        } else {
+            batches.push(CommitUnit { completion, ..CommitUnit::default() });
+            let last = batches.len() - 1;
+            &mut batches[last]
+        };
+        batch.completion.cells += 1;
+        match batch.facts.last_mut().filter(|(entity, _)| *entity == line.entity) {
+            Some((_, facts)) => facts.push(fact),
+            None => batch.facts.push((line.entity, vec![fact])),
         }
-        keep(journal, &self.index, batches)?;
-        journal.end(run, super::Outcome::Complete)?;
-        Ok(count)
     }
+    keep(journal, index, batches)?;
+    journal.end(run, super::Outcome::Complete)?;
+    Ok(count)
 }
-
-/// Has the owner of the cache take lines in.
-fn lend_lines(owner: &Borrowed, input: &mut dyn BufRead) -> Result<u64, FactsError> {
-    let file = |error| FactsError::File { path: "the input".into(), error };
-    loop {
-        let mut lines = vec![0; 1 << 20];
-        let n = input.read(&mut lines).map_err(file)?;
-        if n == 0 {
-            break;
-        }
-        lines.truncate(n);
-        owner.ask_here(&Ask::Lines(lines.into()))?;
-    }
-    match owner.ask_here(&Ask::Import)? {
-        Say::Count(count) => Ok(count),
-        _ => Err(owner.misunderstood()),
-    }
-}
-
 struct Line {
     entity: Entity,
     meaning: Meaning,

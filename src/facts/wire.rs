@@ -9,10 +9,11 @@ use std::path::Path;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::FactsError;
 use super::claims::Thing;
+use super::sessions::Session;
+use super::store::{CommitUnit, Noted};
 use super::throttle::Place;
-use super::writer::{Batch, Noted};
-use super::{FactsError, Session};
 use crate::limits::{Need, PerMinute, Word};
 use crate::usage::Spent;
 
@@ -59,7 +60,7 @@ pub(super) enum Ask {
     /// The index made again.
     Rebuild,
     /// A completion and its facts kept.
-    Keep(Box<Batch>),
+    Keep(Box<CommitUnit>),
     /// What a request may cost noted.
     Reserve { run: i64, worst: Spent, of_day: Option<f64>, place: Option<Place> },
     /// A request ended without an answer.

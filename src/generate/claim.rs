@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::{Context, Stopped};
-use crate::facts::{Claim, FactsError, Found, Thing, Wanted, Writer};
+use crate::facts::{Claim, Facts, FactsError, Found, Thing, Wanted};
 use crate::plan::{Cut, Gap};
 
 /// What of a batch may be asked now.
@@ -28,7 +28,7 @@ pub(crate) struct Elsewhere {
 impl Context {
     /// Claims the cells of a batch.
     pub(super) async fn claim(&self, cut: Cut) -> Result<Claimed, Stopped> {
-        let claimed = claim(&self.writer, &self.wanted, cut, self.beside_batches).await?;
+        let claimed = claim(&self.facts, &self.wanted, cut, self.beside_batches).await?;
         self.found.fetch_add(claimed.found, Ordering::Relaxed);
         Ok(claimed)
     }
@@ -38,7 +38,7 @@ impl Context {
 /// brought since it was found missing is known, and left out, as is what batches
 /// under way ask for, when this goes on beside them.
 pub(crate) async fn claim(
-    writer: &Writer,
+    facts: &Facts,
     wanted: &Wanted,
     cut: Cut,
     beside_batches: bool,
@@ -46,12 +46,12 @@ pub(crate) async fn claim(
     let of = |gap: &Gap, column: &usize| wanted.claimed(&gap.entity, *column);
     let things: Vec<Thing> =
         cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
-    let claim = writer.claim(things).await?;
+    let claim = facts.claim(things).await?;
     let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();
     // Before the facts: what a batch has brought meanwhile is found there.
     let under_way =
-        if beside_batches { writer.under_way(&entities, wanted.model)? } else { Vec::new() };
-    let known = writer.known(&entities).await?;
+        if beside_batches { facts.under_way(&entities, wanted.model)? } else { Vec::new() };
+    let known = facts.get_latest(&entities).await?;
     let mut ours: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
     let mut theirs: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
     let mut found = 0;

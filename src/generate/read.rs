@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use super::packing::Again;
 use super::{Context, Event, Stopped};
 use crate::cell::{Answer, CellValue, State, Tally};
-use crate::facts::{Batch, Completion, Fact};
+use crate::facts::{CommitUnit, Completion, Fact};
 use crate::key::Entity;
 use crate::model::{Reply, Tokens};
 use crate::plan::Cut;
@@ -120,7 +120,7 @@ impl Context {
         let mut tally = Tally::default();
         tally.add(state, record.cells);
         let tallies = self.tallies(cut, &facts);
-        self.writer.keep(Batch { completion: record, facts, settles: None, answers }).await?;
+        self.facts.keep(CommitUnit { completion: record, facts, settles: None, answers }).await?;
         self.share(cut, &tallies, Tokens::default(), 0.0);
         let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (self.listener)(&Event::Kept { cells: tally, usage });

@@ -53,7 +53,7 @@ impl Work<'_> {
                 expansion: Arc::new(expansion.clone()),
                 wanted: Arc::clone(&self.wanted[n]),
                 model: Arc::clone(&self.model),
-                writer: Arc::clone(&run.writer),
+                facts: self.facts.clone(),
                 format: self.format(expansion),
                 run: run.id,
                 price: self.spec.model.paid(),
@@ -123,7 +123,7 @@ impl Work<'_> {
             if !key.first {
                 return Ok(());
             }
-            let record = found.map(|(record, _)| record);
+            let record = found;
             let open = self.open_cells(n, key, &key.entity_columns, record.as_ref(), asked_keys)?;
             asked_keys += u64::from(open.counts());
             if open.ask.is_empty() {

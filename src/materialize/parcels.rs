@@ -14,7 +14,7 @@ use crate::cell::Tally;
 use crate::dispatch::form::{ColumnUsed, Form, Readers, request};
 use crate::dispatch::read::{Lines, Sink};
 use crate::dispatch::{Dispatch, Errands};
-use crate::facts::{Facts, Outcome, Request, Turn};
+use crate::facts::{Facts, NamedLock, Outcome, Request};
 use crate::generate::{Claimed, Event, Listener, Stopped, claim};
 use crate::model::ModelError;
 use crate::plan::Cut;
@@ -88,14 +88,14 @@ impl Work<'_> {
         &self,
         listener: &Listener,
         interrupt: &watch::Receiver<bool>,
-    ) -> Result<Turn<'_>, MaterializeError> {
+    ) -> Result<NamedLock<'_>, MaterializeError> {
         let name = self.batches_name();
-        if let Some(turn) = self.facts.try_turn(&name)? {
+        if let Some(turn) = self.facts.try_lock(&name)? {
             return Ok(turn);
         }
         let why = "another run sends batches of this spec; this one waits for its end";
         listener(&Event::Warning(why.to_owned()));
-        let turn = self.facts.turn(&name, interrupt)?;
+        let turn = self.facts.lock(&name, interrupt)?;
         turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))
     }
 
@@ -119,7 +119,7 @@ impl Work<'_> {
             return Ok(None);
         }
         // Another run that sends batches collects them itself.
-        let turn = if alone { None } else { self.facts.try_turn(&self.batches_name())? };
+        let turn = if alone { None } else { self.facts.try_lock(&self.batches_name())? };
         if !alone && turn.is_none() {
             return Ok(None);
         }
@@ -185,7 +185,7 @@ impl Work<'_> {
         // A run of its own: nothing of a budget is spent in it.
         let id = self.facts.history().begin(command, "")?;
         self.facts.history().forget_unsent(&self.spec.full_path(), id)?;
-        let run = self.open(id, listener)?;
+        let run = Run::open(id, listener)?;
         let dispatch = self.dispatch(&run, interrupt).ok_or(MaterializeError::NoBatches)?;
         self.enqueue(&run, &surveys, interrupt)?;
         if *interrupt.borrow() {
@@ -218,10 +218,10 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Imported, MaterializeError> {
         // Whoever takes in the same files takes in none of it twice.
-        let turn = self.facts.turn("import", interrupt)?;
+        let turn = self.facts.lock("import", interrupt)?;
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         let id = self.facts.history().begin(command, "")?;
-        let run = self.open(id, listener)?;
+        let run = Run::open(id, listener)?;
         let mut readers = self.readers(&run);
         readers.run = Some(id);
         let mut lines = Lines::default();
@@ -284,7 +284,7 @@ impl Work<'_> {
                 }
                 // Until it is in the queue, where others see it. What they are
                 // asking is left to them.
-                let claimed = run.runtime.block_on(claim(&run.writer, wanted, cut, true))?;
+                let claimed = run.runtime.block_on(claim(self.facts, wanted, cut, true))?;
                 let ours = claimed.ours.iter().cloned();
                 waiting.extend(ours.map(|cut| request(form, wanted, cut, 1)));
                 claims.push(claimed);
@@ -321,7 +321,6 @@ impl Work<'_> {
     fn readers<'d>(&'d self, run: &Run) -> Readers<'d> {
         Readers::new(
             self.facts,
-            Arc::clone(&run.writer),
             Arc::clone(&self.model),
             Arc::clone(&run.listener),
             Arc::clone(&run.usage),

@@ -97,7 +97,7 @@ impl<'w> Work<'w> {
         let path = self.spec.target();
         let path = path.canonicalize().or_else(|_| std::path::absolute(path));
         let path = path.unwrap_or_else(|_| self.spec.target().clone());
-        let turn = self.facts.turn(&format!("publish {}", path.display()), interrupt)?;
+        let turn = self.facts.lock(&format!("publish {}", path.display()), interrupt)?;
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         info!(target = %path.display(), "publishes");
         let again = self.survey_again(surveys, listener)?;
@@ -259,7 +259,7 @@ impl<'w> Work<'w> {
 
     /// Whether the row of a key is published: something of it was asked, or said.
     fn is_shown(&self, n: usize, key: &KeyRow, found: &Known) -> bool {
-        let record = found.as_ref().map(|(record, _)| record);
+        let record = found.as_ref();
         self.looked(n, key, &key.columns, record).iter().any(|(_, looked)| looked.state().is_some())
     }
 
@@ -273,7 +273,7 @@ impl<'w> Work<'w> {
         tables: &mut Tables<'_>,
         counts: Option<&mut Counts>,
     ) -> Result<(), Halt> {
-        let record = found.map(|(record, _)| record);
+        let record = found;
         // The first spelling counts the entity's cells; each shows its own.
         let columns = if counts.is_some() { &key.entity_columns } else { &key.columns };
         let looked = self.looked(n, key, columns, record.as_ref());

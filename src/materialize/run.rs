@@ -8,7 +8,7 @@ use tracing::info;
 use super::{MaterializeError, Report, Work};
 use crate::cell::Tally;
 use crate::dispatch::Unsent;
-use crate::facts::{Outcome, Writer};
+use crate::facts::Outcome;
 use crate::generate::{Event, Listener, Stopped};
 use crate::usage::Usage;
 
@@ -29,12 +29,31 @@ pub(super) struct Run {
     pub(super) runtime: tokio::runtime::Runtime,
     /// Its id in the journal.
     pub(super) id: i64,
-    pub(super) writer: Arc<Writer>,
     pub(super) usage: Arc<Mutex<Usage>>,
     pub(super) listener: Listener,
     /// What was uploaded before a kill.
     pub(super) unsent: Unsent,
     seen: Seen,
+}
+
+impl Run {
+    /// Makes ready for the requests of a run.
+    pub(super) fn open(id: i64, listener: &Listener) -> Result<Self, MaterializeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(MaterializeError::Runtime)?;
+        let seen = Seen::default();
+        Ok(Self {
+            runtime,
+            id,
+            usage: Arc::default(),
+            unsent: Unsent::new(),
+            listener: watching(listener, &seen),
+            seen,
+        })
+    }
 }
 
 impl Work<'_> {
@@ -57,26 +76,7 @@ impl Work<'_> {
                 left.requests
             )));
         }
-        self.open(id, listener)
-    }
-
-    /// Makes ready for the requests of a run.
-    pub(super) fn open(&self, id: i64, listener: &Listener) -> Result<Run, MaterializeError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(MaterializeError::Runtime)?;
-        let seen = Seen::default();
-        Ok(Run {
-            runtime,
-            id,
-            writer: Arc::new(self.facts.writer()),
-            usage: Arc::default(),
-            unsent: Unsent::new(),
-            listener: watching(listener, &seen),
-            seen,
-        })
+        Run::open(id, listener)
     }
 
     /// What a run brought goes into the report. The run is not over: its tables
@@ -86,7 +86,7 @@ impl Work<'_> {
         report.usage = *run.usage.lock().unwrap_or_else(PoisonError::into_inner);
         (report.asked, report.last_error) =
             run.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Err(error) = self.facts.index().flush() {
+        if let Err(error) = self.facts.flush() {
             report.failed.get_or_insert(error.into());
         }
     }
@@ -96,7 +96,6 @@ impl Work<'_> {
     /// under way. Who found nothing left to ask ends the run that was killed
     /// before it.
     pub(super) fn end(&self, run: Option<Run>, stands: bool, report: &mut Report) {
-        // Everything the writing thread was given is kept before the run ends.
         let run = run.map(|run| run.id);
         let outcome = match (report.stopped.as_deref(), &report.failed) {
             (None, None) => Outcome::Complete,

@@ -18,8 +18,8 @@ use crate::tokens::Tokenizer;
 /// Keys whose facts are read at once from another process.
 const AHEAD: usize = 1000;
 
-/// The facts about an entity, and the bytes that hold them.
-pub(super) type Known = crate::facts::index::Found;
+/// The facts about an entity.
+pub(super) type Known = Option<Record>;
 
 /// What a survey found in one expansion.
 pub(super) struct Survey<'db> {
@@ -126,7 +126,7 @@ impl<'w> Work<'w> {
         let mut overridden = HashSet::new();
         self.look_for_parcels()?;
         self.each_known(&keys, &mut |key: &KeyRow, found: Known| {
-            let record = found.map(|(record, _)| record);
+            let record = found;
             let mut sum_up = |looked: &[(usize, Looked<'_>)]| {
                 let version = Version::of(&key.row, &key_shows(key, looked));
                 names = names.wrapping_add(version.hash);
@@ -235,17 +235,14 @@ impl<'w> Work<'w> {
         walk: &mut Walk<'_>,
         visit: &mut dyn FnMut(&KeyRow, Known) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
-        let index = self.facts.index();
-        if !index.is_lent() {
-            return walk(&mut |key: &KeyRow| {
-                let found = index.get_many(&[&key.entity])?.pop().flatten();
-                visit(key, found)
-            });
+        let facts = self.facts.latest();
+        if !facts.is_remote() {
+            return walk(&mut |key: &KeyRow| visit(key, facts.get(&key.entity)?));
         }
         let mut ahead: Vec<KeyRow> = Vec::with_capacity(AHEAD);
         let mut give = |ahead: &mut Vec<KeyRow>| {
             let entities: Vec<_> = ahead.iter().map(|k| &k.entity).collect();
-            let found = index.get_many(&entities)?;
+            let found = facts.get_many(&entities)?;
             ahead.drain(..).zip(found).try_for_each(|(key, found)| visit(&key, found))
         };
         walk(&mut |key: &KeyRow| {

@@ -22,7 +22,7 @@ use tracing::debug;
 
 use self::budget::{Budget, Reached};
 pub use self::reply::{Reply, Said};
-use crate::facts::{Admitted, Facts, FactsError, Noted, Writer};
+use crate::facts::{Admitted, Facts, FactsError, Noted};
 pub use crate::limits;
 use crate::limits::{LONGEST_WAIT, PerMinute};
 use crate::prompt::Prompt;
@@ -353,7 +353,7 @@ pub struct Errand<'a> {
 #[derive(Clone, Copy)]
 pub struct Ledger<'a> {
     /// Who writes.
-    pub writer: &'a Writer,
+    pub facts: &'a Facts,
     /// The run.
     pub run: i64,
 }
@@ -415,7 +415,7 @@ impl Errand<'_> {
                 reservation.settle_in_doubt();
                 admitted.into_iter().for_each(|a| a.settle(worst.tokens));
                 if let (Some(ledger), Some(note)) = (self.ledger, note) {
-                    ledger.writer.end(note, true).await?;
+                    ledger.facts.settle(note, true).await?;
                 }
                 reply.tokens = Some(Tokens::default());
                 Ok((reply, None))
@@ -449,7 +449,7 @@ impl Errand<'_> {
                 let used = if in_doubt { worst.tokens } else { input };
                 admitted.into_iter().for_each(|a| a.settle(used));
                 if let (Some(ledger), Some(note)) = (self.ledger, note) {
-                    ledger.writer.end(note, in_doubt).await?;
+                    ledger.facts.settle(note, in_doubt).await?;
                 }
                 Err(error.into())
             }
@@ -464,7 +464,7 @@ impl Errand<'_> {
             let admitted = self.model.admit(self.prompt).await;
             let Some(ledger) = self.ledger else { return Ok((admitted, None)) };
             let place = admitted.as_ref().map(|a| a.place().clone());
-            let noted = ledger.writer.reserve(ledger.run, worst, self.budget.of_day(), place);
+            let noted = ledger.facts.reserve(ledger.run, worst, self.budget.of_day(), place);
             match noted.await? {
                 Noted::Note(note) => return Ok((admitted, Some(note))),
                 Noted::Again => {}

@@ -12,7 +12,7 @@ use super::likeness::Likeness;
 use super::passages::Shown;
 use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
-use crate::facts::{Index, Outcome, Writer};
+use crate::facts::Outcome;
 use crate::generate::{self, Context, Liveness, OutputCap, Packing};
 use crate::model::Model;
 use crate::model::budget::Budget;
@@ -70,7 +70,6 @@ pub struct Asker<'a> {
     pub(super) runtime: tokio::runtime::Runtime,
     pub(super) run: i64,
     pub(super) budget: Arc<Budget>,
-    pub(super) writer: Option<Arc<Writer>>,
     pub(super) usage: Arc<Mutex<Usage>>,
     pub(super) likeness: Mutex<Likeness>,
     liveness: Arc<Liveness>,
@@ -95,10 +94,9 @@ impl<'a> Asker<'a> {
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
         let (run, _) = history.begin_or_go_on(request.command, &name)?;
         let budget = Arc::new(Budget::of_run(history, request.spec, run)?);
-        let writer = Some(Arc::new(request.facts.writer()));
         let (usage, liveness, found) = (Arc::default(), Arc::default(), Arc::default());
         let likeness = Mutex::default();
-        Ok(Self { request, model, runtime, run, budget, writer, usage, likeness, liveness, found })
+        Ok(Self { request, model, runtime, run, budget, usage, likeness, liveness, found })
     }
 
     /// What was used so far.
@@ -115,7 +113,6 @@ impl<'a> Asker<'a> {
         &self,
         targets: &mut [Target],
         demands: &[Demand],
-        index: &Index,
         counts: &mut Counts,
     ) -> Result<(), QueryError> {
         let demands: Vec<Demand> =
@@ -139,11 +136,10 @@ impl<'a> Asker<'a> {
         counts.reused += found;
         for some in demands.chunks(TOGETHER) {
             let entities: Vec<_> = some.iter().map(|d| targets[d.target].about(d.entity)).collect();
-            let found = index.get_many(&entities)?;
+            let found = self.request.facts.get_many(&entities)?;
             for (demand, found) in some.iter().zip(found) {
-                let record = found.map(|(record, _)| record);
                 let target = &mut targets[demand.target];
-                target.answered(demand.entity, demand.column, record.as_ref(), counts);
+                target.answered(demand.entity, demand.column, found.as_ref(), counts);
             }
         }
         Ok(())
@@ -154,13 +150,12 @@ impl<'a> Asker<'a> {
     /// # Errors
     /// [`QueryError::Stopped`].
     pub fn generate(&self, target: &Target, most: u32, cuts: Vec<Cut>) -> Result<(), QueryError> {
-        let Some(writer) = &self.writer else { return Err(QueryError::NoModel) };
         let spec = self.request.spec;
         let context = Arc::new(Context {
             expansion: Arc::clone(&target.expansion),
             wanted: Arc::clone(&target.wanted),
             model: Arc::clone(&self.model),
-            writer: Arc::clone(writer),
+            facts: self.request.facts.clone(),
             format: target.expansion.format.unwrap_or_else(|| self.model.format()),
             run: self.run,
             price: spec.model.paid(),
@@ -201,12 +196,10 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`QueryError`] when the journal cannot say so.
-    fn end(mut self, complete: bool) -> Result<Usage, QueryError> {
-        // Everything the writing thread was given is kept before it ends.
-        self.writer = None;
+    fn end(self, complete: bool) -> Result<Usage, QueryError> {
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
         self.request.facts.history().end(self.run, outcome)?;
-        self.request.facts.index().flush()?;
+        self.request.facts.flush()?;
         Ok(self.usage())
     }
 }

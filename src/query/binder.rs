@@ -123,7 +123,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         ask: &str,
     ) -> Result<Asked, QueryError> {
         let request = self.request;
-        let index = request.facts.index();
+        let facts = request.facts.latest();
         let asked = Arc::new(question(expansion, offered));
         let reuse = request.spec.model.reuse;
         let wanted = Wanted::new(request.facts.history(), &asked, self.model, reuse)?;
@@ -136,7 +136,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         let mut counts = Counts::default();
         let mut demands = Vec::new();
         for column in 0..3 {
-            if *targets[0].cell(entity, column, index, None, &mut counts)? == Cell::Missing {
+            if *targets[0].cell(entity, column, facts, None, &mut counts)? == Cell::Missing {
                 demands.push(Demand { target: 0, entity, column });
             }
         }
@@ -145,18 +145,18 @@ impl<'b, 'a> Binder<'b, 'a> {
             if request.model.is_none() {
                 return Ok(Asked::Nobody);
             }
-            asking.asker()?.ask(&mut targets, &demands, index, &mut counts)?;
+            asking.asker()?.ask(&mut targets, &demands, &mut counts)?;
         }
         let mut values: [String; 3] = Default::default();
         for (column, value) in values.iter_mut().enumerate() {
-            match targets[0].cell(entity, column, index, None, &mut counts)? {
+            match targets[0].cell(entity, column, facts, None, &mut counts)? {
                 Cell::Known(Sql::Text(text)) => text.trim().clone_into(value),
                 Cell::Known(_) => {}
                 // A request that failed says nothing of the question.
                 Cell::Failed | Cell::Missing | Cell::Unseen => return Ok(Asked::Failed),
             }
         }
-        let record = index.get(&targets[0].gap(entity).entity)?.unwrap_or_default();
+        let record = facts.get(&targets[0].gap(entity).entity)?.unwrap_or_default();
         let fact = record.facts.iter().find(|f| Some(f.meaning) == meaning);
         let completion = fact.map(|f| f.completion).unwrap_or_default();
         Ok(Asked::Answers(Answers { values, completion }))

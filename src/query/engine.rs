@@ -148,9 +148,9 @@ impl<'r, 'a> Engine<'r, 'a> {
         let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
         let views = views.filter(|_| request.again.is_none());
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
-        let index = request.facts.index().clone();
+        let facts = request.facts.latest().clone();
         let contexts = Contexts::new(request);
-        let mut live = Live::new(index, calls.asks.clone(), targets, calls.joins.len(), contexts);
+        let mut live = Live::new(facts, calls.asks.clone(), targets, calls.joins.len(), contexts);
         live.overrides = overrides;
         live.recursing = parsed.recursing(&text);
         let live = Arc::new(Mutex::new(live));

@@ -75,8 +75,8 @@ pub fn ask(
         for (left, spelling, _) in &wishes {
             let row = || Row { key: vec![left.clone()], context: Vec::new() };
             let entity = targets[0].entity(spelling, row);
-            let index = request.facts.index();
-            if *targets[0].cell(entity, 0, index, None, &mut counts)? == Cell::Missing {
+            let facts = request.facts.latest();
+            if *targets[0].cell(entity, 0, facts, None, &mut counts)? == Cell::Missing {
                 demands.push(Demand { target: 0, entity, column: 0 });
             }
             entities.push(entity);
@@ -84,12 +84,12 @@ pub fn ask(
         demands.sort_by_key(|d| d.entity);
         demands.dedup();
         if !demands.is_empty() {
-            asker.ask(&mut targets, &demands, request.facts.index(), &mut counts)?;
+            asker.ask(&mut targets, &demands, &mut counts)?;
         }
         let mut live = lock(live);
         for ((_, spelling, rights), entity) in wishes.into_iter().zip(entities) {
-            let index = request.facts.index();
-            let cell = targets[0].cell(entity, 0, index, None, &mut Counts::default())?;
+            let facts = request.facts.latest();
+            let cell = targets[0].cell(entity, 0, facts, None, &mut Counts::default())?;
             know(&mut live.joins[number], spelling, rights, cell);
         }
     }

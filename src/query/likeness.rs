@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::QueryError;
 use super::ask::Asker;
-use crate::facts::{Batch, Completion, Writer};
+use crate::facts::{CommitUnit, Completion, Facts};
 use crate::generate::Stopped;
 use crate::model::budget::Budget;
 use crate::model::embeddings::Embeddings;
@@ -141,7 +141,6 @@ impl Asker<'_> {
         price: Option<&PriceTable>,
     ) -> Result<(), Failed> {
         use crate::model::Model;
-        let Some(writer) = &self.writer else { return Err(Failed::Ends(QueryError::NoModel)) };
         let tokenizer = Tokenizer::of(model.name());
         let mut batches = cut(lacking, tokenizer).into_iter();
         let most = (self.request.spec.limits.concurrency as usize).max(1);
@@ -160,7 +159,7 @@ impl Asker<'_> {
                     let errand = Sending {
                         model: Arc::clone(model),
                         budget: Arc::clone(&self.budget),
-                        writer: Arc::clone(writer),
+                        facts: self.request.facts.clone(),
                         price: price.copied(),
                         run: self.run,
                     };
@@ -185,8 +184,8 @@ impl Asker<'_> {
                     seconds: sent.seconds,
                     ..Completion::default()
                 };
-                let batch = Batch { completion, settles: note, ..Batch::default() };
-                writer.keep(batch).await.map_err(failed)?;
+                let batch = CommitUnit { completion, settles: note, ..CommitUnit::default() };
+                self.request.facts.keep(batch).await.map_err(failed)?;
                 self.usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
                 beyond = beyond.or(crate::model::beyond(tokens, sent.worst, price));
                 let found = Embeddings::vectors(&reply)
@@ -235,7 +234,7 @@ fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) -> Vec<(Texts, u64)> {
 struct Sending {
     model: Arc<Embeddings>,
     budget: Arc<Budget>,
-    writer: Arc<Writer>,
+    facts: Facts,
     price: Option<PriceTable>,
     run: i64,
 }
@@ -265,7 +264,7 @@ impl Sending {
             on_wire: AtomicBool::new(false),
             most_tries: 1,
             tries: AtomicU32::new(0),
-            ledger: Some(Ledger { writer: &self.writer, run: self.run }),
+            ledger: Some(Ledger { facts: &self.facts, run: self.run }),
         };
         let began = Instant::now();
         let mut reply = errand.once().await;

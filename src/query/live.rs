@@ -15,7 +15,7 @@ use super::notes::Notes;
 use super::targets::{Cell, Counts, Demand, Target, spell};
 use super::touched::Touched;
 use crate::blendsql::rewrite::{Rewritten, Seen};
-use crate::facts::Index;
+use crate::facts::Facts;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
 use crate::value::{Unreadable, Value};
@@ -39,7 +39,7 @@ pub struct Pairs {
 /// The state that the functions share.
 pub struct Live {
     /// What is known.
-    pub index: Index,
+    pub facts: Facts,
     /// What people said.
     pub overrides: Option<Overrides>,
     /// What calls ask for, by their number.
@@ -101,7 +101,7 @@ impl Live {
     /// The state before the first pass.
     #[must_use]
     pub fn new(
-        index: Index,
+        facts: Facts,
         asks: Vec<Asks>,
         targets: Vec<Target>,
         joins: usize,
@@ -109,7 +109,7 @@ impl Live {
     ) -> Self {
         let touched = vec![Touched::default(); asks.len()];
         Self {
-            index,
+            facts,
             overrides: None,
             pending_of: vec![0; asks.len()],
             asks,
@@ -224,7 +224,7 @@ impl Live {
         }
         let counts = &mut self.counts;
         let cell = self.targets[target]
-            .cell(entity, column, &self.index, self.overrides.as_ref(), counts)
+            .cell(entity, column, &self.facts, self.overrides.as_ref(), counts)
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
             Cell::Known(value) => {

@@ -102,8 +102,8 @@ impl Engine<'_, '_> {
         self.note(demands)?;
         if !demands.is_empty() {
             let mut live = lock(&self.live);
-            let Live { targets, index, counts, .. } = &mut *live;
-            asker.ask(targets, demands, index, counts)?;
+            let Live { targets, counts, .. } = &mut *live;
+            asker.ask(targets, demands, counts)?;
         }
         for (n, wanted) in self.calls.joins.iter().enumerate() {
             demanded += join::ask(n, wanted, &self.live, asker, self.request, &self.model)?;

@@ -34,7 +34,7 @@ pub(super) fn of(
     let wanted = Wanted::new(request.facts.history(), expansion, model, reuse)?;
     let mut target = Target::new(Arc::new(expansion.clone()), Arc::new(wanted), Some(number));
     let overrides = Overrides::read(request.spec)?;
-    let index = request.facts.index();
+    let facts = request.facts.latest();
     let mut values: Vec<String> = Vec::new();
     let names = crate::sql::names("", expansion.key.names());
     for source in expansion.sources.iter().filter(|s| s.columns.contains(&column)) {
@@ -60,7 +60,7 @@ pub(super) fn of(
             spell(&parts, &mut spelling);
             let entity = target.entity(&spelling, || Row { key, context: Vec::new() });
             let mut counts = Counts::default();
-            match target.cell(entity, column, index, Some(&overrides), &mut counts)? {
+            match target.cell(entity, column, facts, Some(&overrides), &mut counts)? {
                 Cell::Known(Sql::Null) => {}
                 Cell::Known(value) => {
                     let text = match value {

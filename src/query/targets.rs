@@ -12,7 +12,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::documents::{Document, Documents, is_of_documents};
 use crate::cell::{CellValue, State};
-use crate::facts::{Ahead, FactsError, Found, Index, Record, Wanted};
+use crate::facts::{Facts, FactsError, Found, Prefetch, Record, Wanted};
 use crate::key::Entity;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
@@ -56,7 +56,7 @@ pub struct Target {
     by_entity: HashMap<Entity, usize>,
     /// The documents that are to be asked about.
     documents: Documents,
-    ahead: Ahead,
+    ahead: Prefetch,
 }
 
 struct Known {
@@ -80,7 +80,7 @@ impl Target {
     /// An expansion that nothing is known of yet.
     #[must_use]
     pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
-        let ahead = Ahead::of(&expansion.key);
+        let ahead = Prefetch::of(&expansion.key);
         Self {
             expansion,
             wanted,
@@ -149,13 +149,13 @@ impl Target {
         &mut self,
         entity: usize,
         column: usize,
-        index: &Index,
+        facts: &Facts,
         overrides: Option<&Overrides>,
         counts: &mut Counts,
     ) -> Result<&Cell, FactsError> {
         let known = &mut self.entities[entity];
         if known.cells[column] == Cell::Unseen {
-            let record = self.ahead.get(index, &known.entity)?;
+            let record = self.ahead.get(facts, &known.entity)?;
             let word =
                 self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
             known.cells[column] = match word {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use hqdl::cell::{Answer, CellValue};
-use hqdl::facts::{Batch, Completion, Fact, Facts, FactsError};
+use hqdl::facts::{CommitUnit, Completion, Fact, Facts, FactsError};
 use hqdl::key::{Entity, KeyColumns, Meaning};
 use hqdl::value::Value;
 
@@ -39,12 +39,11 @@ fn entity(n: usize) -> Entity {
 /// Keeps what some columns of some entities are, in requests of five.
 fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let writer = facts.writer();
     let run = facts.history().begin("test", "").unwrap();
     for model in MODELS {
         let id = facts.history().model(model).unwrap();
         for five in which.chunks(5) {
-            let mut batch = Batch {
+            let mut batch = CommitUnit {
                 completion: Completion {
                     run,
                     model: id,
@@ -54,7 +53,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                     cells: 10,
                     ..Completion::default()
                 },
-                ..Batch::default()
+                ..CommitUnit::default()
             };
             for n in five {
                 let fact = |column: &'static str| {
@@ -71,7 +70,7 @@ fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
                 };
                 batch.facts.push((entity(*n), COLUMNS.map(fact).to_vec()));
             }
-            runtime.block_on(writer.keep(batch)).unwrap();
+            runtime.block_on(facts.keep(batch)).unwrap();
         }
     }
 }
@@ -92,13 +91,13 @@ fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
     std::fs::write(dir.path().join("journal.sqlite"), journal).unwrap();
     let facts = Facts::open(dir.path(), "hqdl test")?;
     let mut found = Known::new();
-    let told = !facts.index().damage().is_none();
+    let told = !facts.known_damage().is_none();
     for model in MODELS {
         let by = facts.history().model(model)?;
         for column in COLUMNS {
             let of = facts.history().meaning(&meaning(column))?;
             for n in 0..ENTITIES {
-                let facts = facts.index().get(&entity(n))?.unwrap_or_default().facts;
+                let facts = facts.get(&entity(n))?.unwrap_or_default().facts;
                 if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {
                     let CellValue::One(value) = &fact.answer.value else { panic!("{fact:?}") };
                     let key = (entity(n).as_str().to_owned(), column, model);

@@ -41,7 +41,7 @@ impl Lent {
         let facts = Facts::own(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
         let facts = Arc::new(facts);
         let status = Arc::new(|| json!({ "well": true }));
-        let lending = Some(lend(Arc::clone(&facts), status).unwrap());
+        let lending = Some(lend(&facts, status).unwrap());
         Self { lending, facts }
     }
 
@@ -83,7 +83,7 @@ fn owner_process(project: &Project) -> Running {
 fn holds_the_cache() {
     let Some(dir) = std::env::var_os("HQDL_TEST_LEND") else { return };
     let facts = Facts::own(Path::new(&dir), "hqdl test", Duration::from_secs(5)).unwrap();
-    let _lending = lend(Arc::new(facts), Arc::new(|| json!({}))).unwrap();
+    let _lending = lend(&facts, Arc::new(|| json!({}))).unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }
 
@@ -326,18 +326,18 @@ fn what_an_orphan_was_answered_is_known_to_the_next_owner() {
     owner.wait();
     let lent = Lent::new(&project);
     // Taken before the answers come, as by a run that has looked already.
-    let (writer, index) = (lent.facts.writer(), lent.facts.index().clone());
+    let facts = Facts::clone(&lent.facts);
     for orphan in [orphan, other] {
         orphan.wait().exits(2);
     }
     let answered = project.rows_of("cache/journal.sqlite", "SELECT entity FROM answer");
     assert!(answered.len() >= 8, "{answered:?}");
     let entity = Entity::parse(answered[0][0].as_str().unwrap()).unwrap();
-    assert_eq!(index.get(&entity).unwrap(), None, "nobody has looked into the journal yet");
+    assert_eq!(facts.get(&entity).unwrap(), None, "nobody has looked into the journal yet");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let known = runtime.block_on(writer.known(&[&entity])).unwrap();
+    let known = runtime.block_on(facts.get_latest(&[&entity])).unwrap();
     assert!(known[0].is_some(), "after a claim, what was answered is seen");
-    drop(writer);
+    drop(facts);
     // Through the socket, and by the owner itself.
     let count = endpoint.count();
     let said = project.hqdl(&some);
@@ -621,8 +621,8 @@ fn long_paths_are_no_hindrance() {
     let endpoint: Endpoint = honest();
     let project = heroes(&endpoint, "csv");
     let cache = project.path("c".repeat(120));
-    let facts = Arc::new(Facts::own(&cache, "hqdl test", Duration::ZERO).unwrap());
-    let lending = lend(facts, Arc::new(|| json!({}))).unwrap();
+    let facts = Facts::own(&cache, "hqdl test", Duration::ZERO).unwrap();
+    let lending = lend(&facts, Arc::new(|| json!({}))).unwrap();
     let said = project.hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
     assert!(said.exits(0).stderr.contains("through the daemon"));
     lending.end(Duration::ZERO);
@@ -677,7 +677,7 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     let database = Draft::read(&project.path("specs/x.toml")).unwrap().database();
     let database = database.canonicalize().unwrap();
     // As of a run that is suspended while it publishes.
-    let turn = lent.facts.try_turn(&format!("publish {}", database.display())).unwrap().unwrap();
+    let turn = lent.facts.try_lock(&format!("publish {}", database.display())).unwrap().unwrap();
     let (stop, interrupt) = tokio::sync::watch::channel(false);
     let interrupted = |mut running: Running| {
         let began = Instant::now();
@@ -701,20 +701,20 @@ fn who_waits_for_a_turn_can_be_interrupted() {
     assert_eq!(endpoint.count(), 3);
     let name =
         format!("batches {}", project.path("specs/x.toml").canonicalize().unwrap().display());
-    let turn = lent.facts.try_turn(&name).unwrap().unwrap();
+    let turn = lent.facts.try_lock(&name).unwrap().unwrap();
     let batch = ["materialize", "specs/x.toml", "--batch", "--refresh", "born"];
     let running = project.start(&batch);
     std::thread::sleep(Duration::from_millis(500));
     interrupted(running);
     // In the process that owns the cache, too.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| lent.facts.turn(&name, &interrupt).map(|t| t.is_some()));
+        let waiting = scope.spawn(|| lent.facts.lock(&name, &interrupt).map(|t| t.is_some()));
         std::thread::sleep(Duration::from_millis(100));
         stop.send_replace(true);
         assert!(!waiting.join().unwrap().unwrap());
     });
     drop(turn);
-    assert!(lent.facts.turn(&name, &interrupt).unwrap().is_some(), "nobody has it");
+    assert!(lent.facts.lock(&name, &interrupt).unwrap().is_some(), "nobody has it");
     lent.wait_for_all();
 }
 
@@ -766,13 +766,12 @@ fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
     let facts = &lent.facts;
     let begin = || facts.history().begin("test", "nothing.toml").unwrap();
     let (one, other) = (begin(), begin());
-    let writer = facts.writer();
     let all = Spent { usd: 1.0, tokens: 1 };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let noted = writer.reserve(one, all, Some(1.0), None).await.unwrap();
+        let noted = facts.reserve(one, all, Some(1.0), None).await.unwrap();
         assert!(matches!(noted, Noted::Note(_)), "{noted:?}");
-        let waiting = writer.reserve(other, all, Some(1.0), None);
+        let waiting = facts.reserve(other, all, Some(1.0), None);
         tokio::pin!(waiting);
         let soon = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
         assert!(soon.is_err(), "it is held: {soon:?}");
@@ -780,8 +779,7 @@ fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
         let noted = tokio::time::timeout(Duration::from_secs(5), waiting).await;
         let noted = noted.expect("nobody looks again").unwrap();
         let Noted::Note(note) = noted else { panic!("{noted:?}") };
-        writer.end(note, false).await.unwrap();
+        facts.settle(note, false).await.unwrap();
     });
-    drop(writer);
     assert_eq!(reservations(&project), []);
 }

@@ -141,7 +141,7 @@ impl Cells {
         let overrides = Overrides::read(spec)?;
         let entity = |key: &Vec<Value>| {
             let entity = expansion.key.entity(key);
-            let record = facts.index().get(&entity)?;
+            let record = facts.latest().get(&entity)?;
             let cells: serde_json::Map<String, Json> = self
                 .columns
                 .iter()

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::{Index, Sled, Way};
+use super::Index;
 use crate::facts::FactsError;
 use crate::facts::checksum::Damage;
-use crate::facts::history::Integrity;
+use crate::facts::history::{Answers, Integrity};
 use crate::facts::journal::Journal;
 
 /// How often it is looked whether the journal can be followed.
@@ -22,11 +22,7 @@ impl Index {
     /// # Errors
     /// [`FactsError::Journal`].
     pub(in crate::facts) fn is_behind(&self) -> Result<bool, FactsError> {
-        match &self.way {
-            Way::Own(sled) => Ok(sled.is_before(sled.last()?)),
-            // Its owner sees to it.
-            Way::Lent(_) => Ok(false),
-        }
+        Ok(self.is_before(self.last()?))
     }
 
     /// Follows the journal to where it is now. It waits on this thread for whoever
@@ -35,11 +31,10 @@ impl Index {
     /// # Errors
     /// [`FactsError`].
     pub(in crate::facts) fn follow_on(&self) -> Result<(), FactsError> {
-        let Way::Own(sled) = &self.way else { return Ok(()) };
-        let last = sled.last()?;
-        while sled.is_before(last) {
-            match sled.writing.try_connection() {
-                Some(_connection) => return self.catch_up(&sled.writing),
+        let last = self.last()?;
+        while self.is_before(last) {
+            match self.writing.try_connection() {
+                Some(_connection) => return self.catch_up(&self.writing),
                 None => std::thread::sleep(TRY_EVERY),
             }
         }
@@ -50,7 +45,7 @@ impl Index {
     /// whose owner was gone has written it there.
     pub(in crate::facts) fn catch_up(&self, journal: &Journal) -> Result<(), FactsError> {
         let last = journal.head()?;
-        match self.sled()?.head() {
+        match self.head() {
             Some(head) if head < last => self.follow(journal, head),
             _ => Ok(()),
         }
@@ -64,7 +59,7 @@ impl Index {
             return self.rebuild(journal).map(drop);
         }
         let mut batch = Vec::new();
-        let last = journal.after(head, &damage, &mut |line, entity, facts| {
+        let last = journal.answers_after(head, &damage, &mut |line, entity, facts| {
             batch.push((entity, facts));
             if batch.len() >= 1000 {
                 self.merge(std::mem::take(&mut batch), line)?;
@@ -74,22 +69,17 @@ impl Index {
         self.merge(batch, last)?;
         if let Some(remark) = damage.remark() {
             warn!(remark);
-            *self.sled()?.damage.lock().unwrap_or_else(PoisonError::into_inner) = damage;
+            *self.damage.lock().unwrap_or_else(PoisonError::into_inner) = damage;
         }
         Ok(())
     }
 
     /// What was found damaged when the records were last made, if this process did.
     #[must_use]
-    pub fn damage(&self) -> Damage {
-        match &self.way {
-            Way::Own(sled) => sled.damage.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            Way::Lent(_) => Damage::default(),
-        }
+    pub(in crate::facts) fn damage(&self) -> Damage {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
 
-impl Sled {
     fn is_before(&self, line: i64) -> bool {
         self.head().is_some_and(|head| head < line)
     }

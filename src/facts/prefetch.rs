@@ -1,10 +1,11 @@
-//! Reading ahead: who looks up one entity after another, in whatever order, of an
-//! index that another process has, soon has its neighbours at hand.
+//! Reading ahead: who looks up one entity after another, in whatever order, in a
+//! store that is not in this process, soon has its neighbours at hand.
 
 use std::collections::HashMap;
 
-use super::FactsError;
-use super::index::{Index, Record};
+use super::index::Record;
+use super::store::RecordBytes;
+use super::{Facts, FactsError};
 use crate::key::{Entity, KeyColumns};
 
 /// Look-ups one by one before anything is read ahead.
@@ -17,7 +18,7 @@ const MOST: usize = 64 << 20;
 
 /// Look-ups of entities that share the columns of their key.
 #[derive(Debug)]
-pub struct Ahead {
+pub struct Prefetch {
     /// What all of their texts begin with.
     prefix: String,
     looked: u64,
@@ -27,10 +28,10 @@ pub struct Ahead {
     up_to: String,
     /// And so is everything beyond.
     all: bool,
-    at_hand: HashMap<String, bytes::Bytes>,
+    at_hand: HashMap<String, RecordBytes>,
 }
 
-impl Ahead {
+impl Prefetch {
     /// Nothing is at hand.
     #[must_use]
     pub fn of(key: &KeyColumns) -> Self {
@@ -44,24 +45,24 @@ impl Ahead {
     ///
     /// # Errors
     /// [`FactsError`] when they cannot be read.
-    pub fn get(&mut self, index: &Index, entity: &Entity) -> Result<Option<Record>, FactsError> {
-        if !index.is_lent() {
-            return index.get(entity);
+    pub fn get(&mut self, facts: &Facts, entity: &Entity) -> Result<Option<Record>, FactsError> {
+        if !facts.is_remote() {
+            return facts.get(entity);
         }
         let text = entity.as_str();
         if text.starts_with(&self.prefix) && (self.all || text <= self.up_to.as_str()) {
-            return self.at_hand.get(text).map(|bytes| index.decode(bytes)).transpose();
+            return self.at_hand.get(text).map(|bytes| bytes.decode(facts.dir())).transpose();
         }
         self.looked += 1;
         if self.looked >= FIRST && self.looked.is_power_of_two() {
-            self.read_on(index)?;
+            self.read_on(facts)?;
         }
-        index.get(entity)
+        facts.get(entity)
     }
 
-    fn read_on(&mut self, index: &Index) -> Result<(), FactsError> {
+    fn read_on(&mut self, facts: &Facts) -> Result<(), FactsError> {
         while !self.all && self.read < EACH * self.looked && self.bytes < MOST {
-            let page = index.next_page(&self.up_to)?;
+            let page = facts.page(&self.up_to)?;
             let length = page.len();
             let ours = page.into_iter().take_while(|(entity, _)| entity.starts_with(&self.prefix));
             let before = self.read;
