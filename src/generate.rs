@@ -13,13 +13,14 @@ mod event;
 mod failed;
 mod frames;
 mod liveness;
+mod model_run;
 mod output_cap;
 mod packing;
 mod read;
 mod shares;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
@@ -32,56 +33,36 @@ pub use self::event::{Event, Listener, Stopped};
 use self::failed::Aside;
 pub use self::frames::Frames;
 pub use self::liveness::Liveness;
+pub use self::model_run::{Events, ModelRun};
 pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
 use self::packing::smaller;
 use crate::cell::{State, Tally};
-use crate::facts::{CommitUnit, Completion, Facts, Wanted};
-use crate::model::budget::Budget;
-use crate::model::{self, Errand, Ledger, Model, Reply, Tokens, Undone};
+use crate::facts::{CommitUnit, Completion, Wanted};
+use crate::model::{self, Errand, Ledger, ModelChoice, Reply, Tokens, Undone};
 use crate::plan::Cut;
 use crate::prompt::{Frame, Prompt};
-use crate::spec::{Expansion, Format, PriceTable};
+use crate::spec::Expansion;
 use crate::tokens::Tokenizer;
-use crate::usage::{ColumnUsage, Spent, Usage};
+use crate::usage::{ColumnUsage, Spent};
 
 /// How often a row is asked about, at the last alone, before it is given up as
 /// invalid.
 const ATTEMPTS: u32 = 3;
 
-/// What all batches of an expansion share.
+/// What a run asks of an expansion: what all its requests share.
 pub struct Context {
+    /// The run.
+    pub run: Arc<ModelRun>,
     /// The expansion.
     pub expansion: Arc<Expansion>,
     /// How the facts know it.
     pub wanted: Arc<Wanted>,
-    /// Who is asked.
-    pub model: Arc<dyn Model>,
-    /// Where answers are kept.
-    pub facts: Facts,
-    /// The form of the answers.
-    pub format: Format,
-    /// The run.
-    pub run: i64,
-    /// Price per million tokens.
-    pub price: Option<PriceTable>,
-    /// The most tokens an answer may have.
-    pub max_output: u64,
-    /// What may be spent.
-    pub budget: Arc<Budget>,
-    /// Whether tokens must be counted before they are sent, for a limit or a budget.
-    pub counts: bool,
-    /// Requests in flight at once.
-    pub concurrency: usize,
-    /// Who is told.
-    pub listener: Listener,
-    /// Used so far in this run, over all expansions.
-    pub usage: Arc<Mutex<Usage>>,
+    /// Whom its cells are asked of.
+    pub choice: ModelChoice,
     /// Used so far by the columns of this expansion.
     pub columns: Mutex<Vec<ColumnUsage>>,
-    /// Becomes true when the user wants the run to end.
-    pub interrupt: watch::Receiver<bool>,
     /// What prompts were made from.
     pub frames: Frames,
     /// Rows that a request may hold now: fewer when answers come back
@@ -93,14 +74,8 @@ pub struct Context {
     pub told: AtomicBool,
     /// Whether cells that batches under way ask for are left to these.
     pub beside_batches: bool,
-    /// Cells that others have brought since they were found missing.
-    pub found: Arc<AtomicU64>,
-    /// Whether the endpoint is there.
-    pub liveness: Arc<Liveness>,
-    /// The model whose tokenizer counts where the endpoint does not.
-    pub tokenizer_of: String,
     /// Loaded when first needed.
-    pub tokenizer: std::sync::OnceLock<Tokenizer>,
+    pub tokenizer: OnceLock<Tokenizer>,
 }
 
 /// A request whose reply is at hand.
@@ -129,7 +104,7 @@ pub(crate) struct Asked<'a> {
 /// # Errors
 /// [`Stopped`].
 pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> Result<(), Stopped> {
-    let mut interrupt = context.interrupt.clone();
+    let mut interrupt = context.run.interrupt.clone();
     let mut tasks: JoinSet<Result<Vec<Aside>, Stopped>> = JoinSet::new();
     // Requests that failed while nothing else was answered.
     let mut asides: Vec<Aside> = Vec::new();
@@ -140,7 +115,7 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
     // nothing more is asked.
     let (stop, stopping) = watch::channel(false);
     loop {
-        let free = stopped.is_none() && tasks.len() < context.concurrency.max(1);
+        let free = stopped.is_none() && tasks.len() < context.run.concurrency.max(1);
         if free && let Some(todo) = context.next_aside(&mut asides, !open && tasks.is_empty()) {
             tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
             continue;
@@ -183,7 +158,7 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
         context.give_up(aside).await?;
     }
     // However few they were: it is not there.
-    let stopped = stopped.or_else(|| context.liveness.never_answered().map(Stopped::Gone));
+    let stopped = stopped.or_else(|| context.run.liveness.never_answered().map(Stopped::Gone));
     if let Some(why) = &stopped {
         info!(%why, "stops before its end");
     }
@@ -227,7 +202,7 @@ async fn settle(
             // Nothing is claimed while this waits.
             tokio::select! {
                 biased;
-                released = context.facts.released(&first) => released?,
+                released = context.run.facts.released(&first) => released?,
                 () = stopped(&stopping) => return Ok(asides),
             }
             left.push(Todo { cut, attempt, piece_since: None });
@@ -268,18 +243,22 @@ async fn ask(
     let began = Instant::now();
     let mut record = context.record(cut, prompt.hash());
     tracing::Span::current().record("prompt", record.prompt_hash.as_str());
-    let since = context.liveness.answers();
+    let since = context.run.liveness.answers();
     let errand = Errand {
-        model: &*context.model,
+        model: &*context.run.endpoint,
         prompt: &prompt,
-        budget: &context.budget,
-        price: context.price.as_ref(),
+        budget: &context.run.budget,
+        price: context.choice.price.as_ref(),
         count: &|reply: &Reply| context.count(&frame, &prompt, reply),
         holds: &|reply: &Reply| !context.read(cut, &frame, reply, false).0.is_empty(),
         on_wire: false.into(),
-        most_tries: context.liveness.tries(todo.piece_since.is_some()),
+        most_tries: context.run.liveness.tries(todo.piece_since.is_some()),
         tries: 0.into(),
-        ledger: context.model.bills().then_some(Ledger { facts: &context.facts, run: context.run }),
+        ledger: context
+            .run
+            .endpoint
+            .bills()
+            .then_some(Ledger { facts: &context.run.facts, run: context.run.id }),
     };
     let asked = tokio::select! {
         biased;
@@ -293,9 +272,9 @@ async fn ask(
         Err(Undone::Facts(error)) => return Err(error.into()),
         Err(Undone::Model(error)) => return context.failed(todo, record, error, since).await,
     };
-    context.liveness.answered();
+    context.run.liveness.answered();
     let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
-    let worst = Spent::of(most, context.price.as_ref());
+    let worst = Spent::of(most, context.choice.price.as_ref());
     let asked = Asked {
         cut,
         frame: &frame,
@@ -326,10 +305,33 @@ async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>)
 }
 
 impl Context {
+    /// What a run asks of an expansion.
+    #[must_use]
+    pub fn new(
+        run: &Arc<ModelRun>,
+        expansion: Arc<Expansion>,
+        wanted: Arc<Wanted>,
+        choice: ModelChoice,
+    ) -> Self {
+        Self {
+            run: Arc::clone(run),
+            columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
+            expansion,
+            wanted,
+            frames: Mutex::default(),
+            packing: Packing::new(choice.rows),
+            choice,
+            output_cap: OutputCap::default(),
+            told: false.into(),
+            beside_batches: false,
+            tokenizer: OnceLock::new(),
+        }
+    }
+
     /// The record of a request that is being asked now.
     pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
         Completion {
-            run: self.run,
+            run: self.run.id,
             model: self.wanted.model,
             prompt_hash,
             asked_at: crate::store::now(),
@@ -371,11 +373,11 @@ impl Context {
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;
         record.output_tokens = tokens.output;
-        record.cost_usd = self.price.as_ref().map_or(0.0, |p| tokens.cost(p));
+        record.cost_usd = self.choice.price.as_ref().map_or(0.0, |p| tokens.cost(p));
         let cost = record.cost_usd;
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
-        let last = (attempt >= ATTEMPTS && !held_back) || self.model.repeats_itself();
+        let last = (attempt >= ATTEMPTS && !held_back) || self.run.endpoint.repeats_itself();
         let (facts, again) = self.read(cut, frame, &reply, last);
         let ask_again: usize = again.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
@@ -383,14 +385,17 @@ impl Context {
         let tallies = self.tallies(cut, &facts);
         let mut tally = Tally::default();
         tallies.iter().for_each(|t| tally.merge(t));
-        self.facts.keep(CommitUnit { completion: record, facts, settles: note, answers }).await?;
+        self.run
+            .facts
+            .keep(CommitUnit { completion: record, facts, settles: note, answers })
+            .await?;
         let usage = {
-            let mut usage = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut usage = self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
             usage.add(tokens, cost);
             *usage
         };
         self.share(cut, &tallies, tokens, cost);
-        (self.listener)(&Event::Kept { cells: tally, usage });
+        (self.run.events.listener)(&Event::Kept { cells: tally, usage });
         self.beyond(tokens, worst, frame, prompt)?;
         if held_back {
             return Ok(smaller(again, cut, attempt));
@@ -411,7 +416,7 @@ impl Context {
         reply.truncated
             && !reply.cut_off
             && reply.broken.is_none()
-            && prompt.max_output < self.max_output
+            && prompt.max_output < self.choice.max_output
             && prompt.is_begun(&reply.content)
             && prompt.astray(&reply.content).is_none()
             && self.output_cap.was_too_small(prompt, tokens)
@@ -426,22 +431,22 @@ impl Context {
         frame: &Frame,
         prompt: &Prompt,
     ) -> Result<(), Stopped> {
-        let price = self.price.as_ref();
-        if !self.model.bills() || model::beyond(tokens, worst, price).is_none() {
+        let price = self.choice.price.as_ref();
+        if !self.run.endpoint.bills() || model::beyond(tokens, worst, price).is_none() {
             return Ok(());
         }
-        if !self.counts {
+        if !self.run.counts {
             // Its input was an estimate.
             let input = self.input_tokens(frame, prompt, true);
             let most = Tokens { input, cached_input: 0, output: prompt.max_output };
             worst = Spent::of(most, price);
         }
         let Some(beyond) = model::beyond(tokens, worst, price) else { return Ok(()) };
-        if self.price.is_some() || self.budget.is_capped() {
+        if self.choice.price.is_some() || self.run.budget.is_capped() {
             return Err(beyond.into());
         }
         if !self.told.swap(true, Ordering::Relaxed) {
-            (self.listener)(&Event::Warning(beyond.to_string()));
+            (self.run.events.listener)(&Event::Warning(beyond.to_string()));
         }
         Ok(())
     }
@@ -458,6 +463,6 @@ impl Context {
     }
 
     fn tokenizer(&self) -> Tokenizer {
-        *self.tokenizer.get_or_init(|| Tokenizer::of(&self.tokenizer_of))
+        *self.tokenizer.get_or_init(|| Tokenizer::of(&self.choice.tokenizer))
     }
 }

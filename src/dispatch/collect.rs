@@ -83,20 +83,20 @@ impl Dispatch<'_, '_> {
         }
         history().close(parcel.id, &batch.status)?;
         info!(batch = batch.id, status = batch.status, ?lines, "a batch is collected");
-        (self.readers.listener)(&Event::Collected {
+        (self.readers.events.listener)(&Event::Collected {
             batch: batch.id.clone(),
             status: batch.status.clone(),
             answered: lines.answered,
             failed: lines.failed,
         });
         if cancelled > 0 {
-            (self.readers.listener)(&Event::Warning(format!(
+            (self.readers.events.listener)(&Event::Warning(format!(
                 "{} was cancelled; {cancelled} of its requests have no answer and are left for the next run",
                 batch.id
             )));
         }
         if lines.unreadable > 0 {
-            (self.readers.listener)(&Event::Warning(format!(
+            (self.readers.events.listener)(&Event::Warning(format!(
                 "{} lines of {} are no output of a batch",
                 lines.unreadable, batch.id
             )));
@@ -151,7 +151,7 @@ impl Dispatch<'_, '_> {
                 crate::facts::CommitUnit { completion: record, answers, ..Default::default() };
             self.readers.facts.keep(batch).await?;
         }
-        (self.readers.listener)(&Event::Warning(format!(
+        (self.readers.events.listener)(&Event::Warning(format!(
             "{why}: what it may have cost counts against the budget"
         )));
         self.facts().history().close(parcel.id, "lost")?;
@@ -163,7 +163,7 @@ impl Dispatch<'_, '_> {
         let context = self.readers.get(request.form, request.run)?;
         let record = self.record(request)?;
         if state == State::Error {
-            (self.readers.listener)(&Event::Failed(why.to_owned()));
+            (self.readers.events.listener)(&Event::Failed(why.to_owned()));
         }
         context.keep_failure(&cut(request), record, state, why, Some(request.id)).await
     }

@@ -3,18 +3,16 @@
 //! become of the spec by then.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 use crate::facts::{Facts, FactsError, Request, Wanted};
-use crate::generate::{Context, Listener, OutputCap, Packing};
-use crate::model::Model;
-use crate::model::budget::Budget;
+use crate::generate::{Context, Events, ModelRun};
+use crate::model::{Model, ModelChoice};
 use crate::plan::{Cut, Gap};
 use crate::spec::{Expansion, Format, PriceTable, Reuse};
-use crate::usage::{ColumnUsage, Usage};
+use crate::usage::ColumnUsage;
 
 /// What prompts and answers of an expansion hang on.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +31,35 @@ pub struct Form {
     pub max_output: u64,
 }
 
+impl Form {
+    /// What the cells of an expansion are asked with in batch jobs.
+    #[must_use]
+    pub fn of(expansion: &Expansion, choice: ModelChoice) -> Self {
+        Self {
+            expansion: expansion.clone(),
+            format: choice.format,
+            model: choice.name,
+            reuse: choice.reuse,
+            price: choice.price.map(|p| p.batched()),
+            max_output: choice.max_output,
+        }
+    }
+
+    /// Whom they were asked of.
+    fn into_choice(self) -> (Expansion, ModelChoice) {
+        let choice = ModelChoice {
+            tokenizer: self.model.clone(),
+            name: self.model,
+            reuse: self.reuse,
+            price: self.price,
+            max_output: self.max_output,
+            format: self.format,
+            rows: self.expansion.rows_per_request,
+        };
+        (self.expansion, choice)
+    }
+}
+
 /// What one column used: its expansion, its name, and how much.
 pub type ColumnUsed = (String, String, ColumnUsage);
 
@@ -43,9 +70,7 @@ pub struct Readers<'f> {
     /// Who is, or was, asked.
     pub model: Arc<dyn Model>,
     /// Who is told.
-    pub listener: Listener,
-    /// Used so far.
-    pub usage: Arc<Mutex<Usage>>,
+    pub events: Events,
     /// The run that answers are kept under; `None` is the one that asked.
     pub run: Option<i64>,
     made: Mutex<HashMap<(i64, i64), Arc<Context>>>,
@@ -54,13 +79,8 @@ pub struct Readers<'f> {
 impl<'f> Readers<'f> {
     /// Readers that keep answers in some facts.
     #[must_use]
-    pub fn new(
-        facts: &'f Facts,
-        model: Arc<dyn Model>,
-        listener: Listener,
-        usage: Arc<Mutex<Usage>>,
-    ) -> Self {
-        Self { facts, model, listener, usage, run: None, made: Mutex::default() }
+    pub fn new(facts: &'f Facts, model: Arc<dyn Model>, events: Events) -> Self {
+        Self { facts, model, events, run: None, made: Mutex::default() }
     }
 
     /// The context of a form, for answers of some run.
@@ -77,36 +97,12 @@ impl<'f> Readers<'f> {
         let text = history.form_text(form)?;
         let form_of: Form = serde_json::from_str(&text)
             .map_err(|e| history.unreadable(format!("form {form} is damaged: {e}")))?;
-        let wanted = Wanted::new(history, &form_of.expansion, &form_of.model, form_of.reuse)?;
-        let columns = vec![ColumnUsage::default(); form_of.expansion.columns.len()];
-        let context = Arc::new(Context {
-            packing: Packing::new(form_of.expansion.rows_per_request),
-            expansion: Arc::new(form_of.expansion),
-            wanted: Arc::new(wanted),
-            model: Arc::clone(&self.model),
-            facts: self.facts.clone(),
-            format: form_of.format,
-            run,
-            price: form_of.price,
-            max_output: form_of.max_output,
-            // Another run may have a budget that this one has not.
-            counts: true,
-            // Whether a parcel fits a budget is decided when it is packed.
-            budget: Arc::new(Budget::default()),
-            concurrency: 1,
-            listener: Arc::clone(&self.listener),
-            usage: Arc::clone(&self.usage),
-            columns: Mutex::new(columns),
-            interrupt: watch::channel(false).1,
-            frames: Mutex::default(),
-            output_cap: OutputCap::default(),
-            told: false.into(),
-            beside_batches: false,
-            found: Arc::default(),
-            liveness: Arc::default(),
-            tokenizer_of: form_of.model,
-            tokenizer: OnceLock::new(),
-        });
+        let (expansion, choice) = form_of.into_choice();
+        let wanted = choice.wanted(history, &expansion)?;
+        let (model, events) = (Arc::clone(&self.model), self.events.clone());
+        let asking = Arc::new(ModelRun::of_answers(model, self.facts, run, events));
+        let context = Context::new(&asking, Arc::new(expansion), Arc::new(wanted), choice);
+        let context = Arc::new(context);
         made.insert((form, run), Arc::clone(&context));
         Ok(context)
     }

@@ -112,7 +112,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let parcels = self.facts().history().parcels_under_way(&self.spec)?;
         for mut parcel in parcels {
             if parcel.endpoint != self.endpoint.base() {
-                (self.readers.listener)(&Event::Warning(format!(
+                (self.readers.events.listener)(&Event::Warning(format!(
                     "batch {} is at {}: `--base-url {}` collects it",
                     parcel.batch.as_deref().unwrap_or("(unknown)"),
                     parcel.endpoint,
@@ -198,7 +198,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
                         if missed == 0 {
                             let why =
                                 format!("a look at a batch failed, and is tried again: {why}");
-                            (self.readers.listener)(&Event::Warning(why));
+                            (self.readers.events.listener)(&Event::Warning(why));
                         }
                         missed += 1;
                     }
@@ -296,7 +296,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
             Err(error) => return Err(stopped(error)),
         };
         debug!(batch = batch.id, status = batch.status, "a batch is looked at");
-        (self.readers.listener)(&Event::Polled {
+        (self.readers.events.listener)(&Event::Polled {
             batch: batch.id.clone(),
             status: batch.status.clone(),
             completed: batch.completed,
@@ -315,7 +315,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         for (form, cells) in cells {
             let context = self.readers.get(form, parcel.run)?;
             let expansion = context.expansion.name.clone();
-            (self.readers.listener)(&Event::Begin { expansion, cells });
+            (self.readers.events.listener)(&Event::Begin { expansion, cells });
         }
         Ok(())
     }

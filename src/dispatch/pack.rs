@@ -85,7 +85,7 @@ impl Packer<'_, '_> {
             }
             let tokens =
                 Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
-            let next = Spent::of(tokens, context.price.as_ref());
+            let next = Spent::of(tokens, context.choice.price.as_ref());
             if !purse.covers(worst, next) {
                 let spent = purse.committed;
                 beyond = Some(Reached { caps: purse.caps, spent, next });

@@ -47,7 +47,7 @@ impl Dispatch<'_, '_> {
                 self.opened(parcel, &batch)?;
                 let _ = std::fs::remove_file(path);
                 info!(batch = batch.id, requests = parcel.requests, "a batch is submitted");
-                (self.readers.listener)(&Event::Submitted {
+                (self.readers.events.listener)(&Event::Submitted {
                     batch: batch.id,
                     requests: parcel.requests,
                 });

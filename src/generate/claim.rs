@@ -28,8 +28,8 @@ pub(crate) struct Elsewhere {
 impl Context {
     /// Claims the cells of a batch.
     pub(super) async fn claim(&self, cut: Cut) -> Result<Claimed, Stopped> {
-        let claimed = claim(&self.facts, &self.wanted, cut, self.beside_batches).await?;
-        self.found.fetch_add(claimed.found, Ordering::Relaxed);
+        let claimed = claim(&self.run.facts, &self.wanted, cut, self.beside_batches).await?;
+        self.run.found.fetch_add(claimed.found, Ordering::Relaxed);
         Ok(claimed)
     }
 }

@@ -43,7 +43,7 @@ impl Context {
                 return Err(error.into());
             }
             ModelError::Filtered(_) => {
-                let hopeless = self.liveness.refused();
+                let hopeless = self.run.liveness.refused();
                 if !alone {
                     return again(if hopeless {
                         singles(&cut, attempt)
@@ -56,9 +56,9 @@ impl Context {
             }
             ModelError::Passing { .. } | ModelError::Unfinished(_) => {
                 let (since, piece) = (piece_since.unwrap_or(since), piece_since.is_some());
-                let says = self.liveness.failed(&error, since, piece, self.packing.most());
+                let says = self.run.liveness.failed(&error, since, piece, self.packing.most());
                 if says == Says::Gone {
-                    (self.listener)(&Event::Failed(error.to_string()));
+                    (self.run.events.listener)(&Event::Failed(error.to_string()));
                     return Err(Stopped::Gone(error.to_string()));
                 }
                 if alone && matches!(error, ModelError::Unfinished(_)) && attempt < ATTEMPTS {
@@ -74,7 +74,7 @@ impl Context {
             }
             ModelError::TooLong(_) | ModelError::NoAnswer(_) => {}
         }
-        (self.listener)(&Event::Failed(error.to_string()));
+        (self.run.events.listener)(&Event::Failed(error.to_string()));
         self.keep_failure(&cut, record, State::Error, &error.to_string(), None).await?;
         Ok((Vec::new(), None))
     }
@@ -82,7 +82,7 @@ impl Context {
     /// The pieces of a request that was set aside and may be asked now: the endpoint
     /// has answered since, or nothing else is left to ask (`last`).
     pub(super) fn next_aside(&self, asides: &mut Vec<Aside>, last: bool) -> Option<Vec<Todo>> {
-        let answers = self.liveness.answers();
+        let answers = self.run.liveness.answers();
         let at = asides.iter().position(|a| last || answers > a.since)?;
         Some(self.pieces(&asides.swap_remove(at)))
     }
@@ -91,12 +91,12 @@ impl Context {
     /// failed with it.
     pub(super) async fn give_up(&self, aside: Aside) -> Result<(), Stopped> {
         let Aside { cut, record, why, .. } = aside;
-        (self.listener)(&Event::Failed(why.clone()));
+        (self.run.events.listener)(&Event::Failed(why.clone()));
         self.keep_failure(&cut, record, State::Error, &why, None).await
     }
 
     fn pieces(&self, aside: &Aside) -> Vec<Todo> {
-        let piece_since = Some(self.liveness.answers());
+        let piece_since = Some(self.run.liveness.answers());
         let pieces = halves(&aside.cut, aside.attempt).into_iter();
         pieces.map(|(cut, attempt)| Todo { cut, attempt, piece_since }).collect()
     }

@@ -20,16 +20,16 @@ impl Context {
         let frame = self.frame_of(cut);
         let rows: Vec<Cow<'_, Row>> = self.rows(cut);
         let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
-        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.counts);
-        prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.max_output);
-        prompt.with_keys = self.model.finds_by_prompt().then(|| self.hash_with_keys(cut));
+        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts);
+        prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.choice.max_output);
+        prompt.with_keys = self.run.endpoint.finds_by_prompt().then(|| self.hash_with_keys(cut));
         (frame, prompt)
     }
 
     /// The hash of a request as it was made before there were labels.
     fn hash_with_keys(&self, cut: &Cut) -> String {
         let expansion = self.expansion.asked_by(first_key(cut));
-        let whole = Frame::with_keys(&expansion, self.on_paper(cut), self.format);
+        let whole = Frame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
         let rows = self.rows(cut);
         whole.prompt(rows.iter().map(AsRef::as_ref)).hash()
     }
@@ -39,7 +39,8 @@ impl Context {
         let (key, columns) = (first_key(cut), self.on_paper(cut));
         let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Arc::new(Frame::new(&self.expansion.asked_by(key), columns, self.format));
+        let make =
+            || Arc::new(Frame::new(&self.expansion.asked_by(key), columns, self.choice.format));
         Arc::clone(frames.entry(of).or_insert_with(make))
     }
 
@@ -53,7 +54,7 @@ impl Context {
     /// The columns that a prompt names: those asked for, or all of the row for
     /// a model that answers whole rows.
     pub(super) fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
-        if self.model.answers_whole_rows() { &cut.whole } else { &cut.columns }
+        if self.run.endpoint.answers_whole_rows() { &cut.whole } else { &cut.columns }
     }
 
     fn rows<'c>(&self, cut: &'c Cut) -> Vec<Cow<'c, Row>> {

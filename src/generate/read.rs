@@ -44,7 +44,7 @@ impl Context {
             }
         }
         // Who is refused in company may be answered alone.
-        let company = cut.gaps.len() > 1 && !self.model.repeats_itself();
+        let company = cut.gaps.len() > 1 && !self.run.endpoint.repeats_itself();
         let mut facts = Vec::new();
         let mut again: Again = BTreeMap::new();
         for (gap, outcome) in cut.gaps.iter().zip(outcomes) {
@@ -120,10 +120,13 @@ impl Context {
         let mut tally = Tally::default();
         tally.add(state, record.cells);
         let tallies = self.tallies(cut, &facts);
-        self.facts.keep(CommitUnit { completion: record, facts, settles: None, answers }).await?;
+        self.run
+            .facts
+            .keep(CommitUnit { completion: record, facts, settles: None, answers })
+            .await?;
         self.share(cut, &tallies, Tokens::default(), 0.0);
-        let usage = *self.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.listener)(&Event::Kept { cells: tally, usage });
+        let usage = *self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.run.events.listener)(&Event::Kept { cells: tally, usage });
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! Asking for all that is missing, request by request: the walk over the keys
 //! on this thread, the requests on the runtime's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 use tracing::info;
@@ -10,11 +10,9 @@ use tracing::info;
 use super::run::Run;
 use super::survey::{Known, Survey};
 use super::{Halt, MaterializeError, Report, Work};
-use crate::generate::{self, Context, Event, Liveness, OutputCap, Packing, Stopped};
-use crate::model::budget::Budget;
+use crate::generate::{self, Context, Event, ModelRun, Stopped};
 use crate::plan::{Batcher, Cut, Gap};
 use crate::store::keys::{KeyRow, Keys};
-use crate::usage::ColumnUsage;
 
 impl Work<'_> {
     /// Asks for all that is missing, request by request.
@@ -25,16 +23,15 @@ impl Work<'_> {
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) {
-        let budget = Budget::of_run(self.facts.history(), &self.spec, run.id);
-        let budget = match budget {
-            Ok(budget) => Arc::new(budget),
+        let (model, events) = (Arc::clone(&self.model), run.events.clone());
+        let asking = ModelRun::of(&self.spec, model, self.facts, run.id, events, interrupt.clone());
+        let asking = match asking {
+            Ok(asking) => Arc::new(asking),
             Err(error) => {
                 report.failed = Some(error.into());
                 return;
             }
         };
-        let liveness: Arc<Liveness> = Arc::default();
-        let found: Arc<AtomicU64> = Arc::default();
         for (n, survey) in surveys.iter().enumerate() {
             let cells = survey.missing();
             if cells == 0 {
@@ -48,33 +45,10 @@ impl Work<'_> {
                 model = self.model.name(),
                 "asks"
             );
-            (run.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
-            let context = Arc::new(Context {
-                expansion: Arc::new(expansion.clone()),
-                wanted: Arc::clone(&self.wanted[n]),
-                model: Arc::clone(&self.model),
-                facts: self.facts.clone(),
-                format: self.format(expansion),
-                run: run.id,
-                price: self.spec.model.paid(),
-                max_output: u64::from(self.spec.model.max_output_tokens),
-                counts: budget.is_capped() || self.spec.limits.tokens_per_minute.is_some(),
-                budget: Arc::clone(&budget),
-                concurrency: self.spec.limits.concurrency as usize,
-                listener: Arc::clone(&run.listener),
-                usage: Arc::clone(&run.usage),
-                columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
-                interrupt: interrupt.clone(),
-                frames: Mutex::default(),
-                packing: Packing::new(self.rows_per_request(expansion)),
-                output_cap: OutputCap::default(),
-                told: false.into(),
-                beside_batches: true,
-                found: Arc::clone(&found),
-                liveness: Arc::clone(&liveness),
-                tokenizer_of: self.spec.model.name.clone(),
-                tokenizer: OnceLock::new(),
-            });
+            (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
+            let of = (Arc::new(expansion.clone()), Arc::clone(&self.wanted[n]));
+            let context = Context::new(&asking, of.0, of.1, self.choice(expansion));
+            let context = Arc::new(Context { beside_batches: true, ..context });
             let (send, cuts) = mpsc::channel(2 * self.spec.limits.concurrency as usize);
             let generating = run.runtime.spawn(generate::generate(Arc::clone(&context), cuts));
             // The keys are walked here, beside the runtime: SQLite stays on this thread.
@@ -89,7 +63,7 @@ impl Work<'_> {
             drop(send);
             if walked.is_ok() && all {
                 // The rest others have brought since the survey.
-                found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
+                asking.found.fetch_add(cells.saturating_sub(given), Ordering::Relaxed);
             }
             match run.runtime.block_on(generating) {
                 Ok(Ok(())) => {}
@@ -105,8 +79,8 @@ impl Work<'_> {
                 break;
             }
         }
-        report.found = found.load(Ordering::Relaxed);
-        report.in_doubt = budget.in_doubt();
+        report.found = asking.found.load(Ordering::Relaxed);
+        report.in_doubt = asking.budget.in_doubt();
     }
 
     /// Gives the gaps of an expansion, batch by batch.
@@ -117,7 +91,7 @@ impl Work<'_> {
         give: &mut dyn FnMut(Cut) -> Result<(), Halt>,
     ) -> Result<(), MaterializeError> {
         let expansion = &self.spec.expansions[n];
-        let mut batcher = Batcher::new(expansion, self.rows_per_request(expansion));
+        let mut batcher = Batcher::new(expansion, self.choice(expansion).rows);
         let mut asked_keys = 0;
         let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: Known| {
             if !key.first {

@@ -31,10 +31,10 @@ use self::survey::{Survey, orphans};
 use crate::cell::State;
 use crate::facts::{Facts, FactsError, Wanted};
 use crate::generate::{Event, Listener, Stopped};
-use crate::model::{Model, SetupError};
+use crate::model::{self, Model, ModelChoice, SetupError};
 use crate::overrides::{Overrides, OverridesError};
 use crate::plan::Plan;
-use crate::spec::{Expansion, Format, Provider, Spec};
+use crate::spec::{Expansion, Provider, Spec};
 use crate::store::output::{Target, sweep};
 use crate::store::{Database, StoreError};
 use crate::tokens::Tokenizer;
@@ -142,7 +142,8 @@ impl<'w> Work<'w> {
         let history = facts.history();
         let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
         for (n, expansion) in spec.expansions.iter().enumerate() {
-            let mut w = Wanted::new(history, expansion, model.name(), spec.model.reuse)?;
+            let choice = model::choose(spec, Some(&*model), expansion);
+            let mut w = choice.wanted(history, expansion)?;
             rounds.extend(rounds::of(history, spec, n, &mut w, selection)?);
             wanted.push(Arc::new(w));
         }
@@ -369,14 +370,8 @@ impl<'w> Work<'w> {
             .all(|e| before.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
     }
 
-    fn rows_per_request(&self, expansion: &Expansion) -> u32 {
-        self.model
-            .rows_at_most()
-            .map_or(expansion.rows_per_request, |m| m.min(expansion.rows_per_request))
-    }
-
-    fn format(&self, expansion: &Expansion) -> Format {
-        expansion.format.unwrap_or_else(|| self.model.format())
+    fn choice(&self, expansion: &Expansion) -> ModelChoice {
+        model::choose(&self.spec, Some(&*self.model), expansion)
     }
 }
 

@@ -265,15 +265,8 @@ impl Work<'_> {
                 continue;
             }
             let expansion = &self.spec.expansions[n];
-            (run.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
-            let form = Form {
-                expansion: expansion.clone(),
-                format: self.format(expansion),
-                model: self.model.name().to_owned(),
-                reuse: self.spec.model.reuse,
-                price: self.spec.model.price.map(|p| p.batched()),
-                max_output: u64::from(self.spec.model.max_output_tokens),
-            };
+            (run.events.listener)(&Event::Begin { expansion: expansion.name.clone(), cells });
+            let form = Form::of(expansion, self.choice(expansion));
             let text = serde_json::to_string(&form).unwrap_or_default();
             let form = self.facts.history().form(&text)?;
             let wanted = &self.wanted[n];
@@ -319,11 +312,6 @@ impl Work<'_> {
     }
 
     fn readers<'d>(&'d self, run: &Run) -> Readers<'d> {
-        Readers::new(
-            self.facts,
-            Arc::clone(&self.model),
-            Arc::clone(&run.listener),
-            Arc::clone(&run.usage),
-        )
+        Readers::new(self.facts, Arc::clone(&self.model), run.events.clone())
     }
 }

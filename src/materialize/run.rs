@@ -9,8 +9,7 @@ use super::{MaterializeError, Report, Work};
 use crate::cell::Tally;
 use crate::dispatch::Unsent;
 use crate::facts::Outcome;
-use crate::generate::{Event, Listener, Stopped};
-use crate::usage::Usage;
+use crate::generate::{Event, Events, Listener, Stopped};
 
 /// How what is missing is asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,8 +28,7 @@ pub(super) struct Run {
     pub(super) runtime: tokio::runtime::Runtime,
     /// Its id in the journal.
     pub(super) id: i64,
-    pub(super) usage: Arc<Mutex<Usage>>,
-    pub(super) listener: Listener,
+    pub(super) events: Events,
     /// What was uploaded before a kill.
     pub(super) unsent: Unsent,
     seen: Seen,
@@ -48,9 +46,8 @@ impl Run {
         Ok(Self {
             runtime,
             id,
-            usage: Arc::default(),
             unsent: Unsent::new(),
-            listener: watching(listener, &seen),
+            events: Events::of(&watching(listener, &seen)),
             seen,
         })
     }
@@ -83,7 +80,7 @@ impl Work<'_> {
     /// have yet to stand.
     pub(super) fn settle(&self, run: Option<&Run>, report: &mut Report) {
         let Some(run) = run else { return };
-        report.usage = *run.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        report.usage = run.events.usage();
         (report.asked, report.last_error) =
             run.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Err(error) = self.facts.flush() {

@@ -109,10 +109,10 @@ impl<'w> Work<'w> {
             .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
             .collect();
         let mut meter = tokenizer.map(|t| {
-            let most = u64::from(self.spec.model.max_output_tokens);
-            Meter::new(expansion, self.format(expansion), t).capped(most)
+            let choice = self.choice(expansion);
+            Meter::new(expansion, choice.format, t).capped(choice.max_output)
         });
-        let mut batcher = Batcher::new(expansion, self.rows_per_request(expansion));
+        let mut batcher = Batcher::new(expansion, self.choice(expansion).rows);
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = Counts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];

@@ -3,6 +3,7 @@
 
 pub mod batch;
 pub mod budget;
+mod choice;
 pub mod embeddings;
 pub mod openai;
 pub mod replay;
@@ -21,6 +22,7 @@ use backon::{ExponentialBuilder, Retryable};
 use tracing::debug;
 
 use self::budget::{Budget, Reached};
+pub use self::choice::{ModelChoice, choose};
 pub use self::reply::{Reply, Said};
 use crate::facts::{Admitted, Facts, FactsError, Noted};
 pub use crate::limits;

@@ -2,8 +2,8 @@
 //! spec, over just these cells.
 
 use std::cell::OnceCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
 
@@ -13,11 +13,10 @@ use super::passages::Shown;
 use super::targets::{Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::Outcome;
-use crate::generate::{self, Context, Liveness, OutputCap, Packing};
-use crate::model::Model;
-use crate::model::budget::Budget;
+use crate::generate::{self, Context, Events, ModelRun};
+use crate::model::ModelChoice;
 use crate::plan::Cut;
-use crate::usage::{ColumnUsage, Usage};
+use crate::usage::Usage;
 
 /// Answers that are read at once.
 const TOGETHER: usize = 1000;
@@ -33,7 +32,7 @@ impl<'a> Asking<'a> {
     /// Nobody yet.
     #[must_use]
     pub fn of(request: &Request<'a>) -> Self {
-        Self { request: request.again(), begun: OnceCell::new() }
+        Self { request: request.clone(), begun: OnceCell::new() }
     }
 
     /// Who asks, from now on.
@@ -44,7 +43,7 @@ impl<'a> Asking<'a> {
         if let Some(asker) = self.begun.get() {
             return Ok(asker);
         }
-        let asker = Asker::begin(self.request.again())?;
+        let asker = Asker::begin(self.request.clone())?;
         Ok(self.begun.get_or_init(|| asker))
     }
 
@@ -66,15 +65,9 @@ impl<'a> Asking<'a> {
 /// One run of asking, over all passes of a query.
 pub struct Asker<'a> {
     pub(super) request: Request<'a>,
-    model: Arc<dyn Model>,
     pub(super) runtime: tokio::runtime::Runtime,
-    pub(super) run: i64,
-    pub(super) budget: Arc<Budget>,
-    pub(super) usage: Arc<Mutex<Usage>>,
+    pub(super) run: Arc<ModelRun>,
     pub(super) likeness: Mutex<Likeness>,
-    liveness: Arc<Liveness>,
-    /// Cells that others have brought meanwhile.
-    found: Arc<AtomicU64>,
 }
 
 impl<'a> Asker<'a> {
@@ -92,17 +85,16 @@ impl<'a> Asker<'a> {
         let history = request.facts.history();
         // The same query, killed and run again, goes on with its budget.
         let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
-        let (run, _) = history.begin_or_go_on(request.command, &name)?;
-        let budget = Arc::new(Budget::of_run(history, request.spec, run)?);
-        let (usage, liveness, found) = (Arc::default(), Arc::default(), Arc::default());
-        let likeness = Mutex::default();
-        Ok(Self { request, model, runtime, run, budget, usage, likeness, liveness, found })
+        let (id, _) = history.begin_or_go_on(request.command, &name)?;
+        let (events, interrupt) = (Events::of(&request.listener), request.interrupt.clone());
+        let run = ModelRun::of(request.spec, model, request.facts, id, events, interrupt)?;
+        Ok(Self { request, runtime, run: Arc::new(run), likeness: Mutex::default() })
     }
 
     /// What was used so far.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.run.events.usage()
     }
 
     /// Asks for some cells, and reads what was answered.
@@ -119,19 +111,16 @@ impl<'a> Asker<'a> {
             demands.iter().filter(|d| targets[d.target].is_at_hand(d.entity)).copied().collect();
         for (n, entities) in by_target(&demands) {
             let target = &targets[n];
-            let most = match self.model.rows_at_most() {
-                Some(rows) => rows.min(target.expansion.rows_per_request),
-                None => target.expansion.rows_per_request,
-            };
+            let choice = self.request.choice(&target.expansion);
             let mut shown = Shown {
                 most: self.request.spec.limits.passage_tokens,
-                model: &self.request.spec.model.name,
+                model: &choice.tokenizer,
                 compare: &mut |question, passages| self.likeness(question, passages),
             };
-            let cuts = cuts(target, entities, most, &mut shown)?;
-            self.generate(target, most, cuts)?;
+            let cuts = cuts(target, entities, choice.rows, &mut shown)?;
+            self.generate(target, choice, cuts)?;
         }
-        let found = self.found.swap(0, Ordering::Relaxed);
+        let found = self.run.found.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(found);
         counts.reused += found;
         for some in demands.chunks(TOGETHER) {
@@ -149,35 +138,15 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// [`QueryError::Stopped`].
-    pub fn generate(&self, target: &Target, most: u32, cuts: Vec<Cut>) -> Result<(), QueryError> {
-        let spec = self.request.spec;
-        let context = Arc::new(Context {
-            expansion: Arc::clone(&target.expansion),
-            wanted: Arc::clone(&target.wanted),
-            model: Arc::clone(&self.model),
-            facts: self.request.facts.clone(),
-            format: target.expansion.format.unwrap_or_else(|| self.model.format()),
-            run: self.run,
-            price: spec.model.paid(),
-            max_output: u64::from(spec.model.max_output_tokens),
-            counts: self.budget.is_capped() || spec.limits.tokens_per_minute.is_some(),
-            budget: Arc::clone(&self.budget),
-            concurrency: spec.limits.concurrency as usize,
-            listener: Arc::clone(&self.request.listener),
-            usage: Arc::clone(&self.usage),
-            columns: Mutex::new(vec![ColumnUsage::default(); target.expansion.columns.len()]),
-            interrupt: self.request.interrupt.clone(),
-            frames: Mutex::default(),
-            packing: Packing::new(most),
-            output_cap: OutputCap::default(),
-            told: false.into(),
-            beside_batches: false,
-            found: Arc::clone(&self.found),
-            liveness: Arc::clone(&self.liveness),
-            tokenizer_of: spec.model.name.clone(),
-            tokenizer: OnceLock::new(),
-        });
-        let (send, receive) = mpsc::channel(2 * spec.limits.concurrency as usize);
+    fn generate(
+        &self,
+        target: &Target,
+        choice: ModelChoice,
+        cuts: Vec<Cut>,
+    ) -> Result<(), QueryError> {
+        let of = (Arc::clone(&target.expansion), Arc::clone(&target.wanted));
+        let context = Arc::new(Context::new(&self.run, of.0, of.1, choice));
+        let (send, receive) = mpsc::channel(2 * self.run.concurrency);
         let ended = self.runtime.block_on(async move {
             let feeding = async move {
                 for cut in cuts {
@@ -198,7 +167,7 @@ impl<'a> Asker<'a> {
     /// [`QueryError`] when the journal cannot say so.
     fn end(self, complete: bool) -> Result<Usage, QueryError> {
         let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
-        self.request.facts.history().end(self.run, outcome)?;
+        self.request.facts.history().end(self.run.id, outcome)?;
         self.request.facts.flush()?;
         Ok(self.usage())
     }

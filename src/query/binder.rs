@@ -11,7 +11,7 @@ use serde_json::json;
 use super::ask::Asking;
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
-use crate::facts::{Learned, Wanted};
+use crate::facts::Learned;
 use crate::key::{KeyColumns, Meaning};
 use crate::prompt::Row;
 use crate::routing::{operator, question};
@@ -125,8 +125,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         let request = self.request;
         let facts = request.facts.latest();
         let asked = Arc::new(question(expansion, offered));
-        let reuse = request.spec.model.reuse;
-        let wanted = Wanted::new(request.facts.history(), &asked, self.model, reuse)?;
+        let wanted = request.choice(&asked).wanted(request.facts.history(), &asked)?;
         let meaning = wanted.meaning(0);
         let mut targets = [Target::new(asked, Arc::new(wanted), None)];
         let text = Value::Text(ask.trim().to_owned());

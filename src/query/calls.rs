@@ -20,7 +20,7 @@ use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Kind};
-use crate::facts::{Origin, Wanted};
+use crate::facts::Origin;
 use crate::key::KeyColumns;
 use crate::spec::{Column, Echo, Expansion, Spec, Type};
 
@@ -350,11 +350,7 @@ impl Calls {
     ///
     /// # Errors
     /// [`QueryError`] when the journal fails.
-    pub fn targets(
-        &mut self,
-        request: &Request<'_>,
-        model: &str,
-    ) -> Result<Vec<Target>, QueryError> {
+    pub fn targets(&mut self, request: &Request<'_>) -> Result<Vec<Target>, QueryError> {
         let spec = request.spec;
         let of_spec = spec.expansions.iter().map(|e| e.rows_per_request).max();
         let rows = request.rows_per_request.or(of_spec);
@@ -372,7 +368,7 @@ impl Calls {
             if made.in_spec.is_none() {
                 made.expansion.follow(&spec.model);
             }
-            let mut wanted = Wanted::new(history, &made.expansion, model, spec.model.reuse)?;
+            let mut wanted = request.choice(&made.expansion).wanted(history, &made.expansion)?;
             if let Some(again) = request.again {
                 again.tell(&mut wanted, made.expansion.columns.len());
             }

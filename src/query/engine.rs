@@ -78,7 +78,6 @@ pub(super) struct Engine<'r, 'a> {
     guard: Guard,
     schema: KnownSchema,
     pub(super) calls: Calls,
-    pub(super) model: String,
     pub(super) live: Shared,
     pub(super) costs: Costs,
     plain_order: bool,
@@ -126,26 +125,24 @@ impl<'r, 'a> Engine<'r, 'a> {
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
-        let model = model.to_owned();
         let mut nested = Nested {
             request,
             guard: &guard,
             schema: &schema,
-            model: &model,
             asking,
             inner: Vec::new(),
             tables: 0,
         };
-        let mut binder = Binder::new(request, &model, asking);
+        let mut binder = Binder::new(request, model, asking);
         let mut calls =
             Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
         let inner = nested.inner;
-        let targets = calls.targets(request, &model)?;
+        let targets = calls.targets(request)?;
         let overrides = match request.spec.expansions.as_slice() {
             [] => None,
             _ => Some(Overrides::read(request.spec)?),
         };
-        let views = views(&calls, &targets, overrides.as_ref(), request, &model, &guard)?;
+        let views = views(&calls, &targets, overrides.as_ref(), request, model, &guard)?;
         let views = views.filter(|_| request.again.is_none());
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let facts = request.facts.latest().clone();
@@ -165,7 +162,6 @@ impl<'r, 'a> Engine<'r, 'a> {
             guard,
             schema,
             calls,
-            model,
             live,
             costs: Costs::default(),
             plain_order,

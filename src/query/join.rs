@@ -14,7 +14,6 @@ use super::calls::Join;
 use super::live::{Pairs, Shared, Wish, lock};
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
-use crate::facts::Wanted;
 use crate::key::{KeyColumns, ListHash, Meaning};
 use crate::prompt::Row;
 use crate::spec::{Column, Echo, Expansion, Many, Type, ValueList};
@@ -36,7 +35,6 @@ pub fn ask(
     live: &Shared,
     asker: &Asker<'_>,
     request: &Request<'_>,
-    model: &str,
 ) -> Result<u64, QueryError> {
     let wishes = lock(live).joins[number].take();
     let mut by_list: BTreeMap<Vec<String>, Vec<Wish>> = BTreeMap::new();
@@ -64,8 +62,7 @@ pub fn ask(
     let mut counts = Counts::default();
     for (list, wishes) in by_list {
         let expansion = Arc::new(expansion(join, list));
-        let mut wanted =
-            Wanted::new(request.facts.history(), &expansion, model, request.spec.model.reuse)?;
+        let mut wanted = request.choice(&expansion).wanted(request.facts.history(), &expansion)?;
         if let Some(again) = request.again {
             again.tell(&mut wanted, 1);
         }

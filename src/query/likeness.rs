@@ -10,9 +10,8 @@ use tokio::task::JoinSet;
 
 use super::QueryError;
 use super::ask::Asker;
-use crate::facts::{CommitUnit, Completion, Facts};
-use crate::generate::Stopped;
-use crate::model::budget::Budget;
+use crate::facts::{CommitUnit, Completion};
+use crate::generate::{ModelRun, Stopped};
 use crate::model::embeddings::Embeddings;
 use crate::model::{Errand, Ledger, ModelError, Reply, Tokens, Undone};
 use crate::retrieval::vectors::{Digest, Vectors, cosine, digest};
@@ -158,10 +157,8 @@ impl Asker<'_> {
                     }
                     let errand = Sending {
                         model: Arc::clone(model),
-                        budget: Arc::clone(&self.budget),
-                        facts: self.request.facts.clone(),
                         price: price.copied(),
-                        run: self.run,
+                        run: Arc::clone(&self.run),
                     };
                     tasks.spawn(errand.run(batch));
                 }
@@ -175,7 +172,7 @@ impl Asker<'_> {
                 let tokens = reply.tokens.unwrap_or_default();
                 let cost_usd = Spent::of(tokens, price).usd;
                 let completion = Completion {
-                    run: self.run,
+                    run: self.run.id,
                     model: number,
                     content: Some(format!("{} embeddings", sent.batch.len())),
                     input_tokens: tokens.input,
@@ -186,7 +183,8 @@ impl Asker<'_> {
                 };
                 let batch = CommitUnit { completion, settles: note, ..CommitUnit::default() };
                 self.request.facts.keep(batch).await.map_err(failed)?;
-                self.usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
+                let usage = &self.run.events.usage;
+                usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
                 beyond = beyond.or(crate::model::beyond(tokens, sent.worst, price));
                 let found = Embeddings::vectors(&reply)
                     .ok_or_else(|| Failed::Instead("a reply holds no vectors".to_owned()))?;
@@ -233,10 +231,8 @@ fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) -> Vec<(Texts, u64)> {
 /// One batch on its way.
 struct Sending {
     model: Arc<Embeddings>,
-    budget: Arc<Budget>,
-    facts: Facts,
     price: Option<PriceTable>,
-    run: i64,
+    run: Arc<ModelRun>,
 }
 
 /// What came of it.
@@ -257,14 +253,14 @@ impl Sending {
         let errand = Errand {
             model: &*self.model,
             prompt: &prompt,
-            budget: &self.budget,
+            budget: &self.run.budget,
             price: self.price.as_ref(),
             count: &count,
             holds: &|_: &Reply| true,
             on_wire: AtomicBool::new(false),
             most_tries: 1,
             tries: AtomicU32::new(0),
-            ledger: Some(Ledger { facts: &self.facts, run: self.run }),
+            ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
         };
         let began = Instant::now();
         let mut reply = errand.once().await;

@@ -83,8 +83,8 @@ pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
 use crate::blendsql::may_have_calls;
 use crate::facts::{Facts, Wanted};
 use crate::generate::Listener;
-use crate::model::Model;
-use crate::spec::Spec;
+use crate::model::{self, Model, ModelChoice};
+use crate::spec::{Expansion, Spec};
 use crate::suql;
 use crate::value::Value;
 
@@ -92,6 +92,7 @@ use crate::value::Value;
 const STACK: usize = 64 << 20;
 
 /// A query, with everything it needs.
+#[derive(Clone)]
 pub struct Request<'a> {
     /// The spec; without expansions when the user has none.
     pub spec: &'a Spec,
@@ -185,7 +186,7 @@ fn in_sqlite<T>(
 ) -> Result<T, QueryError> {
     request.dialect.brought(request.sql, |sql| {
         let run = |sql: &str| {
-            run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.again() })
+            run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
         };
         match classify::classified(request, sql)? {
             Some(classified) => placed(&classified, run),
@@ -217,25 +218,9 @@ impl Again {
 }
 
 impl<'a> Request<'a> {
-    /// The same request, to be changed.
-    fn again(&self) -> Request<'a> {
-        Request {
-            spec: self.spec,
-            database: self.database,
-            facts: self.facts,
-            model: self.model.clone(),
-            sql: self.sql,
-            dialect: self.dialect,
-            params: self.params.clone(),
-            classify: self.classify,
-            truncate: self.truncate,
-            again: self.again,
-            rows_per_request: self.rows_per_request,
-            timeout: self.timeout,
-            command: self.command,
-            listener: Arc::clone(&self.listener),
-            interrupt: self.interrupt.clone(),
-        }
+    /// Whom the cells of an expansion are asked of.
+    fn choice(&self, expansion: &Expansion) -> ModelChoice {
+        model::choose(self.spec, self.model.as_deref(), expansion)
     }
 
     /// The query, taken to have no calls.

@@ -24,7 +24,6 @@ pub(super) struct Nested<'n, 'a> {
     pub(super) request: &'n Request<'n>,
     pub(super) guard: &'n Guard,
     pub(super) schema: &'n KnownSchema,
-    pub(super) model: &'n str,
     pub(super) asking: Option<&'n Asking<'a>>,
     pub(super) inner: Vec<Meta>,
     /// How many temporary tables were made.
@@ -40,7 +39,7 @@ impl Choosing for Nested<'_, '_> {
             params::bind(&mut statement, &self.request.params)?;
             self.guard.stream(&mut statement, sql, &mut kept)?;
         } else {
-            let request = Request { sql, ..self.request.again() };
+            let request = Request { sql, ..self.request.clone() };
             match within(&request, self.asking, &mut kept, Instant::now()) {
                 Ok(meta) => self.inner.push(meta),
                 Err(QueryError::NoModel) if self.asking.is_none() => {
@@ -73,7 +72,7 @@ impl Choosing for Nested<'_, '_> {
         expansion: usize,
         column: usize,
     ) -> Result<Option<Vec<String>>, QueryError> {
-        stored_values::of(self.request, self.guard, self.model, (expansion, column))
+        stored_values::of(self.request, self.guard, (expansion, column))
     }
 
     fn look_up(

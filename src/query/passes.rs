@@ -106,7 +106,7 @@ impl Engine<'_, '_> {
             asker.ask(targets, demands, counts)?;
         }
         for (n, wanted) in self.calls.joins.iter().enumerate() {
-            demanded += join::ask(n, wanted, &self.live, asker, self.request, &self.model)?;
+            demanded += join::ask(n, wanted, &self.live, asker, self.request)?;
         }
         Ok(demanded)
     }

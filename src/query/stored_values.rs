@@ -8,7 +8,6 @@ use rusqlite::types::{Value as Sql, ValueRef};
 use super::guard::Guard;
 use super::targets::{Cell, Counts, Target, spell};
 use super::{QueryError, Request};
-use crate::facts::Wanted;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
 use crate::spec::SourceRows;
@@ -22,7 +21,6 @@ use crate::value::Value;
 pub(super) fn of(
     request: &Request<'_>,
     guard: &Guard,
-    model: &str,
     (number, column): (usize, usize),
 ) -> Result<Option<Vec<String>>, QueryError> {
     let expansion = &request.spec.expansions[number];
@@ -30,8 +28,7 @@ pub(super) fn of(
         // Its sources have parts of the key, and keys of their own.
         return Ok(None);
     }
-    let reuse = request.spec.model.reuse;
-    let wanted = Wanted::new(request.facts.history(), expansion, model, reuse)?;
+    let wanted = request.choice(expansion).wanted(request.facts.history(), expansion)?;
     let mut target = Target::new(Arc::new(expansion.clone()), Arc::new(wanted), Some(number));
     let overrides = Overrides::read(request.spec)?;
     let facts = request.facts.latest();

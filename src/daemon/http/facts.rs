@@ -15,7 +15,7 @@ use super::query::at_work;
 use super::reply::{Refusal, json_body};
 use crate::cell::State as CellState;
 use crate::daemon::loaded::Loaded;
-use crate::facts::{Facts, Found, Wanted};
+use crate::facts::{Facts, Found};
 use crate::failure::Failure;
 use crate::materialize::Selection;
 use crate::model;
@@ -137,7 +137,8 @@ impl Cells {
             Err(_) => model::for_planning(spec)?,
         };
         let expansion = self.expansion();
-        let wanted = Wanted::new(facts.history(), expansion, model.name(), spec.model.reuse)?;
+        let choice = model::choose(spec, Some(&*model), expansion);
+        let wanted = choice.wanted(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
         let entity = |key: &Vec<Value>| {
             let entity = expansion.key.entity(key);
