@@ -19,11 +19,11 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
-use hqdl::materialize::{Report, Selection, Work};
+use hqdl::materialize::{Report, Selection, Way};
 use hqdl::model::{Asking, Model, Reply, Tokens};
 use hqdl::prompt::{Prompt, Question};
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Draft;
-use hqdl::store::Database;
 
 fn main() {
     divan::main();
@@ -83,10 +83,10 @@ fn place(dir: &Path) -> PathBuf {
 
 fn run(spec: &Path, facts: &Facts) -> Report {
     let draft = Draft::read(spec).expect("a spec");
-    let database = Database::open(&draft.database()).expect("a database");
-    let (spec, _) = draft.check(&database).expect("a sound spec");
+    let cache = Cache::Open(facts.clone());
+    let session = Session::open(draft, &SpecOverrides::default(), cache).expect("a sound spec");
     let selection = Selection::default();
-    let work = Work::new(&spec, &database, facts, Arc::new(Instant), &selection).expect("work");
+    let work = session.work(Arc::new(Instant), &selection, Way::Live).expect("work");
     let listener: Listener = Arc::new(|_| {});
     let (_keep, interrupt) = tokio::sync::watch::channel(false);
     work.materialize("bench", &listener, &interrupt).expect("a report")

@@ -27,6 +27,7 @@ use hqdl::materialize::{Selection, Work};
 use hqdl::model::{Asking, Model, Reply, Tokens};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::query::{self, Meta, Request, Smoothie};
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::{Draft, Spec};
 use hqdl::store::Database;
 
@@ -100,8 +101,7 @@ questions = [{ ask = "Is the publisher {value}?", sql = "publisher_name = {value
 
 fn read(spec: &Path) -> Spec {
     let draft = Draft::read(spec).expect("a spec");
-    let database = Database::open(&draft.database()).expect("a database");
-    draft.check(&database).expect("a sound spec").0
+    Session::open(draft, &SpecOverrides::default(), Cache::Temporary).expect("a sound spec").spec
 }
 
 fn quiet() -> Listener {

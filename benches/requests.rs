@@ -14,13 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use divan::Bencher;
-use hqdl::facts::Facts;
 use hqdl::generate::Listener;
-use hqdl::materialize::{Selection, Work};
+use hqdl::materialize::{Selection, Way};
 use hqdl::model::limits::{Limiter, Need};
 use hqdl::prompt::Question;
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Draft;
-use hqdl::store::Database;
 use serde_json::{Value as Json, json};
 
 const REQUESTS: u64 = 2000;
@@ -82,12 +81,11 @@ fn latency(bencher: Bencher) {
     let path = place(dir.path(), &url);
     bencher.bench_local(|| {
         let draft = Draft::read(&path).expect("a spec");
-        let database = Database::open(&draft.database()).expect("a database");
-        let (spec, _) = draft.check(&database).expect("a sound spec");
-        let facts = Facts::temporary().expect("facts");
-        let model = hqdl::model::connect(&spec).expect("a model");
+        let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary);
+        let session = session.expect("a sound spec");
+        let model = session.model().expect("a model");
         let selection = Selection::default();
-        let work = Work::new(&spec, &database, &facts, model, &selection).expect("work");
+        let work = session.work(model, &selection, Way::Live).expect("work");
         let listener: Listener = Arc::new(|_| {});
         let (_keep, interrupt) = tokio::sync::watch::channel(false);
         let began = Instant::now();

@@ -8,22 +8,15 @@
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
-use std::sync::Arc;
 
-use hqdl::facts::Facts;
-use hqdl::model;
 use hqdl::query::{self, Request, Smoothie};
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Draft;
-use hqdl::store::Database;
-use tokio::sync::watch;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let draft = Draft::read(Path::new("specs/superhero.toml"))?;
-    let database = Database::open(&draft.database())?;
-    let (spec, _warnings) = draft.check(&database)?;
-    // Facts that nobody keeps; `Facts::open` keeps them in a directory.
-    let facts = Facts::temporary()?;
-    let (_interrupt, never) = watch::channel(false);
+    // Facts that nobody keeps; `Cache::Dir` keeps them in a directory.
+    let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary)?;
     let sql =
         "SELECT superhero_name, {{LLMMap('Who is the publisher?', s.superhero_name)}} AS publisher
                FROM superhero AS s
@@ -32,21 +25,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut smoothie = Smoothie::default();
     let meta = query::run(
         &Request {
-            spec: &spec,
-            database: &draft.database(),
-            facts: &facts,
-            model: Some(model::connect(&spec)?),
-            sql,
-            params: Vec::new(),
-            truncate: false,
-            dialect: hqdl::query::Dialect::Sqlite,
-            classify: false,
-            again: None,
-            rows_per_request: None,
-            timeout: None,
+            model: Some(session.model()?),
             command: "the example",
-            listener: Arc::new(|_| {}),
-            interrupt: never,
+            ..session.query(&session.spec.database, sql)?
         },
         &mut smoothie,
     )?;

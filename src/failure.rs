@@ -10,7 +10,7 @@ use crate::model::{ModelError, SetupError};
 use crate::overrides::{EditError, OverridesError};
 use crate::problem::Problems;
 use crate::query::QueryError;
-use crate::spec::{Draft, ReadError};
+use crate::spec::ReadError;
 use crate::store::StoreError;
 
 /// Exit code: some cells have no value.
@@ -248,11 +248,4 @@ impl From<QueryError> for Failure {
             QueryError::Output(_) | QueryError::Runtime(_) => Self::input(error.to_string(), ""),
         }
     }
-}
-
-/// The database of a draft, opened; a database that cannot be is a problem of
-/// the spec, shown at its place.
-pub fn open_database(draft: &Draft) -> Result<crate::store::Database, Failure> {
-    crate::store::Database::open(&draft.database())
-        .map_err(|e| draft.database_problem(&e.to_string(), e.hint()).into())
 }

@@ -71,6 +71,7 @@ pub mod query;
 pub mod suggest;
 pub mod init;
 pub mod truth;
+pub mod session;
 // ── doors ──
 pub mod swan;
 pub mod failure;

@@ -52,7 +52,8 @@ enum Command {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let facts = session::facts(&options.cache, "cache", talk)?;
+    let facts = session::cache(&options.cache, "cache").open()?;
+    session::tell(&facts, talk);
     match &options.command {
         Command::List { filter, limit } => {
             list(&facts, filter.as_deref(), limit.unwrap_or(usize::MAX), talk)?;

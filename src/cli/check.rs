@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::failure::{Failure, WRONG_INPUT, open_database};
+use super::failure::{Failure, WRONG_INPUT};
 use super::{Talk, session};
 use crate::problem::{Problems, Severity};
+use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::{Draft, ReadError};
 use crate::store::Database;
 use crate::store::keys::Keys;
@@ -52,23 +53,17 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 
 /// All that is to be said of a spec, and a line when nothing is wrong.
 fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), Failure> {
-    let mut draft = match Draft::read(path) {
+    let draft = match Draft::read(path) {
         Ok(draft) => draft,
         Err(ReadError::Problems(problems)) => return Ok((problems, String::new())),
         Err(error) => return Err(error.into()),
     };
-    if let Some(db) = &options.db {
-        draft.set_database(db.clone());
-    }
-    let database = match open_database(&draft) {
-        Ok(database) => database,
-        Err(Failure::Problems(problems)) => return Ok((problems, String::new())),
-        Err(failure) => return Err(failure),
-    };
-    let (spec, mut problems) = match draft.check(&database) {
-        Ok(checked) => checked,
+    let overrides = SpecOverrides { database: options.db.clone(), ..SpecOverrides::default() };
+    let session = match Session::open(draft, &overrides, Cache::Temporary) {
+        Ok(session) => session,
         Err(problems) => return Ok((problems, String::new())),
     };
+    let Session { spec, draft, database, warnings: mut problems, .. } = session;
     let mut keys = 0;
     for (n, expansion) in spec.expansions.iter().enumerate() {
         let gathered = Keys::gather(&database, expansion, None)?;

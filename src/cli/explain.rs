@@ -18,12 +18,12 @@ pub struct Options {
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let input = Input::open(&options.input, "explain", talk)?;
     let explained = if input.has_calls() {
-        let facts = input.facts(talk)?;
+        input.open_facts(talk)?;
         // It has a name and habits, and needs no key.
         let model = model::for_planning(&input.session.spec)?;
         let silent = Arc::new(|_: &_| ());
         let interrupt = interrupt::watch(None);
-        query::explain(&input.request(&facts, Some(model), silent, interrupt)?)
+        query::explain(&input.request(Some(model), silent, interrupt)?)
     } else {
         input.plain(interrupt::watch(None)).explain()
     };

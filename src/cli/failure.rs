@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-pub use crate::failure::{Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT, open_database};
+pub use crate::failure::{Failure, INCOMPLETE, INTERRUPTED, WRONG_INPUT};
 
 impl Failure {
     /// Prints it; gives the exit code.

@@ -7,7 +7,7 @@ use super::failure::{Failure, INCOMPLETE};
 use super::materialize::show;
 use super::progress::{Progress, thousands};
 use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
-use crate::materialize::{Imported, Selection, Way, Work};
+use crate::materialize::{Imported, Selection, Way};
 use crate::model;
 
 #[derive(Debug, clap::Args)]
@@ -43,14 +43,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             ));
         }
     }
-    let session = session::open(&options.spec, &flags, None)?;
-    session::warn(&session.warnings, talk);
     let command = format!("import {}", options.spec.display());
-    let facts = session::facts(&options.cache, &command, talk)?;
-    let model = model::for_planning(&session.spec)?;
+    let session = session::open(&options.spec, &flags, None, &command)?;
+    session::warn(&session.warnings, talk);
+    session::tell(session.facts()?, talk);
     let selection = Selection::default();
-    let work =
-        Work::new(&session.spec, &session.database, &facts, model, &selection)?.by(Way::Kept)?;
+    let work = session.work(model::for_planning(&session.spec)?, &selection, Way::Kept)?;
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     let imported = work.import(&options.files, &command, &listener, &interrupt)?;
     let lines = &imported.lines;

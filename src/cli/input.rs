@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::failure::Failure;
-use super::session::{self, Session};
+use super::session;
 use super::{ModelFlags, Talk};
-use crate::facts::Facts;
 use crate::generate::{Listener, Stopped};
-use crate::model::{self, Model, SetupError};
+use crate::model::{Model, SetupError};
 use crate::problem::Problems;
 use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
+use crate::session::Session;
 use crate::spec::Provider;
 use crate::store::output;
 use crate::value::Value;
@@ -94,9 +94,11 @@ impl<'o> Input<'o> {
         let mut flags = options.flags.clone();
         let (sql, origin) = text(options, &mut flags)?;
         let params = params(&options.param)?;
+        let about = options.spec.as_deref().or(flags.db.as_deref());
+        let command = about.map_or_else(String::new, |a| format!("{command} {}", a.display()));
         let session = match (&options.spec, &flags.db) {
-            (Some(spec), _) => session::open(spec, &flags, options.budget)?,
-            (None, Some(db)) => session::bare(db, &flags, options.budget)?,
+            (Some(spec), _) => session::open(spec, &flags, options.budget, &command)?,
+            (None, Some(db)) => session::bare(db, &flags, options.budget, &command)?,
             (None, None) => {
                 return Err(Failure::input(
                     "no database to query",
@@ -113,8 +115,6 @@ impl<'o> Input<'o> {
                 target.display()
             );
         }
-        let about = options.spec.as_deref().unwrap_or(&session.spec.database);
-        let command = format!("{command} {}", about.display());
         Ok(Self { options, flags, sql, origin, params, session, target, command })
     }
 
@@ -125,14 +125,15 @@ impl<'o> Input<'o> {
         query::may_ask(&self.session.spec, &self.sql, dialect, classify)
     }
 
-    /// The facts.
-    pub fn facts(&self, talk: Talk) -> Result<Facts, Failure> {
-        session::facts(&self.flags.cache, &self.command, talk)
+    /// Opens the facts, and tells of them.
+    pub fn open_facts(&self, talk: Talk) -> Result<(), Failure> {
+        session::tell(self.session.facts()?, talk);
+        Ok(())
     }
 
     /// The model. A missing one is an error only when something must be asked,
     /// so what to say then comes in its place.
-    pub fn model(&self, facts: &Facts) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
+    pub fn model(&self) -> Result<Result<Arc<dyn Model>, Failure>, Failure> {
         let settings = &self.session.spec.model;
         // A bare database's model is `replay` by name when no flag names one.
         if settings.provider == Provider::Openai && self.is_nameless() {
@@ -141,7 +142,7 @@ impl<'o> Input<'o> {
                 "pass --model NAME (and --base-url URL), or --recordings FILE",
             )));
         }
-        match model::connect_with(&self.session.spec, facts) {
+        match self.session.model() {
             Ok(model) => Ok(Ok(model)),
             Err(missing @ SetupError::NoKey(_)) => Ok(Err(missing.into())),
             Err(error) => Err(error.into()),
@@ -153,22 +154,17 @@ impl<'o> Input<'o> {
     }
 
     /// The query as the engine takes it.
-    pub fn request<'r>(
-        &'r self,
-        facts: &'r Facts,
+    pub fn request(
+        &self,
         model: Option<Arc<dyn Model>>,
         listener: Listener,
         interrupt: watch::Receiver<bool>,
-    ) -> Result<Request<'r>, Failure> {
-        let up_to = facts.history().last_completion()?;
+    ) -> Result<Request<'_>, Failure> {
+        let up_to = self.session.facts()?.history().last_completion()?;
         let again = self.options.refresh || self.options.retry_failed;
         let again = again.then_some(Again { up_to, failed: !self.options.refresh });
         Ok(Request {
-            spec: &self.session.spec,
-            database: &self.target,
-            facts,
             model,
-            sql: &self.sql,
             dialect: self.options.dialect,
             classify: self.options.classify,
             params: self.params.clone(),
@@ -179,6 +175,7 @@ impl<'o> Input<'o> {
             command: &self.command,
             listener,
             interrupt,
+            ..self.session.query(&self.target, &self.sql)?
         })
     }
 

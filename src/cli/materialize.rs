@@ -11,7 +11,7 @@ use super::progress::{Progress, duration, thousands};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
 use crate::generate::Event;
-use crate::materialize::{Exported, InFile, Report, Selection, Way, Work};
+use crate::materialize::{Exported, InFile, Report, Selection, Way};
 use crate::model;
 use crate::spec::{Provider, Spec};
 
@@ -82,9 +82,10 @@ impl SelectionFlags {
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let (progress, listener) = Progress::new(talk);
     let command = format!("materialize {}", options.spec.display());
-    let mut session = session::open(&options.spec, &options.flags, options.budget)?;
+    let open = || session::open(&options.spec, &options.flags, options.budget, &command);
+    let mut session = open()?;
     session::warn(&session.warnings, talk);
-    let facts = session::facts(&options.flags.cache, &command, talk)?;
+    session::tell(session.facts()?, talk);
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
     let selection = options.select.selection();
     let mut earlier: Vec<Report> = Vec::new();
@@ -92,10 +93,10 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         let model = match (&options.batch_file, session.spec.model.provider) {
             // Whoever sends the files has the key.
             (Some(_), Provider::Openai) => model::for_files(&session.spec)?,
-            _ => model::connect_with(&session.spec, &facts)?,
+            _ => session.model()?,
         };
-        let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
-            .by(if options.batch { Way::Batch } else { Way::Live })?;
+        let way = if options.batch { Way::Batch } else { Way::Live };
+        let work = session.work(model, &selection, way)?;
         if talk.verbose {
             anstream::eprintln!("database   {}", session.spec.database.display());
             anstream::eprintln!("model      {}", work.model_name());
@@ -120,7 +121,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             "{path} was replaced by another file meanwhile; it is read again"
         )));
         earlier.push(report);
-        session = session::open(&options.spec, &options.flags, options.budget)?;
+        session = session.again(open()?);
     };
     progress.finish();
     earlier.iter().for_each(|before| report.goes_on_from(before));

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::Talk;
-use super::failure::{Failure, open_database};
+use super::failure::Failure;
 use crate::overrides::{self, read_lines};
+use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::{Draft, Spec};
 
 #[derive(Debug, clap::Args)]
@@ -98,7 +99,5 @@ fn said(talk: Talk, what: &str, path: &std::path::Path) -> ExitCode {
 }
 
 fn open(path: &std::path::Path) -> Result<Spec, Failure> {
-    let draft = Draft::read(path)?;
-    let database = open_database(&draft)?;
-    Ok(draft.check(&database)?.0)
+    Ok(Session::open(Draft::read(path)?, &SpecOverrides::default(), Cache::Temporary)?.spec)
 }

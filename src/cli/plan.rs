@@ -9,8 +9,7 @@ use super::failure::Failure;
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, Talk, progress, session};
 use crate::facts::Reason;
-use crate::materialize::{Way, Work};
-use crate::model;
+use crate::materialize::Way;
 use crate::plan::{Plan, Room};
 
 #[derive(Debug, clap::Args)]
@@ -30,15 +29,12 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let session = session::open(&options.spec, &options.flags, options.budget)?;
+    let command = format!("plan {}", options.spec.display());
+    let session = session::open(&options.spec, &options.flags, options.budget, &command)?;
     session::warn(&session.warnings, talk);
-    let facts =
-        session::facts(&options.flags.cache, &format!("plan {}", options.spec.display()), talk)?;
-    let model = model::for_planning(&session.spec)?;
-    let selection = options.select.selection();
-    let work = Work::new(&session.spec, &session.database, &facts, model, &selection)?
-        .by(if options.batch { Way::Batch } else { Way::Live })?;
-    let (plan, remarks) = work.plan()?;
+    session::tell(session.facts()?, talk);
+    let way = if options.batch { Way::Batch } else { Way::Live };
+    let (plan, remarks) = session.plan(&options.select.selection(), way)?;
     if !talk.quiet {
         remarks.iter().for_each(|r| anstream::eprintln!("note: {r}"));
     }

@@ -58,10 +58,10 @@ impl From<Failure> for Ended {
 fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, Ended> {
     let mut no_model = None;
     let ran = if input.has_calls() {
-        let facts = input.facts(talk)?;
-        let model = input.model(&facts)?.map_err(|why| no_model = Some(why)).ok();
+        input.open_facts(talk)?;
+        let model = input.model()?.map_err(|why| no_model = Some(why)).ok();
         let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-        let request = input.request(&facts, model, Progress::of_passes(talk), interrupt)?;
+        let request = input.request(model, Progress::of_passes(talk), interrupt)?;
         query::run(&request, rows)
     } else {
         input.plain(interrupt::watch(None)).run(rows)

@@ -37,7 +37,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         cache: CacheFlags::default(),
         ..ModelFlags::default()
     };
-    let session = session::open(&options.spec, &flags, None)?;
+    let session = session::open(&options.spec, &flags, None, "score")?;
     let (spec, target) = (&session.spec, session.spec.target());
     if !target.exists() {
         return Err(Failure::input(

@@ -1,94 +1,76 @@
-//! From flags to checked things: a spec with its flags applied, its database,
-//! its facts.
+//! From flags to a session: a spec with its flags applied, its database, its
+//! facts.
 
 use std::path::{Path, PathBuf};
 
-use etcetera::BaseStrategy;
-
-use super::failure::{Failure, open_database};
+use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, ProviderFlag, Talk};
-use crate::facts::Facts;
+use crate::facts::{Facts, FactsError};
 use crate::problem::Problems;
-use crate::spec::{Draft, Provider, Spec};
+use crate::session::{Cache, Session, SpecOverrides, user_cache};
+use crate::spec::{Draft, Provider};
 use crate::store::Database;
 
-/// A spec and its database.
-pub struct Session {
-    /// The checked spec, flags applied.
-    pub spec: Spec,
-    /// Its database.
-    pub database: Database,
-    /// What is worth a look.
-    pub warnings: Problems,
-}
-
 /// Reads and checks a spec; flags win over it.
-pub fn open(path: &Path, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
-    checked(Draft::read(path)?, flags, budget)
+pub fn open(
+    path: &Path,
+    flags: &ModelFlags,
+    budget: Option<f64>,
+    command: &str,
+) -> Result<Session, Failure> {
+    of(Draft::read(path)?, flags, budget, command)
 }
 
 /// A database without a spec: no expansions, and the model that flags name.
-pub fn bare(database: &Path, flags: &ModelFlags, budget: Option<f64>) -> Result<Session, Failure> {
+pub fn bare(
+    database: &Path,
+    flags: &ModelFlags,
+    budget: Option<f64>,
+    command: &str,
+) -> Result<Session, Failure> {
     let database = Database::open(database)?;
-    checked(Draft::bare(database.path().to_owned()), flags, budget)
+    of(Draft::bare(database.path().to_owned()), flags, budget, command)
 }
 
 /// Checks a draft; flags win over it.
-pub fn checked(
-    mut draft: Draft,
+pub fn of(
+    draft: Draft,
     flags: &ModelFlags,
     budget: Option<f64>,
+    command: &str,
 ) -> Result<Session, Failure> {
-    apply(&mut draft, flags);
-    if budget.is_some() {
-        draft.file.limits.budget_usd = budget;
-    }
-    let database = open_database(&draft)?;
-    let (spec, warnings) = draft.check(&database)?;
-    Ok(Session { spec, database, warnings })
+    let overrides = SpecOverrides { budget_usd: budget, ..overrides(flags) };
+    Ok(Session::open(draft, &overrides, cache(&flags.cache, command))?)
 }
 
-fn apply(draft: &mut Draft, flags: &ModelFlags) {
-    if let Some(db) = &flags.db {
-        draft.set_database(db.clone());
-    }
-    if let Some(output) = &flags.output {
-        draft.set_output(output.clone());
-    }
-    let model = &mut draft.file.model;
-    match flags.provider {
-        Some(ProviderFlag::Openai) => model.provider = Provider::Openai,
-        Some(ProviderFlag::Replay) => model.provider = Provider::Replay,
-        None if !flags.recordings.is_empty() => model.provider = Provider::Replay,
-        None => {}
-    }
-    if let Some(name) = &flags.model {
-        model.name.clone_from(name);
-    }
-    if flags.base_url.is_some() {
-        model.base_url.clone_from(&flags.base_url);
-    }
-    if flags.price.is_some() {
-        model.price = flags.price;
-    }
-    if let Some(concurrency) = flags.concurrency {
-        draft.file.limits.concurrency = Some(concurrency);
-    }
-    if let Some(rows) = flags.rows_per_request {
-        draft.file.expansion.iter_mut().for_each(|e| e.rows_per_request = Some(rows));
-    }
-    if !flags.recordings.is_empty() {
-        draft.set_recordings(flags.recordings.clone());
+fn overrides(flags: &ModelFlags) -> SpecOverrides {
+    SpecOverrides {
+        database: flags.db.clone(),
+        output: flags.output.clone(),
+        provider: flags.provider.map(|provider| match provider {
+            ProviderFlag::Openai => Provider::Openai,
+            ProviderFlag::Replay => Provider::Replay,
+        }),
+        model: flags.model.clone(),
+        base_url: flags.base_url.clone(),
+        price: flags.price,
+        recordings: flags.recordings.clone(),
+        concurrency: flags.concurrency,
+        rows_per_request: flags.rows_per_request,
+        budget_usd: None,
     }
 }
 
-/// The facts that the flags name.
-pub fn facts(flags: &CacheFlags, command: &str, talk: Talk) -> Result<Facts, Failure> {
-    let facts = if flags.no_cache {
-        Facts::temporary()?
-    } else {
-        Facts::open(&cache_dir(flags)?, &format!("hqdl {command}"))?
-    };
+/// Where the flags say that facts are.
+pub fn cache(flags: &CacheFlags, command: &str) -> Cache {
+    if flags.no_cache {
+        return Cache::Temporary;
+    }
+    Cache::Dir { dir: flags.cache.clone(), holder: format!("hqdl {command}") }
+}
+
+/// Tells of facts that were opened what their user should know.
+pub fn tell(facts: &Facts, talk: Talk) {
     if talk.verbose {
         let through = match facts.owner() {
             Some(owner) => format!(", through the daemon ({owner})"),
@@ -99,17 +81,11 @@ pub fn facts(flags: &CacheFlags, command: &str, talk: Talk) -> Result<Facts, Fai
     if let Some(damaged) = facts.known_damage().remark().filter(|_| !talk.quiet) {
         anstream::eprintln!("warning: {damaged}");
     }
-    Ok(facts)
 }
 
 /// The directory of the facts.
-pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, Failure> {
-    if let Some(dir) = &flags.cache {
-        return Ok(dir.clone());
-    }
-    etcetera::choose_base_strategy().map(|strategy| strategy.data_dir().join("hqdl")).map_err(|e| {
-        Failure::input(format!("no data directory: {e}"), "name one with --cache or HQDL_CACHE")
-    })
+pub fn cache_dir(flags: &CacheFlags) -> Result<PathBuf, FactsError> {
+    flags.cache.clone().map_or_else(user_cache, Ok)
 }
 
 /// Shows warnings, unless there is to be quiet.

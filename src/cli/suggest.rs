@@ -7,7 +7,8 @@ use serde_json::{Value as Json, json};
 
 use super::failure::Failure;
 use super::progress::thousands;
-use super::{CacheFlags, ModelFlags, Talk, session};
+use super::{CacheFlags, Talk, session};
+use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
 use crate::store::Database;
 use crate::suggest::edit::{self, Added};
@@ -35,10 +36,17 @@ impl From<SuggestError> for Failure {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let facts = session::facts(&options.cache, "suggest", talk)?;
-    let flags = ModelFlags { cache: options.cache.clone(), ..ModelFlags::default() };
-    let opened = options.spec.as_deref().map(|s| session::open(s, &flags, None)).transpose()?;
-    let all = suggest(&facts, opened.as_ref().map(|s| (&s.spec, &s.database)))?;
+    let facts = session::cache(&options.cache, "suggest").open()?;
+    session::tell(&facts, talk);
+    let open = |spec: &Path| -> Result<Session, Failure> {
+        let cache = Cache::Open(facts.clone());
+        Ok(Session::open(Draft::read(spec)?, &SpecOverrides::default(), cache)?)
+    };
+    let opened = options.spec.as_deref().map(open).transpose()?;
+    let all = match &opened {
+        Some(session) => session.suggest()?,
+        None => suggest(&facts, None)?,
+    };
     let added = match (&options.spec, &opened) {
         (Some(path), Some(session)) if options.write => Some(write(path, &session.database, &all)?),
         _ => None,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::listing::Stamp;
 use super::metrics::{Metered, Metrics};
 use crate::facts::Facts;
-use crate::failure::{Failure, open_database};
-use crate::model::{self, Model};
+use crate::failure::Failure;
+use crate::model::Model;
 use crate::problem::Problems;
+use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::{Draft, Spec};
 
 /// A spec that passed its checks.
@@ -52,14 +53,12 @@ pub(super) fn read(
     see(path.with_extension("overrides.csv"));
     see(draft.database());
     draft.output().into_iter().for_each(&mut see);
-    let checked = || -> Result<(Spec, Problems), Failure> {
-        let database = open_database(&draft)?;
-        Ok(draft.check(&database)?)
+    let cache = Cache::Open(facts.clone());
+    let session = match Session::open(draft, &SpecOverrides::default(), cache) {
+        Ok(session) => session,
+        Err(problems) => return Reading { files, spec: Err(problems.into()) },
     };
-    let (spec, warnings) = match checked() {
-        Ok(checked) => checked,
-        Err(failure) => return Reading { files, spec: Err(failure) },
-    };
+    let spec = &session.spec;
     spec.model.recordings.iter().cloned().for_each(&mut see);
     let recordings: Vec<Stamp> = spec.model.recordings.iter().map(|p| Stamp::of(p)).collect();
     let questions: Vec<_> =
@@ -67,10 +66,11 @@ pub(super) fn read(
     let made_from = format!("{:?} {:?} {recordings:?} {questions:?}", spec.model, spec.limits);
     let model = match before.filter(|b| b.made_from == made_from && b.model.is_ok()) {
         Some(before) => before.model.clone(),
-        None => model::connect_with(&spec, facts)
-            .map(|model| Metered::of(model, metrics))
-            .map_err(|e| Arc::new(e.into())),
+        None => {
+            session.model().map(|model| Metered::of(model, metrics)).map_err(|e| Arc::new(e.into()))
+        }
     };
     let meaning = blake3::hash(format!("{spec:?} {recordings:?}").as_bytes());
+    let Session { spec, warnings, .. } = session;
     Reading { files, spec: Ok(Loaded { meaning, spec, warnings, model, made_from }) }
 }

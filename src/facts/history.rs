@@ -9,6 +9,9 @@
 //! * what it writes is committed, and safe on the disk, before it returns, in one
 //!   transaction a call; killed in its midst, it has written nothing;
 //! * it sees what others have committed before it was called;
+//! * lines and completions are seen in the order of their ids: who has seen one
+//!   sees none with a lower id later (tables are published up to a line, and
+//!   refresh jobs ask again for what came up to a completion);
 //! * it waits for others only while they write (a minute at the longest), never
 //!   for a request on its way, so it may be called from anywhere;
 //! * it fails with [`FactsError::Journal`] when the record cannot be read or

@@ -13,11 +13,15 @@
 //! <data directory>/socket           where that process lends them to others
 //! ```
 //!
-//! sled is opened by one process. That one *owns* the cache: the index, the thread
-//! that writes, what is being asked ([`claims`]), the limits of endpoints and the
-//! budget of the day. Others *borrow* it ([`lend`]): they do their work
-//! themselves, behind the same methods, and only what one process can have is
-//! the owner's. The journal they read, and write what is small, by themselves.
+//! Whoever uses facts holds a [`Facts`] and does not know who keeps them: a
+//! [`FactStore`], whose words say what every one of them must keep.
+//!
+//! sled is opened by one process. That one *owns* the cache ([`LocalStore`]): the
+//! index, the thread that writes, what is being asked ([`claims`]), the limits of
+//! endpoints and the budget of the day. It serves them over a socket ([`lend`]) to
+//! others ([`RemoteStore`]): they do their work themselves, and only what one
+//! process can have is the owner's. The journal they read, and write what is
+//! small, by themselves.
 
 mod answers;
 mod checksum;
@@ -84,6 +88,9 @@ const TRY_EVERY: Duration = Duration::from_millis(50);
 /// Why facts cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
+    /// There is no directory for facts.
+    #[error("no data directory: {0}")]
+    NoDirectory(String),
     /// Another process uses the cache.
     #[error("the cache {} is in use by {holder}", dir.display())]
     Held {
@@ -153,6 +160,7 @@ impl FactsError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
+            Self::NoDirectory(_) => "name one with --cache or HQDL_CACHE",
             Self::Held { .. } => "wait for it to end, or use another cache with --cache",
             Self::Lost { .. } => "everything answered is kept; run this again to go on",
             Self::Stranger { .. } => "end it, such as the daemon, and start it with this version",

@@ -218,6 +218,28 @@ impl Again {
 }
 
 impl<'a> Request<'a> {
+    /// A query in `SQLite`'s words, of nobody: to be changed where it is more.
+    #[must_use]
+    pub fn of(spec: &'a Spec, database: &'a Path, facts: &'a Facts, sql: &'a str) -> Self {
+        Self {
+            spec,
+            database,
+            facts,
+            model: None,
+            sql,
+            dialect: Dialect::default(),
+            params: Vec::new(),
+            classify: false,
+            truncate: false,
+            again: None,
+            rows_per_request: None,
+            timeout: None,
+            command: "query",
+            listener: Arc::new(|_| {}),
+            interrupt: watch::channel(false).1,
+        }
+    }
+
     /// Whom the cells of an expansion are asked of.
     fn choice(&self, expansion: &Expansion) -> ModelChoice {
         model::choose(self.spec, self.model.as_deref(), expansion)

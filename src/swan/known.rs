@@ -13,9 +13,8 @@ use super::record::{Header, Line, Writer};
 use super::run::Run;
 use super::score::Gold;
 use super::{Benchmark, Mode, Question, SwanError, compare};
-use crate::facts::Facts;
+use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
-use crate::store::Database;
 
 /// What a query gives that is wrong on the true values, by its text; of the others,
 /// nothing is.
@@ -50,13 +49,16 @@ pub(super) fn faults(
     };
     let mut draft =
         Draft::parse(&path, benchmark.spec.to_owned()).map_err(|p| broken(p.render(false)))?;
-    draft.set_database(gold.database().to_owned());
-    draft.set_output(scratch.0.join("expanded.sqlite"));
     draft.file.model.price = None;
-    let database = Database::open(gold.database())?;
-    let (spec, _) = draft.check(&database).map_err(|p| broken(p.render(false)))?;
-    let facts = Facts::open(&scratch.0.join("facts"), "hqdl swan score")
-        .map_err(|e| broken(e.to_string()))?;
+    let overrides = SpecOverrides {
+        database: Some(gold.database().to_owned()),
+        output: Some(scratch.0.join("expanded.sqlite")),
+        ..SpecOverrides::default()
+    };
+    let holder = "hqdl swan score".to_owned();
+    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), holder };
+    let session = Session::open(draft, &overrides, cache).map_err(|p| broken(p.render(false)))?;
+    let facts = session.facts().map_err(|e| broken(e.to_string()))?;
     let mut faults = Faults::new();
     let mut beside = 0;
     let mut told = |line: &Line| {
@@ -79,9 +81,9 @@ pub(super) fn faults(
         faults.insert(answer.query.clone(), fault);
     };
     let run = Run {
-        spec,
-        database: &database,
-        facts: &facts,
+        spec: session.spec.clone(),
+        database: &session.database,
+        facts,
         model: Arc::clone(&model) as Arc<_>,
         questions,
         mode: header.mode,

@@ -214,17 +214,7 @@ impl Run<'_> {
         let target = self.spec.target();
         let database = if target.exists() { target } else { &self.spec.database };
         let request = Request {
-            spec: &self.spec,
-            database,
-            facts: self.facts,
             model: Some(Arc::clone(&self.model)),
-            sql,
-            params: Vec::new(),
-            dialect: crate::query::Dialect::Sqlite,
-            classify: false,
-            truncate: false,
-            again: None,
-            rows_per_request: None,
             timeout: Some(self.timeout),
             command: self.command,
             listener: Arc::new(move |event: &Event| {
@@ -234,6 +224,7 @@ impl Run<'_> {
                 listener(event);
             }),
             interrupt: self.interrupt.clone(),
+            ..Request::of(&self.spec, database, self.facts, sql)
         };
         let ran = if query::may_ask(&self.spec, sql, request.dialect, request.classify) {
             query::run(&request, &mut smoothie)

@@ -16,10 +16,10 @@ use hqdl::facts::{Facts, FactsError, Noted, Outcome, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
 use hqdl::limits::{Need, PerMinute};
-use hqdl::materialize::{Selection, Work};
+use hqdl::materialize::{Selection, Way};
 use hqdl::overrides::{read_lines, set, unset};
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Draft;
-use hqdl::store::Database;
 use hqdl::usage::Spent;
 use regex::Regex;
 use reqwest::header::HeaderMap;
@@ -596,11 +596,10 @@ fn runs_of_one_process_ask_nothing_twice() {
     std::thread::scope(|scope| {
         let begin = || {
             let draft = Draft::read(&path).unwrap();
-            let database = Database::open(&draft.database()).unwrap();
-            let (spec, _) = draft.check(&database).unwrap();
-            let model = hqdl::model::connect_with(&spec, &lent.facts).unwrap();
+            let cache = Cache::Open(Facts::clone(&lent.facts));
+            let session = Session::open(draft, &SpecOverrides::default(), cache).unwrap();
             let selection = Selection::default();
-            let work = Work::new(&spec, &database, &lent.facts, model, &selection).unwrap();
+            let work = session.work(session.model().unwrap(), &selection, Way::Live).unwrap();
             let (_keep, interrupt) = tokio::sync::watch::channel(false);
             let listener: Listener = Arc::new(|_| {});
             let report = work.materialize("test", &listener, &interrupt).unwrap();
@@ -634,8 +633,8 @@ fn overrides_set_at_once_are_all_kept() {
     let endpoint: Endpoint = honest();
     let project = heroes(&endpoint, "csv");
     let draft = Draft::read(&project.path("specs/x.toml")).unwrap();
-    let database = Database::open(&draft.database()).unwrap();
-    let (spec, _) = draft.check(&database).unwrap();
+    let session = Session::open(draft, &SpecOverrides::default(), Cache::Temporary).unwrap();
+    let spec = session.spec;
     let key = |n: usize| [format!("Number {n}"), "Person".to_owned()];
     let set = |n: usize| set(&spec, "llm", &key(n), "motto", &format!("No {n}"), "").unwrap();
     (100..104).for_each(set);

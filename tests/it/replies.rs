@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use hqdl::model::Said;
 use hqdl::prompt::{Frame, Question, Row};
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Format;
 use hqdl::usage::Tokens;
 use hqdl::value::Value;
@@ -210,8 +211,8 @@ fn a_sound_answer_is_never_taken_for_one_without_end() {
     let text = spec().replace("{base_url}", "http://127.0.0.1:9/v1");
     let project = Project::new(&honest(), HEROES, &text);
     let draft = hqdl::spec::Draft::read(&project.path("specs/x.toml")).unwrap();
-    let database = hqdl::store::Database::open(&draft.database()).unwrap();
-    let (spec, _) = draft.check(&database).unwrap();
+    let overrides = SpecOverrides::default();
+    let spec = Session::open(draft, &overrides, Cache::Temporary).unwrap().spec;
     let expansion = &spec.expansions[0];
     let name = "[a-zA-Z0-9,'\" ]{1,12}";
     let cases = (

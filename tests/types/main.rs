@@ -18,9 +18,9 @@ use fastrand::Rng;
 use hqdl::facts::Facts;
 use hqdl::model::{Asking, Model, Reply};
 use hqdl::prompt::{Prompt, Question};
-use hqdl::query::{self, Dialect, Request, Smoothie};
+use hqdl::query::{self, Request, Smoothie};
+use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Draft;
-use hqdl::store::Database;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{ToSqlOutput, Value as Sql};
 use rusqlite::{Connection, OpenFlags};
@@ -111,27 +111,16 @@ fn text(row: &[Sql]) -> String {
 fn check(seed: u64, db: &Path, facts: &Facts) -> Result<usize, String> {
     let generated = case(seed);
     let mut expected: Vec<String> = plain(db, &generated.plain)?.iter().map(|r| text(r)).collect();
-    let database = Database::open(db).map_err(|e| e.to_string())?;
-    let (mut spec, _) =
-        Draft::bare(db.to_owned()).check(&database).map_err(|e| format!("{e:?}"))?;
-    spec.model.name = format!("seed-{seed}");
-    let (_stop, interrupt) = tokio::sync::watch::channel(false);
+    let name = format!("seed-{seed}");
+    let overrides = SpecOverrides { model: Some(name.clone()), ..SpecOverrides::default() };
+    let cache = Cache::Open(facts.clone());
+    let session = Session::open(Draft::bare(db.to_owned()), &overrides, cache);
+    let session = session.map_err(|e| format!("{e:?}"))?;
     let request = Request {
-        spec: &spec,
-        database: db,
-        facts,
-        model: Some(Arc::new(Stub(spec.model.name.clone()))),
-        sql: &generated.query,
-        dialect: Dialect::Sqlite,
-        params: Vec::new(),
-        classify: false,
-        truncate: false,
-        again: None,
+        model: Some(Arc::new(Stub(name))),
         rows_per_request: Some(20),
-        timeout: None,
         command: "test",
-        listener: Arc::new(|_| {}),
-        interrupt,
+        ..session.query(db, &generated.query).map_err(|e| e.to_string())?
     };
     let mut rows = Smoothie::default();
     let meta = query::run(&request, &mut rows).map_err(|e| e.to_string())?;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::super::failure::{Failure, INCOMPLETE};
 use super::super::progress::{Progress, thousands};
-use super::super::session::Session;
 use super::super::{ModelFlags, Talk, input, interrupt, session};
 use crate::failure::stopped;
 use crate::model;
@@ -91,10 +90,15 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let mut flags = options.flags.clone();
     let out = options.out.clone().unwrap_or_else(|| default_out(&name, mode, options, &draft));
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
-    let Session { spec, database, warnings } = session::checked(draft, &flags, options.budget)?;
-    session::warn(&warnings, talk);
+    // Facts do not know with how many examples they were asked for.
+    let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
+    flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
+    let command = format!("swan run --out {}", out.display());
+    let session = session::of(draft, &flags, options.budget, &command)?;
+    session::warn(&session.warnings, talk);
+    let (spec, database) = (&session.spec, &session.database);
     let unmasked = match Benchmark::named(&name) {
-        Some(benchmark) => hidden_of(&database, benchmark)?.0,
+        Some(benchmark) => hidden_of(database, benchmark)?.0,
         None => Vec::new(),
     };
     if !unmasked.is_empty() && !talk.quiet {
@@ -105,7 +109,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         );
     }
     let model = match (&options.true_values, Benchmark::named(&name)) {
-        (None, _) => model::connect(&spec)?,
+        (None, _) => model::connect(spec)?,
         (Some(gold), Some(benchmark)) => {
             let gold = Gold::find(gold, &name, options.timeout, interrupt::watch(None))?;
             Arc::new(TrueValues::read(benchmark, gold.database())?)
@@ -134,11 +138,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if talk.json {
         say(&Line::Run(header.clone()));
     }
-    // Facts do not know with how many examples they were asked for.
-    let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
-    flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
-    let command = format!("swan run --out {}", out.display());
-    let facts = session::facts(&flags.cache, &command, talk)?;
+    session::tell(session.facts()?, talk);
     let (progress, listener) = Progress::new(talk);
     let mut count = 0;
     let mut told = |line: &Line| {
@@ -168,9 +168,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         }
     };
     let run = Run {
-        spec,
-        database: &database,
-        facts: &facts,
+        spec: spec.clone(),
+        database,
+        facts: session.facts()?,
         model,
         questions: &questions,
         mode,

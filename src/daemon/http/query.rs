@@ -357,22 +357,19 @@ impl Ready {
         model: Option<Arc<dyn Model>>,
         interrupt: watch::Receiver<bool>,
     ) -> Request<'r> {
+        let spec = self.other.as_ref().unwrap_or(&self.loaded.spec);
         Request {
-            spec: self.other.as_ref().unwrap_or(&self.loaded.spec),
-            database: &self.target,
-            facts: &house.facts,
             model,
-            sql: &self.sql,
             dialect: self.dialect,
             classify: self.classify,
             params: self.params.clone(),
             truncate: self.truncate,
-            again: None,
             rows_per_request: self.rows_per_request,
             timeout: Some(self.timeout),
             command: &self.command,
             listener: house.metrics.listener(),
             interrupt,
+            ..Request::of(spec, &self.target, &house.facts, &self.sql)
         }
     }
 
