@@ -125,6 +125,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
+        models(&parsed, model)?;
         let mut nested = Nested {
             request,
             guard: &guard,
@@ -331,6 +332,12 @@ impl<'r, 'a> Engine<'r, 'a> {
                 route.why = format!("{}; documents most like it first, {by}", route.why);
             }
         }
+        for (call, route) in self.parsed.calls.iter().zip(&routes) {
+            if !call.tuning.is_empty() {
+                let tuning = call.tuning.join("`, `");
+                notes.push(format!("{}: `{tuning}` changes nothing here", route.call));
+            }
+        }
         notes.extend(self.asking.and_then(Asking::note));
         let inner = |count: fn(&Meta) -> u64| self.inner.iter().map(count).sum::<u64>();
         for meta in &self.inner {
@@ -356,6 +363,20 @@ impl<'r, 'a> Engine<'r, 'a> {
             notes,
             sql: self.sql.clone(),
         }
+    }
+}
+
+/// Makes sure that no call wants to be asked of another model than the one there is.
+fn models(parsed: &Parsed, model: &str) -> Result<(), QueryError> {
+    let wanted = parsed.calls.iter().filter_map(|c| c.model.as_ref());
+    match wanted.into_iter().find(|(name, _)| name != model) {
+        None => Ok(()),
+        Some((name, span)) => Err(QueryError::sql(
+            format!("`{name}` is not the model that is asked"),
+            Some(span.clone()),
+            format!("it is `{model}`"),
+            "leave `model=` out, or name the model in the spec's [model] or by --model",
+        )),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The connection that queries run on: it reads, and stops when it is told to.
 //!
 //! The file is opened read-only and `query_only` is set; an authorizer refuses
-//! everything but reading, function by function and pragma by pragma. The
-//! engine keeps its own temporary tables here, so the guard opens and closes
-//! for it: unlocked, the `temp` schema may be written, and nothing else ever.
+//! everything but reading, function by function and pragma by pragma. Until
+//! [`Guard::lock`] the engine may register functions and make temporary tables;
+//! nothing else is ever written.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};

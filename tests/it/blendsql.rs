@@ -41,7 +41,8 @@ fn show(sql: &str, call: &Call) -> String {
         None => format!("{}..", q.min),
     }));
     parts.extend(call.regex.as_ref().map(|r| format!("regex {r}")));
-    parts.extend(call.limit.map(|l| format!("limit {l}")));
+    parts.extend(call.model.as_ref().map(|(name, _)| format!("model {name}")));
+    parts.extend(call.tuning.iter().map(|name| format!("told {name}")));
     if call.row {
         parts.push(String::from("row"));
     }
@@ -129,8 +130,8 @@ fn calls_are_read_in_every_spelling() {
         ("LLMMap('q?' (t::c))", "LLMMap \"q?\"; column c of t <(t::c)>"),
         ("LLMMap('q?', context='t::c')", "LLMMap \"q?\"; column c of t <'t::c'>"),
         (
-            "LLMMap('q?', 't::c', output_type='boolean', example_outputs='a;b', pattern='x')",
-            "LLMMap \"q?\"; column c of t <'t::c'>; boolean; regex x",
+            "LLMMap('q?', 't::c', output_type='boolean', table='a;b', pattern='x')",
+            "LLMMap \"q?\"; column c of t <'t::c'>; boolean; regex x; told table",
         ),
         // Texts that are no columns.
         ("LLMQA('q {}', 'hello', 4)", "LLMQA \"q {}\"; sql <'hello'>; sql <4>"),
@@ -216,13 +217,35 @@ fn calls_are_read_in_every_spelling() {
         ("LLMQA('q?', quantifier=\"?\")", "LLMQA \"q?\"; 0..1"),
         (
             "LLMQA('q?', regex='\\d{4}, it''s', limit=10)",
-            "LLMQA \"q?\"; regex \\d{4}, it's; limit 10",
+            "LLMQA \"q?\"; regex \\d{4}, it's; told limit",
         ),
         // What tunes BlendSQL itself.
         (
-            "LLMMap('q?', c, batch_size=5, few_shot_examples=[{'a]': 'b}', \"c\": {'d': (1, 2)}}], few_shot={'a': {'b': 1}}, max_tokens=20, model='m', context_formatter=f(x, y), list_options_in_prompt=False, table=t)",
-            "LLMMap \"q?\"; sql <c>",
+            "LLMMap('q?', c, batch_size=5, searcher=[{'a]': 'b}', \"c\": {'d': (1, 2)}}], few_shot=0, max_tokens=20, model='m', context_formatter=f(x, y), list_options_in_prompt=False, table=t)",
+            "LLMMap \"q?\"; sql <c>; model m; told batch_size; told searcher; told max_tokens; told context_formatter; told list_options_in_prompt; told table",
         ),
+        // What is said to the model is part of the question.
+        (
+            "LLMMap('How many?', c, example_outputs=['1 or 2', 3], return_type='substring', long_answer=True)",
+            "LLMMap \"How many? Answers look like these: 1 or 2; 3. Answer with a part of the text, word by word. Answer at length.\"; sql <c>; text",
+        ),
+        (
+            "LLMMap('q?', c, example_outputs='a;b')",
+            "LLMMap \"q? Answers look like these: a; b.\"; sql <c>",
+        ),
+        // Older forms.
+        ("LLMQA('q?', modifier='{2}')", "LLMQA \"q?\"; 2..2"),
+        ("LLMQA('q?', options='city')", "LLMQA \"q?\"; options \"city\""),
+        (
+            "LLMMap('q', 't::c' options='a;b')",
+            "LLMMap \"q\"; column c of t <'t::c'>; options \"a\" \"b\"",
+        ),
+        (
+            "LLMMap('q', t.c options='a;b' return_type='str')",
+            "LLMMap \"q\"; sql <t.c>; options \"a\" \"b\"; text",
+        ),
+        ("LLMQA('q' options='a;b')", "LLMQA \"q\"; options \"a\" \"b\""),
+        ("LLMMap('q', (a) limit = 3)", "LLMMap \"q\"; sql <(a)>; told limit"),
         // Joins.
         ("LLMJoin(l.a, r.\"b c\")", "LLMJoin \"\"; sql <l.a>; sql <r.\"b c\">"),
         (
@@ -511,27 +534,6 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "",
         ),
         (
-            "SELECT {{LLMMap('q', 't::c' options='u::d')}}",
-            "a comma is missing before `options`",
-            "options",
-            "expected `,` before this",
-            "",
-        ),
-        (
-            "SELECT {{LLMMap('q', t.c options='u::d')}}",
-            "a comma is missing before `options`",
-            "options",
-            "expected `,` before this",
-            "",
-        ),
-        (
-            "SELECT {{LLMQA('q' options='u::d')}}",
-            "a comma is missing before `options`",
-            "options",
-            "expected `,` before this",
-            "",
-        ),
-        (
             "SELECT {{LLMQA('q', SELECT a, b FROM t)}}",
             "a query as an argument needs parentheses",
             "SELECT a",
@@ -544,13 +546,6 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "SELECT a",
             "expected `(` before",
             "write (SELECT …)",
-        ),
-        (
-            "SELECT {{LLMQA('q', options='city')}}",
-            "options are one text",
-            "'city'",
-            "a column or a list?",
-            "a column is written without quotes: options=city; a list with one value in parentheses: options=('city')",
         ),
         (
             "SELECT {{LLMQA('q', options=())}}",
@@ -658,13 +653,6 @@ fn what_cannot_be_read_is_told_with_its_place() {
             "",
         ),
         ("SELECT {{LLMMap('q', c, regex=abc)}}", "the regex is no text", "abc", "expected '…'", ""),
-        (
-            "SELECT {{LLMMap('q', c, limit=-1)}}",
-            "the limit is no number",
-            "-1",
-            "expected a whole number",
-            "",
-        ),
         (
             "SELECT {{LLMJoin(a)}}",
             "`LLMJoin` needs two columns",
@@ -1137,7 +1125,7 @@ fn settings() -> impl Strategy<Value = Vec<(String, String)>> {
             all.extend(
                 regex.map(|(text, shown)| (format!("regex={text}"), format!("regex {shown}"))),
             );
-            all.extend(limit.map(|n| (format!("limit={n}"), format!("limit {n}"))));
+            all.extend(limit.map(|n| (format!("limit={n}"), "told limit".to_owned())));
             all
         })
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rusqlite::{Connection, OpenFlags};
@@ -11,35 +10,6 @@ use serde_json::Value as Json;
 
 use crate::oracle;
 use crate::project::{Ended, rows};
-
-/// Whether a program that answers no calls fails the tests of them. Off only as
-/// long as that part of `query` is being written.
-const CALLS_MUST_BE_ANSWERED: bool = true;
-
-/// Whether the built program answers calls; says so when it does not.
-pub fn answers_calls() -> bool {
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    let found = *FOUND.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap();
-        let db = dir.path().join("data.sqlite");
-        Connection::open(&db).unwrap().execute_batch("CREATE TABLE t (a)").unwrap();
-        let endpoint = oracle::endpoint();
-        let query = Query {
-            db,
-            cache: dir.path().join("cache"),
-            base_url: Some(endpoint.url()),
-            model: "m",
-            rows_per_request: 1,
-            flags: Vec::new(),
-            sql: "SELECT {{LLMMap('fn:length', 'four', return_type='int')}}",
-        };
-        CALLS_MUST_BE_ANSWERED || query.run().code == 0
-    });
-    if !found {
-        println!("SKIPPED: this hqdl answers no calls yet");
-    }
-    found
-}
 
 /// A folder of the data that are not part of this project, when it is there.
 pub fn shared(folder: &str) -> Option<PathBuf> {

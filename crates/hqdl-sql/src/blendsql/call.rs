@@ -19,14 +19,21 @@ enum Keyword {
     ReturnType,
     Quantifier,
     Regex,
-    Limit,
     Narrow,
-    /// Tunes `BlendSQL`'s own machinery; changes no result here.
-    Ignored,
+    /// Which model is asked.
+    Model,
+    /// Answers to show the model as examples of their form.
+    Examples,
+    /// Whether the answer is to be a long one.
+    Long,
+    /// Rows to show the model as examples: a spec has them.
+    Shots,
+    /// Tunes `BlendSQL`'s own machinery; changes no result here, and is told.
+    Tuning,
 }
 
 /// The keywords as they are and as they once were, and what each says.
-const KEYWORDS: [(&str, Keyword); 32] = [
+const KEYWORDS: [(&str, Keyword); 35] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
     ("value", Keyword::Value),
@@ -38,27 +45,30 @@ const KEYWORDS: [(&str, Keyword); 32] = [
     ("return_type", Keyword::ReturnType),
     ("output_type", Keyword::ReturnType),
     ("quantifier", Keyword::Quantifier),
+    ("modifier", Keyword::Quantifier),
     ("regex", Keyword::Regex),
     ("pattern", Keyword::Regex),
-    ("limit", Keyword::Limit),
+    ("limit", Keyword::Tuning),
     ("narrow", Keyword::Narrow),
-    ("batch_size", Keyword::Ignored),
-    ("few_shot_examples", Keyword::Ignored),
-    ("few_shot", Keyword::Ignored),
-    ("num_few_shot_examples", Keyword::Ignored),
-    ("example_outputs", Keyword::Ignored),
-    ("max_tokens", Keyword::Ignored),
-    ("model", Keyword::Ignored),
-    ("context_formatter", Keyword::Ignored),
-    ("list_options_in_prompt", Keyword::Ignored),
-    ("options_searcher", Keyword::Ignored),
-    ("context_searcher", Keyword::Ignored),
-    ("enable_constrained_decoding", Keyword::Ignored),
-    ("cascade_filter", Keyword::Ignored),
-    ("long_answer", Keyword::Ignored),
-    ("value_limit", Keyword::Ignored),
-    ("table", Keyword::Ignored),
-    ("sep", Keyword::Ignored),
+    ("batch_size", Keyword::Tuning),
+    ("few_shot_examples", Keyword::Shots),
+    ("few_shot", Keyword::Shots),
+    ("num_few_shot_examples", Keyword::Shots),
+    ("example_outputs", Keyword::Examples),
+    ("max_tokens", Keyword::Tuning),
+    ("model", Keyword::Model),
+    ("context_formatter", Keyword::Tuning),
+    ("list_options_in_prompt", Keyword::Tuning),
+    ("options_searcher", Keyword::Tuning),
+    ("context_searcher", Keyword::Tuning),
+    ("enable_constrained_decoding", Keyword::Tuning),
+    ("cascade_filter", Keyword::Tuning),
+    ("enable_cascade_filter", Keyword::Tuning),
+    ("searcher", Keyword::Tuning),
+    ("long_answer", Keyword::Long),
+    ("value_limit", Keyword::Tuning),
+    ("table", Keyword::Tuning),
+    ("sep", Keyword::Tuning),
 ];
 
 /// Operators that are words.
@@ -72,7 +82,7 @@ impl Keyword {
     fn is_of(self, kind: Kind) -> bool {
         match self {
             Self::Left | Self::Right | Self::Narrow => kind == Kind::Join,
-            Self::Question | Self::Limit | Self::Ignored => true,
+            Self::Question | Self::Model | Self::Shots | Self::Tuning => true,
             _ => kind != Kind::Join,
         }
     }
@@ -112,6 +122,8 @@ pub(super) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
             ));
         }
     };
+    // Part of the question: what is said to the model decides the answer.
+    let question = parts.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     let mut positional = parts.values.into_iter();
     let values: Vec<Argument> = if kind == Kind::Join {
         let left = parts.left.or_else(|| positional.next());
@@ -148,8 +160,9 @@ pub(super) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
         return_type: parts.return_type,
         quantifier: parts.quantifier,
         regex: parts.regex,
-        limit: parts.limit,
         narrow: parts.narrow,
+        model: parts.model,
+        tuning: parts.tuning,
         inner: written.inner,
         row: written.row,
     })
@@ -169,8 +182,11 @@ struct Parts {
     return_type: Option<super::ReturnType>,
     quantifier: Option<super::Quantifier>,
     regex: Option<String>,
-    limit: Option<u32>,
     narrow: Option<u32>,
+    model: Option<(String, std::ops::Range<usize>)>,
+    /// What is to be said to the model behind the question.
+    appended: Vec<String>,
+    tuning: Vec<String>,
 }
 
 impl Parts {
@@ -181,13 +197,12 @@ impl Parts {
         piece: &Piece,
         question_is_named: bool,
     ) -> Result<(), SqlError> {
-        missing_comma(sql, &piece.tokens)?;
         let Some(name) = piece.keyword else {
             self.positions += 1;
             return self.position(sql, kind, &piece.tokens, question_is_named);
         };
         let keyword = keyword(sql, kind, name)?;
-        let repeatable = matches!(keyword, Keyword::Context | Keyword::Ignored);
+        let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
         if !repeatable && self.seen.contains(&keyword) {
             return Err(SqlError::new(
                 name.start..span(&piece.tokens).end,
@@ -204,12 +219,34 @@ impl Parts {
             Keyword::Left => self.left = argument::read(sql, tokens)?,
             Keyword::Right => self.right = argument::read(sql, tokens)?,
             Keyword::Options => self.options = choices::read(sql, tokens)?,
-            Keyword::ReturnType => self.return_type = result::return_type(sql, tokens)?,
+            Keyword::ReturnType => {
+                self.return_type = result::return_type(sql, tokens)?;
+                if result::is_substring(sql, tokens) {
+                    self.appended.push("Answer with a part of the text, word by word.".to_owned());
+                }
+            }
             Keyword::Quantifier => self.quantifier = result::quantifier(sql, tokens)?,
             Keyword::Regex => self.regex = result::written_text(sql, tokens, "the regex")?,
-            Keyword::Limit => self.limit = result::limit(sql, tokens)?,
             Keyword::Narrow => self.narrow = result::narrow(sql, tokens)?,
-            Keyword::Ignored => {}
+            Keyword::Model => {
+                let named = result::written_text(sql, tokens, "the model")?;
+                self.model = named.map(|name| (name, span(tokens)));
+            }
+            Keyword::Examples => self.appended.extend(result::examples(sql, tokens)?),
+            Keyword::Long if result::is_true(sql, tokens) => {
+                self.appended.push("Answer at length.".to_owned());
+            }
+            Keyword::Long => {}
+            Keyword::Shots if result::is_nothing(sql, tokens) => {}
+            Keyword::Shots => {
+                return Err(SqlError::new(
+                    name.span(),
+                    format!("`{}` is no argument here", name.text(sql)),
+                    "examples are not given in a query",
+                )
+                .help("`shots` of an expansion shows rows of a spec; example_outputs=('…', '…') shows answers"));
+            }
+            Keyword::Tuning => self.tuning.push(name.text(sql).to_owned()),
         }
         Ok(())
     }
@@ -323,7 +360,7 @@ pub(super) fn listed(kind: Kind) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for (name, keyword) in KEYWORDS {
-        if keyword.is_of(kind) && keyword != Keyword::Ignored && !seen.contains(&keyword) {
+        if keyword.is_of(kind) && keyword != Keyword::Tuning && !seen.contains(&keyword) {
             seen.push(keyword);
             names.push(name);
         }
@@ -331,28 +368,15 @@ pub(super) fn listed(kind: Kind) -> String {
     names.join(", ")
 }
 
-/// Finds `… options=` where a comma is missing before it.
-fn missing_comma(sql: &str, tokens: &[Token]) -> Result<(), SqlError> {
-    let mut depth = 0_usize;
-    for (n, token) in tokens.iter().enumerate() {
-        match token.lexeme {
-            Lexeme::Symbol(b'(' | b'[' | b'{') => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') => depth = depth.saturating_sub(1),
-            Lexeme::Word if depth == 0 && n > 0 && find(token.text(sql)).is_some() => {
-                let after_operand =
-                    tokens.get(n - 1).is_some_and(|before| ends_operand(sql, *before));
-                if after_operand && tokens.get(n + 1).is_some_and(|t| t.is(b'=')) {
-                    return Err(SqlError::new(
-                        token.span(),
-                        format!("a comma is missing before `{}`", token.text(sql)),
-                        "expected `,` before this",
-                    ));
-                }
-            }
-            _ => {}
-        }
+/// Whether a word after these tokens begins an argument of its own, `… options=`,
+/// although no comma stands before it.
+pub(super) fn begins_argument(sql: &str, before: &[Token], word: Token) -> bool {
+    let after_operand = before.last().is_some_and(|last| ends_operand(sql, *last));
+    if !after_operand || find(word.text(sql)).is_none() {
+        return false;
     }
-    Ok(())
+    let rest = sql.get(word.end..).unwrap_or_default().trim_start();
+    rest.starts_with('=') && !rest.starts_with("==")
 }
 
 /// Whether an operand ends with this token, so that none begins after it.

@@ -33,17 +33,10 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlEr
     }
     Err(match tokens {
         [text] if text.lexeme == Lexeme::Text => {
+            // How BlendSQL once wrote lists; a list of one has no semicolon.
             let words = text.content(sql);
-            // How BlendSQL once wrote lists.
-            if words.contains(';') {
-                let items = words.split(';').map(|item| Value::from(item.trim()));
-                return Ok(Some(Choices::List(items.collect())));
-            }
-            SqlError::new(text.span(), "options are one text", "a column or a list?").help(format!(
-                "a column is written without quotes: options={words}; \
-                 a list with one value in parentheses: options=({})",
-                text.text(sql)
-            ))
+            let items = words.split(';').map(|item| Value::from(item.trim()));
+            return Ok(Some(Choices::List(items.collect())));
         }
         [parameter] if parameter.lexeme == Lexeme::Parameter => {
             SqlError::new(parameter.span(), "options cannot be a parameter", "expected the options")

@@ -74,8 +74,9 @@ impl Scanner<'_> {
             return_type: None,
             quantifier: None,
             regex: None,
-            limit: None,
             narrow: None,
+            model: None,
+            tuning: Vec::new(),
             inner,
             row: false,
         }))

@@ -30,6 +30,7 @@ mod follow_expr;
 mod function;
 pub mod lexer;
 pub mod lineage;
+mod modern;
 pub mod parse;
 mod result;
 pub mod rewrite;
@@ -77,11 +78,13 @@ pub struct Call {
     pub quantifier: Option<Quantifier>,
     /// What the answer must match.
     pub regex: Option<String>,
-    /// `limit=`
-    pub limit: Option<u32>,
     /// Join: how many values of the right are put before the model for each of the
     /// left, the most alike ones; all of them where it says nothing.
     pub narrow: Option<u32>,
+    /// The model it wants to be asked of, and where it says so.
+    pub model: Option<(String, Range<usize>)>,
+    /// Arguments that tune `BlendSQL`'s own machinery and change nothing here.
+    pub tuning: Vec<String>,
     /// Calls within this call's arguments, in the order of the text.
     pub inner: Vec<Call>,
     /// Whether the call stands where `VALUES` has a row: `VALUES {{…}}`.

@@ -120,7 +120,7 @@ impl Builder<'_> {
                 let at = base + error.offset().map_or(0, StmtOffset::as_usize);
                 let length = error.length().map_or(1, StmtLen::as_usize);
                 return Err(SqlError {
-                    message: error.message().to_owned(),
+                    message: unmasked(error.message()),
                     span: at.min(self.sql.len())..(at + length).min(self.sql.len()),
                     label: "here".to_owned(),
                     help: None,
@@ -210,4 +210,23 @@ fn no_value(span: &Span) -> SqlError {
         label: "an expression is expected".to_owned(),
         help: Some("such as a column, `t.c`".to_owned()),
     }
+}
+
+/// A message without the names that calls were overwritten by.
+fn unmasked(message: &str) -> String {
+    let mut told = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(at) = rest.find("_hq") {
+        told.push_str(&rest[..at]);
+        let name = &rest[at + 3..];
+        let number = name.trim_start_matches(|c: char| c.is_ascii_digit());
+        if number.len() == name.len() {
+            told.push_str("_hq");
+            rest = name;
+            continue;
+        }
+        told.push_str("{{…}}");
+        rest = number.trim_start_matches('_');
+    }
+    told + rest
 }

@@ -1,9 +1,9 @@
-//! Reads what a call says of its answer: `return_type`, `quantifier`, `regex`
-//! and `limit`.
+//! Reads what a call says of its answer: `return_type`, `quantifier`, `regex`,
+//! `example_outputs`.
 
 use super::argument::{is_none, span};
 use super::lexer::{Lexeme, Token};
-use super::{Quantifier, ReturnType, SqlError};
+use super::{Choices, Quantifier, ReturnType, SqlError, choices};
 use hqdl_values::Type;
 
 const TYPES: &str = "types are str, int, float, bool and date, and lists of them: list[str]";
@@ -29,7 +29,7 @@ pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnTy
         None => (compact.as_str(), false),
     };
     let scalar = match name {
-        "str" | "string" | "text" => Type::Text,
+        "str" | "string" | "text" | "substring" => Type::Text,
         "int" | "integer" => Type::Integer,
         "float" | "real" | "double" | "number" => Type::Real,
         "bool" | "boolean" => Type::Boolean,
@@ -108,18 +108,39 @@ pub(super) fn written_text(
     }
 }
 
-/// Reads `limit=`.
-pub(super) fn limit(sql: &str, tokens: &[Token]) -> Result<Option<u32>, SqlError> {
-    if is_none(sql, tokens) {
-        return Ok(None);
-    }
-    let written = sql.get(span(tokens)).unwrap_or_default();
-    match written.parse() {
-        Ok(limit) => Ok(Some(limit)),
-        Err(_) => {
-            Err(SqlError::new(span(tokens), "the limit is no number", "expected a whole number"))
+/// Reads `example_outputs=`: what is said to the model.
+pub(super) fn examples(sql: &str, tokens: &[Token]) -> Result<Option<String>, SqlError> {
+    let shown = match choices::read(sql, tokens) {
+        Ok(None) => return Ok(None),
+        Ok(Some(Choices::List(values))) => values,
+        _ => {
+            return Err(SqlError::new(
+                span(tokens),
+                "examples of answers cannot be read",
+                "expected texts or numbers",
+            )
+            .help("write example_outputs=('…', '…')"));
         }
-    }
+    };
+    let shown: Vec<String> = shown.iter().map(ToString::to_string).collect();
+    Ok(Some(format!("Answers look like these: {}.", shown.join("; "))))
+}
+
+/// Whether the value is `True`, `1` or a text that says so.
+pub(super) fn is_true(sql: &str, tokens: &[Token]) -> bool {
+    matches!(tokens, [only] if ["true", "1"].contains(&only.content(sql).to_lowercase().as_str()))
+}
+
+/// Whether the value says that there is nothing: `None`, `0`, `[]`.
+pub(super) fn is_nothing(sql: &str, tokens: &[Token]) -> bool {
+    is_none(sql, tokens)
+        || matches!(tokens, [only] if only.text(sql) == "0")
+        || matches!(tokens, [open, close] if open.is(b'[') && close.is(b']'))
+}
+
+/// Whether `return_type=` wants a part of the text that is asked about.
+pub(super) fn is_substring(sql: &str, tokens: &[Token]) -> bool {
+    matches!(tokens, [only] if only.content(sql).eq_ignore_ascii_case("substring"))
 }
 
 /// Reads `narrow=`.

@@ -193,6 +193,15 @@ impl Scanner<'_> {
                 (Lexeme::Close, within) => {
                     return Err(open_until_the_end(*within.unwrap_or(&paren), token));
                 }
+                // A comma is missing here, where no operand can follow.
+                (Lexeme::Word, None) if call::begins_argument(self.sql, &tokens, token) => {
+                    self.at = token.start;
+                    break Token {
+                        lexeme: Lexeme::Symbol(b','),
+                        start: token.start,
+                        end: token.start,
+                    };
+                }
                 _ => token,
             };
             match token.lexeme {

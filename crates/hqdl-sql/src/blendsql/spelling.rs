@@ -1,17 +1,27 @@
 //! A query's text in the one spelling that is parsed: blanks around calls,
-//! parameters with numbers, a join with its ON. Places in it lead back to the
-//! text as it was written.
+//! parameters with numbers, older forms of the dialect in today's
+//! ([`modern`]). Places in it lead back to the text as it was written.
+
+use std::borrow::Cow;
 
 use super::lexer::{Brackets, Lexeme, in_word, next};
-use super::{Argument, Call, Kind, SqlError, scan, tree::Span};
+use super::{SqlError, modern, scan, tree::Span};
 
-/// A text and what was put into it.
+/// A text and what was changed in it.
 #[derive(Debug, Clone)]
 pub struct Spelled {
     /// The text that is parsed.
     pub text: String,
-    /// Where something was put in, and how many bytes; in order.
-    added: Vec<(usize, usize)>,
+    /// What was changed, in order.
+    changes: Vec<Change>,
+}
+
+/// Where something stands in the new text, in the place of how much of the old.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    start: usize,
+    length: usize,
+    replaced: usize,
 }
 
 impl Spelled {
@@ -20,33 +30,40 @@ impl Spelled {
     /// # Errors
     /// [`SqlError`] when its calls cannot be read.
     pub fn of(sql: &str) -> Result<Self, SqlError> {
-        let mut insertions: Vec<(usize, String)> = Vec::new();
         // A comment has no place in text that is put together from pieces.
         let uncommented = uncommented(sql);
         let sql = without_end(&uncommented);
-        let calls = scan(sql)?;
+        let (calls, sql) = match scan(sql) {
+            Ok(calls) => (calls, Cow::Borrowed(sql)),
+            // A quote as Python escapes it: tried where SQL's own way to write one
+            // gives no query. As many bytes, for places must stay.
+            Err(error) if sql.contains("\\'") => {
+                let doubled = sql.replace("\\'", "''");
+                (scan(&doubled).map_err(|_| error)?, Cow::Owned(doubled))
+            }
+            Err(error) => return Err(error),
+        };
+        let sql = sql.as_ref();
+        let mut edits = modern::edits(sql, &calls);
         let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
         for call in &calls {
             if sql[..call.span.start].ends_with(word) {
-                insertions.push((call.span.start, " ".to_owned()));
-            }
-            if let Some(table) = joined(sql, call) {
-                insertions
-                    .push((call.span.start, format!("{} ON ", hqdl_values::sql::name(&table))));
+                edits.push((call.span.start..call.span.start, " ".to_owned()));
             }
             if sql[call.span.end..].starts_with(word) {
-                insertions.push((call.span.end, " ".to_owned()));
+                edits.push((call.span.end..call.span.end, " ".to_owned()));
             }
         }
-        insertions.extend(numbers(sql));
-        insertions.sort_by_key(|(at, _)| *at);
-        let mut spelled = Self { text: String::with_capacity(sql.len() + 16), added: Vec::new() };
+        edits.extend(numbers(sql).into_iter().map(|(at, number)| (at..at, number)));
+        edits.sort_by_key(|(span, _)| (span.start, span.end));
+        let mut spelled = Self { text: String::with_capacity(sql.len() + 16), changes: Vec::new() };
         let mut at = 0;
-        for (place, new) in insertions {
-            spelled.text.push_str(&sql[at..place]);
-            spelled.added.push((spelled.text.len(), new.len()));
+        for (span, new) in edits {
+            spelled.text.push_str(&sql[at..span.start]);
+            let start = spelled.text.len();
+            spelled.changes.push(Change { start, length: new.len(), replaced: span.len() });
             spelled.text.push_str(&new);
-            at = place;
+            at = span.end;
         }
         spelled.text.push_str(&sql[at..]);
         Ok(spelled)
@@ -55,19 +72,23 @@ impl Spelled {
     /// The place in the text as it was written.
     #[must_use]
     pub fn place(&self, span: &Span) -> Span {
-        self.offset(span.start)..self.offset(span.end)
+        let start = self.offset(span.start);
+        start..self.offset(span.end).max(start)
     }
 
     fn offset(&self, at: usize) -> usize {
-        let mut back = 0;
-        for (place, length) in &self.added {
-            if *place + *length <= at {
-                back += length;
-            } else if *place < at {
-                back += at - place;
-            }
+        let (mut added, mut removed) = (0, 0);
+        for change in self.changes.iter().take_while(|c| c.start < at) {
+            // Within what is new, the place is that of what it stands for.
+            let within = at.min(change.start + change.length);
+            added += within - change.start;
+            removed += if within == at && at < change.start + change.length {
+                (at - change.start).min(change.replaced)
+            } else {
+                change.replaced
+            };
         }
-        at.saturating_sub(back)
+        (at + removed).saturating_sub(added)
     }
 }
 
@@ -101,37 +122,6 @@ fn without_end(sql: &str) -> &str {
         rest = before.trim_end();
     }
     if rest.is_empty() { sql } else { rest }
-}
-
-/// The table that a call joins, in the old spelling: `JOIN {{LLMJoin(…)}}`.
-fn joined(sql: &str, call: &Call) -> Option<String> {
-    if call.kind != Kind::Join {
-        return None;
-    }
-    let before = sql[..call.span.start].trim_end();
-    let cut = before.len().checked_sub(4)?;
-    if !before.get(cut..)?.eq_ignore_ascii_case("join") {
-        return None;
-    }
-    let tables: Vec<String> = call
-        .values
-        .iter()
-        .filter_map(|v| match v {
-            Argument::Column { table: Some(table), .. } => Some(table.clone()),
-            Argument::Sql(span) => {
-                let (table, column) = sql[span.clone()].split_once('.')?;
-                let simple = |s: &str| s.chars().all(|c| c.is_alphanumeric() || c == '_');
-                (simple(table) && simple(column)).then(|| table.to_owned())
-            }
-            _ => None,
-        })
-        .collect();
-    let reads = |table: &str| {
-        let from = before.to_lowercase();
-        let from = from.rsplit("from").next().unwrap_or_default();
-        from.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|w| w == table.to_lowercase())
-    };
-    tables.into_iter().rev().find(|t| !reads(t))
 }
 
 /// `?` gets its number: a condition may be run in another place than where it

@@ -68,6 +68,12 @@ impl Parser<'_> {
             }
             return Ok(());
         }
+        // PostgreSQL's schema of tables that are in none.
+        if self.is_word("PUBLIC") && self.peek_at(1).is_some_and(|t| t.is(b'.')) {
+            let schema = self.here();
+            self.at += 2;
+            pieces.push(Piece::new(Vec::new(), schema..self.here()));
+        }
         let Some(name) = self.peek().filter(|t| self.is_name(*t)) else {
             return Err(self.expected("a table"));
         };

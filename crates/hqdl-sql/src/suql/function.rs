@@ -7,12 +7,15 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 25] = [
+const FUNCTIONS: [(&str, usize, &str); 29] = [
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
     ("array_to_string", 2, "(SELECT group_concat(value, {1}) FROM json_each(suql_array({})))"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
+    // Whether a document says so; its score is that truth as a number.
+    ("boolean_answer", 2, "(answer({}, {1}) = 'Yes')"),
+    ("boolean_answer_score", 2, "((answer({}, {1}) = 'Yes') * 1.0)"),
     ("btrim", 1, "trim({})"),
     ("cardinality", 1, "json_array_length(suql_array({}))"),
     ("char_length", 1, "length({})"),
@@ -26,6 +29,8 @@ const FUNCTIONS: [(&str, usize, &str); 25] = [
     ("now", 0, "datetime('now')"),
     ("power", 2, "pow({}, {1})"),
     ("regexp_like", 2, "suql_match({}, {1})"),
+    ("regexp_replace", 3, "suql_replace({})"),
+    ("regexp_replace", 4, "suql_replace({})"),
     ("right", 2, "substr({}, -({1}))"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
     ("strpos", 2, "instr({}, {1})"),
@@ -94,8 +99,26 @@ impl Parser<'_> {
         }
         let end = self.expect(b')')?;
         let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
-        if let Some((_, count, words)) = FUNCTIONS.iter().find(|(n, ..)| *n == name)
-            && args == *count
+        if let ("is_relevant", [_, question]) = (name.as_str(), pieces.as_slice()) {
+            let Shape::Literal(question) = &question.shape else {
+                return Err(unsaid(start..end, "`is_relevant` to what is computed", ""));
+            };
+            let asked = format!("is this document relevant to: {question}");
+            let asked = hqdl_values::sql::text(&asked);
+            let words = format!("(answer({{}}, {asked}) = 'Yes')");
+            let document = pieces.swap_remove(0);
+            return self.tail(Piece::filled(&words, vec![document.text], start..end));
+        }
+        if let ("count", [one]) = (name.as_str(), pieces.as_mut_slice())
+            && self.sql.get(one.span.clone()).is_some_and(|text| text.ends_with(".*"))
+        {
+            // A row that a LEFT JOIN did not find has no number.
+            let star = one.span.end - 1..one.span.end;
+            one.text =
+                vec![Part::Old(one.span.start..star.start), Part::New("rowid".to_owned(), star)];
+        }
+        if let Some((_, count, words)) =
+            FUNCTIONS.iter().find(|(n, count, _)| *n == name && args == *count)
         {
             let mut piece = if plain || words.matches('(').count() == 1 && *count == 1 {
                 self.renamed(words, pieces, open, start, end)

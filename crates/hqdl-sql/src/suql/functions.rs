@@ -58,6 +58,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
         Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
     })?;
+    make("suql_replace", -1, replaced)?;
     make("suql_truth", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(truth(i != 0)),
         ValueRef::Real(r) => Ok(truth(r != 0.0)),
@@ -91,6 +92,43 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// `regexp_replace(text, pattern, replacement[, flags])`: the first match, or with
+/// `g` all of them; `\\1` is what the first group matched, `\\&` the whole match.
+fn replaced(values: &[ValueRef<'_>]) -> Given {
+    let [of, pattern, with, rest @ ..] = values else {
+        return Err(wrong("regexp_replace takes three or four values".to_owned()));
+    };
+    let flags = rest.first().map(|f| text(*f)).unwrap_or_default();
+    if let Some(flag) = flags.chars().find(|c| !"gi".contains(*c)) {
+        return Err(wrong(format!("regexp_replace knows the flags g and i, not `{flag}`")));
+    }
+    let regex = compiled(&text(*pattern), |p| Some(p.to_owned()), flags.contains('i'))?;
+    let mut replacement = String::new();
+    let with = text(*with);
+    let mut chars = with.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '$' => replacement.push_str("$$"),
+            '\\' => match chars.next() {
+                Some('&') => replacement.push_str("${0}"),
+                Some(digit) if digit.is_ascii_digit() => {
+                    replacement.push_str(&format!("${{{digit}}}"));
+                }
+                Some('$') => replacement.push_str("$$"),
+                Some(other) => replacement.push(other),
+                None => replacement.push('\\'),
+            },
+            other => replacement.push(other),
+        }
+    }
+    let of = text(*of);
+    let replaced = match flags.contains('g') {
+        true => regex.replace_all(&of, &replacement),
+        false => regex.replace(&of, &replacement),
+    };
+    Ok(Sql::Text(replaced.into_owned()))
 }
 
 fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {

@@ -6,7 +6,7 @@ use super::expr::OTHER;
 use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::Lexeme;
+use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Types of a name in `PostgreSQL`, and what does the same in `SQLite`: `{}` is
 /// what is cast.
@@ -28,6 +28,29 @@ const TYPES: [(&[&str], &str); 11] = [
     (&["JSON", "JSONB"], "{}"),
     (&["ENUM"], "{}"),
     (&["FREE_TEXT"], "CAST({} AS TEXT)"),
+];
+
+/// Types of `PostgreSQL`'s that `SQLite` has nothing for; any other name is taken for
+/// that of an ENUM.
+const OTHERS: [&str; 18] = [
+    "BIT",
+    "BOX",
+    "BYTEA",
+    "CIDR",
+    "CIRCLE",
+    "GEOGRAPHY",
+    "GEOMETRY",
+    "HSTORE",
+    "INET",
+    "LSEG",
+    "MACADDR",
+    "OID",
+    "POINT",
+    "POLYGON",
+    "REGCLASS",
+    "TSQUERY",
+    "TSVECTOR",
+    "XML",
 ];
 
 /// What a call is asked for when it is cast: the engine reads the type.
@@ -57,6 +80,9 @@ const UNITS: [(&str, &str, f64); 10] = [
 /// A type as it was written.
 struct Kind {
     words: &'static str,
+    /// Its name, where it is none of `PostgreSQL`'s own that are known here: an
+    /// ENUM, perhaps.
+    named: Option<Token>,
     array: bool,
     interval: bool,
     /// Digits after the point, where they are said.
@@ -83,6 +109,12 @@ impl Parser<'_> {
 
     fn cast_to(&mut self, of: Piece, kind: &Kind, start: usize) -> Result<Piece, SqlError> {
         let span = start..self.before();
+        if let Some(name) = kind.named
+            && !matches!(of.shape, Shape::Literal(_))
+        {
+            let kind = name.content(self.sql).to_ascii_uppercase();
+            return Err(unsaid(name.span(), &format!("the type `{kind}`"), ""));
+        }
         if kind.array {
             let literal = match &of.shape {
                 Shape::Literal(text) => Some(elements(text)),
@@ -124,9 +156,12 @@ impl Parser<'_> {
         let found = TYPES.iter().find(|(names, _)| names.contains(&name.as_str()));
         let words = match found {
             Some((_, words)) => *words,
-            None if interval => "{}",
-            None => return Err(unsaid(token.span(), &format!("the type `{name}`"), "")),
+            None if OTHERS.contains(&name.as_str()) => {
+                return Err(unsaid(token.span(), &format!("the type `{name}`"), ""));
+            }
+            None => "{}",
         };
+        let named = (found.is_none() && !interval).then_some(token);
         let number = ["NUMERIC", "DECIMAL", "NUMBER"].contains(&name.as_str());
         for more in ["PRECISION", "VARYING"] {
             self.word(more);
@@ -156,7 +191,7 @@ impl Parser<'_> {
             self.expect(b']')?;
             array = true;
         }
-        Ok(Kind { words, array, interval, scale })
+        Ok(Kind { words, named, array, interval, scale })
     }
 
     /// `INTERVAL '…'`, its text just taken.

@@ -1,0 +1,311 @@
+//! Forms that the dialect once had, or that its users write, brought into
+//! today's, before anything is parsed:
+//!
+//! | written | read as |
+//! |---|---|
+//! | `FROM a JOIN {{LLMJoin('a::x', 'b::y')}}` | `FROM a JOIN b ON {{…}}` |
+//! | the same where both are read already | one more condition of the join before |
+//! | `'a::x'` where FROM has `a AS t` | `t.x` |
+//! | `{{LLMQA('q', 'a::x')}}` where no FROM reads `a` | `(SELECT x FROM a)` |
+//! | `FROM VALUES {{…}}` | `FROM (VALUES {{…}})` |
+//! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
+//!
+//! What a FROM reads is told from its words, at each depth of parentheses and
+//! inside the queries that are arguments of calls.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::lexer::{Brackets, Lexeme, Token, next};
+use super::{Argument, Call, Choices, Kind};
+use hqdl_values::sql::name;
+
+/// A part of the text and what is read in its place.
+pub(super) type Edit = (Range<usize>, String);
+
+/// The edits that bring a query into today's forms. They do not overlap.
+pub(super) fn edits(sql: &str, calls: &[Call]) -> Vec<Edit> {
+    let mut reader = Reader { sql, levels: Vec::new(), edits: Vec::new() };
+    reader.read(0..sql.len(), calls, None);
+    reader.edits
+}
+
+/// The words between two parentheses, without those within deeper ones.
+struct Level {
+    tokens: Vec<Token>,
+    /// Which of them part two SELECTs: UNION and its kin.
+    parts: Vec<usize>,
+    /// What each of its SELECTs reads, by its first word, once it was asked for.
+    read: BTreeMap<usize, Rc<[Item]>>,
+    /// The level around it, and how many of that one's words stand before it.
+    outer: Option<(usize, usize)>,
+}
+
+/// A table that a FROM reads.
+struct Item {
+    table: String,
+    alias: Option<String>,
+}
+
+struct Reader<'s> {
+    sql: &'s str,
+    levels: Vec<Level>,
+    edits: Vec<Edit>,
+}
+
+impl Reader<'_> {
+    /// Reads a part of the text whose outermost calls are these.
+    fn read(&mut self, span: Range<usize>, calls: &[Call], outer: Option<(usize, usize)>) {
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        let mut at = span.start;
+        let mut open = vec![self.level(outer)];
+        let mut left =
+            calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
+        let mut call = left.next();
+        while let Ok(Some(mut token)) = next(self.sql, at, Brackets::Name) {
+            if token.start >= span.end {
+                break;
+            }
+            let here = open.last().copied().unwrap_or_default();
+            if let Some(found) = call.filter(|c| c.span.start <= token.start) {
+                token =
+                    Token { lexeme: Lexeme::Call, start: found.span.start, end: found.span.end };
+                places.push((here, self.levels[here].tokens.len()));
+                call = left.next();
+            }
+            at = token.end;
+            if token.is(b')') && open.len() > 1 {
+                open.pop();
+            }
+            let here = open.last().copied().unwrap_or_default();
+            self.levels[here].push(self.sql, token);
+            if token.is(b'(') {
+                let outer = (here, self.levels[here].tokens.len());
+                open.push(self.level(Some(outer)));
+            }
+        }
+        let found = calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
+        // The tables that joins before it have added to a FROM.
+        let mut added: Vec<(usize, Item)> = Vec::new();
+        for (call, (level, at)) in found.zip(places) {
+            self.call(call, level, at, &mut added);
+            let queries = call.values.iter().filter_map(|v| match v {
+                Argument::Query(span) | Argument::Sql(span) => Some(span.clone()),
+                Argument::Column { .. } => None,
+            });
+            let options = call.options.iter().filter_map(|o| match o {
+                Choices::Query(span) => Some(span.clone()),
+                _ => None,
+            });
+            for query in queries.chain(options) {
+                self.read(query, &call.inner, Some((level, at)));
+            }
+        }
+    }
+
+    fn level(&mut self, outer: Option<(usize, usize)>) -> usize {
+        let level = Level { tokens: Vec::new(), parts: Vec::new(), read: BTreeMap::new(), outer };
+        self.levels.push(level);
+        self.levels.len() - 1
+    }
+
+    fn call(&mut self, call: &Call, level: usize, at: usize, added: &mut Vec<(usize, Item)>) {
+        if call.kind == Kind::Answer {
+            return;
+        }
+        let tokens = &self.levels[level].tokens;
+        let before = |n: usize| at.checked_sub(n).and_then(|n| tokens.get(n)).copied();
+        let is = |n: usize, word: &str| before(n).is_some_and(|t| t.is_word(self.sql, word));
+        if call.kind == Kind::Join && is(1, "JOIN") {
+            self.join(call, level, at, added);
+        } else if call.row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
+            let values = before(1).map_or(call.span.start, |t| t.start);
+            self.edits.push((values..values, "(".to_owned()));
+            self.edits.push((call.span.end..call.span.end, ")".to_owned()));
+        } else if let (Some(colons), Some(kind)) = (tokens.get(at + 1), tokens.get(at + 2))
+            && colons.lexeme == Lexeme::Colons
+            && kind.lexeme == Lexeme::Word
+        {
+            let kind = kind.text(self.sql);
+            let cast = (colons.start..colons.start + 2 + kind.len(), format!(" AS {kind})"));
+            self.edits.push((call.span.start..call.span.start, "CAST(".to_owned()));
+            self.edits.push(cast);
+        }
+        for value in &call.values {
+            if let Argument::Column { table: Some(table), column, span } = value {
+                self.column(call, level, at, (table, column, span));
+            }
+        }
+    }
+
+    /// `'t::c'`, by the name that its row has here.
+    fn column(
+        &mut self,
+        call: &Call,
+        level: usize,
+        at: usize,
+        (table, column, span): (&str, &str, &Range<usize>),
+    ) {
+        let mut here = Some((level, at));
+        while let Some((level, at)) = here {
+            let items = self.levels[level].items(self.sql, at);
+            if items.iter().any(|i| i.name().eq_ignore_ascii_case(table)) {
+                return;
+            }
+            let mut aliased = items.iter().filter(|i| i.table.eq_ignore_ascii_case(table));
+            if let (Some(item), None) = (aliased.next(), aliased.next()) {
+                let new = format!("{}.{}", name(item.name()), name(column));
+                self.edits.push((span.clone(), new));
+                return;
+            }
+            here = self.levels[level].outer;
+        }
+        if matches!(call.kind, Kind::Qa | Kind::Validate) {
+            let new = format!("(SELECT {} FROM {})", name(column), name(table));
+            self.edits.push((span.clone(), new));
+        }
+    }
+
+    /// `JOIN {{LLMJoin(…)}}`: the table that is joined by it, or, where the FROM
+    /// reads both, a condition of the join before.
+    fn join(&mut self, call: &Call, level: usize, at: usize, added: &mut Vec<(usize, Item)>) {
+        let tokens = &self.levels[level].tokens;
+        let read = items(self.sql, &tokens[self.levels[level].select(at).start..at]);
+        let joined: Vec<String> = call.values.iter().filter_map(|v| self.table_of(v)).collect();
+        let is_read = |table: &str| {
+            let added = added.iter().filter(|(l, _)| *l == level).map(|(_, item)| item);
+            read.iter().chain(added).any(|i| {
+                i.name().eq_ignore_ascii_case(table) || i.table.eq_ignore_ascii_case(table)
+            })
+        };
+        if let Some(table) = joined.iter().rev().find(|t| !is_read(t)) {
+            let on = format!("{} ON ", name(table));
+            self.edits.push((call.span.start..call.span.start, on));
+            added.push((level, Item { table: table.clone(), alias: None }));
+            return;
+        }
+        // What stands before JOIN back to the join before.
+        let Some(mut end) = at.checked_sub(1) else { return };
+        let word = |n: usize, word: &str| tokens[n].is_word(self.sql, word);
+        let mut first = tokens[end].start;
+        while end > 0 && (word(end - 1, "INNER") || word(end - 1, "CROSS")) {
+            end -= 1;
+            first = tokens[end].start;
+        }
+        let outer = ["LEFT", "RIGHT", "FULL", "OUTER", "NATURAL"];
+        if end == 0 || outer.iter().any(|w| word(end - 1, w)) {
+            return;
+        }
+        let mut condition = None;
+        let mut start = end;
+        let before = loop {
+            let Some(n) = start.checked_sub(1) else { return };
+            start = n;
+            if word(n, "ON") {
+                condition = Some(n);
+            }
+            if word(n, "USING") || word(n, "FROM") {
+                return;
+            }
+            if word(n, "JOIN") || tokens[n].is(b',') && condition.is_none() {
+                break n;
+            }
+        };
+        let as_written = tokens[at - 1].end;
+        let last = tokens[end - 1];
+        let is_call = last.lexeme == Lexeme::Call && before + 2 == end;
+        let edit = match condition {
+            Some(on) => {
+                let after_on = tokens[on].end;
+                self.edits.push((after_on..after_on, " (".to_owned()));
+                self.edits.push((last.end..last.end, ")".to_owned()));
+                "AND"
+            }
+            None if is_call => "AND",
+            None => "ON",
+        };
+        self.edits.push((first..as_written, edit.to_owned()));
+    }
+
+    /// The table that one side of a join names.
+    fn table_of(&self, value: &Argument) -> Option<String> {
+        match value {
+            Argument::Column { table, .. } => table.clone(),
+            Argument::Sql(span) => {
+                let (table, column) = self.sql.get(span.clone())?.split_once('.')?;
+                let simple = |s: &str| s.chars().all(|c| c.is_alphanumeric() || c == '_');
+                (simple(table) && simple(column)).then(|| table.to_owned())
+            }
+            Argument::Query(_) => None,
+        }
+    }
+}
+
+impl Item {
+    /// What its columns are called by.
+    fn name(&self) -> &str {
+        self.alias.as_deref().unwrap_or(&self.table)
+    }
+}
+
+impl Level {
+    fn push(&mut self, sql: &str, token: Token) {
+        if ["UNION", "INTERSECT", "EXCEPT"].iter().any(|w| token.is_word(sql, w)) {
+            self.parts.push(self.tokens.len());
+        }
+        self.tokens.push(token);
+    }
+
+    /// The words of the SELECT that the `at`th word stands in.
+    fn select(&self, at: usize) -> Range<usize> {
+        let next = self.parts.partition_point(|part| *part < at);
+        let first = next.checked_sub(1).map_or(0, |n| self.parts[n] + 1);
+        first..self.parts.get(next).copied().unwrap_or(self.tokens.len())
+    }
+
+    /// What that SELECT reads.
+    fn items(&mut self, sql: &str, at: usize) -> Rc<[Item]> {
+        let select = self.select(at);
+        let tokens = &self.tokens;
+        let read = || items(sql, &tokens[select.clone()]).into();
+        Rc::clone(self.read.entry(select.start).or_insert_with(read))
+    }
+}
+
+/// The tables that a SELECT reads by name.
+fn items(sql: &str, tokens: &[Token]) -> Vec<Item> {
+    /// What may stand behind a table and is no alias.
+    const NO_ALIAS: [&str; 18] = [
+        "ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER",
+        "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "INDEXED", "NOT",
+    ];
+    const END: [&str; 6] = ["WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT"];
+    let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+    let Some(from) = tokens.iter().position(|t| t.is_word(sql, "FROM")) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut at = from;
+    while let Some(token) = tokens.get(at) {
+        if END.iter().any(|w| token.is_word(sql, w)) {
+            break;
+        }
+        at += 1;
+        let begins = token.is(b',') || token.is_word(sql, "JOIN") || at == from + 1;
+        let Some(mut table) = tokens.get(at).filter(|t| begins && is_name(t)) else { continue };
+        if tokens.get(at + 1).is_some_and(|t| t.is(b'.')) {
+            let Some(second) = tokens.get(at + 2) else { break };
+            table = second;
+            at += 2;
+        }
+        at += 1;
+        if tokens.get(at).is_some_and(|t| t.is_word(sql, "AS")) {
+            at += 1;
+        }
+        let alias = tokens
+            .get(at)
+            .filter(|t| is_name(t) && !NO_ALIAS.iter().any(|w| t.is_word(sql, w)))
+            .map(|t| t.content(sql));
+        found.push(Item { table: table.content(sql), alias });
+    }
+    found
+}

@@ -1,0 +1,133 @@
+//! Forms that the dialect once had are read as today's.
+
+use hqdl_sql::blendsql::parse::parse;
+use hqdl_sql::blendsql::scan;
+use hqdl_sql::blendsql::spelling::Spelled;
+
+fn spelled(sql: &str) -> String {
+    Spelled::of(sql).unwrap_or_else(|e| panic!("{sql}: {e}")).text
+}
+
+#[test]
+fn older_forms_become_todays() {
+    for (written, read) in [
+        // A join brings its table.
+        (
+            "SELECT * FROM w JOIN {{LLMJoin('w::c', 'd::t')}}",
+            "SELECT * FROM w JOIN \"d\" ON {{LLMJoin('w::c', 'd::t')}}",
+        ),
+        (
+            "SELECT * FROM d JOIN {{LLMJoin(left_on='w::c', right_on='d::t')}} WHERE d.n > 1",
+            "SELECT * FROM d JOIN \"w\" ON {{LLMJoin(left_on='w::c', right_on='d::t')}} WHERE d.n > 1",
+        ),
+        // At every depth.
+        (
+            "{{LLMQA('q', (SELECT d.t FROM d JOIN {{LLMJoin('w::c', 'd::t')}} WHERE d.n))}}",
+            "{{LLMQA('q', (SELECT d.t FROM d JOIN \"w\" ON {{LLMJoin('w::c', 'd::t')}} WHERE d.n))}}",
+        ),
+        (
+            "SELECT (SELECT 1 FROM w JOIN {{LLMJoin('w::c', 'd::t')}}) FROM w",
+            "SELECT (SELECT 1 FROM w JOIN \"d\" ON {{LLMJoin('w::c', 'd::t')}}) FROM w",
+        ),
+        (
+            "SELECT 1 FROM d UNION SELECT 2 FROM w JOIN {{LLMJoin('w::c', 'd::t')}}",
+            "SELECT 1 FROM d UNION SELECT 2 FROM w JOIN \"d\" ON {{LLMJoin('w::c', 'd::t')}}",
+        ),
+        // Several in one FROM.
+        (
+            "SELECT * FROM a JOIN {{LLMJoin('a::x', 'b::y')}} JOIN {{LLMJoin('b::y', 'c::z')}}",
+            "SELECT * FROM a JOIN \"b\" ON {{LLMJoin('a::x', 'b::y')}} JOIN \"c\" ON {{LLMJoin('b::y', 'c::z')}}",
+        ),
+        (
+            "SELECT * FROM a JOIN {{LLMJoin('a::x', 'b::y')}} JOIN {{LLMJoin('a::z', 'b::z')}}",
+            "SELECT * FROM a JOIN \"b\" ON {{LLMJoin('a::x', 'b::y')}} AND {{LLMJoin('a::z', 'b::z')}}",
+        ),
+        // Over tables that are read already.
+        (
+            "SELECT * FROM a JOIN b ON a.i = b.i OR a.j JOIN {{LLMJoin('a::x', 'b::y')}} WHERE 1",
+            "SELECT * FROM a JOIN b ON ( a.i = b.i OR a.j) AND {{LLMJoin('a::x', 'b::y')}} WHERE 1",
+        ),
+        (
+            "SELECT * FROM a, b INNER JOIN {{LLMJoin('a::x', 'b::y')}}",
+            "SELECT * FROM a, b ON {{LLMJoin('a::x', 'b::y')}}",
+        ),
+        // By the name that the table has here.
+        (
+            "SELECT {{LLMMap('q', 'w::c d')}} FROM main.w AS x",
+            "SELECT {{LLMMap('q', \"x\".\"c d\")}} FROM main.w AS x",
+        ),
+        (
+            "SELECT * FROM w x JOIN {{LLMJoin('w::c', 'd::t')}}",
+            "SELECT * FROM w x JOIN \"d\" ON {{LLMJoin(\"x\".\"c\", 'd::t')}}",
+        ),
+        (
+            "SELECT (SELECT {{LLMMap('q', 'w::c')}} FROM d) FROM w x",
+            "SELECT (SELECT {{LLMMap('q', \"x\".\"c\")}} FROM d) FROM w x",
+        ),
+        (
+            "SELECT {{LLMMap('q', 'w::c')}} FROM w, w AS x",
+            "SELECT {{LLMMap('q', 'w::c')}} FROM w, w AS x",
+        ),
+        (
+            "SELECT {{LLMMap('q', 'w::c')}} FROM w AS x, w AS y",
+            "SELECT {{LLMMap('q', 'w::c')}} FROM w AS x, w AS y",
+        ),
+        // A context that no FROM reads.
+        (
+            "SELECT {{LLMQA('q', 'd::content', options='t;f')}}",
+            "SELECT {{LLMQA('q', (SELECT \"content\" FROM \"d\"), options='t;f')}}",
+        ),
+        ("SELECT {{LLMQA('q', 'd::c')}} FROM d", "SELECT {{LLMQA('q', 'd::c')}} FROM d"),
+        // Values and casts.
+        (
+            "SELECT * FROM VALUES {{LLMQA('q', (SELECT 1))}}",
+            "SELECT * FROM (VALUES {{LLMQA('q', (SELECT 1))}})",
+        ),
+        ("SELECT {{LLMMap('q', c)}}::INT + 1", "SELECT CAST({{LLMMap('q', c)}} AS INT) + 1"),
+        // A quote as Python escapes it, where nothing else can be read.
+        ("SELECT {{LLMMap('it\\'s', c)}}", "SELECT {{LLMMap('it''s', c)}}"),
+        ("SELECT '\\', {{LLMMap('q', c)}}, 'x'", "SELECT '\\', {{LLMMap('q', c)}}, 'x'"),
+    ] {
+        assert_eq!(spelled(written), read, "{written}");
+    }
+}
+
+/// Every form above is read to its end, and places lead back to what was written.
+#[test]
+fn places_lead_back() {
+    for sql in [
+        "SELECT * FROM a JOIN b ON a.i OR a.j JOIN {{LLMJoin('a::x', 'b::y')}} WHERE marked",
+        "SELECT {{LLMQA('q', 'd::content')}}, {{LLMMap('q', 'w::c')}}::REAL, marked FROM w AS x",
+        "SELECT 1 FROM a INNER JOIN {{LLMJoin('a::x', 'a::y')}} WHERE marked",
+        "SELECT x FROM VALUES {{LLMQA('q', (SELECT 1))}} WHERE ? AND marked",
+    ] {
+        let spelled = Spelled::of(sql).unwrap();
+        let at = spelled.text.find("marked").unwrap();
+        let place = spelled.place(&(at..at + 6));
+        assert_eq!(&sql[place], "marked", "{}", spelled.text);
+        let call = spelled.text.find("{{").unwrap();
+        assert_eq!(&sql[spelled.place(&(call..call + 2))], "{{", "{}", spelled.text);
+        for at in 0..=spelled.text.len() {
+            assert!(spelled.place(&(at..at)).end <= sql.len());
+        }
+    }
+    let sql = "SELECT {{LLMQA('q', 'd::content')}}";
+    let text = spelled(sql);
+    assert!(parse(&text, scan(&text).unwrap()).is_ok());
+}
+
+/// No error tells the names that calls are overwritten by.
+#[test]
+fn errors_tell_nothing_of_ours() {
+    for sql in [
+        "SELECT FROM {{LLMQA('q', (SELECT 1))}} x y",
+        "SELECT a AS {{LLMMap('q', c)}} b FROM t",
+        "SELECT 1 {{LLMMap('q', c)}} 2",
+    ] {
+        let error = match scan(sql).and_then(|calls| parse(sql, calls).map(|_| ())) {
+            Ok(()) => panic!("{sql} was read"),
+            Err(error) => error,
+        };
+        assert!(!error.message.contains("_hq"), "{}", error.message);
+    }
+}
