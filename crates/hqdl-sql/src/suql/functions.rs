@@ -124,10 +124,9 @@ fn replaced(values: &[ValueRef<'_>]) -> Given {
         }
     }
     let of = text(*of);
-    let replaced = match flags.contains('g') {
-        true => regex.replace_all(&of, &replacement),
-        false => regex.replace(&of, &replacement),
-    };
+    // 0 is all of them.
+    let most = usize::from(!flags.contains('g'));
+    let replaced = regex.replacen(&of, most, &replacement);
     Ok(Sql::Text(replaced.into_owned()))
 }
 
