@@ -115,12 +115,17 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
         ),
         Stopped::Endpoint(ModelError::Refused { status, .. }) => {
             let hint = match status {
-                401 | 403 => "check the key in the variable that `api_key_env` names; everything answered is kept",
+                401 | 403 => "set that variable to a key of this endpoint, or name another with --api-key-env (`api_key_env` in [model]); everything answered is kept",
                 404 => "check `base_url` and the model's `name`; everything answered is kept",
                 _ => "everything answered is kept; mend the cause and run this again",
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
+        Stopped::Endpoint(ModelError::NoConnection { hint, .. }) => (
+            why.to_string(),
+            format!("{hint}; everything answered is kept, run this again to go on"),
+            REFUSED,
+        ),
         Stopped::Endpoint(ModelError::Budget(_)) => (
             why.to_string(),
             "everything answered is kept; run this again with a greater --budget to go on".to_owned(),
@@ -179,7 +184,11 @@ impl From<FactsError> for Failure {
 
 impl From<SetupError> for Failure {
     fn from(error: SetupError) -> Self {
-        let exit = if matches!(error, SetupError::NoKey(_)) { REFUSED } else { WRONG_INPUT };
+        let exit = if matches!(error, SetupError::NoKey(_) | SetupError::UnfitKey(_)) {
+            REFUSED
+        } else {
+            WRONG_INPUT
+        };
         Self::Message { message: error.to_string(), hint: error.hint(), exit }
     }
 }

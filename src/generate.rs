@@ -267,6 +267,8 @@ async fn ask(
         () = stopped_off_wire(stopping, &errand) => return Ok((Vec::new(), None)),
     };
     record.seconds = began.elapsed().as_secs_f64();
+    let remarks = context.run.endpoint.remarks();
+    remarks.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
     let (reply, note) = match asked {
         Ok(answered) => answered,
         Err(Undone::Facts(error)) => return Err(error.into()),
@@ -417,9 +419,14 @@ impl Context {
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.choice.max_output
-            && prompt.is_begun(&reply.content)
-            && prompt.astray(&reply.content).is_none()
-            && self.output_cap.was_too_small(prompt, tokens)
+            && (self.output_cap.was_reasoned_away(
+                prompt,
+                &reply.content,
+                tokens,
+                self.choice.max_output,
+            ) || prompt.is_begun(&reply.content)
+                && prompt.astray(&reply.content).is_none()
+                && self.output_cap.was_too_small(prompt, tokens))
     }
 
     /// Stops the run when a request cost more than was reserved for it; where

@@ -31,6 +31,8 @@ pub struct SpecOverrides {
     pub model: Option<String>,
     /// The endpoint's URL.
     pub base_url: Option<String>,
+    /// The variable that holds the endpoint's key.
+    pub api_key_env: Option<String>,
     /// USD per million tokens.
     pub price: Option<PriceTable>,
     /// Recordings to replay.
@@ -60,8 +62,13 @@ impl SpecOverrides {
         if let Some(name) = &self.model {
             model.name.clone_from(name);
         }
-        if self.base_url.is_some() {
+        if self.base_url.is_some() && self.base_url != model.base_url {
             model.base_url.clone_from(&self.base_url);
+            // The key of one endpoint is not sent to another.
+            model.api_key_env = None;
+        }
+        if self.api_key_env.is_some() {
+            model.api_key_env.clone_from(&self.api_key_env);
         }
         if self.price.is_some() {
             model.price = self.price;

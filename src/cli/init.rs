@@ -7,12 +7,13 @@ use serde_json::json;
 
 use super::Talk;
 use super::failure::Failure;
-use crate::init::scaffold;
-use crate::store::Database;
+use crate::init::scaffold_beside;
+use crate::init::tables::{self, TablesError};
+use crate::store::{Database, StoreError};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The database.
+    /// The database; or a CSV file, or a folder of them, to make one of beside it.
     db: PathBuf,
     /// Write the spec here instead of to stdout; an existing file is left alone.
     #[arg(long, short, value_name = "FILE")]
@@ -20,14 +21,30 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let database = Database::open(&options.db)?;
-    let made = scaffold(&database, &reference(options))?;
+    let failed = |path: &Path, e: &std::io::Error| {
+        let message = format!("cannot write {}: {e}", path.display());
+        Failure::input(message, "choose another file with --spec")
+    };
+    // Before anything is made.
+    if let Some(spec) = options.spec.as_ref().filter(|spec| spec.exists()) {
+        return Err(failed(spec, &std::io::ErrorKind::AlreadyExists.into()));
+    }
+    let path = database(&options.db, talk)?;
+    let database = Database::open(&path).map_err(|e| match e {
+        StoreError::Missing(path) => Failure::input(
+            format!("there is no file at {}", path.display()),
+            "name a SQLite database, or a CSV file to make one of: `hqdl init data.csv`",
+        ),
+        other => other.into(),
+    })?;
+    if let Some(folder) = options.spec.as_deref().and_then(Path::parent) {
+        std::fs::create_dir_all(folder).map_err(|e| failed(folder, &e))?;
+    }
+    let made =
+        scaffold_beside(&database, &reference(&path, options.spec.as_deref()), is_others(&path))?;
     if let Some(spec) = &options.spec {
-        let failed = |e: std::io::Error| {
-            Failure::input(format!("cannot write {}: {e}", spec.display()), "choose another file")
-        };
-        let mut file = std::fs::File::create_new(spec).map_err(failed)?;
-        std::io::Write::write_all(&mut file, made.toml.as_bytes()).map_err(failed)?;
+        let mut file = std::fs::File::create_new(spec).map_err(|e| failed(spec, &e))?;
+        std::io::Write::write_all(&mut file, made.toml.as_bytes()).map_err(|e| failed(spec, &e))?;
     }
     if talk.json {
         anstream::println!(
@@ -48,11 +65,34 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The database that is meant: itself, or one made of CSV files.
+fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
+    let Some(files) = tables::files(path) else { return Ok(path.to_owned()) };
+    let made = tables::database_of(path, &files).map_err(|e| {
+        let hint = match &e {
+            TablesError::Exists(made) => {
+                format!("if it was made of this, use it: `hqdl init {}`", made.display())
+            }
+            _ => "expected UTF-8 text with the names of the columns in its first line".to_owned(),
+        };
+        Failure::input(e.to_string(), hint)
+    })?;
+    if !talk.quiet {
+        anstream::eprintln!("made {} of {} CSV file(s)", made.display(), files.len());
+    }
+    Ok(made)
+}
+
+/// Whether a database is not the user's to write to.
+fn is_others(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.permissions().readonly())
+}
+
 /// The database as a spec beside which it is saved refers to it. Without a
 /// file to save it to, the absolute path holds wherever that will be.
-fn reference(options: &Options) -> String {
-    let full = options.db.canonicalize().unwrap_or_else(|_| options.db.clone());
-    let folder = options.spec.as_ref().and_then(|s| {
+fn reference(db: &Path, spec: Option<&Path>) -> String {
+    let full = db.canonicalize().unwrap_or_else(|_| db.to_owned());
+    let folder = spec.and_then(|s| {
         let parent = s.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         parent.canonicalize().ok()
     });

@@ -126,12 +126,14 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     progress.finish();
     earlier.iter().for_each(|before| report.goes_on_from(before));
     let seconds = progress.seconds();
-    let began = report.failed.is_none() || report.usage.requests > 0;
+    // Of a run that ended before it asked anything there is nothing to tell.
+    let nothing = report.stopped.is_some() && report.asked.total() == 0;
+    let began = report.usage.requests > 0 || report.failed.is_none() && !nothing;
     // With --json, `done` is the last line whatever happened.
     let failure = Failure::of_run(&mut report);
     let exit = match &failure {
         Some(failure) => failure.print(talk.json),
-        None if report.is_complete() => ExitCode::SUCCESS,
+        None if report.is_fulfilled(&selection) => ExitCode::SUCCESS,
         None => ExitCode::from(INCOMPLETE),
     };
     if talk.json || began {

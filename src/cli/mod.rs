@@ -3,6 +3,7 @@
 
 mod cache;
 mod check;
+mod clean;
 mod daemon;
 mod explain;
 mod failure;
@@ -88,6 +89,8 @@ enum Command {
     Score(score::Options),
     /// Say what a cell is, whatever the model says.
     Override(overrides::Options),
+    /// Remove the tables and views that hqdl made for a spec, and nothing else.
+    Clean(clean::Options),
     /// List the questions that queries asked live, with their cost, and the TOML that would make
     /// them columns.
     Suggest(suggest::Options),
@@ -128,6 +131,9 @@ struct ModelFlags {
     /// The endpoint's base URL.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
+    /// The variable that holds the endpoint's key.
+    #[arg(long, value_name = "VARIABLE", value_parser = variable)]
+    api_key_env: Option<String>,
     /// The model's price: USD per million input and output tokens, such as 0.15,0.60.
     #[arg(long, value_name = "IN,OUT", value_parser = price)]
     price: Option<PriceTable>,
@@ -140,6 +146,15 @@ struct ModelFlags {
     /// Requests in flight at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
+}
+
+fn variable(text: &str) -> Result<String, String> {
+    if crate::spec::is_variable(text) {
+        return Ok(text.to_owned());
+    }
+    Err("expected the name of an environment variable, such as OPENAI_API_KEY; a key itself is \
+         never given"
+        .to_owned())
 }
 
 fn price(text: &str) -> Result<PriceTable, String> {
@@ -188,6 +203,7 @@ pub fn main() -> ExitCode {
         Command::Why(options) => why::run(&options, cli.talk),
         Command::Score(options) => score::run(&options, cli.talk),
         Command::Override(options) => overrides::run(&options, cli.talk),
+        Command::Clean(options) => clean::run(&options, cli.talk),
         Command::Suggest(options) => suggest::run(&options, cli.talk),
         Command::Cache(options) => cache::run(&options, cli.talk),
         Command::Daemon(options) => daemon::run(&options, cli.talk),

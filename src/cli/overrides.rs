@@ -7,9 +7,12 @@ use serde_json::json;
 
 use super::Talk;
 use super::failure::Failure;
-use crate::overrides::{self, read_lines};
+use crate::key::Entity;
+use crate::overrides::{self, EditError, read_lines};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Draft, Spec};
+use crate::spec::{Draft, Expansion};
+use crate::store::keys::{KeyRow, Keys};
+use crate::store::{Database, StoreError};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -32,6 +35,9 @@ enum Command {
         /// Why.
         #[arg(long, default_value = "")]
         note: String,
+        /// Say it even of a key that no source has, or beyond the value list.
+        #[arg(long)]
+        force: bool,
     },
     /// Take it back: the model's word counts again.
     Unset {
@@ -52,20 +58,26 @@ enum Command {
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     match &options.command {
-        Command::Set { spec, table, words, note } => {
+        Command::Set { spec, table, words, note, force } => {
             let [key @ .., column, value] = words.as_slice() else {
                 return Err(Failure::input("no column", "KEY… COLUMN VALUE"));
             };
-            let spec = open(spec)?;
-            overrides::set(&spec, table, key, column, value, note)?;
+            let session = open(spec)?;
+            let spec = &session.spec;
+            if !force {
+                let what = (table.as_str(), key, column.as_str(), value.as_str());
+                let has = |e: &Expansion, entities: &[Entity]| has(&session.database, e, entities);
+                refuse(&overrides::objections(spec, what, has)?)?;
+            }
+            overrides::set(spec, table, key, column, value, note)?;
             Ok(said(talk, "set", &spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {
                 return Err(Failure::input("no column", "KEY… COLUMN"));
             };
-            let spec = open(spec)?;
-            overrides::unset(&spec, table, key, column)?;
+            let spec = &open(spec)?.spec;
+            overrides::unset(spec, table, key, column)?;
             Ok(said(talk, "taken back", &spec.overrides_path()))
         }
         Command::List { spec } => {
@@ -88,6 +100,29 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Whether a source has one of some entities.
+fn has(db: &Database, expansion: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
+    let mut found = false;
+    let look = |key: &KeyRow| {
+        found |= entities.contains(&key.entity);
+        Ok::<_, rusqlite::Error>(())
+    };
+    Keys::gather(db, expansion, None)?.each(&mut { look }).map_err(|e| db.error(&e))?;
+    Ok(found)
+}
+
+/// All that is wrong, at once.
+fn refuse(objections: &[EditError]) -> Result<(), Failure> {
+    match objections {
+        [] => Ok(()),
+        [one] => Err(Failure::input(one.to_string(), one.hint())),
+        all => {
+            let said: Vec<String> = all.iter().map(|o| format!("{o} ({})", o.hint())).collect();
+            Err(Failure::input(said.join("; "), "nothing was changed"))
+        }
+    }
+}
+
 fn said(talk: Talk, what: &str, path: &std::path::Path) -> ExitCode {
     if !talk.quiet {
         anstream::eprintln!(
@@ -98,6 +133,6 @@ fn said(talk: Talk, what: &str, path: &std::path::Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn open(path: &std::path::Path) -> Result<Spec, Failure> {
-    Ok(Session::open(Draft::read(path)?, &SpecOverrides::default(), Cache::Temporary)?.spec)
+fn open(path: &std::path::Path) -> Result<Session, Failure> {
+    Ok(Session::open(Draft::read(path)?, &SpecOverrides::default(), Cache::Temporary)?)
 }

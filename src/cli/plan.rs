@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::failure::Failure;
+use super::failure::{Failure, INCOMPLETE};
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, Talk, progress, session};
 use crate::facts::Reason;
@@ -21,6 +21,9 @@ pub struct Options {
     /// What it takes through the Batch API.
     #[arg(long)]
     batch: bool,
+    /// Exit with 1 when anything is missing or stale, for scripts.
+    #[arg(long)]
+    check: bool,
     /// USD that the run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
@@ -43,7 +46,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     } else {
         print(&plan, &session.spec.model.name, options.batch);
     }
-    Ok(ExitCode::SUCCESS)
+    let missing = options.check && plan.cells() > 0;
+    Ok(if missing { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
 }
 
 fn print(plan: &Plan, model: &str, batch: bool) {

@@ -53,6 +53,7 @@ fn overrides(flags: &ModelFlags) -> SpecOverrides {
         }),
         model: flags.model.clone(),
         base_url: flags.base_url.clone(),
+        api_key_env: flags.api_key_env.clone(),
         price: flags.price,
         recordings: flags.recordings.clone(),
         concurrency: flags.concurrency,

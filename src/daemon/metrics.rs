@@ -241,7 +241,11 @@ impl Model for Metered {
                     | ModelError::Budget(_)
                     | ModelError::Beyond { .. },
                 ) => 1,
-                Err(ModelError::Passing { .. } | ModelError::Unfinished(_)) => 2,
+                Err(
+                    ModelError::Passing { .. }
+                    | ModelError::Unfinished(_)
+                    | ModelError::NoConnection { .. },
+                ) => 2,
                 Err(ModelError::TooLong(_)) => 3,
                 Err(ModelError::NoAnswer(_)) => 4,
             };
@@ -252,6 +256,10 @@ impl Model for Metered {
 
     fn rows_at_most(&self) -> Option<u32> {
         self.model.rows_at_most()
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.model.remarks()
     }
 
     fn repeats_itself(&self) -> bool {

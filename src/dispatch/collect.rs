@@ -270,6 +270,7 @@ impl Sink for Rest<'_, '_> {
             (
                 error @ (ModelError::Refused { .. }
                 | ModelError::Budget(_)
+                | ModelError::NoConnection { .. }
                 | ModelError::Beyond { .. }),
                 _,
             ) => {

@@ -54,7 +54,13 @@ impl Context {
                 self.keep_failure(&cut, record, State::Refused, &error.to_string(), None).await?;
                 return Ok((Vec::new(), None));
             }
-            ModelError::Passing { .. } | ModelError::Unfinished(_) => {
+            // Nobody is there, so that no row can be at fault.
+            ModelError::NoConnection { .. } if self.run.liveness.answers() == 0 => {
+                return Err(error.into());
+            }
+            ModelError::Passing { .. }
+            | ModelError::Unfinished(_)
+            | ModelError::NoConnection { .. } => {
                 let (since, piece) = (piece_since.unwrap_or(since), piece_since.is_some());
                 let says = self.run.liveness.failed(&error, since, piece, self.packing.most());
                 if says == Says::Gone {

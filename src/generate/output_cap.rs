@@ -56,6 +56,24 @@ impl OutputCap {
         true
     }
 
+    /// Whether hidden reasoning took all of a cap before a word was said, which tells
+    /// nothing of what the words take; the next answer may have all there is.
+    pub(super) fn was_reasoned_away(
+        &self,
+        prompt: &Prompt,
+        said: &str,
+        tokens: Tokens,
+        most: u64,
+    ) -> bool {
+        let all_of_it = tokens.output as f64 >= AT_CAP * prompt.max_output as f64;
+        if !all_of_it || !said.trim().is_empty() {
+            return false;
+        }
+        let mut factor = self.factor();
+        *factor = factor.max(most as f64 / prompt.planned_output.max(1) as f64);
+        true
+    }
+
     fn factor(&self) -> MutexGuard<'_, f64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

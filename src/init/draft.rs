@@ -30,6 +30,7 @@ price = { input = 0.15, cached_input = 0.075, output = 0.60 }   # USD per millio
 # A model on this machine (Ollama), in place of the last three lines:
 # base_url = \"http://127.0.0.1:11434/v1\"
 # name = \"llama3.1\"
+# price = { input = 0, output = 0 }
 
 [limits]
 requests_per_minute = 500
@@ -53,9 +54,18 @@ questions = [\"What is the description?\"]
 ";
 
 /// Writes the spec; `taken` are the names in the database, in lower case.
-pub fn write(found: &Found, db_path: &str, taken: Vec<String>) -> String {
+pub fn write(found: &Found, db_path: &str, copy: bool, taken: Vec<String>) -> String {
+    let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
+    let output = text(&format!("{}.expanded.sqlite", stem.map_or(db_path, |(stem, _)| stem)));
+    let output = if copy {
+        format!(
+            "# The database stays as it is; the tables are published into a copy of it.\noutput = {output}\n"
+        )
+    } else {
+        format!("# Publish into a copy instead of into the database itself:\n# output = {output}\n")
+    };
     let mut draft = Draft {
-        out: format!("{HEAD}\n[database]\npath = {}\n\n{MODEL}", text(db_path)),
+        out: format!("{HEAD}\n[database]\npath = {}\n{output}\n{MODEL}", text(db_path)),
         taken: taken.into_iter().collect(),
         asked: HashSet::new(),
     };
@@ -65,6 +75,14 @@ pub fn write(found: &Found, db_path: &str, taken: Vec<String>) -> String {
     }
     if chosen.is_empty() {
         draft.example(&found.lists);
+    }
+    if !found.persons.is_empty() {
+        let names: Vec<&str> = found.persons.iter().map(String::as_str).collect();
+        draft.out.push_str(&format!(
+            "\n# Left out on purpose, they hold persons' data: {}. What a key or a context\n\
+             # shows is sent to the endpoint.\n",
+            listed(&names)
+        ));
     }
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|e| e.table.name.as_str()).collect();
@@ -94,12 +112,15 @@ impl Draft {
         let table = &entity.table;
         let name = self.free_name(&format!("llm_{}", plain(&table.name, &table.words)));
         let noun = noun(&table.words, "row");
-        let key = entity.key.names(table);
+        let key = entity.key_names();
         self.line("\n[[expansion]]");
         self.line(&format!("name = {}", text(&name)));
         self.line("# Say in a sentence what the rows are; the model reads it.");
         self.line(&format!("about = {}", text(&format!("Each row is one {noun}."))));
-        self.line(&format!("source = {}", source(&table.name)));
+        match &entity.owned {
+            Some(owned) => self.line(&format!("source = {}", sql_text(&owned.select))),
+            None => self.line(&format!("source = {}", source(&table.name))),
+        }
         self.line(&format!("# {}", entity.key_remark()));
         self.line(&format!("key = {}", array(&key)));
         let context = context(entity);
@@ -244,11 +265,12 @@ fn free(taken: &mut HashSet<String>, wish: &str) -> String {
 /// Numbers, and names that are not part of the key; ids say nothing.
 fn context(entity: &Entity) -> Vec<&str> {
     let table = &entity.table;
-    let key = entity.key.names(table);
+    let key = entity.key_names();
     let mut seen: HashSet<String> = key.iter().map(|k| k.to_lowercase()).collect();
     let telling = |c: &&Column| {
         let number = c.kind == Kind::Number && !c.primary && !c.reference && !look::is_id(&c.words);
-        number || (c.kind == Kind::Name && look::is_name(&c.name))
+        let telling = number || (c.kind == Kind::Name && look::is_name(&c.name));
+        telling && !look::is_private(&c.words)
     };
     table
         .columns

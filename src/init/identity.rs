@@ -94,7 +94,7 @@ fn sets(table: &Table) -> Vec<Vec<usize>> {
         // Two spellings of one name cannot stand together in a key.
         let lower = column.name.to_lowercase();
         let known = candidates.iter().any(|(_, c)| c.name.to_lowercase() == lower);
-        if column.kind == Kind::Name && !known {
+        if column.kind == Kind::Name && !known && !look::is_private(&column.words) {
             candidates.push((n, column));
         }
     }

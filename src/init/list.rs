@@ -156,7 +156,7 @@ fn refers(table: &Table, name: &str, words: &[String]) -> bool {
         let stem = look::singular(stem(&c.words).to_vec());
         !words.is_empty() && (stem.ends_with(words) || c.words.concat() == squashed)
     };
-    table.foreign.iter().any(|to| to.eq_ignore_ascii_case(name))
+    table.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(name))
         || table.columns.iter().any(by_name)
 }
 

@@ -148,6 +148,30 @@ pub fn words(name: &str) -> Vec<String> {
     words
 }
 
+/// Plurals that no rule makes, or the wrong one would.
+const ODD: [(&str, &str); 20] = [
+    ("people", "person"),
+    ("persons", "person"),
+    ("children", "child"),
+    ("men", "man"),
+    ("women", "woman"),
+    ("movies", "movie"),
+    ("cookies", "cookie"),
+    ("zombies", "zombie"),
+    ("criteria", "criterion"),
+    ("indices", "index"),
+    ("matrices", "matrix"),
+    ("vertices", "vertex"),
+    ("analyses", "analysis"),
+    ("buses", "bus"),
+    ("lives", "life"),
+    ("knives", "knife"),
+    ("wolves", "wolf"),
+    ("leaves", "leaf"),
+    ("mice", "mouse"),
+    ("feet", "foot"),
+];
+
 /// The words with the last in the singular, by the plain rules of English.
 pub fn singular(mut words: Vec<String>) -> Vec<String> {
     let Some(last) = words.last_mut() else {
@@ -155,8 +179,13 @@ pub fn singular(mut words: Vec<String>) -> Vec<String> {
     };
     let keep = ["series", "species", "news"].contains(&last.as_str())
         || ["ss", "us", "is"].iter().any(|end| last.ends_with(end));
-    let es = ["ses", "xes", "ches", "shes"].iter().any(|end| last.ends_with(end));
-    if keep || last.chars().count() < 4 {
+    // "Shoes" and "houses" have the e of their singular.
+    let es = ["sses", "xes", "ches", "shes", "oes", "tuses", "nuses", "ruses"];
+    let es = es.iter().any(|end| last.ends_with(end))
+        && !["caches", "shoes", "toes", "canoes"].contains(&last.as_str());
+    if let Some((_, one)) = ODD.iter().find(|(many, _)| many == last) {
+        (*one).clone_into(last);
+    } else if keep || last.chars().count() < 4 {
         // Short words such as "gas" or "was" lose too much.
     } else if let Some(stem) = last.strip_suffix("ies") {
         *last = format!("{stem}y");
@@ -179,6 +208,31 @@ pub fn is_id(words: &[String]) -> bool {
     let ids = ["id", "ids", "uuid", "guid", "pk", "rowid", "idx", "index"];
     words.first().is_some_and(|w| w == "id")
         || words.last().is_some_and(|w| ids.contains(&w.as_str()))
+}
+
+/// Whether a column of this name says how to reach somebody, or who they are to an
+/// office.
+pub fn is_private(words: &[String]) -> bool {
+    let private = [
+        "email",
+        "mail",
+        "phone",
+        "telephone",
+        "mobile",
+        "fax",
+        "street",
+        "address",
+        "address2",
+        "postcode",
+        "ssn",
+        "passport",
+        "iban",
+        "password",
+        "salary",
+        "birthdate",
+        "birthday",
+    ];
+    words.iter().any(|w| private.contains(&w.as_str()))
 }
 
 /// Whether a column of this name holds an abbreviation of a name.

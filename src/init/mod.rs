@@ -7,9 +7,12 @@
 
 mod draft;
 mod identity;
+mod kind;
 mod list;
 mod look;
+mod owner;
 mod survey;
+pub mod tables;
 
 use std::cmp::Reverse;
 
@@ -17,11 +20,17 @@ use rusqlite::ErrorCode;
 
 use crate::store::{Database, StoreError, message};
 use identity::Identity;
+use kind::Holds;
 use list::List;
+use owner::Owned;
 use survey::Table;
 
 /// Expansions of a first spec; more are hard to read, and cost money.
 const EXPANSIONS: usize = 3;
+/// Rows of a list at least that others belong to.
+const LEAST_OWNERS: u64 = 3;
+/// Rows of a table up to which all of them may be worth asking about.
+const MODEST_ROWS: u64 = 20_000;
 /// Tables that a note names before it counts the rest.
 const NAMED: usize = 8;
 
@@ -43,9 +52,19 @@ pub struct Scaffold {
 /// # Errors
 /// [`StoreError`] when the database is locked, damaged or cannot be read.
 pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
+    scaffold_beside(db, db_path, false)
+}
+
+/// The same; `copy` proposes that the tables be published into a copy, as they are,
+/// too, for a database that a program keeps for itself.
+///
+/// # Errors
+/// [`StoreError`] when the database is locked, damaged or cannot be read.
+pub fn scaffold_beside(db: &Database, db_path: &str, copy: bool) -> Result<Scaffold, StoreError> {
     let found = Found::look(db)?;
+    let copy = copy || !found.framework.is_empty();
     let taken = survey::taken(db).map_err(|e| db.error(&e))?;
-    Ok(Scaffold { toml: draft::write(&found, db_path, taken), notes: found.notes() })
+    Ok(Scaffold { toml: draft::write(&found, db_path, copy, taken), notes: found.notes() })
 }
 
 /// A table whose rows are entities.
@@ -53,14 +72,25 @@ pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
 struct Entity {
     table: Table,
     key: Identity,
+    /// The key with the name of what its rows belong to.
+    owned: Option<Owned>,
 }
 
 impl Entity {
+    /// The names of the key's columns.
+    fn key_names(&self) -> Vec<&str> {
+        match &self.owned {
+            Some(owned) => owned.key.iter().map(String::as_str).collect(),
+            None => self.key.names(&self.table),
+        }
+    }
+
     /// How the key fares, as a comment or note says it.
     fn key_remark(&self) -> String {
-        let (rows, keys) = (self.table.rows, self.key.distinct);
+        let distinct = self.owned.as_ref().map_or(self.key.distinct, |o| o.distinct);
+        let (rows, keys) = (self.table.rows, distinct);
         let sample = if self.table.more { "the first " } else { "" };
-        if self.key.is_unique(&self.table) {
+        if rows == keys {
             format!("{sample}{rows} rows, no two alike")
         } else {
             format!(
@@ -76,6 +106,12 @@ struct Found {
     /// Tables of entities, the most promising first.
     entities: Vec<Entity>,
     lists: Vec<List>,
+    /// Tables of private persons.
+    persons: Vec<String>,
+    /// Tables of what happened once, or was measured.
+    events: Vec<String>,
+    /// Tables that a program keeps of itself.
+    framework: Vec<String>,
     /// Tables that only tie others together: ids, numbers, little text.
     facts: Vec<Table>,
     empty: Vec<String>,
@@ -93,24 +129,76 @@ impl Found {
                 Err(e) => found.unread.push((name, message(&e))),
             }
         }
-        found.entities.sort_by_key(|e| {
-            let promising = (e.key.is_named(&e.table), e.key.is_unique(&e.table), e.table.rows);
-            Reverse(promising)
-        });
+        found.promote(db).map_err(|e| db.error(&e))?;
+        let promising: Vec<_> = found.entities.iter().map(|e| found.promise_of(e)).collect();
+        let mut ranked: Vec<_> = promising.into_iter().zip(found.entities).collect();
+        ranked.sort_by_key(|(promise, _)| Reverse(*promise));
+        found.entities = ranked.into_iter().map(|(_, entity)| entity).collect();
+        for n in 0..found.entities.len() {
+            let owned = Owned::find(db, &found.entities[n], &found.entities);
+            found.entities[n].owned = owned;
+        }
         Ok(found)
+    }
+
+    /// Lists that rows of an entity belong to, most of them to one each, are entities
+    /// themselves: the artists of albums.
+    fn promote(&mut self, db: &Database) -> rusqlite::Result<()> {
+        let is_owner = |list: &List| {
+            let owns = |e: &Entity| {
+                let leads =
+                    e.table.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&list.table));
+                leads && list.values >= LEAST_OWNERS && list.values * 2 >= e.table.rows
+            };
+            self.entities.iter().any(owns)
+        };
+        let (owners, lists) = std::mem::take(&mut self.lists).into_iter().partition(is_owner);
+        self.lists = lists;
+        let owners: Vec<List> = owners;
+        for list in owners {
+            let table = survey::table(db, &list.table)?;
+            match Identity::find(db, &table)? {
+                Some(key) => self.entities.push(Entity { table, key, owned: None }),
+                None => self.lists.push(list),
+            }
+        }
+        Ok(())
+    }
+
+    /// How much an expansion of an entity promises: a name that tells its rows apart,
+    /// value lists that it may lack, and rows that are many but not endless.
+    fn promise_of(&self, entity: &Entity) -> (bool, bool, bool, bool, u64) {
+        let table = &entity.table;
+        let modest = (3..=MODEST_ROWS).contains(&table.rows);
+        (
+            entity.key.is_named(table),
+            entity.key.is_unique(table),
+            !self.lists_of(entity).is_empty(),
+            modest,
+            table.rows,
+        )
     }
 
     fn add(&mut self, db: &Database, name: &str) -> rusqlite::Result<()> {
         let table = survey::table(db, name)?;
-        if table.rows == 0 {
+        let holds = kind::of(&table);
+        if holds == Holds::Framework {
+            self.framework.push(table.name);
+        } else if table.rows == 0 {
             self.empty.push(table.name);
+        } else if holds == Holds::Persons {
+            self.persons.push(table.name);
         } else if let Some(list) = List::find(db, &table) {
             self.lists.push(list);
         } else {
             match Identity::find(db, &table)? {
+                _ if holds == Holds::Events => {
+                    self.events.push(table.name.clone());
+                    self.facts.push(table);
+                }
                 // Orders have a status, but that is not who they are.
                 Some(key) if key.distinct * 2 >= table.rows || !list::refers_to_any(&table) => {
-                    self.entities.push(Entity { table, key });
+                    self.entities.push(Entity { table, key, owned: None });
                 }
                 _ => self.facts.push(table),
             }
@@ -137,13 +225,7 @@ impl Found {
             notes.push(format!(
                 "{} is keyed by {}: {}",
                 shown(&entity.table.name),
-                entity
-                    .key
-                    .names(&entity.table)
-                    .into_iter()
-                    .map(shown)
-                    .collect::<Vec<_>>()
-                    .join(", "),
+                entity.key_names().into_iter().map(shown).collect::<Vec<_>>().join(", "),
                 entity.key_remark(),
             ));
         }
@@ -170,10 +252,11 @@ impl Found {
             "entities without an expansion yet",
             rest.iter().map(|e| e.table.name.as_str()).collect(),
         );
-        say(
-            "left out, no names to ask about",
-            self.facts.iter().map(|t| t.name.as_str()).collect(),
-        );
+        say("left out, they hold persons' data", self.persons.iter().map(String::as_str).collect());
+        say("left out, events and measurements", self.events.iter().map(String::as_str).collect());
+        say("left out, a program's own", self.framework.iter().map(String::as_str).collect());
+        let others = self.facts.iter().filter(|t| !self.events.contains(&t.name));
+        say("left out, no names to ask about", others.map(|t| t.name.as_str()).collect());
         say("left out, empty", self.empty.iter().map(String::as_str).collect());
         for (name, why) in &self.unread {
             notes.push(format!("{} is left out, it cannot be read: {why}", shown(name)));

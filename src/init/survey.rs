@@ -32,8 +32,19 @@ pub struct Table {
     pub rows: u64,
     /// Whether there are more rows than that.
     pub more: bool,
-    /// Tables that its foreign keys lead to.
-    pub foreign: Vec<String>,
+    /// Its foreign keys of one column.
+    pub foreign: Vec<Foreign>,
+}
+
+/// A foreign key of one column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// The column.
+    pub from: String,
+    /// The table that it leads to.
+    pub table: String,
+    /// The column there; the primary key when nothing is said.
+    pub to: Option<String>,
 }
 
 /// A column of a table.
@@ -118,7 +129,7 @@ pub fn table(db: &Database, name: &str) -> rusqlite::Result<Table> {
     let tallies = tallies(db, name, &named)?;
     let columns = named.into_iter().zip(tallies).map(|((column, primary), tally)| Column {
         words: look::words(&column),
-        reference: foreign.iter().any(|(from, _)| from.eq_ignore_ascii_case(&column)),
+        reference: foreign.iter().any(|f| f.from.eq_ignore_ascii_case(&column)),
         kind: tally.kind_of(&column),
         length: tally.length(),
         name: column,
@@ -130,15 +141,17 @@ pub fn table(db: &Database, name: &str) -> rusqlite::Result<Table> {
         columns: columns.collect(),
         rows: rows.min(SAMPLE_ROWS),
         more: rows > SAMPLE_ROWS,
-        foreign: foreign.into_iter().map(|(_, to)| to).collect(),
+        foreign,
     })
 }
 
-fn foreign(db: &Database, table: &str) -> rusqlite::Result<Vec<(String, String)>> {
-    db.connection()
-        .prepare("SELECT \"from\", \"table\" FROM pragma_foreign_key_list(?1)")?
-        .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect()
+fn foreign(db: &Database, table: &str) -> rusqlite::Result<Vec<Foreign>> {
+    let sql = "SELECT min(\"from\"), min(\"table\"), min(\"to\") FROM pragma_foreign_key_list(?1)
+               GROUP BY id HAVING count(*) = 1 ORDER BY id DESC";
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Foreign { from: row.get(0)?, table: row.get(1)?, to: row.get(2)? })
+    };
+    db.connection().prepare(sql)?.query_map([table], read)?.collect()
 }
 
 /// Names of the columns, and whether each is part of the primary key. One with
@@ -169,11 +182,23 @@ fn count(db: &Database, table: &str) -> rusqlite::Result<u64> {
 /// # Errors
 /// `SQLite`'s, when the table cannot be read.
 pub fn distinct(db: &Database, table: &str, columns: &[&str], limit: u64) -> rusqlite::Result<u64> {
+    distinct_of(db, &sql::name(table), columns, limit)
+}
+
+/// The same of what may stand behind FROM.
+///
+/// # Errors
+/// `SQLite`'s, when it cannot be read.
+pub fn distinct_of(
+    db: &Database,
+    from: &str,
+    columns: &[&str],
+    limit: u64,
+) -> rusqlite::Result<u64> {
     let all: Vec<String> = columns.iter().map(|c| format!("t.{}", sql::name(c))).collect();
     let sql = format!(
-        "SELECT count(*) FROM (SELECT DISTINCT * FROM (SELECT {} FROM {} AS t LIMIT {limit}))",
+        "SELECT count(*) FROM (SELECT DISTINCT * FROM (SELECT {} FROM {from} AS t LIMIT {limit}))",
         all.join(", "),
-        sql::name(table),
     );
     db.connection().query_row(&sql, [], |row| row.get(0))
 }

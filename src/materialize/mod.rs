@@ -86,6 +86,25 @@ pub struct Selection {
     pub retry_failed: bool,
 }
 
+impl Selection {
+    /// Whether it leaves anything out.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.limit.is_some() || self.columns.is_some() || self.filter.is_some()
+    }
+
+    /// The column of an expansion that a name means: `genre`, or `llm_album.genre`
+    /// where other expansions have one, too.
+    #[must_use]
+    pub fn column(expansion: &Expansion, name: &str) -> Option<usize> {
+        expansion.column(name).or_else(|| {
+            let at = expansion.name.len();
+            let of = name.get(..at).is_some_and(|of| of.eq_ignore_ascii_case(&expansion.name));
+            expansion.column(name.get(at..)?.strip_prefix('.')?).filter(|_| of)
+        })
+    }
+}
+
 /// A spec with everything a run needs: its database, its facts, its model.
 pub struct Work<'w> {
     spec: Cow<'w, Spec>,
@@ -123,7 +142,7 @@ impl<'w> Work<'w> {
     ) -> Result<Self, MaterializeError> {
         let named = selection.columns.iter().flatten().chain(&selection.refresh);
         for name in named {
-            if spec.expansions.iter().all(|e| e.column(name).is_none()) {
+            if spec.expansions.iter().all(|e| Selection::column(e, name).is_none()) {
                 return Err(MaterializeError::NoColumn(name.clone()));
             }
         }
@@ -134,7 +153,8 @@ impl<'w> Work<'w> {
                 None => vec![true; e.columns.len()],
                 Some(names) => {
                     let mut chosen = vec![false; e.columns.len()];
-                    names.iter().filter_map(|n| e.column(n)).for_each(|c| chosen[c] = true);
+                    let named = names.iter().filter_map(|n| Selection::column(e, n));
+                    named.for_each(|c| chosen[c] = true);
                     chosen
                 }
             })
@@ -219,6 +239,7 @@ impl<'w> Work<'w> {
         warnings.extend(self.rounds_gone_on_with(&surveys));
         warnings.extend(self.overrides.warnings.iter().cloned());
         warnings.extend(self.strangers(&surveys));
+        warnings.extend(self.passed_over(&surveys)?);
         self.price(&mut plan)?;
         Ok((plan, warnings))
     }
@@ -285,6 +306,7 @@ impl<'w> Work<'w> {
         let mut said = self.rounds_gone_on_with(&surveys);
         said.extend(self.overrides.warnings.iter().cloned());
         said.extend(self.strangers(&surveys));
+        said.extend(self.passed_over(&surveys)?);
         for said in &said {
             listener(&Event::Warning(said.clone()));
         }

@@ -179,6 +179,8 @@ impl Work<'_> {
         for n in 0..self.spec.expansions.len() {
             surveys.push(self.survey(n, None)?);
         }
+        let passed_over = self.passed_over(&surveys)?;
+        passed_over.into_iter().for_each(|told| listener(&Event::Warning(told)));
         let before = self.in_files.borrow().clone().unwrap_or_default();
         let before = before.into_iter().map(|(parcel, cells)| self.in_file(parcel, cells));
         let before: Vec<InFile> = before.collect::<Result<_, _>>()?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::MaterializeError;
 use super::survey::Survey;
+use super::{MaterializeError, Selection};
 use crate::cell::{State, Tally};
 use crate::dispatch::form::ColumnUsed;
 use crate::generate::Stopped;
@@ -152,6 +152,15 @@ impl Report {
             && self.unasked == 0
             // What was asked again in vain shows its old value, and is not complete.
             && self.asked.without_value() == 0
+    }
+
+    /// Whether it brought all that was selected: what a selection leaves out is
+    /// nobody's failure.
+    #[must_use]
+    pub fn is_fulfilled(&self, selection: &Selection) -> bool {
+        let unasked = if selection.is_partial() { 0 } else { self.unasked };
+        let without = self.cells.without_value() + self.asked.without_value();
+        unasked == 0 && without == 0
     }
 
     /// The event `done` of `hqdl materialize --json`: a stable contract.

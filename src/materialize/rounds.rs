@@ -32,7 +32,7 @@ pub(super) fn of(
     selection: &Selection,
 ) -> Result<Vec<Round>, FactsError> {
     let e = &spec.expansions[expansion];
-    let refreshed = selection.refresh.iter().filter_map(|name| e.column(name));
+    let refreshed = selection.refresh.iter().filter_map(|name| Selection::column(e, name));
     let mut columns: Vec<(Kind, usize)> = refreshed.map(|c| (Kind::Refresh, c)).collect();
     columns.dedup();
     if selection.retry_failed {

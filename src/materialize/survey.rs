@@ -53,6 +53,8 @@ pub(super) struct Survey<'db> {
     pub(super) differs: Option<Differs>,
     /// Entities of which a person has said something.
     pub(super) overridden: HashSet<Entity>,
+    /// Why `--where` does not apply to it, when it does not.
+    pub(super) unfit: Option<String>,
 }
 
 /// Where published tables are something else than a survey found.
@@ -85,12 +87,44 @@ impl<'w> Work<'w> {
         tokenizer: Option<Tokenizer>,
     ) -> Result<Survey<'w>, MaterializeError> {
         let expansion = &self.spec.expansions[n];
-        let keys = Keys::gather(self.database, expansion, self.selection.filter.as_deref())
-            .map_err(|e| match (&self.selection.filter, e) {
-                (Some(_), StoreError::Sqlite { message, .. }) => MaterializeError::Where(message),
-                (_, e) => e.into(),
-            })?;
-        self.survey_keys(n, keys, tokenizer)
+        let filter = self.selection.filter.as_deref();
+        let gathered = Keys::gather(self.database, expansion, filter);
+        let (keys, unfit) = match (filter, gathered) {
+            // It speaks of columns of other expansions; none of these keys are meant.
+            (Some(_), Err(StoreError::Sqlite { message, .. })) => {
+                (Keys::gather(self.database, expansion, Some("0"))?, Some(message))
+            }
+            (_, keys) => (keys?, None),
+        };
+        Ok(Survey { unfit, ..self.survey_keys(n, keys, tokenizer)? })
+    }
+
+    /// The expansions that `--where` does not apply to, told.
+    ///
+    /// # Errors
+    /// [`MaterializeError::Where`] when it applies to none.
+    pub(super) fn passed_over(
+        &self,
+        surveys: &[Survey<'_>],
+    ) -> Result<Vec<String>, MaterializeError> {
+        let unfit: Vec<(&str, &str)> = self
+            .spec
+            .expansions
+            .iter()
+            .zip(surveys)
+            .filter_map(|(e, s)| Some((e.name.as_str(), s.unfit.as_deref()?)))
+            .collect();
+        match unfit.first() {
+            Some((_, why)) if unfit.len() == surveys.len() => {
+                Err(MaterializeError::Where((*why).to_owned()))
+            }
+            _ => Ok(unfit
+                .into_iter()
+                .map(|(name, why)| {
+                    format!("{name}: nothing is asked, --where does not apply to it ({why})")
+                })
+                .collect()),
+        }
     }
 
     /// Looks every one of these keys up; with a tokenizer, what is missing is
@@ -216,6 +250,7 @@ impl<'w> Work<'w> {
             open: places,
             differs: None,
             overridden,
+            unfit: None,
         })
     }
 

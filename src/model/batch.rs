@@ -217,15 +217,15 @@ impl Endpoint {
         let _ = self.send(self.request(Method::DELETE, &format!("/files/{file}"))).await;
     }
 
-    /// Takes the words of a batch's line for those of a live answer: an endpoint
-    /// that does not take `response_format` is asked without from here on.
+    /// Takes the words of a batch's line for those of a live answer: what the
+    /// endpoint does not take, it is asked without from here on.
     #[must_use]
-    pub fn understood(&self, prompt: &Prompt, error: ModelError) -> ModelError {
-        self.without_schema(prompt, self.without_key(error))
+    pub fn understood(&self, _: &Prompt, error: ModelError) -> ModelError {
+        self.learn_from_batch(self.without_key(error))
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base)).headers(self.headers.clone())
+        self.http.request(method, self.at(path)).headers(self.headers.clone())
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, ModelError> {

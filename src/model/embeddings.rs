@@ -62,7 +62,7 @@ impl Embeddings {
         let sent = self
             .endpoint
             .http
-            .post(format!("{}/embeddings", self.endpoint.base))
+            .post(self.endpoint.at("/embeddings"))
             .headers(self.endpoint.headers.clone())
             .header("content-type", "application/json")
             .timeout(self.timeout)

@@ -6,8 +6,11 @@ pub mod budget;
 mod choice;
 pub mod embeddings;
 pub mod openai;
+pub mod providers;
 pub mod replay;
 pub mod reply;
+mod request_form;
+mod setup;
 mod stream;
 mod tls;
 mod wire;
@@ -24,6 +27,7 @@ use tracing::debug;
 use self::budget::{Budget, Reached};
 pub use self::choice::{ModelChoice, choose};
 pub use self::reply::{Reply, Said};
+pub use self::setup::SetupError;
 use crate::facts::{Admitted, Facts, FactsError, Noted};
 pub use crate::limits;
 use crate::limits::{LONGEST_WAIT, PerMinute};
@@ -62,6 +66,16 @@ pub enum ModelError {
         /// Whether it may have been billed all the same.
         in_doubt: bool,
     },
+    /// The endpoint cannot be reached, so nothing was sent.
+    #[error("{message}")]
+    NoConnection {
+        /// What happened.
+        message: String,
+        /// What to do about it.
+        hint: String,
+        /// Whether it will not pass by waiting.
+        lasting: bool,
+    },
     /// The budget does not cover the request.
     #[error(transparent)]
     Budget(#[from] Reached),
@@ -99,45 +113,6 @@ pub fn beyond(tokens: Tokens, worst: Spent, price: Option<&PriceTable>) -> Optio
 fn words(spent: &Spent) -> String {
     let usd = if spent.usd > 0.0 { format!(" (${:.4})", spent.usd) } else { String::new() };
     format!("{} tokens{usd}", spent.tokens)
-}
-
-/// Why there is no model to ask.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The key's variable is not set.
-    #[error("the environment variable {0} is not set")]
-    NoKey(String),
-    /// A recording cannot be read.
-    #[error("recording {path}, line {line}: {message}")]
-    Recording {
-        /// The file.
-        path: String,
-        /// The line, from 1; 0 for the whole file.
-        line: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// The owner of the facts does not tell its limits.
-    #[error(transparent)]
-    Facts(#[from] FactsError),
-    /// The HTTP client cannot be made.
-    #[error("no HTTP client: {0}")]
-    Client(String),
-}
-
-impl SetupError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        match self {
-            Self::NoKey(name) => {
-                format!("export {name}=…, or name another variable in `api_key_env`")
-            }
-            Self::Facts(error) => error.hint().to_owned(),
-            Self::Recording { .. } => "a recording is JSON lines, plain or .gz".to_owned(),
-            Self::Client(_) => "check the system's TLS certificates".to_owned(),
-        }
-    }
 }
 
 /// A reply to come.
@@ -190,6 +165,11 @@ pub trait Model: Send + Sync {
     /// recordings.
     fn bills(&self) -> bool {
         false
+    }
+
+    /// What was learnt of it since this was last asked, for the user to know.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// The format it answers best in.
@@ -289,7 +269,10 @@ where
         .with_total_delay(Some(PATIENCE));
     attempt
         .retry(pauses)
-        .when(|e| matches!(e.model_error(), Some(ModelError::Passing { .. })))
+        .when(|e| match e.model_error() {
+            Some(ModelError::NoConnection { lasting, .. }) => !lasting,
+            other => matches!(other, Some(ModelError::Passing { .. })),
+        })
         .adjust(|error, pause| {
             let chance = fastrand::f64();
             match error.model_error() {

@@ -4,16 +4,19 @@
 //! stream is asked without. One request is one exchange: [`super::Errand`] retries
 //! outside.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_openai::config::{Config, OpenAIConfig};
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value as Json, json};
 use tracing::debug;
 
 use super::limits::{Need, PerMinute, retry_after};
+use super::providers::{self, Habits};
+use super::request_form::RequestForm;
 use super::wire::{Failure, error_of_chat, failed};
 use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
 use crate::facts::{Facts, Throttle};
@@ -23,10 +26,8 @@ use crate::spec::ModelSettings;
 
 /// The endpoint when the spec names none.
 const OPENAI: &str = "https://api.openai.com/v1";
-/// The variable that holds its key.
-const OPENAI_KEY: &str = "OPENAI_API_KEY";
-/// What is sent where no key is wanted.
-const NO_KEY: &str = "none";
+/// Where chats go, below the base URL.
+const CHAT: &str = "/chat/completions";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence, before the first byte or between two.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
@@ -36,17 +37,21 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 pub struct Endpoint {
     pub(super) http: reqwest::Client,
     /// The headers that every request carries.
-    pub(super) headers: reqwest::header::HeaderMap,
+    pub(super) headers: HeaderMap,
+    /// The base URL as it was given.
     pub(super) base: String,
+    url: Url,
+    habits: &'static Habits,
     pub(super) throttle: Arc<Throttle>,
     model: String,
     temperature: Option<f64>,
-    max_output_name: &'static str,
-    /// The endpoint has said that it does not take `response_format`.
-    no_schema: AtomicBool,
-    /// The endpoint has said that it does not stream.
-    no_stream: AtomicBool,
-    key: SecretString,
+    /// What requests hold, by what the endpoint has refused so far.
+    form: Mutex<RequestForm>,
+    /// What was learnt of the endpoint and not told yet.
+    remarks: Mutex<Vec<String>>,
+    /// Whether it has ever answered.
+    reached: AtomicBool,
+    key: Key,
 }
 
 impl Endpoint {
@@ -54,10 +59,11 @@ impl Endpoint {
     /// is read from the environment and stays in memory that is wiped.
     ///
     /// # Errors
-    /// [`SetupError::NoKey`] when the named variable is not set. An endpoint of
-    /// one's own (`base_url`) without `api_key_env` is asked without a key.
+    /// [`SetupError::NoKey`] when the variable of its key is not set: the one that
+    /// `api_key_env` names, else the one of its provider. An endpoint whose provider
+    /// is not known is asked without a key.
     pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
-        Self::with_key(settings, key(settings)?, Throttle::alone(limits))
+        Self::with_key(settings, Key::read(settings)?, Throttle::alone(limits))
     }
 
     /// The same endpoint, asked under the limits of all who ask it with these
@@ -70,9 +76,9 @@ impl Endpoint {
         limits: PerMinute,
         facts: &Facts,
     ) -> Result<Self, SetupError> {
-        let key = key(settings)?;
+        let key = Key::read(settings)?;
         // Endpoint and key are told apart from others, and not told.
-        let parts = [base(settings).to_owned(), key.expose_secret().to_owned()];
+        let parts = [base(settings).to_owned(), key.text().to_owned()];
         let id = tagged_text("hqdl endpoint v1", &parts);
         let throttle = facts.throttle(&id, &settings.name, limits)?;
         Self::with_key(settings, key, throttle)
@@ -84,12 +90,12 @@ impl Endpoint {
     /// [`SetupError::Client`].
     pub fn without_a_key(settings: &ModelSettings) -> Result<Self, SetupError> {
         let throttle = Throttle::alone(PerMinute::default());
-        Self::with_key(settings, SecretString::from(NO_KEY), throttle)
+        Self::with_key(settings, Key::default(), throttle)
     }
 
     fn with_key(
         settings: &ModelSettings,
-        key: SecretString,
+        key: Key,
         throttle: Throttle,
     ) -> Result<Self, SetupError> {
         let throttle = Arc::new(throttle);
@@ -104,58 +110,92 @@ impl Endpoint {
             .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| SetupError::Client(e.to_string()))?;
-        let base = base(settings);
-        let config = OpenAIConfig::new().with_api_base(base).with_api_key(key.expose_secret());
+        let (url, habits) = place(settings)?;
         Ok(Self {
             http,
-            headers: config.headers(),
-            base: base.to_owned(),
+            headers: headers(habits, &key)?,
+            base: base(settings).to_owned(),
+            url,
+            habits,
             throttle,
             model: settings.name.clone(),
             temperature: settings.temperature,
-            // OpenAI's newer models take the new name alone, other servers the old.
-            max_output_name: if base == OPENAI { "max_completion_tokens" } else { "max_tokens" },
-            no_schema: false.into(),
-            no_stream: false.into(),
+            form: RequestForm::new(habits).into(),
+            remarks: Mutex::default(),
+            reached: false.into(),
             key,
         })
     }
 
-    /// An endpoint that does not take `response_format` is asked without: the
-    /// prompt says the form, too, and answers are checked all the same.
-    pub(super) fn without_schema(&self, prompt: &Prompt, error: ModelError) -> ModelError {
-        let ModelError::Refused { status: 400 | 422, message } = &error else { return error };
-        let about = ["response_format", "json_schema", "response format"]
-            .iter()
-            .any(|w| message.contains(w));
-        if prompt.schema.is_none() || !about {
-            return error;
+    /// The URL of a path below the base.
+    pub(super) fn at(&self, path: &str) -> Url {
+        let mut url = self.url.clone();
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let batches = path.starts_with("/files") || path.starts_with("/batches");
+        let root = batches.then(|| (self.habits.batches)(&url)).flatten();
+        let root = root.unwrap_or_else(|| url.path().trim_end_matches('/').to_owned());
+        url.set_path(&format!("{root}{path}"));
+        if !query.is_empty() {
+            let both: Vec<&str> = url.query().into_iter().chain([query]).collect();
+            let both = both.join("&");
+            url.set_query(Some(&both));
         }
-        self.no_schema.store(true, Ordering::Relaxed);
-        at_once(&format!("the endpoint does not take response_format: {message}"))
+        url
     }
 
-    /// An endpoint that does not stream is asked without from here on.
-    fn without_stream(&self, streamed: bool, error: ModelError) -> ModelError {
-        let ModelError::Refused { status: 400..=499 | 501, message } = &error else { return error };
-        let mut words = message.split(|c: char| !c.is_alphanumeric());
-        if !streamed || !words.any(|w| ["stream", "streaming"].contains(&&*w.to_lowercase())) {
-            return error;
+    /// What requests hold now.
+    fn form(&self) -> RequestForm {
+        *self.form.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a refusal of a request of some form for what it says of the form: what
+    /// the endpoint does not take, it is asked without from here on.
+    fn learn(&self, form: RequestForm, error: ModelError) -> ModelError {
+        let Some((next, told)) = form.without_refused(&error) else { return error };
+        let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
+        // Many requests may be refused at once; the first one changes the form.
+        if *now == form {
+            *now = next;
+            let remark = format!("{told} ({error})");
+            self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
         }
-        self.no_stream.store(true, Ordering::Relaxed);
-        at_once(&format!("the endpoint does not stream: {message}"))
+        at_once(&format!("{told}: {error}"))
+    }
+
+    /// What a failure in a batch says of the form of requests.
+    pub(super) fn learn_from_batch(&self, error: ModelError) -> ModelError {
+        self.learn(self.form(), error)
+    }
+
+    /// A refusal for the key's sake says which key that was, and an endpoint that is
+    /// not there whose it would be.
+    fn explained(&self, error: ModelError) -> ModelError {
+        match error {
+            ModelError::Refused { status: status @ (401 | 403), message } => {
+                let message = format!("{} ({})", message.trim_end_matches('.'), self.key.named());
+                ModelError::Refused { status, message }
+            }
+            ModelError::NoConnection { message, hint, lasting } => {
+                let (name, start) = (self.habits.name, self.habits.start);
+                let asks = start.map_or(String::new(), |_| format!("; is {name} running?"));
+                let hint = start.map_or(hint, |start| format!("{start}, if this is {name}"));
+                let lasting = lasting && !self.reached.load(Ordering::Relaxed);
+                ModelError::NoConnection { message: format!("{message}{asks}"), hint, lasting }
+            }
+            other => other,
+        }
     }
 
     /// Endpoints say keys back in their errors; messages are shown and kept.
     pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
-        let key = self.key.expose_secret();
+        let key = self.key.text();
         if let ModelError::Refused { message, .. }
         | ModelError::Passing { message, .. }
         | ModelError::TooLong(message)
         | ModelError::Filtered(message)
         | ModelError::Unfinished(message)
         | ModelError::NoAnswer(message) = &mut error
-            && key != NO_KEY
+            && !key.is_empty()
         {
             *message = message.replace(key, "(the key)");
         }
@@ -164,44 +204,93 @@ impl Endpoint {
 
     /// What a chat request says.
     pub(super) fn body(&self, prompt: &Prompt) -> Json {
-        let mut body = json!({
+        let mut body = self.messages(prompt);
+        self.form().write(&mut body, prompt, self.temperature);
+        body
+    }
+
+    fn messages(&self, prompt: &Prompt) -> Json {
+        json!({
             "model": self.model,
             "messages": [
                 { "role": "system", "content": &*prompt.system },
                 { "role": "user", "content": prompt.user },
             ],
-        });
-        body[self.max_output_name] = prompt.max_output.into();
-        if let Some(temperature) = self.temperature {
-            body["temperature"] = temperature.into();
-        }
-        if let Some(schema) =
-            prompt.schema.as_ref().filter(|_| !self.no_schema.load(Ordering::Relaxed))
-        {
-            body["response_format"] = json!({
-                "type": "json_schema",
-                "json_schema": { "name": "rows", "strict": true, "schema": **schema },
-            });
-        }
-        body
+        })
     }
 }
 
-/// The key of an endpoint.
-fn key(settings: &ModelSettings) -> Result<SecretString, SetupError> {
-    let variable = match (&settings.api_key_env, &settings.base_url) {
-        (Some(name), _) => name.as_str(),
-        (None, None) => OPENAI_KEY,
-        (None, Some(_)) => return Ok(SecretString::from(NO_KEY)),
-    };
-    match std::env::var(variable) {
-        Ok(key) if !key.trim().is_empty() => Ok(SecretString::from(key.trim().to_owned())),
-        // A server on this machine seldom wants one.
-        _ if settings.base_url.as_deref().is_some_and(is_loopback) => {
-            Ok(SecretString::from(NO_KEY))
-        }
-        _ => Err(SetupError::NoKey(variable.to_owned())),
+/// The key of an endpoint, and where it was looked for.
+#[derive(Default)]
+struct Key {
+    secret: Option<SecretString>,
+    variable: Option<String>,
+}
+
+impl Key {
+    /// Reads the key of an endpoint.
+    fn read(settings: &ModelSettings) -> Result<Self, SetupError> {
+        let (url, habits) = place(settings)?;
+        let of_provider = habits.key_variable.map(str::to_owned);
+        let Some(variable) = settings.api_key_env.clone().or(of_provider) else {
+            return Ok(Self::default());
+        };
+        let secret = match std::env::var(&variable) {
+            Ok(key) if !key.trim().is_empty() => Some(SecretString::from(key.trim().to_owned())),
+            // A server on this machine seldom wants one.
+            _ if providers::is_loopback(&url) => None,
+            _ => return Err(SetupError::NoKey(variable)),
+        };
+        Ok(Self { secret, variable: Some(variable) })
     }
+
+    /// The key, or nothing.
+    fn text(&self) -> &str {
+        self.secret.as_ref().map_or("", |key| key.expose_secret())
+    }
+
+    /// Which key was sent, in words.
+    fn named(&self) -> String {
+        match (&self.variable, &self.secret) {
+            (Some(variable), Some(_)) => format!("asked with the key in {variable}"),
+            (Some(variable), None) => format!("asked without a key: {variable} is not set"),
+            (None, _) => "asked without a key: no variable is named for it".to_owned(),
+        }
+    }
+}
+
+/// The headers that every request carries.
+fn headers(habits: &Habits, key: &Key) -> Result<HeaderMap, SetupError> {
+    let mut headers = HeaderMap::new();
+    let unfit = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
+    for (header, variable) in habits.headers {
+        let value = std::env::var(variable).ok().filter(|v| !v.is_empty());
+        if let Some(value) = value.and_then(|v| HeaderValue::from_str(&v).ok()) {
+            headers.insert(HeaderName::from_static(header), value);
+        }
+    }
+    if key.secret.is_some() {
+        let (header, text) = match habits.key_header {
+            Some(header) => (HeaderName::from_static(header), key.text().to_owned()),
+            None => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.text())),
+        };
+        let mut value = HeaderValue::from_str(&text).map_err(unfit)?;
+        value.set_sensitive(true);
+        headers.insert(header, value);
+    }
+    Ok(headers)
+}
+
+/// Where requests go, and who serves them.
+fn place(settings: &ModelSettings) -> Result<(Url, &'static Habits), SetupError> {
+    let base = base(settings);
+    let mut url = Url::parse(base).map_err(|_| SetupError::NoUrl(base.to_owned()))?;
+    // People copy the URL of a chat.
+    let path = url.path().trim_end_matches('/').trim_end_matches(CHAT).to_owned();
+    url.set_path(&path);
+    let habits = providers::of(&url);
+    (habits.base)(&mut url);
+    Ok((url, habits))
 }
 
 /// Where an endpoint is.
@@ -222,21 +311,25 @@ impl Model for Endpoint {
         true
     }
 
+    fn remarks(&self) -> Vec<String> {
+        std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
         Box::pin(async { Some(self.throttle.admit(need(prompt)).await) })
     }
 
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
         Box::pin(async move {
-            let streamed = !self.no_stream.load(Ordering::Relaxed);
-            let reply = match self.chat(prompt, streamed).await {
+            let form = self.form();
+            let error = match self.chat(prompt, form).await {
                 Ok(mut reply) => {
                     reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
                     return Ok(reply);
                 }
-                Err(error) => self.without_key(error),
+                Err(error) => self.explained(self.without_key(error)),
             };
-            let error = self.without_stream(streamed, self.without_schema(prompt, reply));
+            let error = self.learn(form, error);
             if let ModelError::Passing { wait: Some(wait), .. } = &error {
                 self.throttle.pause(*wait);
             }
@@ -246,19 +339,18 @@ impl Model for Endpoint {
 }
 
 impl Endpoint {
-    async fn chat(&self, prompt: &Prompt, streamed: bool) -> Result<Reply, ModelError> {
-        let mut body = self.body(prompt);
-        if streamed {
-            body["stream"] = true.into();
-            body["stream_options"] = json!({ "include_usage": true });
-        }
+    async fn chat(&self, prompt: &Prompt, form: RequestForm) -> Result<Reply, ModelError> {
+        let mut body = self.messages(prompt);
+        form.write(&mut body, prompt, self.temperature);
+        form.write_stream(&mut body);
         let request = self
             .http
-            .post(format!("{}/chat/completions", self.base))
+            .post(self.at(CHAT))
             .headers(self.headers.clone())
             .header("content-type", "application/json")
             .body(body.to_string());
         let response = request.send().await.map_err(|e| error_of_chat(&e))?;
+        self.reached.store(true, Ordering::Relaxed);
         // Headers that say how fast to go; never the request's own.
         debug!(
             status = response.status().as_u16(),
@@ -309,9 +401,4 @@ pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
         _ => return None,
     };
     Some((id, reply))
-}
-
-fn is_loopback(url: &str) -> bool {
-    let host = url.split("://").nth(1).unwrap_or_default();
-    ["127.", "localhost", "[::1]"].iter().any(|h| host.starts_with(h))
 }

@@ -95,10 +95,15 @@ impl Failure {
 
     /// Reads the body of a response that is no success.
     pub(super) fn of(status: u16, json: &Json, body: &str) -> Self {
+        // Gemini's errors are lists of one.
+        let json = json.get(0).unwrap_or(json);
         let text = |pointer: &str| json.pointer(pointer).and_then(Json::as_str).map(str::to_owned);
         let message =
             text("/error/message").or_else(|| text("/error")).or_else(|| text("/message"));
-        let message = message.map_or_else(|| shown(body), |m| shown(&m));
+        let mut message = message.map_or_else(|| shown(body), |m| shown(&m));
+        if let Some(param) = text("/error/param").filter(|p| !message.contains(&**p)) {
+            message = format!("{message} ({param})");
+        }
         let codes = ["/error/code", "/error/type", "/error/innererror/code", "/code"];
         Self { status, message, codes: codes.into_iter().filter_map(text).collect(), wait: None }
     }
@@ -142,11 +147,15 @@ pub(super) fn told(json: &Json) -> Option<ModelError> {
 /// What an exchange that broke means. Sent and not answered, it may have been
 /// billed.
 pub(super) fn error(error: &reqwest::Error) -> ModelError {
-    let message = chain(error);
     if error.is_builder() {
-        return ModelError::Refused { status: 0, message };
+        return ModelError::Refused { status: 0, message: chain(error) };
     }
-    ModelError::Passing { message, wait: None, in_doubt: !error.is_connect() }
+    match error_of_connection(error) {
+        Some(ModelError::NoConnection { message, .. }) => {
+            ModelError::Passing { message, wait: None, in_doubt: false }
+        }
+        _ => ModelError::Passing { message: chain(error), wait: None, in_doubt: true },
+    }
 }
 
 /// The same for a chat, where a timeout is one of the request's size.
@@ -154,7 +163,82 @@ pub(super) fn error_of_chat(error: &reqwest::Error) -> ModelError {
     if error.is_timeout() && !error.is_connect() {
         return ModelError::Unfinished(format!("not answered in time: {}", chain(error)));
     }
-    self::error(error)
+    error_of_connection(error).unwrap_or_else(|| self::error(error))
+}
+
+/// What a connection that did not come about means; `None` for one that did.
+fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
+    if !error.is_connect() {
+        return None;
+    }
+    let place = error.url().map_or_else(String::new, |url| {
+        let port = url.port().map_or_else(String::new, |p| format!(":{p}"));
+        format!(" to {}{port}", url.host_str().unwrap_or_default())
+    });
+    if let Some(tls) = cause::<rustls::Error>(error) {
+        let (why, hint) = tls_failure(tls);
+        let message = format!("no TLS connection{place}: {why}");
+        return Some(ModelError::NoConnection { message, hint, lasting: true });
+    }
+    let refused = cause::<std::io::Error>(error)
+        .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
+    let chain = chain(error);
+    let why = if refused {
+        "connection refused"
+    } else if error.is_timeout() {
+        "no answer in time"
+    } else {
+        // What is outermost says that of the URL which is said here.
+        chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
+    };
+    let message = format!("no connection{place}: {why}");
+    let hint = "check that the endpoint of `base_url` is up".to_owned();
+    // On this machine nobody listens until somebody starts it.
+    let lasting = refused && error.url().is_some_and(super::providers::is_loopback);
+    Some(ModelError::NoConnection { message, hint, lasting })
+}
+
+/// What is wrong with a secured connection, and what to do.
+fn tls_failure(error: &rustls::Error) -> (String, String) {
+    use rustls::{CertificateError, Error};
+    let of_nobody = match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
+        // One that signs itself, and is an authority's by its own word.
+        Error::InvalidCertificate(CertificateError::Other(why)) => {
+            why.to_string().contains("CaUsedAsEndEntity")
+        }
+        _ => false,
+    };
+    match error {
+        _ if of_nobody => (
+            "its certificate is signed by nobody that this system trusts".to_owned(),
+            "add its authority (or the certificate itself) to the system's certificates, or name \
+             a file with it in SSL_CERT_FILE"
+                .to_owned(),
+        ),
+        Error::InvalidMessage(_) => (
+            "what answers there does not speak TLS".to_owned(),
+            "is it http:// instead of https:// in `base_url`?".to_owned(),
+        ),
+        other => (other.to_string(), "check the endpoint's certificate and `base_url`".to_owned()),
+    }
+}
+
+/// The first error of a type among the causes of an error.
+fn cause<'e, E: std::error::Error + 'static>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> Option<&'e E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // An I/O error hides what it was made of.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let found = error.downcast_ref().or_else(|| inner.and_then(|e| cause(e)));
+        if found.is_some() {
+            return found;
+        }
+        next = error.source();
+    }
+    None
 }
 
 /// An error with what caused it: reqwest's own text names only the URL.

@@ -4,8 +4,11 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::{Line, Overrides, OverridesError, read_lines, write_lines};
-use crate::spec::{Expansion, Spec};
+use super::{Line, Overrides, OverridesError, entities, read_lines, write_lines};
+use crate::cell::State;
+use crate::key::Entity;
+use crate::spec::checker::Checker;
+use crate::spec::{Column, Expansion, Spec};
 
 /// Why an override cannot be set or taken back.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,26 @@ pub enum EditError {
         /// Those that there are.
         all: Vec<String>,
     },
+    /// No source has the key.
+    #[error("no source of `{expansion}` has the key ({key})")]
+    NoKey {
+        /// The expansion.
+        expansion: String,
+        /// The key.
+        key: String,
+    },
+    /// The value is none that the column can have.
+    #[error("{value:?} is no value for `{column}`: {why}")]
+    Value {
+        /// The value.
+        value: String,
+        /// The column.
+        column: String,
+        /// Why not.
+        why: String,
+        /// What it could be.
+        instead: String,
+    },
     /// There is nothing to take back.
     #[error("there is no such override")]
     None,
@@ -54,6 +77,8 @@ impl EditError {
             Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
             Self::Key { names, .. } => format!("its key is {}", names.join(", ")),
             Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::NoKey { .. } => "--force says it all the same, for a row to come".to_owned(),
+            Self::Value { instead, .. } => instead.clone(),
             Self::None => "`hqdl override list SPEC` lists them".to_owned(),
             Self::File(_) => "mend the line; nothing was asked and nothing changed".to_owned(),
         }
@@ -87,6 +112,64 @@ pub fn set(
         return Err(error.into());
     }
     Ok(())
+}
+
+/// All that speaks against saying what a cell is; `has` tells whether a source of an
+/// expansion has one of some entities.
+///
+/// # Errors
+/// Whatever `has` fails with.
+pub fn objections<E>(
+    spec: &Spec,
+    (table, key, column, value): (&str, &[String], &str, &str),
+    has: impl FnOnce(&Expansion, &[Entity]) -> Result<bool, E>,
+) -> Result<Vec<EditError>, E> {
+    let Some(expansion) = spec.expansions.iter().find(|e| makes(e, table)) else {
+        return Ok(cell(spec, table, key, column).err().into_iter().collect());
+    };
+    let mut all = Vec::new();
+    let names = expansion.key.names();
+    if key.len() == names.len() {
+        let fields: Vec<_> = names.iter().cloned().zip(key.iter().map(field)).collect();
+        if !has(expansion, &entities(expansion, &fields).unwrap_or_default())? {
+            let (expansion, key) = (expansion.name.clone(), key.join(", "));
+            all.push(EditError::NoKey { expansion, key });
+        }
+    } else {
+        let (expansion, names) = (expansion.name.clone(), names.to_vec());
+        all.push(EditError::Key { expansion, names, given: key.len() });
+    }
+    match expansion.column(column) {
+        None => all.push(no_column(expansion, column)),
+        Some(at) => all.extend(wrong_value(&expansion.columns[at], value)),
+    }
+    Ok(all)
+}
+
+/// What is wrong with a value of a column.
+fn wrong_value(column: &Column, value: &str) -> Option<EditError> {
+    let answer = Checker::new(column).text(value);
+    let (why, instead) = match answer.state {
+        State::Ok => return None,
+        State::NotInList => {
+            let all = column.values.as_ref().map_or(&[][..], |list| &list.values);
+            let mut near: Vec<&String> = all.iter().collect();
+            near.sort_by_cached_key(|v| {
+                let likeness = strsim::jaro_winkler(&v.to_lowercase(), &value.to_lowercase());
+                std::cmp::Reverse((likeness * 1e6) as u64)
+            });
+            let near: Vec<&str> = near.into_iter().take(5).map(String::as_str).collect();
+            let more = if all.len() > near.len() { " …" } else { "" };
+            let list = format!("the list has {}{more}", near.join(", "));
+            ("it is not in the value list", format!("{list}; --force says it all the same"))
+        }
+        _ => {
+            let kind = column.kind.name();
+            ("it has another type", format!("expected what {kind} columns hold"))
+        }
+    };
+    let (value, column) = (value.to_owned(), column.name.clone());
+    Some(EditError::Value { value, column, why: why.to_owned(), instead })
 }
 
 /// Takes it back: the model's word counts again.
@@ -126,11 +209,7 @@ fn turn(path: &Path) -> Result<File, OverridesError> {
 
 /// The line of a cell, without a value.
 fn cell(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<Line, EditError> {
-    let makes = |e: &&Expansion| {
-        let many = e.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
-        std::iter::once(e.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
-    };
-    let Some(expansion) = spec.expansions.iter().find(makes) else {
+    let Some(expansion) = spec.expansions.iter().find(|e| makes(e, table)) else {
         let all = spec.expansions.iter().map(|e| e.name.clone()).collect();
         return Err(EditError::NoTable { table: table.to_owned(), all });
     };
@@ -140,17 +219,30 @@ fn cell(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<Line, 
         return Err(EditError::Key { expansion, names, given: key.len() });
     }
     let Some(at) = expansion.column(column) else {
-        let all = expansion.columns.iter().map(|c| c.name.clone()).collect();
-        let expansion = expansion.name.clone();
-        return Err(EditError::NoColumn { expansion, column: column.to_owned(), all });
+        return Err(no_column(expansion, column));
     };
-    let field = |text: &String| if text == "NULL" { String::new() } else { text.clone() };
     Ok(Line {
         key: names.iter().cloned().zip(key.iter().map(field)).collect(),
         column: expansion.columns[at].name.clone(),
         value: String::new(),
         note: String::new(),
     })
+}
+
+/// Whether an expansion makes a table: its own, or one of a one-to-many column.
+fn makes(expansion: &Expansion, table: &str) -> bool {
+    let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| m.table.as_str()));
+    std::iter::once(expansion.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
+}
+
+fn no_column(expansion: &Expansion, column: &str) -> EditError {
+    let all = expansion.columns.iter().map(|c| c.name.clone()).collect();
+    EditError::NoColumn { expansion: expansion.name.clone(), column: column.to_owned(), all }
+}
+
+/// A part of a key as the file has it.
+fn field(text: &String) -> String {
+    if text == "NULL" { String::new() } else { text.clone() }
 }
 
 fn same(a: &Line, b: &Line) -> bool {

@@ -18,7 +18,7 @@ mod edit;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use self::edit::{EditError, set, unset};
+pub use self::edit::{EditError, objections, set, unset};
 use crate::cell::{CellValue, State};
 use crate::key::Entity;
 use crate::spec::checker::Checker;

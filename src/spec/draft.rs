@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::check::{Catalog, Check, embeddings};
 use super::file::{self, Provider, SpecFile};
-use super::secret::{is_key, without_keys};
+use super::secret::{is_variable, without_keys};
 use super::shape::{self, Step, Tree};
 use super::{BatchLimits, Limits, ModelSettings, Spec};
 use crate::problem::{Problem, Problems, Severity};
@@ -270,19 +270,13 @@ impl Draft {
                 "",
             );
         }
-        if let Some(name) = &model.api_key_env {
-            let variable = !name.is_empty()
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-                && !name.starts_with(|c: char| c.is_ascii_digit())
-                && !is_key(name);
-            if !variable {
-                check.error(
-                    &at("api_key_env"),
-                    "`api_key_env` is not the name of an environment variable",
-                    "expected a name such as OPENAI_API_KEY",
-                    "a key itself is never in a spec; if this is one, revoke it",
-                );
-            }
+        if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
+            check.error(
+                &at("api_key_env"),
+                "`api_key_env` is not the name of an environment variable",
+                "expected a name such as OPENAI_API_KEY",
+                "a key itself is never in a spec; if this is one, revoke it",
+            );
         }
         if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
             check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");

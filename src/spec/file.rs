@@ -410,6 +410,8 @@ pub struct QuestionTable {
 #[must_use]
 pub fn json_schema() -> serde_json::Value {
     let mut schema = schemars::schema_for!(SpecFile).to_value();
+    let version = env!("CARGO_PKG_VERSION");
+    schema["$id"] = format!("urn:hqdl:spec:{version}").into();
     if let Some(object) = schema.as_object_mut() {
         object.insert("title".into(), "hqdl spec".into());
     }

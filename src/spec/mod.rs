@@ -13,11 +13,13 @@ pub mod file;
 mod secret;
 pub mod shape;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::secret::is_variable;
 pub use check::Catalog;
 pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, Provider, Reuse};
@@ -58,6 +60,24 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// The views that join a source with its expansions, by name: `<source>_expanded`,
+    /// or `<expansion>_expanded` for a SELECT that has no name of its own and yields
+    /// all of its expansion's keys.
+    #[must_use]
+    pub fn expanded_views(&self) -> BTreeMap<String, Vec<(&Expansion, usize)>> {
+        let mut views: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
+        for expansion in &self.expansions {
+            for (n, source) in expansion.sources.iter().enumerate() {
+                let alone = expansion.sources.len() == 1;
+                let name = source.name.as_ref().or(Some(&expansion.name).filter(|_| alone));
+                if let Some(name) = name {
+                    views.entry(format!("{name}_expanded")).or_default().push((expansion, n));
+                }
+            }
+        }
+        views
+    }
+
     /// The database that the materialized views are published to.
     #[must_use]
     pub fn target(&self) -> &PathBuf {

@@ -11,6 +11,15 @@ pub(super) fn is_key(word: &str) -> bool {
     KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
+/// Whether a word is the name of an environment variable, and no key.
+#[must_use]
+pub fn is_variable(name: &str) -> bool {
+    !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && !is_key(name)
+}
+
 /// A text with every key in it starred out, each place where it was: a key
 /// that strayed into a spec is not shown by the message about it.
 pub(super) fn without_keys(text: &str) -> String {

@@ -6,6 +6,7 @@
 //! made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps
 //! hqdl's own tables up to date.
 
+pub mod clean;
 pub mod keys;
 pub mod migrate;
 pub mod output;

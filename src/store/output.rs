@@ -239,7 +239,7 @@ fn run(from: &Connection, to: &mut Connection, path: &Path) -> Result<(), StoreE
 }
 
 /// What a copy was made from; `None` when it is no copy of ours.
-fn copied_from(copy: &Database) -> Result<Option<String>, StoreError> {
+pub(super) fn copied_from(copy: &Database) -> Result<Option<String>, StoreError> {
     if !copy.has_bookkeeping() {
         return Ok(None);
     }
@@ -252,7 +252,7 @@ fn copied_from(copy: &Database) -> Result<Option<String>, StoreError> {
 }
 
 /// Tables and views of a copy that neither its database has nor hqdl made.
-fn own_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
+pub(super) fn own_objects(source: &Database, copy: &Database) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
                AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'";
     let names = |sql: &str, db: &Database| -> rusqlite::Result<Vec<String>> {

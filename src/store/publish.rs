@@ -13,7 +13,7 @@ use super::rows::{Tables, Written};
 use super::standing::Standing;
 use super::view::view_sql;
 use super::{Database, StoreError, migrate};
-use crate::spec::{Catalog, Expansion, Spec};
+use crate::spec::{Catalog, Expansion, Source, SourceRows, Spec};
 use crate::sql;
 
 /// What is told of a completion beside the cells that came from it.
@@ -308,16 +308,10 @@ impl<'db> Publication<'db> {
     pub fn views(&self, spec: &Spec) -> Result<Vec<String>, StoreError> {
         let error = |e: rusqlite::Error| self.db.error(&e);
         let mut warnings = Vec::new();
-        let mut sources: BTreeMap<String, Vec<(&Expansion, usize)>> = BTreeMap::new();
-        for expansion in &spec.expansions {
-            for (n, source) in expansion.sources.iter().enumerate() {
-                if let Some(name) = &source.name {
-                    sources.entry(name.clone()).or_default().push((expansion, n));
-                }
+        for (view, joined) in spec.expanded_views() {
+            if self.adds_nothing(&joined) {
+                continue;
             }
-        }
-        for (source, joined) in sources {
-            let view = format!("{source}_expanded");
             if self.db.columns(&view).is_some() && !self.db.made_by_hqdl(&view) {
                 warnings.push(format!("the database has a table `{view}` that hqdl did not make, so there is no view of that name"));
                 continue;
@@ -339,6 +333,21 @@ impl<'db> Publication<'db> {
                 .map_err(error)?;
         }
         Ok(warnings)
+    }
+
+    /// Whether the view of a source would be the expansion's table once more: of a
+    /// SELECT of nothing but keys.
+    fn adds_nothing(&self, joined: &[(&Expansion, usize)]) -> bool {
+        let [(expansion, n)] = joined else { return false };
+        let Some(Source { name: None, rows: SourceRows::Select(select), .. }) =
+            expansion.sources.get(*n)
+        else {
+            return false;
+        };
+        let shown = self.db.prepare(select).unwrap_or_default();
+        let is_key =
+            |name: &String| expansion.key.names().iter().any(|key| key.eq_ignore_ascii_case(name));
+        shown.iter().all(is_key)
     }
 
     /// Swaps everything in.

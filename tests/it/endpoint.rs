@@ -100,6 +100,10 @@ pub enum Fault {
     Stream(Wrong),
     /// 400 to whoever asks for a stream, with these words.
     NoStream(&'static str),
+    /// 400 to whoever sends one of these parameters.
+    Refuses(&'static [&'static str]),
+    /// So many tokens of hidden reasoning before the answer, within its cap.
+    Reasons(u64),
 }
 
 /// How a model rambles.
@@ -220,6 +224,8 @@ impl Policy {
 pub struct Request {
     /// When.
     pub at: Instant,
+    /// Its path and query.
+    pub uri: String,
     /// Its headers.
     pub headers: Vec<(String, String)>,
     /// Its body.
@@ -436,7 +442,7 @@ async fn answer(
     if let Some(path) = uri.path().strip_prefix("/v1/").filter(|p| !p.starts_with("chat/")) {
         return batch_endpoint::answer(&shared, &method, path, uri.query(), &bytes).await;
     }
-    if uri.path() != "/v1/chat/completions" {
+    if !uri.path().ends_with("/chat/completions") {
         return error(StatusCode::NOT_FOUND, "no such path");
     }
     let Ok(body) = serde_json::from_slice::<Json>(&bytes) else {
@@ -451,6 +457,7 @@ async fn answer(
         let mut requests = lock(&shared.requests);
         requests.push(Request {
             at: Instant::now(),
+            uri: uri.to_string(),
             headers: headers
                 .iter()
                 .map(|(n, v)| (n.to_string(), String::from_utf8_lossy(v.as_bytes()).into_owned()))
@@ -492,6 +499,12 @@ async fn answer(
         }
         Some(Fault::NoStream(words)) if body.get("stream").is_some() => {
             return error(StatusCode::BAD_REQUEST, words);
+        }
+        Some(Fault::Refuses(parameters)) => {
+            if let Some(name) = parameters.iter().find(|p| body.get(**p).is_some()) {
+                let words = format!("Unsupported parameter: '{name}' is not supported here.");
+                return error(StatusCode::BAD_REQUEST, &words);
+            }
         }
         Some(Fault::Huge(status, bytes)) => return stream::huge(*status, *bytes),
         Some(Fault::Ramble(how) | Fault::RambleWhole(how)) => {
@@ -553,6 +566,7 @@ pub(crate) fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
     };
     lock(&shared.requests).push(Request {
         at: Instant::now(),
+        uri: String::new(),
         headers: Vec::new(),
         body: body.clone(),
         question,
@@ -609,7 +623,15 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
         content = cut.into();
         finish = "length";
     }
-    let output = tokenizer.count(content.as_str().unwrap_or_default());
+    let mut output = tokenizer.count(content.as_str().unwrap_or_default());
+    if let Some(Fault::Reasons(hidden)) = fault {
+        let cap = stream::cap(body);
+        if hidden + output > cap {
+            (content, finish, output) = (json!(""), "length", cap);
+        } else {
+            output += hidden;
+        }
+    }
     let mut reply = json!({
         "id": "chatcmpl-test", "object": "chat.completion", "created": 0, "model": body["model"],
         "choices": [{

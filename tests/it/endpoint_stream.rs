@@ -17,7 +17,7 @@ use crate::endpoint::{Fault, Ramble, Shared, Wrong, lock};
 const PIECE: usize = 24;
 
 /// The cap that a request sets, in tokens.
-fn cap(body: &Json) -> u64 {
+pub fn cap(body: &Json) -> u64 {
     let of = |name: &str| body[name].as_u64();
     of("max_tokens").or_else(|| of("max_completion_tokens")).unwrap_or(u64::MAX)
 }

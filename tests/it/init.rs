@@ -290,8 +290,8 @@ fn questions_of_expansions_with_the_same_key_do_not_clash() {
 fn a_key_that_is_not_unique_is_said_to_be_so() {
     let db = made(
         "duplicates",
-        "CREATE TABLE sale (product TEXT, region TEXT, amount REAL);
-         INSERT INTO sale VALUES ('tea', 'north', 1), ('tea', 'north', 2), ('tea', 'south', 3), ('rum', 'north', 4);",
+        "CREATE TABLE stock (product TEXT, region TEXT, amount REAL);
+         INSERT INTO stock VALUES ('tea', 'north', 1), ('tea', 'north', 2), ('tea', 'south', 3), ('rum', 'north', 4);",
     );
     let (made, spec) = passes(&db);
     assert_eq!(key(&spec, 0), ["product", "region"]);
@@ -462,8 +462,8 @@ fn a_blank_row_of_a_lookup_table_is_not_in_its_list() {
 fn a_column_of_names_is_in_the_key_even_if_another_is_unique_by_chance() {
     let db = made(
         "chance",
-        "CREATE TABLE customer (name TEXT, country TEXT, age INTEGER);
-         INSERT INTO customer VALUES ('Ann', 'Peru', 3), ('Ann', 'Chad', 4), ('Bob', 'Oman', 5);",
+        "CREATE TABLE painter (name TEXT, country TEXT, age INTEGER);
+         INSERT INTO painter VALUES ('Ann', 'Peru', 3), ('Ann', 'Chad', 4), ('Bob', 'Oman', 5);",
     );
     let (_, spec) = passes(&db);
     assert_eq!(key(&spec, 0), ["name", "country"]);
@@ -474,11 +474,11 @@ fn sentences_are_no_value_list() {
     let db = made(
         "sentences",
         "CREATE TABLE film (title TEXT, year INTEGER); INSERT INTO film VALUES ('Heat', 1995), ('Alien', 1979);
-         CREATE TABLE review (review TEXT);
-         INSERT INTO review VALUES ('A long night that one does not forget soon'), ('Dull from the first to the last minute, sadly');",
+         CREATE TABLE essay (essay TEXT);
+         INSERT INTO essay VALUES ('A long night that one does not forget soon'), ('Dull from the first to the last minute, sadly');",
     );
     let (made, spec) = passes(&db);
-    assert_eq!(tables(&spec), ["film", "review"]);
+    assert_eq!(tables(&spec), ["film", "essay"]);
     assert_eq!(columns(&spec, 0), ["description"], "{}", made.toml);
 }
 

@@ -94,7 +94,7 @@ fn without_log_nothing_is_written_and_the_variable_stands_for_the_flag() {
     endpoint.fault(Fault::Latency(Duration::from_millis(5)), Times::Always);
     let project = heroes(&endpoint, "csv");
     project.spec(&spec());
-    project.materialize(&["--limit", "2"]).exits(1);
+    project.materialize(&["--limit", "2"]).exits(0);
     assert_eq!(project.files_with("the journal commits"), Vec::<std::path::PathBuf>::new());
     let mut command = project.command(&["materialize", "specs/x.toml"]);
     command.env("HQDL_LOG_FILE", project.path("named.log")).env_remove("RUST_LOG");

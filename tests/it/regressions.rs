@@ -256,7 +256,7 @@ name = "y"
 fn an_aggregate_in_where_was_no_error() {
     let endpoint = honest();
     let project = heroes(&endpoint, "csv");
-    project.materialize(&["--limit", "2"]).exits(1);
+    project.materialize(&["--limit", "2"]).exits(0);
     let (bytes, count) = (std::fs::read(project.path("data.sqlite")).unwrap(), endpoint.count());
     let ended = project.materialize(&["--where", "count(*)>1"]).exits(2);
     assert!(ended.stderr.contains("count"), "{}", ended.stderr);
@@ -273,7 +273,7 @@ fn where_failed_when_only_one_of_two_sources_has_the_column() {
     let sources =
         "[[expansion.source]]\ntable = \"driver\"\n[[expansion.source]]\ntable = \"team\"\n";
     let project = Project::new(&endpoint, sql, &small(sources, MOTTO));
-    project.materialize(&["--where", "year > 2000"]).exits(1);
+    project.materialize(&["--where", "year > 2000"]).exits(0);
     assert_eq!(endpoint.cells_since(0), [(vec![json!("Bob")], "motto".to_owned())]);
     project.materialize(&["--where", "yeer > 2000"]).exits(2);
     assert_eq!(endpoint.count(), 1);
@@ -615,7 +615,7 @@ name = "motto"
 fn a_key_that_strayed_into_the_spec_was_shown() {
     let endpoint = honest();
     let project = heroes(&endpoint, "csv");
-    project.materialize(&["--limit", "1"]).exits(1);
+    project.materialize(&["--limit", "1"]).exits(0);
     for (line, key) in [
         ("api_key = \"sk-stray-0123456789abcdef\"", "stray-0123456789abcdef"),
         ("api_key_env = \"gsk_stray0123456789abcdef\"", "stray0123456789abcdef"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
-use super::super::secret::is_key;
+use super::super::secret::is_variable;
 use super::super::shape::Step;
 use super::super::{Embeddings, ModelSettings, PriceTable};
 use super::Check;
@@ -34,16 +34,13 @@ pub fn embeddings(
     {
         check.error(&at("base_url"), "`base_url` is no URL", "expected http:// or https://", "");
     }
-    if let Some(name) = &table.api_key_env {
-        let named = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if name.is_empty() || !named || is_key(name) {
-            check.error(
-                &at("api_key_env"),
-                "`api_key_env` is not the name of an environment variable",
-                "expected a name such as OPENAI_API_KEY",
-                "a key itself is never in a spec; if this is one, revoke it",
-            );
-        }
+    if table.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
+        check.error(
+            &at("api_key_env"),
+            "`api_key_env` is not the name of an environment variable",
+            "expected a name such as OPENAI_API_KEY",
+            "a key itself is never in a spec; if this is one, revoke it",
+        );
     }
     if table.price.is_none() && (limits.budget_usd.is_some() || limits.budget_usd_per_day.is_some())
     {

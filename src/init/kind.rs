@@ -1,0 +1,179 @@
+//! What the rows of a table are, by its names: things that a model may know, persons
+//! whose data is nobody's business, what happened once, or a framework's own.
+
+use super::look;
+use super::survey::Table;
+
+/// What the rows of a table are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Things with names.
+    Things,
+    /// Private persons.
+    Persons,
+    /// What happened, or was measured: a row a time.
+    Events,
+    /// What a program keeps of itself.
+    Framework,
+}
+
+/// Beginnings of the names of programs' own tables: Django and its kin, Rails,
+/// Alembic, Prisma, Flyway, Knex, `SpatiaLite`, browsers, phones.
+const FRAMEWORKS: [&str; 31] = [
+    "django_",
+    "auth_",
+    "account_email",
+    "socialaccount_",
+    "authtoken_",
+    "celery_",
+    "wagtail",
+    "alembic_version",
+    "schema_migrations",
+    "ar_internal_metadata",
+    "active_storage_",
+    "_prisma_",
+    "flyway_",
+    "goose_db_version",
+    "knex_",
+    "spatial_ref_sys",
+    "spatialite_",
+    "geometry_columns",
+    "views_geometry",
+    "virts_geometry",
+    "vector_layers",
+    "elementarygeometries",
+    "knn",
+    "data_licenses",
+    "sql_statements_log",
+    "gpkg_",
+    "raster_coverages",
+    "se_",
+    "rl2map_",
+    "moz_",
+    "android_metadata",
+];
+/// Names of them as a whole.
+const FRAMEWORK_TABLES: [&str; 14] = [
+    "meta",
+    "migrations",
+    "migration",
+    "sessions",
+    "keyword_search_terms",
+    "downloads_url_chains",
+    "content_annotations",
+    "context_annotations",
+    "segment_usage",
+    "visit_source",
+    "typed_url_sync_metadata",
+    "iso_metadata",
+    "networks",
+    "wms_getcapabilities",
+];
+
+/// Last words of tables of persons.
+const PERSONS: [&str; 27] = [
+    "customer",
+    "employee",
+    "user",
+    "patient",
+    "client",
+    "contact",
+    "member",
+    "staff",
+    "passenger",
+    "subscriber",
+    "applicant",
+    "candidate",
+    "donor",
+    "tenant",
+    "guest",
+    "resident",
+    "voter",
+    "buyer",
+    "lead",
+    "profile",
+    "address",
+    "addressee",
+    "recipient",
+    "student",
+    "pupil",
+    "borrower",
+    "rep",
+];
+
+/// Last words of tables of events and measurements.
+const EVENTS: [&str; 42] = [
+    "log",
+    "event",
+    "history",
+    "order",
+    "detail",
+    "invoice",
+    "payment",
+    "transaction",
+    "visit",
+    "session",
+    "message",
+    "request",
+    "job",
+    "task",
+    "audit",
+    "measurement",
+    "reading",
+    "sample",
+    "observation",
+    "metric",
+    "stat",
+    "statistic",
+    "result",
+    "standing",
+    "score",
+    "rating",
+    "review",
+    "booking",
+    "reservation",
+    "rental",
+    "ticket",
+    "sale",
+    "purchase",
+    "shipment",
+    "lap",
+    "tick",
+    "download",
+    "click",
+    "notification",
+    "comment",
+    "vote",
+    "revision",
+];
+
+/// Words for the names of a private person.
+const PERSON_NAMES: [&str; 6] =
+    ["firstname", "lastname", "surname", "forename", "givenname", "familyname"];
+/// Words of columns that say when something happened.
+const TIMES: [&str; 6] = ["date", "time", "datetime", "timestamp", "at", "when"];
+
+/// Tells what the rows of a table are.
+pub fn of(table: &Table) -> Holds {
+    let name = table.name.to_lowercase();
+    let last = table.words.last().map_or("", String::as_str);
+    let any = |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
+    let person_name = |words: &[String]| PERSON_NAMES.contains(&words.concat().as_str());
+    if FRAMEWORKS.iter().any(|f| name.starts_with(f)) || FRAMEWORK_TABLES.contains(&&*name) {
+        Holds::Framework
+    } else if PERSONS.contains(&last) || (any(&person_name) && any(&look::is_private)) {
+        Holds::Persons
+    } else if EVENTS.contains(&last) || happened(table) {
+        Holds::Events
+    } else {
+        Holds::Things
+    }
+}
+
+/// Whether the rows belong to others, have a time, and no name.
+fn happened(table: &Table) -> bool {
+    let last = |words: &[String]| words.last().is_some_and(|w| TIMES.contains(&w.as_str()));
+    let timed = table.columns.iter().any(|c| last(&c.words));
+    let named = table.columns.iter().any(|c| look::is_name(&c.name));
+    timed && !named && table.columns.iter().any(|c| c.reference)
+}

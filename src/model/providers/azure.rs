@@ -1,0 +1,35 @@
+//! Azure `OpenAI`: by its classic URL, a deployment with the version of the API
+//! behind a question mark, or by its newer one, which ends in `/openai/v1`.
+
+use reqwest::Url;
+
+use super::{Habits, NEW_CAP, OTHER};
+
+/// The version that a classic URL means when it says none: the last that is
+/// generally available.
+const VERSION: &str = "2024-10-21";
+
+/// See <https://learn.microsoft.com/azure/ai-services/openai/reference>.
+pub(super) const HABITS: Habits = Habits {
+    name: "Azure OpenAI",
+    serves: |url| {
+        let host = url.host_str().unwrap_or_default();
+        host.ends_with(".azure.com") || is_classic(url)
+    },
+    key_variable: Some("AZURE_OPENAI_API_KEY"),
+    key_header: Some("api-key"),
+    cap: NEW_CAP,
+    base: |url| {
+        if is_classic(url) && !url.query_pairs().any(|(name, _)| name == "api-version") {
+            url.query_pairs_mut().append_pair("api-version", VERSION);
+        }
+    },
+    // Files and batches belong to the resource, not to a deployment.
+    batches: |url| url.path().split_once("/deployments/").map(|(root, _)| root.to_owned()),
+    ..OTHER
+};
+
+/// Whether a URL names a deployment, as a gateway in front of Azure does, too.
+fn is_classic(url: &Url) -> bool {
+    url.path().contains("/openai/deployments/")
+}

@@ -1,0 +1,11 @@
+//! The server of llama.cpp, by its port.
+
+use super::{Habits, OTHER, is_port};
+
+/// See <https://github.com/ggml-org/llama.cpp/tree/master/tools/server>.
+pub(super) const HABITS: Habits = Habits {
+    name: "llama.cpp",
+    serves: |url| is_port(url, 8080),
+    start: Some("`llama-server -m MODEL.gguf` starts it"),
+    ..OTHER
+};

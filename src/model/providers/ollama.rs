@@ -1,0 +1,11 @@
+//! Ollama, by its port.
+
+use super::{Habits, OTHER, is_port};
+
+/// See <https://docs.ollama.com/api/openai-compatibility>.
+pub(super) const HABITS: Habits = Habits {
+    name: "Ollama",
+    serves: |url| is_port(url, 11434),
+    start: Some("`ollama serve` starts it, `ollama pull NAME` fetches a model"),
+    ..OTHER
+};

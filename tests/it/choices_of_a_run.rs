@@ -1,0 +1,118 @@
+//! What a user says of a run: which columns, which rows, how many; a plan that a
+//! script checks; a person's word that is looked at before it is taken.
+
+use serde_json::Value as Json;
+
+use crate::endpoint::{Endpoint, Request};
+use crate::project::{Ended, Project, heroes, honest};
+
+/// Two expansions that share the name of a column, and not the columns of their
+/// sources.
+fn two() -> (Endpoint, Project) {
+    let endpoint = Endpoint::start(|column, key| format!("{column} of {}", key[0]).into());
+    let spec = "[database]\npath = \"../data.sqlite\"\n\
+        [model]\nname = \"test-model\"\nbase_url = \"{base_url}\"\n\
+        [[expansion]]\nname = \"llm_album\"\nsource = \"album\"\nkey = [\"title\"]\n\
+        [[expansion.column]]\nname = \"genre\"\nabout = \"genre\"\n\
+        [[expansion]]\nname = \"llm_artist\"\nsource = \"artist\"\nkey = [\"name\"]\n\
+        [[expansion.column]]\nname = \"genre\"\nabout = \"genre\"\n";
+    let sql = "CREATE TABLE album (title TEXT, year INTEGER);
+        CREATE TABLE artist (name TEXT);
+        INSERT INTO album VALUES ('Ten', 1991), ('Vs', 1993), ('Yield', 1998);
+        INSERT INTO artist VALUES ('Pearl Jam'), ('Soundgarden');";
+    let project = Project::new(&endpoint, sql, spec);
+    (endpoint, project)
+}
+
+fn warnings(ended: &Ended) -> Vec<String> {
+    let of = |l: &&Json| l["event"] == "warning";
+    ended.lines.iter().filter(of).map(|l| l["message"].to_string()).collect()
+}
+
+#[test]
+fn where_applies_where_its_columns_are_and_says_where_not() {
+    let (endpoint, project) = two();
+    let ended = project.materialize(&["--where", "year > 1992"]).exits(0);
+    let mut asked: Vec<Json> = endpoint
+        .requests()
+        .iter()
+        .flat_map(Request::cells)
+        .map(|(key, _)| key[0].clone())
+        .collect();
+    asked.sort_by_key(ToString::to_string);
+    assert_eq!(asked, ["Vs", "Yield"]);
+    let told = warnings(&ended);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("llm_artist: nothing is asked, --where does not apply"), "{told:?}");
+    // Of no expansion at all: a mistake.
+    let ended = project.materialize(&["--where", "yeer > 1992"]).exits(2);
+    assert!(ended.stderr.contains("yeer"), "{}", ended.stderr);
+    let ended = project.hqdl(&["plan", "specs/x.toml", "--where", "year >"]).exits(2);
+    assert!(ended.stderr.contains("syntax error"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_column_is_named_with_its_expansion() {
+    let (endpoint, project) = two();
+    project.materialize(&["--columns", "LLM_Album.genre"]).exits(0);
+    let asked: usize = endpoint.requests().iter().map(|r| r.question.rows.len()).sum();
+    assert_eq!(asked, 3);
+    project.materialize(&["--refresh", "llm_album.genre", "--limit", "1"]).exits(0);
+    project.materialize(&["--columns", "llm_album.title"]).exits(2);
+    project.materialize(&["--columns", "genre"]).exits(0);
+    assert_eq!(project.rows("SELECT count(genre) FROM llm_artist")[0][0], 2);
+}
+
+#[test]
+fn a_limit_that_was_fulfilled_is_a_success_and_a_plan_tells_scripts_what_is_missing() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    project.hqdl(&["plan", "specs/x.toml"]).exits(0);
+    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(1);
+    project.materialize(&["--limit", "3"]).exits(0);
+    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(1);
+    project.materialize(&[]).exits(0);
+    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(0);
+    project.execute("INSERT INTO hero (name, full_name) VALUES ('New', 'N. Ew')");
+    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(1);
+    project.materialize(&[]).exits(0);
+    project.hqdl(&["plan", "specs/x.toml", "--check"]).exits(0);
+}
+
+#[test]
+fn a_limit_is_not_fulfilled_by_cells_without_a_value() {
+    let endpoint = Endpoint::start(|_, _| Json::Null);
+    let project = heroes(&endpoint, "json");
+    project.materialize(&["--limit", "2"]).exits(1);
+}
+
+#[test]
+fn a_persons_word_is_looked_at_before_it_is_taken() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let set = |words: &[&str]| {
+        project.hqdl(&[&["override", "set", "specs/x.toml", "llm"], words].concat())
+    };
+    let file = project.path("specs/x.overrides.csv");
+    // Everything at once.
+    let ended = set(&["Nobody", "No Body", "eye_color", "Octarine"]).exits(2);
+    assert!(ended.stderr.contains("no source of `llm` has the key (Nobody, No Body)"));
+    assert!(ended.stderr.contains("\"Octarine\" is no value for `eye_color`"), "{}", ended.stderr);
+    let ended = set(&["Nobody", "colour", "x"]).exits(2);
+    assert!(ended.stderr.contains("2 parts, 1 are given"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no column `colour`"), "{}", ended.stderr);
+    set(&["Zed", "Zed Zedsson", "born", "yesterday"]).exits(2);
+    assert!(!file.exists());
+    set(&["Zed", "Zed Zedsson", "motto", "Zzz"]).exits(0);
+    set(&["Nobody", "No Body", "motto", "Me", "--force"]).exits(0);
+    assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn the_schema_has_a_name_with_a_version() {
+    let project = heroes(&honest(), "json");
+    let ended = project.hqdl(&["check", "--schema"]).exits(0);
+    let schema: Json = serde_json::from_str(&ended.stdout).unwrap();
+    let id = format!("urn:hqdl:spec:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(schema["$id"], id);
+}

@@ -1,0 +1,195 @@
+//! `hqdl init` on databases as they are: what rows are, what they belong to, what is
+//! left out on purpose; CSV files; and `hqdl clean`, which takes it all away again.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rusqlite::Connection;
+
+use crate::endpoint::Endpoint;
+use crate::project::{Ended, check_complete, heroes, honest, rows};
+
+/// A music shop, with what such shops keep.
+const SHOP: &str = "
+    CREATE TABLE Artist (ArtistId INTEGER PRIMARY KEY, Name TEXT);
+    CREATE TABLE Album (AlbumId INTEGER PRIMARY KEY, Title TEXT,
+                        ArtistId INTEGER REFERENCES Artist (ArtistId));
+    CREATE TABLE Customer (CustomerId INTEGER PRIMARY KEY, FirstName TEXT, LastName TEXT,
+                           Email TEXT, Phone TEXT);
+    CREATE TABLE Speaker (Id INTEGER PRIMARY KEY, FirstName TEXT, LastName TEXT, Email TEXT);
+    CREATE TABLE Invoice (InvoiceId INTEGER PRIMARY KEY, CustomerId INTEGER REFERENCES Customer,
+                          InvoiceDate TEXT, BillingCity TEXT);
+    CREATE TABLE django_migrations (id INTEGER PRIMARY KEY, app TEXT, name TEXT);
+    CREATE TABLE alembic_version (version_num TEXT);
+    INSERT INTO Artist VALUES (1, 'Queen'), (2, 'Abba'), (3, 'Eagles');
+    INSERT INTO Album VALUES (1, 'Greatest Hits', 1), (2, 'Greatest Hits', 2), (3, 'Arrival', 2),
+                             (4, 'Hotel California', 3);
+    INSERT INTO Customer VALUES (1, 'Ann', 'Lee', 'ann@example.org', '+1 2'),
+                                (2, 'Bob', 'Fox', 'bob@example.org', '+1 3');
+    INSERT INTO Speaker VALUES (1, 'Cy', 'Orr', 'cy@example.org');
+    INSERT INTO Invoice VALUES (1, 1, '2024-01-02', 'Oslo'), (2, 2, '2024-01-03', 'Rome');
+    INSERT INTO django_migrations VALUES (1, 'shop', '0001_initial'), (2, 'shop', '0002_more');
+    INSERT INTO alembic_version VALUES ('abc');";
+
+fn hqdl(dir: &Path, args: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
+    command.current_dir(dir).args(args).env("HQDL_CACHE", dir.join("cache")).env("HOME", dir);
+    Ended::new(&command.output().unwrap())
+}
+
+fn folder_with(sql: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    Connection::open(dir.path().join("my.db")).unwrap().execute_batch(sql).unwrap();
+    dir
+}
+
+fn init(dir: &Path) -> String {
+    hqdl(dir, &["init", "my.db", "-s", "specs/my.toml"]).exits(0);
+    hqdl(dir, &["check", "specs/my.toml"]).exits(0);
+    std::fs::read_to_string(dir.join("specs/my.toml")).unwrap()
+}
+
+#[test]
+fn things_are_proposed_with_what_they_belong_to_and_persons_are_not() {
+    let dir = folder_with(SHOP);
+    let toml = init(dir.path());
+    let expansions: Vec<&str> = toml.lines().filter(|l| l.starts_with("name = \"llm_")).collect();
+    assert_eq!(expansions, ["name = \"llm_Artist\"", "name = \"llm_Album\""], "{toml}");
+    // Two albums of one title are two albums.
+    assert!(toml.contains("key = [\"Title\", \"artist\"]"), "{toml}");
+    assert!(toml.contains("# Left out on purpose, they hold persons' data: `Customer`, `Speaker`"));
+    for word in ["Email", "Phone", "FirstName", "alembic", "django", "Invoice"] {
+        assert!(!toml.contains(word), "{word}: {toml}");
+    }
+    // A program's database is not written to.
+    assert!(toml.contains("\noutput = \"../my.expanded.sqlite\"\n"), "{toml}");
+}
+
+#[test]
+fn a_select_shows_its_rows_with_what_was_asked_of_them() {
+    let endpoint = Endpoint::start(|column, key| format!("{column} {}", key.len()).into());
+    let dir = folder_with(SHOP);
+    init(dir.path());
+    let flags = ["--base-url", &endpoint.url(), "--model", "m", "--price", "0,0"];
+    hqdl(dir.path(), &[&["materialize", "specs/my.toml"], &flags[..]].concat()).exits(0);
+    let copy = Connection::open(dir.path().join("my.expanded.sqlite")).unwrap();
+    let sql = "SELECT AlbumId, artist, description FROM llm_Album_expanded ORDER BY 1";
+    let found = rows(&copy, sql).unwrap();
+    assert_eq!(found.len(), 4);
+    let wanted = r#"[2,"Abba","description 2"]"#;
+    assert_eq!(serde_json::to_string(&found[1]).unwrap(), wanted);
+    // What was made goes as a whole.
+    hqdl(dir.path(), &["clean", "specs/my.toml"]).exits(0);
+    assert!(!dir.path().join("my.expanded.sqlite").exists());
+    assert!(dir.path().join("my.db").exists());
+}
+
+#[test]
+fn a_model_on_this_machine_is_a_matter_of_following_the_comment() {
+    let dir = folder_with(SHOP);
+    let toml = init(dir.path());
+    let ours: Vec<&str> = toml
+        .lines()
+        .filter(|l| !["name = \"gpt", "api_key_env", "price"].iter().any(|w| l.starts_with(w)))
+        .map(|l| match l.strip_prefix("# ") {
+            Some(line) if ["base_url", "name =", "price"].iter().any(|w| line.starts_with(w)) => {
+                line
+            }
+            _ => l,
+        })
+        .collect();
+    std::fs::write(dir.path().join("specs/my.toml"), ours.join("\n")).unwrap();
+    hqdl(dir.path(), &["check", "specs/my.toml"]).exits(0);
+    let ended = hqdl(dir.path(), &["plan", "specs/my.toml"]).exits(0);
+    assert!(ended.stdout.contains("requests"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_database_that_is_not_there_is_told_as_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let ended = hqdl(dir.path(), &["init", "nothere.db", "-s", "specs/a.toml"]).exits(2);
+    assert!(ended.stderr.contains("there is no file at nothere.db"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("[database]"), "{}", ended.stderr);
+    assert!(!dir.path().join("specs").exists());
+}
+
+#[test]
+fn csv_files_become_a_database_beside_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| -> PathBuf { dir.path().join(name) };
+    let csv = "\u{feff}City Name;Population;Zip;Area;;Area\nOslo;709037;0150;454.0;x;1\n\
+               Rome;2873000;00118;1285;;2\n\"Bergen; Old Town\";;5003;0.5;;3\n";
+    std::fs::write(at("big cities.csv"), csv).unwrap();
+    hqdl(dir.path(), &["init", "big cities.csv", "-s", "s/cities.toml"]).exits(0);
+    hqdl(dir.path(), &["check", "s/cities.toml"]).exits(0);
+    let db = Connection::open(at("big cities.sqlite")).unwrap();
+    let found = rows(&db, "SELECT * FROM big_cities").unwrap();
+    let first = r#"["Oslo",709037,"0150",454.0,"x",1]"#;
+    assert_eq!(serde_json::to_string(&found[0]).unwrap(), first);
+    let last = r#"["Bergen; Old Town",null,"5003",0.5,null,3]"#;
+    assert_eq!(serde_json::to_string(&found[2]).unwrap(), last);
+    let names: Vec<String> = db
+        .prepare("SELECT name FROM pragma_table_info('big_cities')")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .collect::<rusqlite::Result<_>>()
+        .unwrap();
+    assert_eq!(names, ["City Name", "Population", "Zip", "Area", "column_5", "Area_2"]);
+    // Never over what is there.
+    let ended = hqdl(dir.path(), &["init", "big cities.csv"]).exits(2);
+    assert!(ended.stderr.contains("exists already"), "{}", ended.stderr);
+    // A folder is a database of tables; what cannot be read leaves none.
+    std::fs::create_dir(at("data")).unwrap();
+    std::fs::write(at("data/a.csv"), "name\nx\n").unwrap();
+    std::fs::write(at("data/b.csv"), "p,q\n1,2\n3\n").unwrap();
+    let ended = hqdl(dir.path(), &["init", "data"]).exits(2);
+    assert!(ended.stderr.contains("b.csv"), "{}", ended.stderr);
+    assert!(!at("data.sqlite").exists());
+    std::fs::write(at("data/b.csv"), "p,q\n1,2\n3,\n").unwrap();
+    hqdl(dir.path(), &["init", "data/"]).exits(0);
+    let db = Connection::open(at("data.sqlite")).unwrap();
+    let sql = "SELECT group_concat(name) FROM (SELECT name FROM sqlite_schema ORDER BY 1)";
+    assert_eq!(rows(&db, sql).unwrap()[0][0], "a,b");
+}
+
+#[test]
+fn clean_takes_away_what_hqdl_made_and_nothing_else() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let schema = "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2";
+    project.execute(
+        "CREATE VIEW mine AS SELECT 1 AS one; CREATE TABLE hero_note (name TEXT);
+         INSERT INTO hero_note VALUES ('keep')",
+    );
+    let (before, data) = (project.rows(schema), project.rows("SELECT * FROM hero"));
+    project.hqdl(&["clean", "specs/x.toml"]).exits(0);
+    project.materialize(&[]).exits(0);
+    assert_ne!(project.rows(schema), before);
+    let ended = project.hqdl(&["clean", "specs/x.toml", "--json"]).exits(0);
+    assert_eq!(ended.lines[0]["file_removed"], false);
+    assert_eq!(project.rows(schema), before);
+    assert_eq!(project.rows("SELECT * FROM hero"), data);
+    // Nothing that was paid for is lost.
+    let requests = project.materialize(&[]).exits(0).done()["requests"].clone();
+    assert_eq!(requests, 0);
+    check_complete(&project);
+}
+
+#[test]
+fn clean_leaves_the_tables_of_another_spec() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let other = project
+        .spec_text()
+        .replace("name = \"llm\"", "name = \"other\"")
+        .replace("llm_power", "other_power");
+    std::fs::write(project.path("specs/y.toml"), other).unwrap();
+    project.hqdl(&["materialize", "specs/y.toml"]).exits(0);
+    project.hqdl(&["clean", "specs/y.toml"]).exits(0);
+    assert!(!project.has_table("other") && !project.has_table("other_power"));
+    check_complete(&project);
+    let kept = project.rows("SELECT count(*) FROM hqdl_cell WHERE expansion = 'other'");
+    assert_eq!(kept[0][0], 0);
+}

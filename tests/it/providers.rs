@@ -1,0 +1,326 @@
+//! Providers and their habits: keys and where they are looked for, URLs, what an
+//! endpoint refuses, reasoning, and endpoints that are not there.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::Arc;
+
+use hqdl::model::providers;
+use serde_json::Value as Json;
+
+use crate::endpoint::{Endpoint, Fault, Request, Times};
+use crate::project::{Ended, Project, check_complete, heroes, honest};
+
+fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
+    request.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+}
+
+/// The heroes with a spec that names no key.
+fn keyless(endpoint: &Endpoint) -> Project {
+    let project = heroes(endpoint, "json");
+    let text = project.spec_text();
+    let lines: Vec<&str> = text.lines().filter(|l| !l.starts_with("api_key_env")).collect();
+    project.spec(&lines.join("\n"));
+    project
+}
+
+fn run(project: &Project, env: &[(&str, &str)], flags: &[&str]) -> Ended {
+    let args = [&["materialize", "specs/x.toml", "--json"], flags].concat();
+    Ended::new(&project.command(&args).envs(env.iter().copied()).output().unwrap())
+}
+
+#[test]
+fn providers_are_told_by_their_urls() {
+    for (url, name, variable) in [
+        ("https://api.openai.com/v1", "OpenAI", Some("OPENAI_API_KEY")),
+        (
+            "https://x.openai.azure.com/openai/deployments/gpt?api-version=2024-10-21",
+            "Azure OpenAI",
+            Some("AZURE_OPENAI_API_KEY"),
+        ),
+        ("https://x.openai.azure.com/openai/v1/", "Azure OpenAI", Some("AZURE_OPENAI_API_KEY")),
+        ("https://api.anthropic.com/v1/", "Anthropic", Some("ANTHROPIC_API_KEY")),
+        (
+            "https://generativelanguage.googleapis.com/v1beta/openai/",
+            "Gemini",
+            Some("GEMINI_API_KEY"),
+        ),
+        ("http://127.0.0.1:11434/v1", "Ollama", None),
+        ("http://gpu.example:8080/v1", "llama.cpp", None),
+        ("http://localhost:8000/v1", "vLLM", None),
+        ("http://0.0.0.0:4000", "LiteLLM", None),
+        ("https://openrouter.ai/api/v1", "the endpoint", None),
+        ("https://api.openai.com.evil.example/v1", "the endpoint", None),
+    ] {
+        let habits = providers::of(&url.parse().unwrap());
+        assert_eq!((habits.name, habits.key_variable), (name, variable), "{url}");
+    }
+}
+
+#[test]
+fn a_key_is_the_named_variables_and_a_401_says_which() {
+    let endpoint = honest();
+    endpoint.fault(Fault::status(401, "No.", "invalid_api_key"), Times::Always);
+    let project = keyless(&endpoint);
+    let refused = |env: &[(&str, &str)], flags: &[&str], says: &str| {
+        let ended = run(&project, env, flags).exits(4);
+        assert!(ended.stderr.contains(says), "{says}: {}", ended.stderr);
+        let requests = endpoint.requests();
+        header(requests.last().unwrap(), "authorization").map(str::to_owned)
+    };
+    // No key, and none that belongs to another endpoint.
+    let openai = [("OPENAI_API_KEY", "sk-openai-1234"), ("MINE", "mine-5678")];
+    let sent = refused(&openai, &[], "asked without a key: no variable is named for it");
+    assert_eq!(sent, None);
+    let sent = refused(&openai, &["--api-key-env", "MINE"], "asked with the key in MINE");
+    assert_eq!(sent.as_deref(), Some("Bearer mine-5678"));
+    let sent = refused(&[], &["--api-key-env", "MINE"], "asked without a key: MINE is not set");
+    assert_eq!(sent, None);
+    let ended = run(&project, &openai, &["--api-key-env", "sk-abcdefgh"]).exits(2);
+    assert!(ended.stderr.contains("the name of an environment variable"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_key_of_one_endpoint_is_not_sent_to_another() {
+    let (endpoint, other) = (honest(), honest());
+    let project = heroes(&endpoint, "json");
+    run(&project, &[], &["--base-url", &other.url(), "--limit", "1"]).exits(0);
+    assert!(other.requests().iter().all(|r| header(r, "authorization").is_none()));
+    run(&project, &[], &["--base-url", &endpoint.url()]).exits(0);
+    assert!(endpoint.requests().iter().all(|r| header(r, "authorization").is_some()));
+}
+
+#[test]
+fn the_provider_names_the_variable_that_is_missing() {
+    let endpoint = honest();
+    let project = keyless(&endpoint);
+    for (url, variable) in [
+        ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+        ("https://x.openai.azure.com/openai/deployments/gpt", "AZURE_OPENAI_API_KEY"),
+    ] {
+        let mut command = project.command(&["materialize", "specs/x.toml", "--base-url", url]);
+        let ended = Ended::new(&command.env_remove(variable).output().unwrap()).exits(4);
+        let says = format!("the environment variable {variable} is not set");
+        assert!(ended.stderr.contains(&says), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn azures_classic_url_keeps_its_query_and_takes_its_own_header() {
+    let endpoint = honest();
+    let base = endpoint.url().replace("/v1", "/openai/deployments/gpt-4o");
+    for (given, wanted) in [
+        (format!("{base}?api-version=2025-01-01"), "api-version=2025-01-01"),
+        (format!("{base}/chat/completions?api-version=2025-02-02"), "api-version=2025-02-02"),
+        (format!("{base}/"), "api-version=2024-10-21"),
+    ] {
+        let project = keyless(&endpoint);
+        let env = [("AZURE_OPENAI_API_KEY", "azure-1234")];
+        run(&project, &env, &["--base-url", &given]).exits(0);
+        let request = endpoint.requests().pop().unwrap();
+        let uri = format!("/openai/deployments/gpt-4o/chat/completions?{wanted}");
+        assert_eq!(request.uri, uri, "{given}");
+        assert_eq!(header(&request, "api-key"), Some("azure-1234"));
+        assert_eq!(header(&request, "authorization"), None);
+        check_complete(&project);
+    }
+}
+
+#[test]
+fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
+    let all = ["max_tokens", "temperature", "response_format", "stream_options"];
+    for parameters in [
+        &["max_tokens"][..],
+        &["max_tokens", "max_completion_tokens"],
+        &["temperature"],
+        &["response_format"],
+        &["stream_options"],
+        &["stream"],
+        &["max_tokens", "max_completion_tokens", "temperature", "response_format", "stream"],
+    ] {
+        let endpoint = honest();
+        endpoint.fault(Fault::Refuses(parameters), Times::Always);
+        let project = heroes(&endpoint, "json");
+        let text = project.spec_text().replace("[model]", "[model]\ntemperature = 0.0");
+        project.spec(&text);
+        let ended = project.materialize(&["--concurrency", "1"]).exits(0);
+        check_complete(&project);
+        let requests = endpoint.requests();
+        let refused = |r: &Request| parameters.iter().any(|p| r.body.get(*p).is_some());
+        let (failed, others): (Vec<_>, Vec<_>) = requests.iter().partition(|r| refused(r));
+        assert_eq!(failed.len(), parameters.len(), "{parameters:?}");
+        // What it takes, it still gets.
+        for name in
+            all.iter().filter(|n| !parameters.contains(n) && !parameters.contains(&"stream"))
+        {
+            assert!(others.iter().all(|r| r.body.get(*name).is_some()), "{name}, {parameters:?}");
+        }
+        let instead = parameters == ["max_tokens"];
+        assert!(others.iter().all(|r| r.body.get("max_completion_tokens").is_some() == instead));
+        let told =
+            |l: &&Json| l["event"] == "warning" && l["message"].to_string().contains("asked");
+        assert_eq!(ended.lines.iter().filter(told).count(), parameters.len(), "{:?}", ended.lines);
+    }
+}
+
+#[test]
+fn a_complaint_about_how_much_is_asked_for_is_no_refusal_of_the_parameter() {
+    let endpoint = honest();
+    let words = "max_tokens is too large: 4096. This model supports at most 100 tokens.";
+    endpoint.fault(Fault::status(400, words, "invalid_value"), Times::Always);
+    let project = heroes(&endpoint, "json");
+    let ended = project.materialize(&["--concurrency", "1"]).exits(4);
+    assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    assert_eq!(endpoint.count(), 1);
+}
+
+#[test]
+fn reasoning_is_paid_for_and_has_room() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Reasons(1500), Times::Always);
+    let project = heroes(&endpoint, "json");
+    let ended = project.materialize(&["--concurrency", "1"]).exits(0);
+    check_complete(&project);
+    // One answer ends in the midst of its reasoning, and is asked again in halves; the
+    // others have room for it.
+    let requests = endpoint.count();
+    let rows: usize = project.rows("SELECT count(*) FROM hero")[0][0].as_u64().unwrap() as usize;
+    assert!(requests <= rows.div_ceil(4) + 2, "{requests} requests for {rows} rows");
+    let (input, output) = endpoint.billed();
+    let done = ended.done();
+    assert!(output >= 1500 * (requests as u64 - 1));
+    assert_eq!(done["output_tokens"], output);
+    assert_eq!(done["input_tokens"], input);
+}
+
+/// A port on this machine where nobody listens.
+fn nobody() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn an_endpoint_that_is_not_there_is_told_in_a_line() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let url = format!("http://127.0.0.1:{}/v1", nobody());
+    let args = ["materialize", "specs/x.toml", "--base-url", &url];
+    let ended = project.hqdl(&args).exits(4);
+    let lines: Vec<&str> = ended.stderr.lines().filter(|l| l.contains("onnect")).collect();
+    let [line] = lines[..] else { panic!("{}", ended.stderr) };
+    assert!(line.starts_with("error: no connection to 127.0.0.1:"), "{line}");
+    assert!(line.ends_with("connection refused"), "{line}");
+    // Nothing was asked, so nothing is said of it, and nothing is published.
+    assert!(!ended.stdout.contains("requests"), "{}", ended.stdout);
+    project.materialize(&[]).exits(0);
+    check_complete(&project);
+}
+
+/// A certificate for 127.0.0.1 that signs itself, and its key; `None` where there is
+/// no openssl to make one.
+fn certificate(dir: &std::path::Path, of_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
+    let constraints = format!("basicConstraints=critical,CA:{of_authority}").to_uppercase();
+    let constraints = constraints.replace("BASICCONSTRAINTS=CRITICAL", "basicConstraints=critical");
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "30", "-subj", "/CN=here", "-keyout", "key.pem", "-out", "cert.pem"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &constraints])
+        .current_dir(dir)
+        .output()
+        .ok()?;
+    made.status.success().then(|| {
+        let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
+        (read("cert.pem"), read("key.pem"))
+    })
+}
+
+/// Passes what comes over TLS on to an address.
+fn secured(cert: &[u8], key: &[u8], to: std::net::SocketAddr) -> std::net::SocketAddr {
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned, crypto};
+    let provider = Arc::new(crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(cert).unwrap()],
+            PrivateKeyDer::from_pem_slice(key).unwrap(),
+        )
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let config = Arc::clone(&config);
+            std::thread::spawn(move || {
+                let mut tls = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
+                // One request, read to the end of its body, and its answer.
+                let mut request = Vec::new();
+                let mut piece = [0; 16 << 10];
+                let whole = |request: &[u8]| {
+                    let text = String::from_utf8_lossy(request).into_owned();
+                    let (head, body) = text.split_once("\r\n\r\n")?;
+                    let head = head.to_lowercase();
+                    let length = head.split("content-length: ").nth(1)?.lines().next()?;
+                    (body.len() >= length.trim().parse().ok()?).then_some(())
+                };
+                while whole(&request).is_none() {
+                    match tls.read(&mut piece) {
+                        Ok(0) | Err(_) => return,
+                        Ok(read) => request.extend_from_slice(&piece[..read]),
+                    }
+                }
+                let text = String::from_utf8_lossy(&request).into_owned();
+                let text = text.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+                let mut there = std::net::TcpStream::connect(to).unwrap();
+                there.write_all(text.as_bytes()).unwrap();
+                let mut answer = Vec::new();
+                there.read_to_end(&mut answer).unwrap();
+                tls.write_all(&answer).unwrap();
+                tls.conn.send_close_notify();
+                let _ = tls.flush();
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_certificate_that_signs_itself_is_told_of_as_tls_and_taken_from_the_systems_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = certificate(dir.path(), true).expect("openssl makes a certificate");
+    let server = certificate(dir.path(), false).expect("openssl makes a certificate");
+    let endpoint = honest();
+    let to = endpoint.url().split('/').nth(2).unwrap().parse().unwrap();
+    for (cert, key) in [authority, server] {
+        let project = heroes(&endpoint, "json");
+        let file = project.path("trusted.pem");
+        std::fs::write(&file, &cert).unwrap();
+        let url = format!("https://{}/v1", secured(&cert, &key, to));
+        let flags = ["--base-url", &url, "--concurrency", "1"];
+        let ended = run(&project, &[], &flags).exits(4);
+        assert!(
+            ended.stderr.contains("error: no TLS connection to 127.0.0.1:"),
+            "{}",
+            ended.stderr
+        );
+        assert!(ended.stderr.contains("SSL_CERT_FILE"), "{}", ended.stderr);
+        let file = file.display().to_string();
+        run(&project, &[("SSL_CERT_FILE", &file)], &flags).exits(0);
+        check_complete(&project);
+        // It is that machine's certificate and no other's.
+        let localhost = url.replace("127.0.0.1", "localhost");
+        let flags = ["--base-url", &localhost, "--concurrency", "1", "--no-cache"];
+        let ended = run(&project, &[("SSL_CERT_FILE", &file)], &flags).exits(4);
+        assert!(ended.stderr.contains("not valid for name"), "{}", ended.stderr);
+    }
+    // What does not speak TLS.
+    let project = heroes(&endpoint, "json");
+    let url = endpoint.url().replace("http://", "https://");
+    let ended = run(&project, &[], &["--base-url", &url]).exits(4);
+    assert!(ended.stderr.contains("does not speak TLS"), "{}", ended.stderr);
+}
