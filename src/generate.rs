@@ -39,7 +39,7 @@ pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
 use self::packing::smaller;
 use crate::cell::{State, Tally};
-use crate::facts::{CommitUnit, Completion, Wanted};
+use crate::facts::{CommitUnit, Completion, ReservationId, Wanted};
 use crate::model::{self, Errand, Ledger, ModelChoice, Reply, Tokens, Undone};
 use crate::plan::Cut;
 use crate::prompt::{Frame, Prompt};
@@ -90,7 +90,7 @@ pub(crate) struct Asked<'a> {
     /// How often its rows were asked about, this time included.
     pub attempt: u32,
     /// The note of what was reserved for it, by id in the journal.
-    pub note: Option<i64>,
+    pub note: Option<ReservationId>,
     /// What was reserved for it.
     pub worst: Spent,
     /// The request of a parcel that this was, by id in the journal.

@@ -12,7 +12,7 @@ use super::form::{self, Readers, cut};
 use super::read::{self, Lines, Sink};
 use super::send::stopped;
 use crate::cell::State;
-use crate::facts::{Completion, FactsError, Parcel, Request};
+use crate::facts::{Completion, FactsError, Parcel, Request, RunId};
 use crate::generate::{Event, Stopped, halves};
 use crate::model::ModelError;
 use crate::model::batch::Batch;
@@ -210,7 +210,7 @@ impl Fate {
 struct Rest<'r, 'f> {
     readers: &'r Readers<'f>,
     /// Whose queue takes what is to be asked again.
-    run: i64,
+    run: RunId,
     endpoint: &'r Endpoint,
     fate: Fate,
     /// Whether the batch has answers, so that it is the rows that fail.
@@ -292,7 +292,12 @@ impl Sink for Rest<'_, '_> {
 }
 
 /// Puts rows that are to be asked about again in the queue.
-fn again(readers: &Readers<'_>, run: i64, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+fn again(
+    readers: &Readers<'_>,
+    run: RunId,
+    form: i64,
+    cuts: Vec<(Cut, u32)>,
+) -> Result<(), Stopped> {
     let context = readers.get(form, readers.run.unwrap_or_default())?;
     let requests: Vec<Request> = cuts
         .into_iter()

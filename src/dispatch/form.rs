@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::facts::{Facts, FactsError, Request, Wanted};
+use crate::facts::{Facts, FactsError, Request, RunId, Wanted};
 use crate::generate::{Context, Events, ModelRun};
 use crate::model::{Model, ModelChoice};
 use crate::plan::{Cut, Gap};
@@ -72,8 +72,8 @@ pub struct Readers<'f> {
     /// Who is told.
     pub events: Events,
     /// The run that answers are kept under; `None` is the one that asked.
-    pub run: Option<i64>,
-    made: Mutex<HashMap<(i64, i64), Arc<Context>>>,
+    pub run: Option<RunId>,
+    made: Mutex<HashMap<(i64, RunId), Arc<Context>>>,
 }
 
 impl<'f> Readers<'f> {
@@ -87,7 +87,7 @@ impl<'f> Readers<'f> {
     ///
     /// # Errors
     /// [`FactsError`] when the journal does not know the form.
-    pub fn get(&self, form: i64, run: i64) -> Result<Arc<Context>, FactsError> {
+    pub fn get(&self, form: i64, run: RunId) -> Result<Arc<Context>, FactsError> {
         let run = self.run.unwrap_or(run);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(context) = made.get(&(form, run)) {
@@ -147,7 +147,7 @@ pub fn request(form: i64, wanted: &Wanted, cut: Cut, attempt: u32) -> Request {
         rows: cut.gaps.into_iter().map(|g| (g.entity, g.row)).collect(),
         attempt,
         sent: 0,
-        run: 0,
+        run: RunId::default(),
         sent_at: String::new(),
         worst: crate::usage::Spent::default(),
     }

@@ -32,7 +32,7 @@ use tracing::debug;
 use self::form::{ColumnUsed, Readers};
 use self::pack::{Made, Packer, Purse};
 use self::send::{interrupted, stopped};
-use crate::facts::{Facts, FactsError, Parcel, Stage};
+use crate::facts::{Facts, FactsError, Parcel, RunId, Stage};
 use crate::generate::{Event, Stopped};
 use crate::model::ModelError;
 use crate::model::budget::{Reached, allowance};
@@ -53,7 +53,7 @@ pub struct Dispatch<'d, 'f> {
     readers: Readers<'f>,
     endpoint: &'d Endpoint,
     limits: Limits,
-    run: i64,
+    run: RunId,
     spec: String,
     dir: PathBuf,
     interrupt: watch::Receiver<bool>,
@@ -76,7 +76,7 @@ pub struct Errands<'d> {
     /// What may be used.
     pub limits: Limits,
     /// The run.
-    pub run: i64,
+    pub run: RunId,
     /// The spec's full path.
     pub spec: String,
     /// Where files are for as long as they are needed, in a directory a run.
@@ -142,8 +142,8 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         let all = self.dir.parent().map(std::fs::read_dir);
         let Some(Ok(all)) = all else { return Ok(()) };
         for path in all.flatten().map(|entry| entry.path()) {
-            let run = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse().ok());
-            let other = run.filter(|run| *run != self.run);
+            let run = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<i64>().ok());
+            let other = run.map(RunId::from).filter(|run| *run != self.run);
             if !other.map_or(Ok(false), |run| self.facts().history().goes_on(run))? {
                 let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
             }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::form::{Readers, cut};
-use crate::facts::{FactsError, Packed, Parcel, Stage};
+use crate::facts::{FactsError, Packed, Parcel, RunId, Stage};
 use crate::generate::Stopped;
 use crate::model::Tokens;
 use crate::model::budget::{Caps, Reached};
@@ -37,7 +37,7 @@ pub(super) struct Packer<'p, 'f> {
     pub readers: &'p Readers<'f>,
     pub endpoint: &'p Endpoint,
     pub limits: BatchLimits,
-    pub run: i64,
+    pub run: RunId,
     pub spec: &'p str,
     pub dir: &'p Path,
     /// What the files are called before their token.
@@ -147,7 +147,7 @@ impl Packer<'_, '_> {
         let history = self.readers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
         hasher.update(history.id()?.as_bytes());
-        hasher.update(&self.run.to_le_bytes());
+        hasher.update(&self.run.get().to_le_bytes());
         hasher.update(&history.parcels_of(self.run)?.to_le_bytes());
         made.iter().for_each(|p| {
             hasher.update(p.custom_id.as_bytes());

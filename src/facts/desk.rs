@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
 use super::FactsError;
+use super::ids::{ReservationId, RunId};
 use super::index::{Index, Record};
 use super::journal::Journal;
 use super::reservations::Day;
@@ -44,7 +45,7 @@ pub(super) enum Job {
     /// Note what a request of a run may cost.
     Reserve(Wish, Reply<Noted>),
     /// A request ended without an answer; whether it may have been billed.
-    End { reservation: i64, in_doubt: bool, reply: Reply<()> },
+    End { reservation: ReservationId, in_doubt: bool, reply: Reply<()> },
     /// An endpoint said something of its limits, to the limiter of this name.
     Heard(String, Word),
     /// A session begins.
@@ -58,7 +59,7 @@ pub(super) enum Job {
 /// A request that is to leave.
 pub(super) struct Wish {
     pub(super) session: Arc<str>,
-    pub(super) run: i64,
+    pub(super) run: RunId,
     pub(super) worst: Spent,
     pub(super) of_day: Option<f64>,
     /// Where it goes, when it was admitted there.

@@ -23,6 +23,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::FactsError;
 use super::checksum::Damage;
+use super::ids::RunId;
 use super::index::Fact;
 use super::journal::{Completion, Outcome};
 use super::parcels::{Packed, Parcel};
@@ -93,42 +94,42 @@ pub trait Dictionary {
 /// does; then whoever comes goes on with it.
 pub trait Runs {
     /// Begins a run.
-    fn begin(&self, command: &str, spec: &str) -> Result<i64, FactsError>;
+    fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError>;
 
     /// Goes on with the last run of a spec when that one never ended (it was
     /// killed, or has batches under way) and is nobody's, else begins one; with
     /// what was in flight when any run was killed.
-    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError>;
+    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError>;
 
     /// The last run of a spec that is nobody's, when that one never ended.
-    fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError>;
+    fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError>;
 
     /// Ends a run, in which nothing is in flight any more.
-    fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError>;
+    fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError>;
 
     /// Ends the last run of a spec that was killed and is nobody's, unless batches
     /// of it are under way.
     fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError>;
 
     /// Leaves a run that is not over, for the next one to go on with.
-    fn leave_open(&self, run: i64) -> Result<(), FactsError>;
+    fn leave_open(&self, run: RunId) -> Result<(), FactsError>;
 
     /// Whether a run is somebody's, and goes on.
-    fn goes_on(&self, run: i64) -> Result<bool, FactsError>;
+    fn goes_on(&self, run: RunId) -> Result<bool, FactsError>;
 }
 
 /// What was spent, by run and by day. What recordings answered is in no sum.
 pub trait Spending {
     /// What a run has spent, and what it may have spent without an answer. What
     /// its batches under way may cost is not in it ([`Spending::reserved`]).
-    fn spent(&self, run: i64) -> Result<Spent, FactsError>;
+    fn spent(&self, run: RunId) -> Result<Spent, FactsError>;
 
     /// USD spent since midnight, UTC, and what may have been spent without an
     /// answer.
     fn spent_today(&self) -> Result<f64, FactsError>;
 
     /// What a run's requests under way may cost.
-    fn reserved(&self, run: i64) -> Result<Spent, FactsError>;
+    fn reserved(&self, run: RunId) -> Result<Spent, FactsError>;
 
     /// What all requests that were sent today (UTC) and are under way may cost.
     fn reserved_today(&self) -> Result<Spent, FactsError>;
@@ -201,7 +202,7 @@ pub trait BatchJobs {
     fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError>;
 
     /// How many parcels a run has sent so far.
-    fn parcels_of(&self, run: i64) -> Result<u64, FactsError>;
+    fn parcels_of(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// The endpoint has the file of a parcel.
     fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError>;
@@ -227,7 +228,7 @@ pub trait BatchJobs {
     /// Forgets what was never sent: requests that wait for this run or for
     /// nobody, and parcels of a spec whose batch was never asked for. Their cells
     /// are missing, as before.
-    fn forget_unsent(&self, spec: &str, run: i64) -> Result<Vec<Parcel>, FactsError>;
+    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<Parcel>, FactsError>;
 
     /// Forgets a parcel that turned out never to have been sent.
     fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError>;
@@ -236,7 +237,7 @@ pub trait BatchJobs {
     fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError>;
 
     /// Whether a run has parcels under way.
-    fn has_under_way(&self, run: i64) -> Result<bool, FactsError>;
+    fn has_under_way(&self, run: RunId) -> Result<bool, FactsError>;
 
     /// A parcel, and how many of its requests have no answer.
     fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError>;
@@ -253,13 +254,13 @@ pub trait BatchJobs {
 /// answered ([`super::Batch::answers`] settles it).
 pub trait BatchRequests {
     /// Puts requests in the queue of a run.
-    fn enqueue(&self, run: i64, requests: &[Request]) -> Result<(), FactsError>;
+    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError>;
 
     /// How many requests of a run wait to be packed.
-    fn waiting(&self, run: i64) -> Result<u64, FactsError>;
+    fn waiting(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// The first request in the queue of a run after some id.
-    fn next_waiting(&self, run: i64, after: i64) -> Result<Option<Request>, FactsError>;
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError>;
 
     /// What is known of the answer's `custom_id`, in one parcel or, without
     /// one, in any.
@@ -273,7 +274,7 @@ pub trait BatchRequests {
 
     /// Takes a request out of its parcel: it waits again, in the queue of a run.
     /// `counts` says whether it was sent in earnest.
-    fn send_again(&self, request: i64, run: i64, counts: bool) -> Result<(), FactsError>;
+    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError>;
 
     /// Drops a request: it needs no answer any more.
     fn drop_request(&self, request: i64) -> Result<(), FactsError>;

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::FactsError;
 use super::checksum::{self, checksum};
+use super::ids::RunId;
 use super::index::Fact;
 use super::sessions::Session;
 use crate::cell::{Answer, CellValue, State};
@@ -42,7 +43,7 @@ impl Outcome {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
     /// The run it belongs to.
-    pub run: i64,
+    pub run: RunId,
     /// The model, by its id in the journal.
     pub model: u32,
     /// The hash of the prompt.

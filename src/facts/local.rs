@@ -13,6 +13,7 @@ use super::checksum::Damage;
 use super::claims::{Claims, Thing};
 use super::desk::{self, Job, Reply, Wish};
 use super::history::History;
+use super::ids::{ReservationId, RunId};
 use super::index::{Index, Record};
 use super::journal::Journal;
 use super::sessions::Session;
@@ -94,7 +95,7 @@ impl LocalStore {
     pub(super) async fn reserve_for(
         &self,
         session: Arc<str>,
-        run: i64,
+        run: RunId,
         worst: Spent,
         of_day: Option<f64>,
         place: Option<Place>,
@@ -188,7 +189,7 @@ impl FactStore for LocalStore {
 
     fn reserve(
         &self,
-        run: i64,
+        run: RunId,
         worst: Spent,
         of_day: Option<f64>,
         place: Option<Place>,
@@ -196,7 +197,7 @@ impl FactStore for LocalStore {
         Box::pin(self.reserve_for(Arc::clone(&self.session.id), run, worst, of_day, place))
     }
 
-    fn settle(&self, reservation: i64, in_doubt: bool) -> StoreFuture<'_, ()> {
+    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()> {
         Box::pin(self.command(move |reply| Job::End { reservation, in_doubt, reply }))
     }
 

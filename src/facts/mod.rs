@@ -29,6 +29,7 @@ pub mod claims;
 mod desk;
 mod dictionary;
 mod history;
+mod ids;
 mod index;
 mod journal;
 #[cfg(unix)]
@@ -64,6 +65,7 @@ use crate::key::Entity;
 pub use checksum::Damage;
 pub use claims::Thing;
 pub use history::History;
+pub use ids::{ReservationId, RunId};
 pub use index::{Fact, Record};
 pub use journal::{Completion, Outcome};
 pub use local::LocalStore;

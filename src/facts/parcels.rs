@@ -7,6 +7,7 @@ use rusqlite::{Connection, Row as SqlRow, params};
 
 use super::FactsError;
 use super::history::{BatchJobs, BatchRequests};
+use super::ids::RunId;
 use super::journal::Journal;
 use super::reservations::Day;
 use super::sessions::RUNS_ALIVE;
@@ -67,7 +68,7 @@ pub struct Parcel {
     /// What it is found by at the endpoint.
     pub token: String,
     /// The run that sent it.
-    pub run: i64,
+    pub run: RunId,
     /// The spec it belongs to.
     pub spec: String,
     /// The base URL of the endpoint.
@@ -134,7 +135,7 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn parcels_of(&self, run: i64) -> Result<u64, FactsError> {
+    fn parcels_of(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
@@ -189,7 +190,7 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
-    fn forget_unsent(&self, spec: &str, run: i64) -> Result<Vec<Parcel>, FactsError> {
+    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<Parcel>, FactsError> {
         self.change(|c| {
             let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
             let parcels: Vec<Parcel> =
@@ -222,7 +223,7 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn has_under_way(&self, run: i64) -> Result<bool, FactsError> {
+    fn has_under_way(&self, run: RunId) -> Result<bool, FactsError> {
         self.read(|c| has_under_way(c, run))
     }
 
@@ -305,7 +306,7 @@ fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<Parcel> {
 }
 
 /// The same, within a transaction.
-pub(super) fn has_under_way(c: &Connection, run: i64) -> rusqlite::Result<bool> {
+pub(super) fn has_under_way(c: &Connection, run: RunId) -> rusqlite::Result<bool> {
     let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
     c.prepare(&sql)?.exists([run])
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use rusqlite::{OptionalExtension, params};
 
 use super::FactsError;
+use super::ids::ReservationId;
 use super::journal::Journal;
 use super::throttle::Place;
 use crate::limits::{MINUTE, ON_ITS_WAY, PerMinute, Word};
@@ -18,14 +19,14 @@ impl Journal {
     /// A request is about to leave for a place, with so many tokens at the most.
     pub(super) fn note_sent(
         &self,
-        reservation: i64,
+        reservation: ReservationId,
         place: &Place,
         tokens: u64,
     ) -> rusqlite::Result<()> {
         let (c, now) = (self.connection(), millis());
         // With what was noted under the same number and never sent.
         c.prepare_cached("DELETE FROM sent_lately WHERE leaves_at <= ?1 OR reservation = ?2")?
-            .execute([now, reservation])?;
+            .execute(params![now, reservation])?;
         let leaves = now + part(MINUTE + ON_ITS_WAY);
         c.prepare_cached(
             "INSERT INTO sent_lately (endpoint, model, tokens, leaves_at, reservation)
@@ -39,7 +40,7 @@ impl Journal {
     /// known. It counts for a minute from now, at the longest.
     pub(super) fn note_answered(
         &self,
-        reservation: i64,
+        reservation: ReservationId,
         used: Option<u64>,
     ) -> rusqlite::Result<()> {
         self.connection()

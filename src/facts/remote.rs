@@ -17,6 +17,7 @@ use super::checksum::Damage;
 use super::claims::Thing;
 use super::desk::keep_alone;
 use super::history::History;
+use super::ids::{ReservationId, RunId};
 use super::index::{Record, decode};
 use super::journal::Journal;
 use super::sessions::Session;
@@ -318,7 +319,7 @@ impl FactStore for RemoteStore {
 
     fn reserve(
         &self,
-        run: i64,
+        run: RunId,
         worst: Spent,
         of_day: Option<f64>,
         place: Option<Place>,
@@ -331,7 +332,7 @@ impl FactStore for RemoteStore {
         })
     }
 
-    fn settle(&self, reservation: i64, in_doubt: bool) -> StoreFuture<'_, ()> {
+    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop) })
     }
 

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::FactsError;
 use super::history::BatchRequests;
+use super::ids::RunId;
 use super::journal::Journal;
 use super::parcels::UNDER_WAY;
 use super::sessions::RUNS_ALIVE;
@@ -35,7 +36,7 @@ pub struct Request {
     /// How often this very request was sent.
     pub sent: u32,
     /// The run that sent it; 0 while it waits.
-    pub run: i64,
+    pub run: RunId,
     /// When it was sent, RFC 3339; empty while it waits.
     pub sent_at: String,
     /// The most it may cost; nothing while it waits.
@@ -57,7 +58,7 @@ const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meani
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
 impl BatchRequests for Journal {
-    fn enqueue(&self, run: i64, requests: &[Request]) -> Result<(), FactsError> {
+    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError> {
         self.change(|c| {
             let mut request = c.prepare_cached(
                 "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
@@ -85,12 +86,12 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn waiting(&self, run: i64) -> Result<u64, FactsError> {
+    fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn next_waiting(&self, run: i64, after: i64) -> Result<Option<Request>, FactsError> {
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError> {
         let sql = format!(
             "{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
         );
@@ -123,7 +124,7 @@ impl BatchRequests for Journal {
         self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
     }
 
-    fn send_again(&self, request: i64, run: i64, counts: bool) -> Result<(), FactsError> {
+    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
         let sql =
             "UPDATE request SET state = 'waiting', parcel = NULL, custom_id = NULL, worst_usd = 0,
                      worst_tokens = 0, sent = sent - ?2, run = ?3 WHERE id = ?1";

@@ -3,6 +3,7 @@
 
 use rusqlite::params;
 
+use super::ids::{ReservationId, RunId};
 use super::journal::Journal;
 use super::spending::PAID;
 use crate::store::now;
@@ -11,18 +12,27 @@ use crate::usage::Spent;
 impl Journal {
     /// Notes what a request of a session may cost at the worst; returns the
     /// note's id.
-    pub(super) fn reserve(&self, session: &str, run: i64, worst: Spent) -> rusqlite::Result<i64> {
+    pub(super) fn reserve(
+        &self,
+        session: &str,
+        run: RunId,
+        worst: Spent,
+    ) -> rusqlite::Result<ReservationId> {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(
             "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
              VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
-        insert.insert(params![run, worst.usd, worst.tokens, now(), session])
+        insert.insert(params![run, worst.usd, worst.tokens, now(), session]).map(ReservationId)
     }
 
     /// Takes a note out: its request is settled, or cost nothing. `used` says how
     /// many tokens it took, when that is known.
-    pub(super) fn release(&self, reservation: i64, used: Option<u64>) -> rusqlite::Result<()> {
+    pub(super) fn release(
+        &self,
+        reservation: ReservationId,
+        used: Option<u64>,
+    ) -> rusqlite::Result<()> {
         self.note_answered(reservation, used)?;
         let connection = self.connection();
         let mut delete = connection.prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
@@ -30,7 +40,7 @@ impl Journal {
     }
 
     /// Lets a note stand: its request may have been billed without an answer.
-    pub(super) fn leave_in_doubt(&self, reservation: i64) -> rusqlite::Result<()> {
+    pub(super) fn leave_in_doubt(&self, reservation: ReservationId) -> rusqlite::Result<()> {
         let connection = self.connection();
         let mut update =
             connection.prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;

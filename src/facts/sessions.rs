@@ -8,6 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::FactsError;
 use super::history::Runs;
+use super::ids::RunId;
 use super::journal::{Journal, Outcome};
 use super::parcels::has_under_way;
 use crate::store::now;
@@ -63,7 +64,7 @@ impl Journal {
         self.connection().execute("DELETE FROM session WHERE id = ?1", [session]).map(drop)
     }
 
-    fn insert_run(&self, c: &Connection, command: &str, spec: &str) -> rusqlite::Result<i64> {
+    fn insert_run(&self, c: &Connection, command: &str, spec: &str) -> rusqlite::Result<RunId> {
         if self.session.owns {
             enter(c, &self.session)?;
         }
@@ -71,11 +72,11 @@ impl Journal {
             "INSERT INTO run (started_at, command, spec, session) VALUES (?1, ?2, ?3, ?4)",
             params![now(), command, spec, self.session.id],
         )?;
-        Ok(c.last_insert_rowid())
+        Ok(RunId(c.last_insert_rowid()))
     }
 
     /// Whether a run has not ended.
-    pub(super) fn is_open(&self, run: i64) -> rusqlite::Result<bool> {
+    pub(super) fn is_open(&self, run: RunId) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM run WHERE id = ?1 AND ended_at IS NULL";
         self.connection().prepare_cached(sql)?.exists([run])
     }
@@ -88,11 +89,11 @@ impl Journal {
 }
 
 impl Runs for Journal {
-    fn begin(&self, command: &str, spec: &str) -> Result<i64, FactsError> {
+    fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
         self.change(|c| self.insert_run(c, command, spec))
     }
 
-    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(i64, Doubt), FactsError> {
+    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError> {
         self.change(|c| {
             let left = take_stock(c)?;
             let Some(run) = unfinished(c, spec)? else {
@@ -106,11 +107,11 @@ impl Runs for Journal {
         })
     }
 
-    fn unfinished(&self, spec: &str) -> Result<Option<i64>, FactsError> {
+    fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
         self.run(|c| unfinished(c, spec))
     }
 
-    fn end(&self, run: i64, outcome: Outcome) -> Result<(), FactsError> {
+    fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
         self.change(|c| end(c, run, outcome))
     }
 
@@ -125,20 +126,20 @@ impl Runs for Journal {
         })
     }
 
-    fn leave_open(&self, run: i64) -> Result<(), FactsError> {
+    fn leave_open(&self, run: RunId) -> Result<(), FactsError> {
         self.change(|c| {
             forget_notes(c, run)?;
             c.execute("UPDATE run SET session = NULL WHERE id = ?1", [run]).map(drop)
         })
     }
 
-    fn goes_on(&self, run: i64) -> Result<bool, FactsError> {
+    fn goes_on(&self, run: RunId) -> Result<bool, FactsError> {
         let sql = format!("SELECT 1 WHERE ?1 IN ({RUNS_ALIVE})");
         self.run(|c| c.prepare(&sql)?.exists([run]))
     }
 }
 
-fn end(c: &Connection, run: i64, outcome: Outcome) -> rusqlite::Result<()> {
+fn end(c: &Connection, run: RunId, outcome: Outcome) -> rusqlite::Result<()> {
     forget_notes(c, run)?;
     c.execute(
         "UPDATE run SET ended_at = ?2, outcome = ?3, session = NULL WHERE id = ?1",
@@ -153,7 +154,7 @@ fn enter(c: &Connection, session: &Session) -> rusqlite::Result<()> {
         .map(drop)
 }
 
-fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<i64>> {
+fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<RunId>> {
     let sql = format!(
         "SELECT id FROM run WHERE ended_at IS NULL AND id =
            (SELECT max(id) FROM run WHERE spec = ?1 AND (session IS NULL OR NOT {ALIVE}))"
@@ -162,7 +163,7 @@ fn unfinished(c: &Connection, spec: &str) -> rusqlite::Result<Option<i64>> {
 }
 
 /// Takes out what a run noted and never sent, since it was to end.
-fn forget_notes(c: &Connection, run: i64) -> rusqlite::Result<()> {
+fn forget_notes(c: &Connection, run: RunId) -> rusqlite::Result<()> {
     c.execute("DELETE FROM reservation WHERE run = ?1 AND in_doubt = 0", [run]).map(drop)
 }
 

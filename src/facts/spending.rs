@@ -2,6 +2,7 @@
 
 use super::FactsError;
 use super::history::Spending;
+use super::ids::RunId;
 use super::journal::Journal;
 use super::parcels::{reserved, reserved_since};
 use crate::store::now;
@@ -26,7 +27,7 @@ pub struct Hour {
 }
 
 impl Spending for Journal {
-    fn spent(&self, run: i64) -> Result<Spent, FactsError> {
+    fn spent(&self, run: RunId) -> Result<Spent, FactsError> {
         self.run(|c| {
             c.query_row(
                 &format!(
@@ -81,7 +82,7 @@ impl Spending for Journal {
         })
     }
 
-    fn reserved(&self, run: i64) -> Result<Spent, FactsError> {
+    fn reserved(&self, run: RunId) -> Result<Spent, FactsError> {
         self.read(|c| reserved(c, "p.run = ?1", &run))
     }
 

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::checksum::Damage;
 use super::claims::Thing;
 use super::history::History;
+use super::ids::{ReservationId, RunId};
 use super::index::{Fact, Record};
 use super::journal::Completion;
 use super::throttle::{Place, RateLimits};
@@ -45,7 +46,7 @@ pub struct CommitUnit {
     /// The facts, by entity; their completion is filled in here.
     pub facts: Vec<(Entity, Vec<Fact>)>,
     /// What was reserved for the request, if it was noted; settled by this.
-    pub settles: Option<i64>,
+    pub settles: Option<ReservationId>,
     /// The request of a parcel that this answers: settled in the same
     /// transaction, so that no answer is ever taken twice.
     pub answers: Option<i64>,
@@ -55,7 +56,7 @@ pub struct CommitUnit {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Noted {
     /// What it may cost is noted, by this id.
-    Note(i64),
+    Note(ReservationId),
     /// The budget of the day does not cover it: so much, in USD, is gone today.
     Beyond(f64),
     /// It waited for the budget of the day, which may cover it now: whoever admits
@@ -146,7 +147,7 @@ pub trait FactStore: Send + Sync {
     /// request was admitted to. Dropped before its end, nothing is noted.
     fn reserve(
         &self,
-        run: i64,
+        run: RunId,
         worst: Spent,
         of_day: Option<f64>,
         place: Option<Place>,
@@ -154,7 +155,7 @@ pub trait FactStore: Send + Sync {
 
     /// Says that a request ended without an answer. Its note is taken out, or
     /// stands when the request may have been billed (`in_doubt`).
-    fn settle(&self, reservation: i64, in_doubt: bool) -> StoreFuture<'_, ()>;
+    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()>;
 
     /// Claims what nobody else holds, in one step; says for each key whether it is
     /// this session's now. Does not wait for who holds the others.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::FactsError;
 use super::claims::Thing;
+use super::ids::{ReservationId, RunId};
 use super::sessions::Session;
 use super::store::{CommitUnit, Noted};
 use super::throttle::Place;
@@ -62,9 +63,9 @@ pub(super) enum Ask {
     /// A completion and its facts kept.
     Keep(Box<CommitUnit>),
     /// What a request may cost noted.
-    Reserve { run: i64, worst: Spent, of_day: Option<f64>, place: Option<Place> },
+    Reserve { run: RunId, worst: Spent, of_day: Option<f64>, place: Option<Place> },
     /// A request ended without an answer.
-    End { reservation: i64, in_doubt: bool },
+    End { reservation: ReservationId, in_doubt: bool },
     /// Cells, or other things, for itself alone.
     Claim(Vec<Thing>),
     /// These given back.

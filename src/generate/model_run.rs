@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 use super::{Listener, Liveness};
-use crate::facts::{Facts, FactsError};
+use crate::facts::{Facts, FactsError, RunId};
 use crate::model::Model;
 use crate::model::budget::Budget;
 use crate::spec::Spec;
@@ -16,7 +16,7 @@ use crate::usage::Usage;
 /// What all requests of a run share.
 pub struct ModelRun {
     /// Its id in the history.
-    pub id: i64,
+    pub id: RunId,
     /// Who is asked.
     pub endpoint: Arc<dyn Model>,
     /// What may be spent.
@@ -69,7 +69,7 @@ impl ModelRun {
         spec: &Spec,
         endpoint: Arc<dyn Model>,
         facts: &Facts,
-        id: i64,
+        id: RunId,
         events: Events,
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, FactsError> {
@@ -85,7 +85,7 @@ impl ModelRun {
 
     /// A run that asks nothing: it reads what batch jobs were answered.
     #[must_use]
-    pub fn of_answers(endpoint: Arc<dyn Model>, facts: &Facts, id: i64, events: Events) -> Self {
+    pub fn of_answers(endpoint: Arc<dyn Model>, facts: &Facts, id: RunId, events: Events) -> Self {
         Self {
             id,
             endpoint,

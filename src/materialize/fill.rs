@@ -39,7 +39,7 @@ impl Work<'_> {
             }
             let expansion = &self.spec.expansions[n];
             info!(
-                run = run.id,
+                run = run.id.get(),
                 expansion = expansion.name,
                 cells,
                 model = self.model.name(),

@@ -162,7 +162,7 @@ impl<'w> Work<'w> {
             let mut origins = |id: i64| {
                 let (c, model) = history.completion(id).ok()??;
                 Some(Origin {
-                    run: c.run,
+                    run: c.run.get(),
                     model,
                     prompt_hash: c.prompt_hash,
                     asked_at: c.asked_at,

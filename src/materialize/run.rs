@@ -8,7 +8,7 @@ use tracing::info;
 use super::{MaterializeError, Report, Work};
 use crate::cell::Tally;
 use crate::dispatch::Unsent;
-use crate::facts::Outcome;
+use crate::facts::{Outcome, RunId};
 use crate::generate::{Event, Events, Listener, Stopped};
 
 /// How what is missing is asked for.
@@ -27,7 +27,7 @@ pub enum Way {
 pub(super) struct Run {
     pub(super) runtime: tokio::runtime::Runtime,
     /// Its id in the journal.
-    pub(super) id: i64,
+    pub(super) id: RunId,
     pub(super) events: Events,
     /// What was uploaded before a kill.
     pub(super) unsent: Unsent,
@@ -36,7 +36,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Makes ready for the requests of a run.
-    pub(super) fn open(id: i64, listener: &Listener) -> Result<Self, MaterializeError> {
+    pub(super) fn open(id: RunId, listener: &Listener) -> Result<Self, MaterializeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -110,7 +110,7 @@ impl Work<'_> {
                 None => Ok(()),
             }
         };
-        info!(run, ?outcome, stands, usage = ?report.usage, asked = ?report.asked, "the run ends");
+        info!(run = run.map(RunId::get), ?outcome, stands, usage = ?report.usage, asked = ?report.asked, "the run ends");
         if let Err(error) = ended() {
             report.failed.get_or_insert(error.into());
         }

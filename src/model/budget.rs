@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tracing::debug;
 
-use crate::facts::{FactsError, History};
+use crate::facts::{FactsError, History, RunId};
 use crate::spec::{Limits, Provider, Spec};
 use crate::usage::{Doubt, Spent};
 
@@ -31,7 +31,7 @@ pub struct Caps {
 pub fn allowance(
     history: &dyn History,
     limits: &Limits,
-    run: Option<i64>,
+    run: Option<RunId>,
 ) -> Result<(Caps, Spent), FactsError> {
     let mut gone = Spent::default();
     if let Some(run) = run {
@@ -125,7 +125,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`FactsError`] when the journal cannot be read.
-    pub fn of_run(history: &dyn History, spec: &Spec, run: i64) -> Result<Self, FactsError> {
+    pub fn of_run(history: &dyn History, spec: &Spec, run: RunId) -> Result<Self, FactsError> {
         if spec.model.provider == Provider::Replay {
             return Ok(Self::default());
         }

@@ -28,7 +28,7 @@ use self::budget::{Budget, Reached};
 pub use self::choice::{ModelChoice, choose};
 pub use self::reply::{Reply, Said};
 pub use self::setup::SetupError;
-use crate::facts::{Admitted, Facts, FactsError, Noted};
+use crate::facts::{Admitted, Facts, FactsError, Noted, ReservationId, RunId};
 pub use crate::limits;
 use crate::limits::{LONGEST_WAIT, PerMinute};
 use crate::prompt::Prompt;
@@ -340,7 +340,7 @@ pub struct Ledger<'a> {
     /// Who writes.
     pub facts: &'a Facts,
     /// The run.
-    pub run: i64,
+    pub run: RunId,
 }
 
 /// Why an errand brought nothing.
@@ -367,7 +367,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// The last trouble there was.
-    pub async fn run(&self) -> Result<(Reply, Option<i64>), Undone> {
+    pub async fn run(&self) -> Result<(Reply, Option<ReservationId>), Undone> {
         persistently(self.most_tries, || self.once()).await
     }
 
@@ -375,7 +375,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// What went wrong.
-    pub async fn once(&self) -> Result<(Reply, Option<i64>), Undone> {
+    pub async fn once(&self) -> Result<(Reply, Option<ReservationId>), Undone> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst = Spent::of(Tokens { input, cached_input: 0, output }, self.price);
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
@@ -444,7 +444,10 @@ impl Errand<'_> {
     }
 
     /// Waits for the turn of the request, and notes what it may cost.
-    async fn admit(&self, worst: Spent) -> Result<(Option<Admitted>, Option<i64>), Undone> {
+    async fn admit(
+        &self,
+        worst: Spent,
+    ) -> Result<(Option<Admitted>, Option<ReservationId>), Undone> {
         loop {
             let admitted = self.model.admit(self.prompt).await;
             let Some(ledger) = self.ledger else { return Ok((admitted, None)) };

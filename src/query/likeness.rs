@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::QueryError;
 use super::ask::Asker;
-use crate::facts::{CommitUnit, Completion};
+use crate::facts::{CommitUnit, Completion, ReservationId};
 use crate::generate::{ModelRun, Stopped};
 use crate::model::embeddings::Embeddings;
 use crate::model::{Errand, Ledger, ModelError, Reply, Tokens, Undone};
@@ -239,7 +239,7 @@ struct Sending {
 struct Sent {
     batch: Texts,
     worst: Spent,
-    reply: Result<(Reply, Option<i64>), Undone>,
+    reply: Result<(Reply, Option<ReservationId>), Undone>,
     seconds: f64,
 }
 
