@@ -59,14 +59,14 @@ impl PerMinute {
 
 /// What an endpoint says of its limits: `x-ratelimit-limit/remaining/reset-*`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Word {
+pub struct RateLimitHint {
     /// Its limits.
     pub limits: PerMinute,
     /// How long until there is room again, when there is none.
     pub wait: Option<Duration>,
 }
 
-impl Word {
+impl RateLimitHint {
     /// What the headers of a response say.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
@@ -149,22 +149,22 @@ impl Limiter {
 
     /// Nobody is admitted before `wait` has passed.
     pub fn pause(&self, wait: Duration) {
-        self.hear(Word { wait: Some(wait), ..Word::default() });
+        self.hear(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
     /// Takes the endpoint's word.
     pub fn observe(&self, headers: &HeaderMap) {
-        self.hear(Word::of(headers));
+        self.hear(RateLimitHint::of(headers));
     }
 
     /// Takes the endpoint's word, as it was read: a limit that it names takes the
     /// place of what it said before. Whether there is something new in it.
-    pub fn hear(&self, word: Word) -> bool {
-        let new = self.change(|rates| rates.hear(word, Instant::now()));
-        if let Some(wait) = word.wait {
+    pub fn hear(&self, hint: RateLimitHint) -> bool {
+        let new = self.change(|rates| rates.hear(hint, Instant::now()));
+        if let Some(wait) = hint.wait {
             info!(?wait, "the limiter pauses");
         }
-        if new && word.limits != PerMinute::default() {
+        if new && hint.limits != PerMinute::default() {
             let told = self.heard().limits;
             info!(?told, "the limiter takes the endpoint's limits");
         }
@@ -173,7 +173,7 @@ impl Limiter {
 
     /// What it has heard: the endpoint's limits, and how long nobody is admitted.
     #[must_use]
-    pub fn heard(&self) -> Word {
+    pub fn heard(&self) -> RateLimitHint {
         self.rates().heard(Instant::now())
     }
 

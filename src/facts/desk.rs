@@ -27,7 +27,7 @@ use super::store::{CommitUnit, Noted};
 use super::throttle::Place;
 use crate::cell::State;
 use crate::key::Entity;
-use crate::limits::Word;
+use crate::limits::RateLimitHint;
 use crate::usage::Spent;
 
 /// How often requests that wait are looked at when nobody has a job: what holds
@@ -47,7 +47,7 @@ pub(super) enum Job {
     /// A request ended without an answer; whether it may have been billed.
     End { reservation: ReservationId, in_doubt: bool, reply: Reply<()> },
     /// An endpoint said something of its limits, to the limiter of this name.
-    Heard(String, Word),
+    Heard(String, RateLimitHint),
     /// A session begins.
     Enter(Session, Reply<()>),
     /// A session is over: what it had in flight is in doubt.
@@ -196,7 +196,7 @@ impl Desk {
                             journal.release(reservation, None)?;
                         }
                     }
-                    Job::Heard(name, word) => journal.note_heard(&name, word)?,
+                    Job::Heard(name, hint) => journal.note_heard(&name, hint)?,
                     Job::Enter(session, reply) => {
                         ended.push(reply);
                         journal.enter(&session)?;

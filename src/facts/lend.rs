@@ -368,8 +368,8 @@ impl Line {
                 self.limits.settle(ticket, used);
                 Ok(Say::Done)
             }
-            Ask::Hear { place, word } => {
-                self.limits.observe(&place, word);
+            Ask::Hear { place, hint } => {
+                self.limits.observe(&place, hint);
                 Ok(Say::Done)
             }
             Ask::Lines(more) => {

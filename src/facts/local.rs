@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::checksum::Damage;
-use super::claims::{Claims, Thing};
 use super::desk::{self, Job, Reply, Wish};
 use super::history::History;
 use super::ids::{ReservationId, RunId};
+use super::in_flight::{ClaimKey, InFlight};
 use super::index::{Index, Record};
 use super::journal::Journal;
 use super::sessions::Session;
@@ -37,7 +37,7 @@ pub struct LocalStore {
     session: Session,
     jobs: mpsc::Sender<Job>,
     thread: Option<JoinHandle<()>>,
-    pub(super) claims: Claims,
+    pub(super) claims: InFlight,
     limiters: Limiters,
     limits: Arc<LocalLimits>,
     temporary: bool,
@@ -80,7 +80,7 @@ impl LocalStore {
             session,
             jobs,
             thread: Some(thread),
-            claims: Claims::default(),
+            claims: InFlight::default(),
             limiters,
             temporary,
         })
@@ -201,15 +201,15 @@ impl FactStore for LocalStore {
         Box::pin(self.command(move |reply| Job::End { reservation, in_doubt, reply }))
     }
 
-    fn claim<'a>(&'a self, keys: &'a [Thing]) -> StoreFuture<'a, Vec<bool>> {
+    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         Box::pin(async { Ok(self.claims.claim(&self.session.id, keys)) })
     }
 
-    fn release(&self, keys: &[Thing]) {
+    fn release(&self, keys: &[ClaimKey]) {
         self.claims.release(&self.session.id, keys);
     }
 
-    fn released<'a>(&'a self, key: &'a Thing) -> StoreFuture<'a, ()> {
+    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
         Box::pin(async {
             let _ = self.claims.wait(key).await;
             Ok(())

@@ -1,5 +1,5 @@
 //! Named locks: what one run at a time may do, such as to publish to a database.
-//! They are claims with a name ([`super::claims`]), so the second waits for the first,
+//! They are claims with a name ([`super::in_flight`]), so the second waits for the first,
 //! in whichever process that is.
 
 use std::pin::pin;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::claims::Thing;
 use super::desk::Unpark;
+use super::in_flight::ClaimKey;
 use super::{Facts, FactsError};
 
 /// How often a lock that somebody else has is tried, at first and at last.
@@ -20,7 +20,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// A lock by name among all who share the facts; released when this is dropped.
 pub struct NamedLock<'f> {
     facts: &'f Facts,
-    keys: [Thing; 1],
+    keys: [ClaimKey; 1],
 }
 
 impl Facts {
@@ -29,7 +29,7 @@ impl Facts {
     /// # Errors
     /// [`FactsError`] when the owner of the cache is gone.
     pub fn try_lock(&self, name: &str) -> Result<Option<NamedLock<'_>>, FactsError> {
-        let keys = [Thing::Name(name.to_owned())];
+        let keys = [ClaimKey::Name(name.to_owned())];
         let granted = wait_here(self.store.claim(&keys))?;
         // Made only when it is granted: what is dropped releases it.
         Ok((granted == [true]).then(|| NamedLock { facts: self, keys }))

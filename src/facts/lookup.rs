@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::claims::Thing;
+use super::in_flight::ClaimKey;
 use super::index::{Fact, Record};
 use super::{FactsError, History};
 use crate::cell::State;
@@ -161,11 +161,11 @@ impl Wanted {
 
     /// What a run claims that asks for a cell of this column.
     #[must_use]
-    pub fn claimed(&self, entity: &Entity, column: usize) -> Option<Thing> {
+    pub fn claimed(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {
         let meaning = self.meaning(column)?;
         // Where any model's word will do, whoever asks asks for all.
         let model = if self.any_model { 0 } else { self.model };
-        Some(Thing::Cell { entity: entity.clone(), meaning, model })
+        Some(ClaimKey::Cell { entity: entity.clone(), meaning, model })
     }
 
     /// The checker of a column.

@@ -17,7 +17,7 @@
 //! [`FactStore`], whose words say what every one of them must keep.
 //!
 //! sled is opened by one process. That one *owns* the cache ([`LocalStore`]): the
-//! index, the thread that writes, what is being asked ([`claims`]), the limits of
+//! index, the thread that writes, what is being asked ([`in_flight`]), the limits of
 //! endpoints and the budget of the day. It serves them over a socket ([`lend`]) to
 //! others ([`RemoteStore`]): they do their work themselves, and only what one
 //! process can have is the owner's. The journal they read, and write what is
@@ -25,7 +25,7 @@
 
 mod answers;
 mod checksum;
-pub mod claims;
+pub mod in_flight;
 mod desk;
 mod dictionary;
 mod history;
@@ -63,9 +63,9 @@ use self::local::Lock;
 use self::remote::Refusal;
 use crate::key::Entity;
 pub use checksum::Damage;
-pub use claims::Thing;
 pub use history::History;
 pub use ids::{ReservationId, RunId};
+pub use in_flight::ClaimKey;
 pub use index::{Fact, Record};
 pub use journal::{Completion, Outcome};
 pub use local::LocalStore;
@@ -337,7 +337,7 @@ impl Facts {
     ///
     /// # Errors
     /// [`FactsError`] when the owner of the cache is gone.
-    pub async fn claim(&self, keys: Vec<Thing>) -> Result<Claim, FactsError> {
+    pub async fn claim(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
         let granted = self.store.claim(&keys).await?;
         let held = keys.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(k, _)| k).collect();
         Ok(Claim { facts: self.clone(), held, granted })
@@ -347,7 +347,7 @@ impl Facts {
 /// Keys that nobody else may ask; given back when this is dropped.
 pub struct Claim {
     facts: Facts,
-    held: Vec<Thing>,
+    held: Vec<ClaimKey>,
     granted: Vec<bool>,
 }
 

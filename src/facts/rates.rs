@@ -10,7 +10,7 @@ use super::FactsError;
 use super::ids::ReservationId;
 use super::journal::Journal;
 use super::throttle::Place;
-use crate::limits::{MINUTE, ON_ITS_WAY, PerMinute, Word};
+use crate::limits::{MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
 
 /// How long an endpoint's limits are remembered when it does not say them again.
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -73,21 +73,21 @@ impl Journal {
     }
 
     /// Writes down what an endpoint said, by the name of the limiter that heard it.
-    pub(super) fn note_heard(&self, name: &str, word: Word) -> rusqlite::Result<()> {
+    pub(super) fn note_heard(&self, name: &str, hint: RateLimitHint) -> rusqlite::Result<()> {
         let (c, now) = (self.connection(), millis());
         c.prepare_cached("DELETE FROM rate_limit WHERE heard_at <= ?1")?
             .execute([now - part(REMEMBERED)])?;
-        let until = word.wait.map(|wait| now + part(wait));
+        let until = hint.wait.map(|wait| now + part(wait));
         c.prepare_cached(
             "INSERT OR REPLACE INTO rate_limit (name, requests, tokens, wait_until, heard_at)
              VALUES (?1, ?2, ?3, ?4, ?5)",
         )?
-        .execute(params![name, word.limits.requests, word.limits.tokens, until, now])
+        .execute(params![name, hint.limits.requests, hint.limits.tokens, until, now])
         .map(drop)
     }
 
     /// What an endpoint said, by the name of the limiter that heard it.
-    pub(super) fn heard_of(&self, name: &str) -> Result<Word, FactsError> {
+    pub(super) fn heard_of(&self, name: &str) -> Result<RateLimitHint, FactsError> {
         let now = millis();
         let heard = self.run(|c| {
             c.query_row(
@@ -96,7 +96,7 @@ impl Journal {
                 |r| {
                     let limits = PerMinute { requests: r.get(0)?, tokens: r.get(1)? };
                     let wait = r.get::<_, Option<i64>>(2)?.map(|until| duration(until - now));
-                    Ok(Word { limits, wait: wait.filter(|w| !w.is_zero()) })
+                    Ok(RateLimitHint { limits, wait: wait.filter(|w| !w.is_zero()) })
                 },
             )
             .optional()

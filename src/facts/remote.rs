@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 
 use super::FactsError;
 use super::checksum::Damage;
-use super::claims::Thing;
 use super::desk::keep_alone;
 use super::history::History;
 use super::ids::{ReservationId, RunId};
+use super::in_flight::ClaimKey;
 use super::index::{Record, decode};
 use super::journal::Journal;
 use super::sessions::Session;
@@ -25,7 +25,7 @@ use super::store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
 use super::throttle::{Admission, Place, RateLimits};
 use super::wire::{self, Ask, Hello, MAGIC, PROTOCOL, Say, Welcome};
 use crate::key::Entity;
-use crate::limits::{Need, PerMinute, Word};
+use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::usage::Spent;
 
 #[cfg(not(unix))]
@@ -336,7 +336,7 @@ impl FactStore for RemoteStore {
         Box::pin(async move { self.owner.ask(&Ask::End { reservation, in_doubt }).await.map(drop) })
     }
 
-    fn claim<'a>(&'a self, keys: &'a [Thing]) -> StoreFuture<'a, Vec<bool>> {
+    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         Box::pin(async {
             match self.owner.ask(&Ask::Claim(keys.to_vec())).await? {
                 Say::Claimed(granted) => Ok(granted),
@@ -345,11 +345,11 @@ impl FactStore for RemoteStore {
         })
     }
 
-    fn release(&self, keys: &[Thing]) {
+    fn release(&self, keys: &[ClaimKey]) {
         self.owner.tell(&Ask::Release(keys.to_vec()));
     }
 
-    fn released<'a>(&'a self, key: &'a Thing) -> StoreFuture<'a, ()> {
+    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
         Box::pin(async { self.owner.ask(&Ask::Wait(key.clone())).await.map(drop) })
     }
 }
@@ -381,8 +381,8 @@ impl RateLimits for Connection {
         self.tell(&Ask::Settle { ticket, used });
     }
 
-    fn observe(&self, place: &Place, word: Word) {
-        self.tell(&Ask::Hear { place: place.clone(), word });
+    fn observe(&self, place: &Place, hint: RateLimitHint) {
+        self.tell(&Ask::Hear { place: place.clone(), hint });
     }
 }
 

@@ -24,9 +24,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::checksum::Damage;
-use super::claims::Thing;
 use super::history::History;
 use super::ids::{ReservationId, RunId};
+use super::in_flight::ClaimKey;
 use super::index::{Fact, Record};
 use super::journal::Completion;
 use super::throttle::{Place, RateLimits};
@@ -159,14 +159,14 @@ pub trait FactStore: Send + Sync {
 
     /// Claims what nobody else holds, in one step; says for each key whether it is
     /// this session's now. Does not wait for who holds the others.
-    fn claim<'a>(&'a self, keys: &'a [Thing]) -> StoreFuture<'a, Vec<bool>>;
+    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
     /// Gives back what of these this session holds; returns at once, and never
     /// fails: who cannot say so is over, and holds nothing.
-    fn release(&self, keys: &[Thing]);
+    fn release(&self, keys: &[ClaimKey]);
 
     /// Waits until nobody holds this; who waits must hold nothing.
-    fn released<'a>(&'a self, key: &'a Thing) -> StoreFuture<'a, ()>;
+    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()>;
 }
 
 /// A record as it is kept: read when it is needed.

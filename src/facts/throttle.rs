@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::desk::Job;
 use super::journal::Journal;
 use super::{Facts, FactsError};
-use crate::limits::{Limiter, Need, PerMinute, Word};
+use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
 
 /// What limits are of: an endpoint with its key, and one of its models. It tells
 /// them apart from others, and shows no key.
@@ -116,12 +116,12 @@ impl Limiters {
     }
 
     /// Takes the endpoint's word: its limits are the model's, to wait is for all.
-    pub(super) fn observe(&self, place: &Place, word: Word) {
+    pub(super) fn observe(&self, place: &Place, hint: RateLimitHint) {
         let Some(pair) = self.pair(place) else { return };
-        let wait = Word { wait: word.wait, ..Word::default() };
-        let heard = [(pair.all, place.endpoint.clone(), wait), (pair.model, place.name(), word)];
-        for (limiter, name, word) in heard {
-            if limiter.hear(word)
+        let wait = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
+        let heard = [(pair.all, place.endpoint.clone(), wait), (pair.model, place.name(), hint)];
+        for (limiter, name, hint) in heard {
+            if limiter.hear(hint)
                 && let Some(jobs) = &self.0.jobs
             {
                 // Before an answer that comes with it is kept. Who has no room for
@@ -238,7 +238,7 @@ pub trait RateLimits: Send + Sync {
     fn settle(&self, ticket: u64, used: Option<u64>);
 
     /// Takes the endpoint's word of its limits.
-    fn observe(&self, place: &Place, word: Word);
+    fn observe(&self, place: &Place, hint: RateLimitHint);
 }
 
 /// The limits in the process that keeps them, as one session uses them.
@@ -281,8 +281,8 @@ impl RateLimits for LocalLimits {
         self.tickets.settle(ticket, used);
     }
 
-    fn observe(&self, place: &Place, word: Word) {
-        self.limiters.observe(place, word);
+    fn observe(&self, place: &Place, hint: RateLimitHint) {
+        self.limiters.observe(place, hint);
     }
 }
 
@@ -320,17 +320,17 @@ impl Throttle {
 
     /// Nobody is admitted before `wait` has passed.
     pub fn pause(&self, wait: Duration) {
-        self.hear(Word { wait: Some(wait), ..Word::default() });
+        self.hear(RateLimitHint { wait: Some(wait), ..RateLimitHint::default() });
     }
 
     /// Takes the endpoint's word.
     pub fn observe(&self, headers: &HeaderMap) {
-        self.hear(Word::of(headers));
+        self.hear(RateLimitHint::of(headers));
     }
 
-    fn hear(&self, word: Word) {
-        if word != Word::default() {
-            self.limits.observe(&self.place, word);
+    fn hear(&self, hint: RateLimitHint) {
+        if hint != RateLimitHint::default() {
+            self.limits.observe(&self.place, hint);
         }
     }
 }

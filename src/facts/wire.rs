@@ -10,12 +10,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::FactsError;
-use super::claims::Thing;
 use super::ids::{ReservationId, RunId};
+use super::in_flight::ClaimKey;
 use super::sessions::Session;
 use super::store::{CommitUnit, Noted};
 use super::throttle::Place;
-use crate::limits::{Need, PerMinute, Word};
+use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::usage::Spent;
 
 /// What both sides begin with; then the protocol's number.
@@ -67,11 +67,11 @@ pub(super) enum Ask {
     /// A request ended without an answer.
     End { reservation: ReservationId, in_doubt: bool },
     /// Cells, or other things, for itself alone.
-    Claim(Vec<Thing>),
+    Claim(Vec<ClaimKey>),
     /// These given back.
-    Release(Vec<Thing>),
+    Release(Vec<ClaimKey>),
     /// To be told when somebody gives this back.
-    Wait(Thing),
+    Wait(ClaimKey),
     /// Limits that an endpoint is asked under from now on.
     Join { place: Place, limits: PerMinute },
     /// Not any more: the number that [`Ask::Join`] gave.
@@ -83,7 +83,7 @@ pub(super) enum Ask {
     /// What a request that was admitted used; `None` when it was not sent.
     Settle { ticket: u64, used: Option<u64> },
     /// What an endpoint says of its limits.
-    Hear { place: Place, word: Word },
+    Hear { place: Place, hint: RateLimitHint },
     /// Lines of an import; more follow.
     Lines(Bytes),
     /// These lines taken in.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::{Context, Stopped};
-use crate::facts::{Claim, Facts, FactsError, Found, Thing, Wanted};
+use crate::facts::{Claim, ClaimKey, Facts, FactsError, Found, Wanted};
 use crate::plan::{Cut, Gap};
 
 /// What of a batch may be asked now.
@@ -22,7 +22,7 @@ pub(crate) struct Claimed {
 pub(crate) struct Elsewhere {
     pub(super) cut: Cut,
     /// The first of these cells.
-    pub(super) first: Thing,
+    pub(super) first: ClaimKey,
 }
 
 impl Context {
@@ -44,7 +44,7 @@ pub(crate) async fn claim(
     beside_batches: bool,
 ) -> Result<Claimed, FactsError> {
     let of = |gap: &Gap, column: &usize| wanted.claimed(&gap.entity, *column);
-    let things: Vec<Thing> =
+    let things: Vec<ClaimKey> =
         cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
     let claim = facts.claim(things).await?;
     let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();

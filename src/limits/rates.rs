@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::window::{Need, Pace, REQUEST_BURST, TOKEN_BURST, Window};
-use super::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, Word};
+use super::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
 
 /// Limits, and what counts against them.
 #[derive(Debug)]
@@ -104,25 +104,25 @@ impl Rates {
     }
 
     /// Takes the endpoint's word; whether there is something new in it.
-    pub fn hear(&mut self, word: Word, now: Instant) -> bool {
+    pub fn hear(&mut self, hint: RateLimitHint, now: Instant) -> bool {
         let told = PerMinute {
-            requests: word.limits.requests.or(self.told.requests),
-            tokens: word.limits.tokens.or(self.told.tokens),
+            requests: hint.limits.requests.or(self.told.requests),
+            tokens: hint.limits.tokens.or(self.told.tokens),
         };
-        let new = told != self.told || word.wait.is_some();
+        let new = told != self.told || hint.wait.is_some();
         if told != self.told {
             self.told = told;
             self.apply(now);
         }
-        let until = word.wait.map(|wait| now + wait.min(LONGEST_WAIT));
+        let until = hint.wait.map(|wait| now + wait.min(LONGEST_WAIT));
         self.not_before = self.not_before.max(until);
         new
     }
 
     /// What it has heard: the endpoint's limits, and how long nobody is admitted.
     #[must_use]
-    pub fn heard(&self, now: Instant) -> Word {
+    pub fn heard(&self, now: Instant) -> RateLimitHint {
         let wait = self.not_before.map(|until| until.saturating_duration_since(now));
-        Word { limits: self.told, wait: wait.filter(|w| !w.is_zero()) }
+        RateLimitHint { limits: self.told, wait: wait.filter(|w| !w.is_zero()) }
     }
 }

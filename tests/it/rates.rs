@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
-use hqdl::limits::{MINUTE, Need, PerMinute, Rates, Word};
+use hqdl::limits::{MINUTE, Need, PerMinute, RateLimitHint, Rates};
 use tokio::time::Instant;
 
 use crate::endpoint::{Endpoint, Fault, Times};
@@ -149,8 +149,8 @@ impl World {
                     self.rates.settle(id, used, self.at(now));
                     let row = self.rows.get_mut(&id).unwrap();
                     *row = (row.0.min(now + 60_000_000), used);
-                    let word = Word { limits: self.allows, wait: None };
-                    self.rates.hear(word, self.at(now));
+                    let hint = RateLimitHint { limits: self.allows, wait: None };
+                    self.rates.hear(hint, self.at(now));
                     self.heard.requests = self.allows.requests.or(self.heard.requests);
                     self.heard.tokens = self.allows.tokens.or(self.heard.tokens);
                 }
@@ -169,7 +169,7 @@ impl World {
                             self.rates.remember(*id, *tokens, counts, now_there);
                         }
                     }
-                    self.rates.hear(Word { limits: self.heard, wait: None }, now_there);
+                    self.rates.hear(RateLimitHint { limits: self.heard, wait: None }, now_there);
                     self.rates.join(0, self.spec, now_there);
                 }
             }

@@ -1,5 +1,5 @@
-//! Claims: what is being asked or done now, so that nobody else asks or does it
-//! too. They live in the memory of the process that owns the cache, for its own
+//! The in-flight set: what is being asked or done now, so that nobody else asks or does it
+//! too. It lives in the memory of the process that owns the cache, for its own
 //! runs and for those it lends the cache to.
 //!
 //! A run claims the cells of a request in one step, before it is sent, and never
@@ -16,7 +16,7 @@ use crate::key::Entity;
 
 /// What only one may ask or do at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Thing {
+pub enum ClaimKey {
     /// To ask for a cell.
     Cell {
         /// Whom it is about.
@@ -32,8 +32,8 @@ pub enum Thing {
 
 /// Everything that is claimed.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
-    held: Mutex<HashMap<Thing, Held>>,
+pub(super) struct InFlight {
+    held: Mutex<HashMap<ClaimKey, Held>>,
 }
 
 #[derive(Debug)]
@@ -44,11 +44,11 @@ struct Held {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-impl Claims {
+impl InFlight {
     /// Claims what nobody holds; says for each whether it was.
-    pub(super) fn claim(&self, by: &Arc<str>, things: &[Thing]) -> Vec<bool> {
+    pub(super) fn claim(&self, by: &Arc<str>, things: &[ClaimKey]) -> Vec<bool> {
         let mut held = self.held();
-        let take = |thing: &Thing| {
+        let take = |thing: &ClaimKey| {
             if held.contains_key(thing) {
                 return false;
             }
@@ -59,7 +59,7 @@ impl Claims {
     }
 
     /// Lets go of what a session holds of these.
-    pub(super) fn release(&self, by: &str, things: &[Thing]) {
+    pub(super) fn release(&self, by: &str, things: &[ClaimKey]) {
         let mut held = self.held();
         for thing in things {
             if held.get(thing).is_some_and(|h| *h.by == *by)
@@ -76,7 +76,7 @@ impl Claims {
     }
 
     /// Told, or dropped, when this is released; at once when nobody holds it.
-    pub(super) fn wait(&self, thing: &Thing) -> oneshot::Receiver<()> {
+    pub(super) fn wait(&self, thing: &ClaimKey) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
         if let Some(held) = self.held().get_mut(thing) {
             held.waiting.retain(|w| !w.is_closed());
@@ -85,7 +85,7 @@ impl Claims {
         told
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<Thing, Held>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<ClaimKey, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
