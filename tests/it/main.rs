@@ -71,6 +71,7 @@ mod routing;
 mod shots;
 mod spec;
 mod stored_columns;
+mod stores;
 mod suggestions;
 mod suql;
 mod suql_documents;

@@ -1,0 +1,252 @@
+//! What every store of facts must keep, held against each of them by two sessions
+//! that share it: another kind of store joins [`pairs`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use hqdl::cell::{Answer, CellValue};
+use hqdl::facts::lend::{Lending, lend};
+use hqdl::facts::{
+    ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome, Record, RunId,
+};
+use hqdl::key::{Entity, KeyColumns, Meaning};
+use hqdl::usage::Spent;
+use hqdl::value::Value;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Two sessions that share a store, whatever kind of it each has.
+struct Pair {
+    what: &'static str,
+    one: Facts,
+    other: Facts,
+    runtime: Runtime,
+    // In this order: nobody is served any more, then nobody owns the cache.
+    _served: Served,
+    _owner: Facts,
+    _dir: TempDir,
+}
+
+struct Served(Option<Lending>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.take().unwrap().end(Duration::from_secs(5));
+    }
+}
+
+fn pairs() -> Vec<Pair> {
+    let pair = |what, sessions: fn(&Facts, &dyn Fn() -> Facts) -> [Facts; 2]| {
+        let dir = tempfile::tempdir().unwrap();
+        let owner = Facts::own(dir.path(), "hqdl test", Duration::ZERO).unwrap();
+        let lending = lend(&owner, Arc::new(|| serde_json::Value::Null)).unwrap();
+        let begin = || Facts::open(dir.path(), "hqdl test").unwrap();
+        let [one, other] = sessions(&owner, &begin);
+        let runtime = Runtime::new().unwrap();
+        let served = Served(Some(lending));
+        Pair { what, one, other, runtime, _served: served, _owner: owner, _dir: dir }
+    };
+    vec![
+        pair("owner and client", |owner, begin| [owner.clone(), begin()]),
+        pair("client and owner", |owner, begin| [begin(), owner.clone()]),
+        pair("two clients", |_, begin| [begin(), begin()]),
+    ]
+}
+
+fn entity(name: &str) -> Entity {
+    KeyColumns::new(vec!["name".to_owned()]).entity(&[Value::from(name.to_owned())])
+}
+
+fn meaning() -> Meaning {
+    Meaning {
+        key: vec!["name".to_owned()],
+        column: "motto".to_owned(),
+        kind: "text".to_owned(),
+        about: "the motto".to_owned(),
+        many: false,
+        list: "none".to_owned(),
+    }
+}
+
+/// An answer about some entities, to be kept in a run.
+fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
+    let history = facts.history();
+    let (model, of) = (history.model("a model").unwrap(), history.meaning(&meaning()).unwrap());
+    let fact = Fact {
+        meaning: of,
+        model,
+        list: None,
+        completion: 0,
+        asked: 0,
+        answer: Answer::ok(CellValue::One(Value::from(value.to_owned()))),
+    };
+    CommitUnit {
+        completion: Completion {
+            run,
+            model,
+            prompt_hash: format!("p1:{value}"),
+            content: Some(value.to_owned()),
+            cost_usd: 0.25,
+            asked_at: "2026-11-21T00:00:00Z".to_owned(),
+            cells: names.len() as u64,
+            ..Completion::default()
+        },
+        facts: names.iter().map(|name| (entity(name), vec![fact.clone()])).collect(),
+        ..CommitUnit::default()
+    }
+}
+
+fn values(found: &[Option<Record>]) -> Vec<Option<String>> {
+    let value = |record: &Record| match &record.facts[0].answer.value {
+        CellValue::One(value) => value.to_string(),
+        other => panic!("{other:?}"),
+    };
+    found.iter().map(|record| record.as_ref().map(value)).collect()
+}
+
+#[test]
+fn what_one_keeps_the_other_finds_in_records_and_history() {
+    for Pair { what, one, other, runtime, .. } in &pairs() {
+        let run = one.history().begin("test", "a spec").unwrap();
+        runtime.block_on(one.keep(unit(one, run, &["B", "A"], "first"))).unwrap();
+        runtime.block_on(other.keep(unit(other, run, &["C"], "second"))).unwrap();
+        let (a, b, c, d) = (entity("A"), entity("B"), entity("C"), entity("D"));
+        let asked = [&c, &a, &d, &b];
+        let expected = ["second", "first", "", "first"];
+        let expected: Vec<_> =
+            expected.map(|v| Some(v.to_owned()).filter(|v| !v.is_empty())).to_vec();
+        for facts in [one, other] {
+            let latest = runtime.block_on(facts.get_latest(&asked)).unwrap();
+            assert_eq!(values(&latest), expected, "{what}");
+            assert_eq!(values(&facts.latest().get_many(&asked).unwrap()), expected, "{what}");
+            let all: Vec<Entity> = facts.iter().map(|entry| entry.unwrap().0).collect();
+            assert_eq!(all, [a.clone(), b.clone(), c.clone()], "{what}: in the order of entities");
+            assert!(facts.page(c.as_str()).unwrap().is_empty(), "{what}: none after the last");
+            let spent = facts.history().spent(run).unwrap();
+            assert!((spent.usd - 0.5).abs() < 1e-9, "{what}: {spent:?}");
+            assert_eq!(facts.history().totals().unwrap().requests, 2, "{what}");
+        }
+        assert_eq!(one.history().place().unwrap(), other.history().place().unwrap(), "{what}");
+        assert_eq!(one.rebuild().unwrap(), 3, "{what}");
+        assert_eq!(values(&other.get_many(&asked).unwrap()), expected, "{what}: made again");
+    }
+}
+
+#[test]
+fn an_id_is_one_number_for_all_and_stays() {
+    for Pair { what, one, other, .. } in &pairs() {
+        let (one, other) = (one.history(), other.history());
+        for _ in 0..2 {
+            assert_eq!(one.model("m").unwrap(), other.model("m").unwrap(), "{what}");
+            assert_eq!(other.meaning(&meaning()).unwrap(), one.meaning(&meaning()).unwrap());
+        }
+        assert_eq!(one.id().unwrap(), other.id().unwrap(), "{what}");
+    }
+}
+
+#[test]
+fn one_session_at_a_time_has_a_key_and_who_waits_is_told() {
+    for Pair { what, one, other, runtime, .. } in pairs() {
+        let key = |name: &str| ClaimKey::Cell { entity: entity(name), meaning: 1, model: 1 };
+        runtime.block_on(async {
+            let first = one.claim(vec![key("A"), key("B")]).await.unwrap();
+            assert_eq!(first.granted(), [true, true], "{what}");
+            let second = other.claim(vec![key("B"), key("C")]).await.unwrap();
+            assert_eq!(second.granted(), [false, true], "{what}");
+            let wanted = key("B");
+            let mut waiting = other.released(&wanted);
+            assert!((&mut waiting).now_or_never().is_none(), "{what}: it is held");
+            drop(first);
+            waiting.await.unwrap();
+            drop(second);
+            let again = other.claim(vec![key("B")]).await.unwrap();
+            assert_eq!(again.granted(), [true], "{what}");
+            drop(again);
+        });
+        let lock = one.try_lock("a lock").unwrap().unwrap();
+        assert!(other.try_lock("a lock").unwrap().is_none(), "{what}");
+        drop(lock);
+        let (_go, interrupt) = tokio::sync::watch::channel(false);
+        assert!(other.lock("a lock", &interrupt).unwrap().is_some(), "{what}");
+    }
+}
+
+/// A client that is gone holds nothing, and what it had on its way is in doubt.
+#[test]
+fn a_session_that_ends_gives_back_what_it_holds() {
+    for Pair { what, one, other, runtime, .. } in pairs() {
+        // The owner's own session ends with the store.
+        let (gone, stays) = if other.owner().is_some() { (other, one) } else { (one, other) };
+        let run = gone.history().begin("test", "a spec").unwrap();
+        let key = ClaimKey::Name("something".to_owned());
+        let most = Spent { usd: 1.0, tokens: 10 };
+        runtime.block_on(async {
+            // Without the guard that would give it back: as when a process is killed.
+            let granted = FactStore::claim(&*gone, std::slice::from_ref(&key)).await.unwrap();
+            assert_eq!(granted, [true], "{what}");
+            let noted = gone.reserve(run, most, None, None).await.unwrap();
+            assert!(matches!(noted, Noted::Note(_)), "{what}: {noted:?}");
+        });
+        assert!(stays.history().goes_on(run).unwrap(), "{what}: it is somebody's");
+        drop(gone);
+        runtime.block_on(async {
+            stays.released(&key).await.unwrap();
+            assert_eq!(stays.claim(vec![key]).await.unwrap().granted(), [true], "{what}");
+        });
+        let began = Instant::now();
+        while stays.history().goes_on(run).unwrap() {
+            assert!(began.elapsed() < Duration::from_secs(30), "{what}: its session goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (next, doubt) = stays.history().begin_or_go_on("test", "a spec").unwrap();
+        assert_eq!((next, doubt.requests, doubt.most), (run, 1, most), "{what}");
+    }
+}
+
+#[test]
+fn all_who_share_a_store_share_the_budget_of_the_day() {
+    for Pair { what, one, other, runtime, .. } in pairs() {
+        let run = one.history().begin("test", "a spec").unwrap();
+        let next = other.history().begin("test", "another spec").unwrap();
+        let all = Spent { usd: 1.0, tokens: 1 };
+        runtime.block_on(async {
+            let Noted::Note(note) = one.reserve(run, all, Some(1.0), None).await.unwrap() else {
+                panic!("{what}: the day has begun");
+            };
+            let mut waiting = other.reserve(next, all, Some(1.0), None);
+            assert!((&mut waiting).now_or_never().is_none(), "{what}: it is held");
+            one.settle(note, false).await.unwrap();
+            let Noted::Note(note) = waiting.await.unwrap() else { panic!("{what}: it is free") };
+            // In doubt, it stands: the day is over.
+            other.settle(note, true).await.unwrap();
+            let beyond = one.reserve(run, all, Some(1.0), None).await.unwrap();
+            assert!(matches!(beyond, Noted::Beyond(gone) if gone >= 1.0), "{what}: {beyond:?}");
+        });
+        let history = one.history();
+        assert!((other.history().spent(next).unwrap().usd - 1.0).abs() < 1e-9, "{what}");
+        history.end(run, Outcome::Complete).unwrap();
+        assert!(!other.history().goes_on(run).unwrap(), "{what}");
+        let ended = runtime.block_on(one.reserve(run, all, None, None)).unwrap();
+        assert_eq!(ended, Noted::Ended, "{what}: nothing leaves for a run that has ended");
+    }
+}
+
+#[test]
+fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all() {
+    for Pair { what, one, other, runtime, .. } in &pairs() {
+        let run = one.history().begin("test", "a spec").unwrap();
+        runtime.block_on(one.keep(unit(one, run, &["A", "B"], "value"))).unwrap();
+        let mut lines = Vec::new();
+        assert_eq!(other.export(&mut lines).unwrap(), 2, "{what}");
+        assert_eq!(other.import(&mut &*lines).unwrap(), 0, "{what}: all is known");
+        let fresh = Facts::temporary().unwrap();
+        assert_eq!(fresh.import(&mut &*lines).unwrap(), 2, "{what}");
+        assert_eq!(values(&[fresh.get(&entity("A")).unwrap()]), [Some("value".to_owned())]);
+        let more = String::from_utf8(lines).unwrap().replace("\"A\"", "\"Z\"");
+        let broken = format!("{more}no line\n");
+        let error = other.import(&mut broken.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("line 3"), "{what}: {error}");
+        assert_eq!(other.latest().get(&entity("Z")).unwrap(), None, "{what}: none of it");
+    }
+}
