@@ -213,6 +213,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
             values: None,
             many: None,
             unknown: None,
+            aliases: std::collections::BTreeMap::new(),
             example: None,
             bindings: Vec::new(),
             classify: false,

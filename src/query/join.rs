@@ -168,6 +168,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         values: Some(ValueList { values: list, open: false, hash }),
         many: Some(Many { table: String::new(), column: "value".to_owned() }),
         unknown: None,
+        aliases: std::collections::BTreeMap::new(),
         example: None,
         bindings: Vec::new(),
         classify: false,

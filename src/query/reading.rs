@@ -220,6 +220,7 @@ pub(super) fn column(
         values,
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
         unknown: None,
+        aliases: std::collections::BTreeMap::new(),
         example: None,
         bindings: Vec::new(),
         classify: false,

@@ -6,11 +6,10 @@
 //! a unique near match (one or two letters off, same first letter, same
 //! digits). What was changed is recorded. Nothing is ever guessed from meaning.
 
-use std::collections::HashMap;
-
 use serde_json::Value as Json;
 
-use super::{Column, Type, ValueList};
+use super::value_list::{ALIAS, Lookup};
+use super::{Column, Type};
 use crate::cell::{Answer, CellValue, LEFT_OUT, State};
 use crate::value::Value;
 
@@ -45,130 +44,6 @@ pub struct Checker {
     unknown: Option<Vec<String>>,
 }
 
-/// A value list, indexed for canonicalisation.
-#[derive(Debug, Clone)]
-struct Lookup {
-    values: Vec<String>,
-    open: bool,
-    exact: HashMap<String, usize>,
-    /// `None` where two values fold to the same text.
-    folded: HashMap<String, Option<usize>>,
-    squeezed: HashMap<String, Option<usize>>,
-    /// "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce wayne".
-    inverted: HashMap<String, Option<usize>>,
-}
-
-impl Lookup {
-    fn new(list: &ValueList) -> Self {
-        let mut lookup = Self {
-            values: list.values.clone(),
-            open: list.open,
-            exact: HashMap::new(),
-            folded: HashMap::new(),
-            squeezed: HashMap::new(),
-            inverted: HashMap::new(),
-        };
-        let unique = |map: &mut HashMap<String, Option<usize>>, text: String, at: usize| {
-            map.entry(text).and_modify(|e| *e = None).or_insert(Some(at));
-        };
-        for (at, value) in list.values.iter().enumerate() {
-            lookup.exact.entry(value.clone()).or_insert(at);
-            unique(&mut lookup.folded, value.trim().to_lowercase(), at);
-            unique(&mut lookup.squeezed, squeeze(value), at);
-            if let Some(text) = inverted(value) {
-                unique(&mut lookup.inverted, text, at);
-            }
-        }
-        lookup
-    }
-
-    /// The value meant by `text`, and what had to be overlooked.
-    fn find(&self, text: &str) -> Option<(&str, Option<&'static str>)> {
-        let value = |at: usize| self.values.get(at).map(String::as_str);
-        if let Some(at) = self.exact.get(text) {
-            return Some((value(*at)?, None));
-        }
-        if let Some(Some(at)) = self.folded.get(&text.to_lowercase()) {
-            return Some((value(*at)?, Some("case")));
-        }
-        // A number is itself or another one: no sign, point or zero is overlooked.
-        if let Some(number) = real(text) {
-            let at = self.values.iter().position(|v| real(v) == Some(number))?;
-            return Some((value(at)?, Some("spelling")));
-        }
-        let squeezed = squeeze(text);
-        if squeezed.is_empty() {
-            return None;
-        }
-        if let Some(Some(at)) = self.squeezed.get(&squeezed) {
-            return Some((value(*at)?, Some("spacing")));
-        }
-        if let Some(Some(at)) = self.inverted.get(&text.to_lowercase()) {
-            return Some((value(*at)?, Some("word order")));
-        }
-        Some((self.near(text)?, Some("spelling")))
-    }
-
-    /// The one value that is a slip of the pen away.
-    fn near(&self, text: &str) -> Option<&str> {
-        let lower = text.to_lowercase();
-        let length = lower.chars().count();
-        let slips = match length {
-            0..5 => return None,
-            5..10 => 1,
-            _ => 2,
-        };
-        let mut best: Option<(usize, &str)> = None;
-        let mut tied = false;
-        for value in &self.values {
-            let candidate = value.to_lowercase();
-            let far = candidate.chars().count().abs_diff(length) > slips
-                || candidate.chars().next() != lower.chars().next()
-                || !digits(&candidate).eq(digits(&lower));
-            if far {
-                continue;
-            }
-            let distance = strsim::damerau_levenshtein(&candidate, &lower);
-            if distance > slips {
-                continue;
-            }
-            match best {
-                Some((d, _)) if d < distance => {}
-                Some((d, _)) if d == distance => tied = true,
-                _ => {
-                    best = Some((distance, value));
-                    tied = false;
-                }
-            }
-        }
-        best.filter(|_| !tied).map(|(_, value)| value)
-    }
-}
-
-/// The number that a text is.
-fn real(text: &str) -> Option<f64> {
-    let text = text.trim();
-    super::coerce::plain_number(text).then(|| text.parse().ok()).flatten()
-}
-
-fn digits(text: &str) -> impl Iterator<Item = char> {
-    text.chars().filter(char::is_ascii_digit)
-}
-
-/// A heading the other way round, as people say it: "Vision - Heat" as "heat
-/// vision". Only what has no separator itself is taken for it, so that
-/// "Arsenal - Chelsea" never is "Chelsea - Arsenal".
-fn inverted(value: &str) -> Option<String> {
-    let (head, tail) = value.split_once(" - ").or_else(|| value.split_once(", "))?;
-    let single = ![" - ", ", "].iter().any(|s| tail.contains(s));
-    single.then(|| format!("{} {}", tail.trim(), head.trim()).to_lowercase())
-}
-
-/// Letters and digits only, lower case.
-fn squeeze(text: &str) -> String {
-    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
-}
-
 impl Checker {
     /// The checker of a column.
     #[must_use]
@@ -176,7 +51,7 @@ impl Checker {
         Self {
             kind: column.kind,
             many: column.many.is_some(),
-            list: column.values.as_ref().map(Lookup::new),
+            list: column.values.as_ref().map(|list| Lookup::new(list, &column.aliases)),
             unknown: column
                 .unknown
                 .as_ref()
@@ -250,10 +125,17 @@ impl Checker {
     }
 
     /// What a kept answer is when other words than before say that something is not
-    /// known; `None` where it stays as it is.
+    /// known, or mean a value of the list; `None` where it stays as it is.
     #[must_use]
     pub fn read_again(&self, answer: &Answer) -> Option<Answer> {
         let read = |raw: &str| if raw.is_empty() { self.empty() } else { self.text(raw) };
+        if self.hangs_on_aliases(answer) {
+            let again = match answer.raw.as_deref() {
+                Some(raw) => read(raw),
+                None => self.json(&answer.value.to_json()),
+            };
+            return Some(again).filter(|a| (a.state, &a.value) != (answer.state, &answer.value));
+        }
         match (answer.state, &answer.value) {
             (State::Unknown, _) => {
                 let raw = answer.raw.as_deref()?;
@@ -265,6 +147,24 @@ impl Checker {
                 self.is_unknown(raw).then(|| read(raw)).filter(|a| a.state == State::Unknown)
             }
             _ => None,
+        }
+    }
+
+    /// Whether an alias decided what a kept answer is, or would decide it now.
+    fn hangs_on_aliases(&self, answer: &Answer) -> bool {
+        if answer.repair.as_ref().is_some_and(|r| r.contains(ALIAS)) {
+            return true;
+        }
+        let Some(list) = self.list.as_ref().filter(|l| !l.aliases.is_empty()) else { return false };
+        let named = |text: &str| list.aliases.contains_key(&text.trim().to_lowercase());
+        match (answer.state, &answer.value, answer.raw.as_deref()) {
+            (State::NotInList, ..) => true,
+            (State::Ok | State::Unknown, _, Some(raw)) => raw.split('|').any(named),
+            (State::Ok, CellValue::One(value), None) => value.text().is_some_and(|t| named(&t)),
+            (State::Ok, CellValue::Many(all), None) => {
+                all.iter().any(|v| v.text().is_some_and(|t| named(&t)))
+            }
+            _ => false,
         }
     }
 
@@ -339,7 +239,7 @@ impl Checker {
     fn scalar(&self, raw: &str) -> Answer {
         let text = raw.trim();
         if let Some(list) = &self.list {
-            if list.exact.contains_key(text) || !self.is_unknown(text) {
+            if list.names(text) || !self.is_unknown(text) {
                 if let Some((value, overlooked)) = list.find(text) {
                     let Some((value, _)) = Self::coerce(self.kind, value) else {
                         return Answer::without_value(State::Invalid, raw.to_owned());

@@ -197,6 +197,7 @@ impl Draft {
         let (tree, _) = Tree::parse(&self.text);
         let mut check = Check {
             catalog,
+            folder: self.path.parent().unwrap_or(Path::new("")),
             tree,
             shape: &self.shape_problems,
             problems: self.shape_problems.iter().map(|(_, p)| p.clone()).collect(),

@@ -338,6 +338,10 @@ pub struct ColumnTable {
     pub about: String,
     /// The values allowed.
     pub values: Option<ValuesField>,
+    /// Other words for these values, and the value that each means:
+    /// `{ "United Kingdom" = "UK" }`, or a CSV file beside the spec, with a header
+    /// and two columns: the words, the value.
+    pub aliases: Option<AliasesField>,
     /// Whether values outside `values` pass.
     pub open: Option<bool>,
     /// One-to-many: the values go to a table of their own.
@@ -362,6 +366,16 @@ pub enum ValuesField {
     List(Vec<Literal>),
     /// Written out or selected, with options.
     Table(ValuesTable),
+}
+
+/// Other words for the values a column allows.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum AliasesField {
+    /// Written out.
+    Table(BTreeMap<String, String>),
+    /// A CSV file.
+    File(std::path::PathBuf),
 }
 
 /// `values = { sql = "SELECT …" }` or `values = { list = […], open = true }`

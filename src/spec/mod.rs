@@ -12,6 +12,7 @@ pub mod draft;
 pub mod file;
 mod secret;
 pub mod shape;
+mod value_list;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -271,6 +272,10 @@ pub struct Column {
     /// [`checker::UNKNOWN`]. No part of what the column means.
     #[serde(default)]
     pub unknown: Option<Vec<String>>,
+    /// Other words for the values allowed, in lower case, and what each means. No
+    /// part of what the column means.
+    #[serde(default)]
+    pub aliases: BTreeMap<String, String>,
     /// A value of the kind that is expected, shown to the model; no part of what
     /// it means.
     pub example: Option<String>,

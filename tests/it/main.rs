@@ -11,6 +11,7 @@
 // Exact figures are what is tested; helpers take what reads best at their calls.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
+mod aliases;
 mod answers;
 mod batch_endpoint;
 mod batches;

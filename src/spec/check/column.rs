@@ -1,11 +1,12 @@
 //! Columns: their value lists, their tables, their questions.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use super::{Check, join, literal};
 use crate::key::{ListHash, Meaning};
 use crate::spec::checker::Checker;
-use crate::spec::file::{ColumnTable, ExpansionTable, QuestionField, ValuesField};
+use crate::spec::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::spec::shape::Step;
 use crate::spec::{Binding, Column, Many, SLOTS, ValueList};
 use crate::value::Value;
@@ -27,6 +28,7 @@ impl Check<'_> {
                 "",
             );
         }
+        let aliases = self.aliases(&at("aliases"), c, values.as_ref());
         if let Some(many) = &c.many {
             self.table_name(&at("many"), &many.table);
             if many.column.trim().is_empty() {
@@ -79,11 +81,71 @@ impl Check<'_> {
                 .as_ref()
                 .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
             unknown: c.unknown.clone(),
+            aliases,
             example: None,
             bindings,
             fingerprint: meaning.fingerprint(),
             meaning,
         }
+    }
+
+    /// Other words for the values, by how they are looked up.
+    fn aliases(
+        &mut self,
+        place: &[Step],
+        c: &ColumnTable,
+        values: Option<&ValueList>,
+    ) -> BTreeMap<String, String> {
+        let written = match &c.aliases {
+            None => return BTreeMap::new(),
+            Some(AliasesField::Table(table)) => table.clone(),
+            Some(AliasesField::File(file)) => match self.aliases_in(file) {
+                Ok(table) => table,
+                Err(message) => {
+                    self.error(place, &message, "", "two columns: the words, the value they mean");
+                    return BTreeMap::new();
+                }
+            },
+        };
+        let Some(list) = values else {
+            let label = "there is no list of values to choose from";
+            self.error(place, "`aliases` without `values`", label, "add `values`");
+            return BTreeMap::new();
+        };
+        let absent = self.catalog.is_absent();
+        let mut aliases = BTreeMap::new();
+        for (words, value) in written {
+            let is_value = |text: &String| list.values.contains(text);
+            if !absent && !is_value(&value) {
+                let message = format!("\"{value}\" is not on the value list of `{}`", c.name);
+                self.error(place, &message, "an alias means a value of the list", "");
+            } else if is_value(&words) {
+                let message = format!("\"{words}\" is a value of the list itself");
+                self.error(place, &message, "an alias is another word for a value", "");
+            } else if let Some(before) = aliases.insert(words.trim().to_lowercase(), value.clone())
+                && before != value
+            {
+                let message = format!("\"{words}\" means two values: \"{before}\" and \"{value}\"");
+                self.error(place, &message, "case does not tell aliases apart", "");
+            }
+        }
+        aliases
+    }
+
+    /// The aliases in a CSV file beside the spec.
+    fn aliases_in(&self, file: &Path) -> Result<BTreeMap<String, String>, String> {
+        let path = self.folder.join(file);
+        let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let mut reader = csv::Reader::from_path(&path).map_err(|e| told(&e))?;
+        let mut aliases = BTreeMap::new();
+        for (n, record) in reader.records().enumerate() {
+            let record = record.map_err(|e| told(&e))?;
+            let (Some(words), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
+                return Err(told(&format!("line {}: {} fields, not 2", n + 2, record.len())));
+            };
+            aliases.insert(words.to_owned(), value.to_owned());
+        }
+        Ok(aliases)
     }
 
     fn values(&mut self, place: &[Step], c: &ColumnTable, field: &ValuesField) -> ValueList {

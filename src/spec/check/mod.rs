@@ -12,6 +12,7 @@ mod shots;
 pub(super) use embeddings::embeddings;
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use super::file::Literal;
 use super::shape::{self, Step, Tree};
@@ -45,6 +46,8 @@ pub trait Catalog {
 
 pub(super) struct Check<'c> {
     pub(super) catalog: &'c dyn Catalog,
+    /// The folder of the spec.
+    pub(super) folder: &'c Path,
     pub(super) tree: Tree<'c>,
     pub(super) shape: &'c [(shape::Path, Problem)],
     pub(super) problems: Vec<Problem>,

@@ -1,0 +1,150 @@
+//! A value list as answers are brought to it, from sure to likely: the exact value,
+//! the same in another case, another word for it that the spec gives, the same but
+//! for spaces and punctuation, and last a unique near match (one or two letters
+//! off, same first letter, same digits). Nothing is ever guessed from meaning.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::ValueList;
+
+/// How a repair tells that other words for a value were brought to it.
+pub(super) const ALIAS: &str = "alias";
+
+/// A value list, indexed for canonicalisation.
+#[derive(Debug, Clone)]
+pub(super) struct Lookup {
+    pub(super) values: Vec<String>,
+    pub(super) open: bool,
+    pub(super) exact: HashMap<String, usize>,
+    /// Other words for them, in lower case.
+    pub(super) aliases: HashMap<String, usize>,
+    /// `None` where two values fold to the same text.
+    pub(super) folded: HashMap<String, Option<usize>>,
+    squeezed: HashMap<String, Option<usize>>,
+    /// "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce wayne".
+    inverted: HashMap<String, Option<usize>>,
+}
+
+impl Lookup {
+    pub(super) fn new(list: &ValueList, aliases: &BTreeMap<String, String>) -> Self {
+        let position = |value: &String| list.values.iter().position(|v| v == value);
+        let mut lookup = Self {
+            values: list.values.clone(),
+            open: list.open,
+            exact: HashMap::new(),
+            aliases: aliases
+                .iter()
+                .filter_map(|(words, value)| Some((words.clone(), position(value)?)))
+                .collect(),
+            folded: HashMap::new(),
+            squeezed: HashMap::new(),
+            inverted: HashMap::new(),
+        };
+        let unique = |map: &mut HashMap<String, Option<usize>>, text: String, at: usize| {
+            map.entry(text).and_modify(|e| *e = None).or_insert(Some(at));
+        };
+        for (at, value) in list.values.iter().enumerate() {
+            lookup.exact.entry(value.clone()).or_insert(at);
+            unique(&mut lookup.folded, value.trim().to_lowercase(), at);
+            unique(&mut lookup.squeezed, squeeze(value), at);
+            if let Some(text) = inverted(value) {
+                unique(&mut lookup.inverted, text, at);
+            }
+        }
+        lookup
+    }
+
+    /// Whether a text is a value, or another word for one, as it stands.
+    pub(super) fn names(&self, text: &str) -> bool {
+        self.exact.contains_key(text) || self.aliases.contains_key(&text.to_lowercase())
+    }
+
+    /// The value meant by `text`, and what had to be overlooked.
+    pub(super) fn find(&self, text: &str) -> Option<(&str, Option<&'static str>)> {
+        let value = |at: usize| self.values.get(at).map(String::as_str);
+        if let Some(at) = self.exact.get(text) {
+            return Some((value(*at)?, None));
+        }
+        if let Some(Some(at)) = self.folded.get(&text.to_lowercase()) {
+            return Some((value(*at)?, Some("case")));
+        }
+        if let Some(at) = self.aliases.get(&text.to_lowercase()) {
+            return Some((value(*at)?, Some(ALIAS)));
+        }
+        // A number is itself or another one: no sign, point or zero is overlooked.
+        if let Some(number) = real(text) {
+            let at = self.values.iter().position(|v| real(v) == Some(number))?;
+            return Some((value(at)?, Some("spelling")));
+        }
+        let squeezed = squeeze(text);
+        if squeezed.is_empty() {
+            return None;
+        }
+        if let Some(Some(at)) = self.squeezed.get(&squeezed) {
+            return Some((value(*at)?, Some("spacing")));
+        }
+        if let Some(Some(at)) = self.inverted.get(&text.to_lowercase()) {
+            return Some((value(*at)?, Some("word order")));
+        }
+        Some((self.near(text)?, Some("spelling")))
+    }
+
+    /// The one value that is a slip of the pen away.
+    fn near(&self, text: &str) -> Option<&str> {
+        let lower = text.to_lowercase();
+        let length = lower.chars().count();
+        let slips = match length {
+            0..5 => return None,
+            5..10 => 1,
+            _ => 2,
+        };
+        let mut best: Option<(usize, &str)> = None;
+        let mut tied = false;
+        for value in &self.values {
+            let candidate = value.to_lowercase();
+            let far = candidate.chars().count().abs_diff(length) > slips
+                || candidate.chars().next() != lower.chars().next()
+                || !digits(&candidate).eq(digits(&lower));
+            if far {
+                continue;
+            }
+            let distance = strsim::damerau_levenshtein(&candidate, &lower);
+            if distance > slips {
+                continue;
+            }
+            match best {
+                Some((d, _)) if d < distance => {}
+                Some((d, _)) if d == distance => tied = true,
+                _ => {
+                    best = Some((distance, value));
+                    tied = false;
+                }
+            }
+        }
+        best.filter(|_| !tied).map(|(_, value)| value)
+    }
+}
+
+/// The number that a text is.
+fn real(text: &str) -> Option<f64> {
+    let text = text.trim();
+    super::coerce::plain_number(text).then(|| text.parse().ok()).flatten()
+}
+
+fn digits(text: &str) -> impl Iterator<Item = char> {
+    text.chars().filter(char::is_ascii_digit)
+}
+
+/// A heading the other way round, as people say it: "Vision - Heat" as "heat
+/// vision". Only what has no separator itself is taken for it, so that
+/// "Arsenal - Chelsea" never is "Chelsea - Arsenal".
+fn inverted(value: &str) -> Option<String> {
+    let (head, tail) = value.split_once(" - ").or_else(|| value.split_once(", "))?;
+    let single = ![" - ", ", "].iter().any(|s| tail.contains(s));
+    single.then(|| format!("{} {}", tail.trim(), head.trim()).to_lowercase())
+}
+
+/// Letters and digits only, lower case.
+fn squeeze(text: &str) -> String {
+    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}

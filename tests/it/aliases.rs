@@ -1,0 +1,141 @@
+//! Other words for a value: what was answered is read by them, and nothing is asked.
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::project::Project;
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "test-model"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+
+[[expansion]]
+name = "llm"
+source = "place"
+key = ["name"]
+
+[[expansion.column]]
+name = "country"
+about = "the country it is in"
+values = { list = ["UK", "France", "Spain"] }
+ALIASES
+"#;
+
+fn spec(aliases: &str) -> String {
+    SPEC.replace("ALIASES", aliases)
+}
+
+const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
+     INSERT INTO place VALUES ('Leeds'), ('Lyon'), ('Vigo'), ('York')";
+
+fn endpoint() -> Endpoint {
+    Endpoint::start(|_, key| match key[0].as_str().unwrap_or_default() {
+        "Leeds" => "United Kingdom".into(),
+        "York" => "uk".into(),
+        "Lyon" => "Gaul".into(),
+        _ => "Spain".into(),
+    })
+}
+
+fn cells(project: &Project) -> Vec<Vec<Json>> {
+    project.rows(
+        "SELECT l.name, l.country, h.state FROM llm AS l
+         JOIN hqdl_cell AS h ON h.key = json_array(l.name) ORDER BY 1",
+    )
+}
+
+#[test]
+fn kept_answers_are_read_by_aliases_and_nothing_is_asked() {
+    let endpoint = endpoint();
+    let project = Project::new(&endpoint, PLACES, &spec(""));
+    project.materialize(&[]).exits(1);
+    let asked = endpoint.count();
+    let without = [
+        [json!("Leeds"), Json::Null, json!("not_in_list")],
+        [json!("Lyon"), Json::Null, json!("not_in_list")],
+        [json!("Vigo"), json!("Spain"), json!("ok")],
+        [json!("York"), json!("UK"), json!("ok")],
+    ];
+    assert_eq!(cells(&project), without);
+    let mut with = without.clone();
+    with[0] = [json!("Leeds"), json!("UK"), json!("ok")];
+    project.spec(&spec("aliases = { \"united kingdom\" = \"UK\" }"));
+    project.materialize(&[]).exits(1);
+    assert_eq!(cells(&project), with);
+    // From a file, and to another value: what the model said is what counts.
+    std::fs::write(
+        project.path("specs/words.csv"),
+        "said,means\nUnited Kingdom,Spain\nGaul,France\n",
+    )
+    .unwrap();
+    project.spec(&spec("aliases = \"words.csv\""));
+    project.materialize(&[]).exits(0);
+    with[0] = [json!("Leeds"), json!("Spain"), json!("ok")];
+    with[1] = [json!("Lyon"), json!("France"), json!("ok")];
+    assert_eq!(cells(&project), with);
+    let why = project.hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"]).exits(0);
+    assert!(why.stdout.contains("United Kingdom"), "{}", why.stdout);
+    // And without them again.
+    project.spec(&spec(""));
+    project.materialize(&[]).exits(1);
+    assert_eq!(cells(&project), without);
+    assert_eq!(endpoint.count(), asked);
+}
+
+/// An open list keeps what is not on it, but for other words of its values; lists of
+/// a one-to-many column are read value by value.
+#[test]
+fn open_lists_and_lists_of_values_have_aliases() {
+    for (open, many) in [(true, false), (false, true), (true, true)] {
+        let endpoint = endpoint();
+        let mut toml = spec("ALIASES").replace("] }", &format!("], open = {open} }}"));
+        if many {
+            toml.push_str("many = { table = \"llm_country\", column = \"country\" }\n");
+        }
+        let plain = toml.replace("ALIASES", "");
+        let project = Project::new(&endpoint, PLACES, &plain);
+        project.materialize(&[]);
+        let asked = endpoint.count();
+        let table = if many { "llm_country" } else { "llm" };
+        let of_leeds =
+            || project.rows(&format!("SELECT country FROM {table} WHERE name = 'Leeds'"));
+        let before = of_leeds();
+        project.spec(&toml.replace("ALIASES", "aliases = { \"United Kingdom\" = \"UK\" }"));
+        project.materialize(&[]);
+        assert_eq!(of_leeds(), [[json!("UK")]], "open {open}, many {many}");
+        project.spec(&plain);
+        project.materialize(&[]);
+        assert_eq!(of_leeds(), before, "open {open}, many {many}");
+        assert_eq!(endpoint.count(), asked, "open {open}, many {many}");
+    }
+}
+
+#[test]
+fn aliases_that_cannot_be_are_told() {
+    let endpoint = endpoint();
+    let project = Project::new(&endpoint, PLACES, &spec(""));
+    std::fs::write(project.path("specs/three.csv"), "said,means\na,UK,b\n").unwrap();
+    for (aliases, told) in [
+        ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not on the value list of `country`"),
+        ("aliases = { \"Spain\" = \"UK\" }", "\"Spain\" is a value of the list itself"),
+        ("aliases = { \"gaul\" = \"UK\", \"Gaul\" = \"France\" }", "means two values"),
+        ("aliases = \"nowhere.csv\"", "nowhere.csv"),
+        ("aliases = \"three.csv\"", "three.csv"),
+        ("aliases = 3", "aliases"),
+    ] {
+        project.spec(&spec(aliases));
+        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        assert!(ended.stderr.contains(told), "{aliases}: {}", ended.stderr);
+    }
+    let bare = spec("aliases = { \"Gaul\" = \"France\" }")
+        .replace("values = { list = [\"UK\", \"France\", \"Spain\"] }", "");
+    project.spec(&bare);
+    let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+    assert!(ended.stderr.contains("`aliases` without `values`"), "{}", ended.stderr);
+}
