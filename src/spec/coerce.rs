@@ -79,6 +79,11 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         "9999-99-99" => return real(text).then(|| (text.into(), None)),
         "9999-99" => return real(&format!("{text}-01")).then(|| (text.into(), None)),
         "9999" => return Some((text.into(), None)),
+        // ISO 8601's basic form.
+        "99999999" => {
+            let day = Date::strptime("%Y%m%d", text).ok()?;
+            return Some((day.to_string().into(), NOTE));
+        }
         _ => {}
     }
     let time = |t: &str| t.contains(':') && t.chars().all(|c| "0123456789:.+-Z ".contains(c));
@@ -115,13 +120,16 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
             .find_map(|f| Date::strptime(f, format!("1 {tidy}")).ok())?;
         return Some((month.strftime("%Y-%m").to_string().into(), NOTE));
     }
-    let formats =
-        ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y"];
+    let formats = [
+        "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d",
+        "%d.%m.%Y", "%d-%B-%Y", "%d-%b-%Y",
+    ];
     if let Some(day) = formats.iter().find_map(|f| Date::strptime(f, &tidy).ok()) {
         return Some((day.to_string().into(), NOTE));
     }
-    let by_slash = [Date::strptime("%d/%m/%Y", &tidy).ok(), Date::strptime("%m/%d/%Y", &tidy).ok()];
-    match by_slash {
+    let tidy = tidy.replace('-', "/");
+    let either = [Date::strptime("%d/%m/%Y", &tidy).ok(), Date::strptime("%m/%d/%Y", &tidy).ok()];
+    match either {
         [Some(day), None] | [None, Some(day)] => Some((day.to_string().into(), NOTE)),
         [Some(a), Some(b)] if a == b => Some((a.to_string().into(), NOTE)),
         _ => None,
