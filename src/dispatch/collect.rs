@@ -48,6 +48,7 @@ impl Dispatch<'_, '_> {
             refused: None,
         };
         let mut lines = Lines::default();
+        let mut deleted = Vec::new();
         let files = [
             (&batch.output_file, "output", batch.completed),
             (&batch.error_file, "errors", batch.failed),
@@ -57,12 +58,28 @@ impl Dispatch<'_, '_> {
             std::fs::create_dir_all(&self.dir)
                 .map_err(|error| FactsError::File { path: self.dir.clone(), error })?;
             let path = self.dir.join(format!("{}.{what}.jsonl", parcel.token));
-            self.bring(file, &path, lines_there).await?;
+            match self.bring(file, &path, lines_there).await {
+                Ok(()) => {}
+                // Its batch is known: the file was deleted, or has expired.
+                Err(Stopped::Endpoint(ModelError::Refused { status: 404, .. })) => {
+                    deleted.push(what);
+                    continue;
+                }
+                Err(stopped) => return Err(stopped),
+            }
             let read = self.readers.read_file(&path, Some(parcel.id), &mut rest).await?;
             lines.answered += read.answered;
             lines.failed += read.failed;
             lines.unreadable += read.unreadable;
             let _ = std::fs::remove_file(&path);
+        }
+        if deleted.contains(&"output") {
+            let id = &batch.id;
+            self.in_doubt(
+                parcel,
+                format!("the endpoint does not have the output of {id} any more"),
+            )
+            .await?;
         }
         // Whatever has no line at all.
         let unanswered = history().unanswered(parcel.id)?;
@@ -131,11 +148,17 @@ impl Dispatch<'_, '_> {
         }
     }
 
-    /// A batch that the endpoint does not know any more: it may have been
-    /// billed, so each of its requests counts at its worst. Its cells are
-    /// missing, and may be asked for again.
+    /// A batch that the endpoint does not know any more. Its cells are missing, and
+    /// may be asked for again.
     pub(super) async fn lost(&self, parcel: &Parcel, batch: &str) -> Result<(), Stopped> {
-        let why = format!("the endpoint does not know {batch} any more");
+        self.in_doubt(parcel, format!("the endpoint does not know {batch} any more")).await?;
+        self.facts().history().close(parcel.id, "lost")?;
+        Ok(())
+    }
+
+    /// What has no answer of a batch may have been answered and billed: each of its
+    /// requests counts at its worst.
+    async fn in_doubt(&self, parcel: &Parcel, why: String) -> Result<(), Stopped> {
         let unanswered = self.facts().history().unanswered(parcel.id)?;
         for id in unanswered {
             let request = self.facts().history().request(id)?;
@@ -154,7 +177,6 @@ impl Dispatch<'_, '_> {
         (self.readers.events.listener)(&Event::Warning(format!(
             "{why}: what it may have cost counts against the budget"
         )));
-        self.facts().history().close(parcel.id, "lost")?;
         Ok(())
     }
 

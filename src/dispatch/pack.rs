@@ -6,11 +6,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::form::{Readers, cut};
-use crate::facts::{FactsError, Packed, Parcel, RunId, Stage};
+use crate::facts::{FactsError, Packed, Parcel, Request, RunId, Stage};
 use crate::generate::Stopped;
 use crate::model::Tokens;
 use crate::model::budget::{Caps, Reached};
 use crate::model::openai::Endpoint;
+use crate::prompt::Prompt;
 use crate::spec::BatchLimits;
 use crate::usage::Spent;
 
@@ -74,22 +75,27 @@ impl Packer<'_, '_> {
         let part = self.dir.join(self.part()?);
         let mut out = std::io::BufWriter::new(std::fs::File::create(&part).map_err(file(&part))?);
         while made.len() < self.limits.requests as usize {
-            let Some(request) = facts.history().next_waiting(self.run, last)? else { break };
+            let Some(mut request) = facts.history().next_waiting(self.run, last)? else { break };
             last = request.id;
-            let context = self.readers.get(request.form, self.run)?;
-            let (_, prompt) = context.prompt(&cut(&request));
+            let (mut prompt, mut next) = self.worst(&request, request.rows.len())?;
+            if !purse.covers(worst, next) {
+                let spent = purse.committed;
+                beyond = Some(Reached { caps: purse.caps, spent, next });
+                // As much of it as there is room for.
+                let mut rows = request.rows.len();
+                while rows > 1 && !purse.covers(worst, next) {
+                    rows /= 2;
+                    (prompt, next) = self.worst(&request, rows)?;
+                }
+                if !purse.covers(worst, next) {
+                    break;
+                }
+                facts.history().split(self.run, &mut request, rows)?;
+            }
             let custom_id = prompt.hash();
             // A row asked about alone again: the same words, so the next parcel.
             if !ids.insert(custom_id.clone()) {
                 continue;
-            }
-            let tokens =
-                Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
-            let next = Spent::of(tokens, context.choice.price.as_ref());
-            if !purse.covers(worst, next) {
-                let spent = purse.committed;
-                beyond = Some(Reached { caps: purse.caps, spent, next });
-                break;
             }
             let line = self.endpoint.line(&custom_id, &prompt);
             if !made.is_empty() && bytes + line.len() as u64 > self.limits.bytes {
@@ -130,6 +136,17 @@ impl Packer<'_, '_> {
             return Err(file(&path)(error));
         }
         Ok(Made::Parcel(parcel, path, worst))
+    }
+
+    /// The prompt for the first rows of a request, and the most it may take.
+    fn worst(&self, request: &Request, rows: usize) -> Result<(Prompt, Spent), FactsError> {
+        let context = self.readers.get(request.form, self.run)?;
+        let mut cut = cut(request);
+        cut.gaps.truncate(rows);
+        let (_, prompt) = context.prompt(&cut);
+        let tokens =
+            Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
+        Ok((prompt, Spent::of(tokens, context.choice.price.as_ref())))
     }
 
     /// What a file is called until it is whole: no other cache or spec writes one of

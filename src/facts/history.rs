@@ -256,6 +256,10 @@ pub trait BatchRequests {
     /// Puts requests in the queue of a run.
     fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError>;
 
+    /// Leaves so many rows in a request that waits; the others wait in one of their
+    /// own.
+    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError>;
+
     /// How many requests of a run wait to be packed.
     fn waiting(&self, run: RunId) -> Result<u64, FactsError>;
 

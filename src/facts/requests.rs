@@ -86,6 +86,13 @@ impl BatchRequests for Journal {
         })
     }
 
+    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError> {
+        let rest = request.rows.split_off(rows.min(request.rows.len()));
+        let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
+        self.change(|c| c.execute(sql, params![request.id, rows]).map(drop))?;
+        self.enqueue(run, &[Request { rows: rest, ..request.clone() }])
+    }
+
     fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
         let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))

@@ -356,14 +356,14 @@ impl<'w> Work<'w> {
         }
         self.settle(run.as_ref(), report);
         report.reused += report.found;
-        // A run that brought nothing has nothing to show; what stands may be
-        // another model's, and is better than NULLs.
+        // A run that brought nothing has nothing to show but what one before it was
+        // killed with; what stands may be another model's, and is better than NULLs.
         let nothing = missing > 0
             && self.way != Way::Kept
             && report.found == 0
             && report.asked.total() == report.asked.get(State::Error);
-        if nothing && target.standing(self.database).is_some_and(|db| self.is_published_at_all(db))
-        {
+        let keeps = |db: &Database| self.is_published_at_all(db) && !self.stands_as_ours(db);
+        if nothing && target.standing(self.database).is_some_and(keeps) {
             report.as_surveyed(&surveys);
             listener(&Event::Warning(
                 "nothing was answered, so the tables stay as they were".to_owned(),

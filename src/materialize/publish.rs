@@ -25,15 +25,20 @@ use crate::store::versions::{Sums, bucket, hash, key_json};
 impl<'w> Work<'w> {
     /// Whether everything stands in a database as the surveys found it.
     pub(super) fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
+        let mut all = self.spec.expansions.iter().zip(surveys);
+        all.all(|(expansion, survey)| db.sums(expansion).is_some_and(|sums| sums == survey.sums))
+            && self.stands_as_ours(db)
+    }
+
+    /// Whether all tables were published from these facts, for this model and with
+    /// columns that mean what they mean now.
+    pub(super) fn stands_as_ours(&self, db: &Database) -> bool {
         let Ok(place) = self.facts.history().place() else { return false };
         let model = self.model.name();
-        self.spec.expansions.iter().zip(surveys).enumerate().all(|(n, (expansion, survey))| {
+        self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
             let now = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
             let means = |s: &Standing| expansion.columns.iter().all(|c| s.means(c));
-            db.sums(expansion).is_some_and(|sums| sums == survey.sums)
-                && db
-                    .standing(&self.spec, &expansion.name)
-                    .is_some_and(|s| s.holds(&now) && means(&s))
+            db.standing(&self.spec, &expansion.name).is_some_and(|s| s.holds(&now) && means(&s))
         })
     }
 

@@ -135,6 +135,32 @@ impl Keys {
         number.is_some_and(|n| self.places(fields).iter().any(|p| p.row + 1 == n))
     }
 
+    /// Whether a line that was cut somewhere begins a row.
+    #[must_use]
+    pub fn may_begin(&self, line: &str) -> bool {
+        let fields: Vec<&str> =
+            line.split(',').map(|f| f.trim().trim_matches(['"', '\''])).collect();
+        if !self.places(&fields).is_empty() {
+            return true;
+        }
+        // Half a label, or half a key after its number.
+        let begun = |row: &Row, text: &str| {
+            let text = fold(text);
+            let key = row.parts.first().is_some_and(|part| part.folded.starts_with(&text));
+            !text.is_empty() && (row.tag.starts_with(&text) || key)
+        };
+        let row = |number: usize| self.rows.get(number.checked_sub(1)?);
+        match fields.first().and_then(|f| label::read(f)) {
+            Some((number, "")) if fields.len() == 2 => {
+                row(number).is_some_and(|row| begun(row, fields[1]))
+            }
+            Some((number, tag)) if fields.len() == 1 => {
+                row(number).is_some_and(|row| begun(row, tag))
+            }
+            _ => false,
+        }
+    }
+
     /// Where a line of fields may belong: all places are of one row, and differ in
     /// how many fields name it. The likeliest comes first.
     #[must_use]
@@ -196,6 +222,11 @@ impl Keys {
             add(Fit::Exactly, 1, Echoed::Label);
             return places;
         }
+        // One that another row goes by is a lie, whatever it says of this one's key.
+        let folded = fold(tag);
+        if self.rows.iter().any(|other| other.tag == folded) {
+            return places;
+        }
         // Number and key in one field.
         let fields: Vec<&str> = [tag].into_iter().chain(rest.iter().copied()).collect();
         if let Some((fit, taken)) = whole(&fields) {
@@ -232,6 +263,10 @@ impl Keys {
             let Some((fit, taken)) = self.fits(row, fields) else {
                 continue;
             };
+            // Nothing names nobody.
+            if fit < Fit::Exactly && self.rows[row].parts.iter().all(|p| p.folded.is_empty()) {
+                continue;
+            }
             match best {
                 Some(b) if b.fit > fit => {}
                 // Two rows that fit alike: it is nobody's.

@@ -39,13 +39,32 @@ impl Prompt {
 
 /// The end of a text that only goes round in a circle.
 fn circling(text: &str) -> Option<&str> {
+    let (start, _) = circle(text)?;
+    (start..text.len()).find_map(|at| text.get(at..))
+}
+
+/// Where the end of a text goes round in a circle at the latest, and the bytes of
+/// one round.
+fn circle(text: &str) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
-    let start = (1..=LONGEST).find_map(|period| {
+    (1..=LONGEST).find_map(|period| {
         let start = bytes.len().checked_sub((ROUNDS * period).max(CIRCLING))?;
         let (one, next) = (&bytes[start..bytes.len() - period], &bytes[start + period..]);
-        one.iter().rev().eq(next.iter().rev()).then_some(start)
-    })?;
-    (start..text.len()).find_map(|at| text.get(at..))
+        one.iter().rev().eq(next.iter().rev()).then_some((start, period))
+    })
+}
+
+/// The lines before a circle of lines at the end of a text, in which no row stands:
+/// none is the rest of a value.
+pub(super) fn before_circle(text: &str) -> Option<&str> {
+    let (mut start, period) = circle(text)?;
+    let bytes = text.as_bytes();
+    while start > 0 && bytes[start - 1] == bytes[start - 1 + period] {
+        start -= 1;
+    }
+    // The end of the line before may be as the end of a round is.
+    let end = start + bytes[start..].iter().position(|b| *b == b'\n')?;
+    numbers(text.get(end..end + period)?).next().is_none().then_some(&text[..end])
 }
 
 /// How many rows an answer has written since the last one that can be one of the

@@ -40,6 +40,17 @@ pub(super) struct Found {
     pub text: String,
 }
 
+/// How a text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// All was written.
+    Complete,
+    /// With a whole line; what is open there is no row.
+    Lines,
+    /// Anywhere, where it was cut.
+    Cut,
+}
+
 /// Reads a completion: an outcome for every row of `keys`, in their order.
 ///
 /// The format asked for is tried first, the other one next: a model that was
@@ -54,19 +65,25 @@ pub fn read(
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<RowOutcome> {
-    let read = |body: &str| found(body, truncated, keys, key_names, columns, checkers);
-    let body = unfenced(content);
-    let mut found = read(body);
+    let read = |body: &str, ending: Ending| found(body, ending, keys, key_names, columns, checkers);
+    let (body, fenced) = unfenced(content);
+    let ending = match (truncated, fenced) {
+        (false, _) => Ending::Complete,
+        (true, true) => Ending::Lines,
+        (true, false) => Ending::Cut,
+    };
+    let mut found = read(body, ending);
     // A fence may belong to a value, or there may be several: then any part may
     // hold rows.
     if body.len() != content.len() {
         let sound =
             |row: usize, found: &[Found]| found.iter().any(|f| f.row == row && f.cells.is_ok());
         if !(0..keys.len()).all(|row| sound(row, &found)) {
-            let more = read(content);
-            found.retain(|f| f.cells.is_ok());
-            let other = more.into_iter().filter(|f| !sound(f.row, &found)).collect::<Vec<_>>();
-            found.extend(other);
+            let mut all = read(content, if truncated { Ending::Cut } else { Ending::Complete });
+            // A row that goes on behind the fence ends there only in the part.
+            found.retain(|f| f.cells.is_ok() && all.iter().all(|a| a.row != f.row));
+            all.extend(found);
+            found = all;
         }
     }
     let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
@@ -125,7 +142,7 @@ fn same(a: &[Answer], b: &[Answer]) -> bool {
 /// one.
 fn found(
     body: &str,
-    truncated: bool,
+    ending: Ending,
     keys: &Keys,
     key_names: &[String],
     columns: &[String],
@@ -133,7 +150,7 @@ fn found(
 ) -> Vec<Found> {
     let looks_json = body.trim_start().starts_with(['{', '[']);
     let as_json = || json::read(body, keys, key_names, columns, checkers);
-    let as_csv = || csv::read(complete_lines(body, truncated), truncated, keys, checkers);
+    let as_csv = || csv::read(body, ending, keys, checkers);
     let found = if looks_json { as_json() } else { as_csv() };
     if !found.iter().any(|f| f.cells.is_ok()) {
         let other = if looks_json { as_csv() } else { as_json() };
@@ -145,33 +162,27 @@ fn found(
     found
 }
 
-/// The inside of the first code fence, when there is one. A fence has a line of
-/// its own, or it is part of a value.
-fn unfenced(content: &str) -> &str {
-    let fence = |line: &str| {
-        let language = line.trim().strip_prefix("```");
-        language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))
-    };
+/// Whether a line is a code fence. A fence has a line of its own, or it is part of
+/// a value.
+pub(super) fn is_fence(line: &str) -> bool {
+    let language = line.trim().strip_prefix("```");
+    language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))
+}
+
+/// The inside of the first code fence, when there is one; and whether it was closed.
+fn unfenced(content: &str) -> (&str, bool) {
     let mut inside = None;
     let mut at = 0;
     for line in content.split_inclusive('\n') {
         let next = at + line.len();
         match inside {
-            None if fence(line) => inside = Some(next),
-            Some(begin) if line.trim() == "```" => return &content[begin..at],
+            None if is_fence(line) => inside = Some(next),
+            Some(begin) if line.trim() == "```" => return (&content[begin..at], true),
             _ => {}
         }
         at = next;
     }
-    inside.map_or(content, |begin| &content[begin..])
-}
-
-/// Without the last line, when that one was cut.
-fn complete_lines(body: &str, truncated: bool) -> &str {
-    if !truncated {
-        return body;
-    }
-    body.trim_end().rfind('\n').map_or("", |end| &body[..end])
+    (inside.map_or(content, |begin| &content[begin..]), false)
 }
 
 fn cut(text: &str) -> &str {

@@ -7,8 +7,10 @@
 use std::cmp::Reverse;
 
 use super::align::{Echoed, Fit, Keys, Place};
-use super::completion::Found;
+use super::astray;
+use super::completion::{Ending, Found, is_fence};
 use super::fields::{self, Field};
+use super::record::{Record, lenient, plain, record, table};
 use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
 
@@ -43,14 +45,17 @@ pub fn answer_line(fields: &[String], named: usize) -> String {
     out
 }
 
-/// Reads the rows of a csv completion. Where it was cut off, `truncated`, what is
-/// still open at its end is no row.
-pub fn read(text: &str, truncated: bool, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
+/// Reads the rows of a csv completion. Where it was cut off, what is still open at
+/// its end is no row.
+pub fn read(text: &str, ending: Ending, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
+    let (text, cut_line) = complete_lines(text, ending);
     // Most of what is no answer names none of the rows.
     if !keys.may_name(text) {
         return without_key(text, keys, checkers).into_iter().collect();
     }
-    if let Some(found) = whole(text, keys, checkers) {
+    // What was cut may have been the rest of the last row, unless it begins another.
+    let broken_off = cut_line.is_some_and(|line| !keys.may_begin(line));
+    if let Some(found) = whole(text, keys, checkers).filter(|_| !broken_off) {
         return found;
     }
     let lines: Vec<&str> = text.lines().collect();
@@ -74,10 +79,10 @@ pub fn read(text: &str, truncated: bool, keys: &Keys, checkers: &[&Checker]) -> 
                 at += more;
                 numbered_only = false;
             }
-            Span::Open { end } if end && truncated => break,
+            Span::Open { end } if end && ending != Ending::Complete => break,
             span => {
                 let row = read_line(line, keys, checkers);
-                let broken = lines.get(at).is_some_and(|next| goes_on(next, keys, checkers));
+                let broken = goes_on(&lines[at..], broken_off, keys, checkers);
                 found.extend(row.map(|row| if broken { cut(row, checkers) } else { row }));
                 numbered_only = matches!(span, Span::Open { .. });
             }
@@ -89,16 +94,36 @@ pub fn read(text: &str, truncated: bool, keys: &Keys, checkers: &[&Checker]) -> 
     found
 }
 
-/// Whether a line, right after a row, may be the rest of it, because a value holds
-/// a line break and was not quoted: a line that is no row, and no row of others.
-fn goes_on(line: &str, keys: &Keys, checkers: &[&Checker]) -> bool {
-    let fence = line.trim_start().starts_with("```");
+/// The lines that were written whole, and the one after them that was cut. An
+/// answer that is cut because it goes round in a circle ends before that.
+fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
+    if ending != Ending::Cut {
+        return (text, None);
+    }
+    if let Some(lines) = astray::before_circle(text) {
+        return (lines, None);
+    }
+    let end = text.trim_end().rfind('\n').unwrap_or(0);
+    (&text[..end], Some(&text[end..]))
+}
+
+/// Whether the lines after a row may begin with the rest of it, because a value
+/// holds a line break and was not quoted: a line that is no row, and no row of
+/// others. A fence, and words after it or after a blank line, are a value's only
+/// where a row follows them, or may have before the answer was broken off.
+fn goes_on(lines: &[&str], broken_off: bool, keys: &Keys, checkers: &[&Checker]) -> bool {
+    let apart = |line: &str| line.trim().is_empty() || is_fence(line);
+    let gap = lines.iter().take_while(|line| apart(line)).count();
+    let (gap_lines, rest) = lines.split_at(gap);
+    let Some(line) = rest.first() else { return broken_off };
+    let is_row = |line: &str| read_line(line, keys, checkers).is_some();
+    if is_row(line) {
+        return gap_lines.iter().any(|line| is_fence(line));
+    }
     let short = line.matches(',').count() < checkers.len();
     let numbered = line.trim_start().starts_with(|c: char| c.is_ascii_digit());
-    !line.trim().is_empty()
-        && !fence
-        && (short || !numbered)
-        && read_line(line, keys, checkers).is_none()
+    (short || !numbered)
+        && (gap == 0 || broken_off || rest.iter().take(LINES).any(|line| is_row(line)))
 }
 
 /// A row whose last field may go on in the next line, unless a type or a list tells
@@ -334,156 +359,4 @@ fn likeliest(
         }
         (None, None) => Likeliest::One(*label.unwrap_or(first)),
     })
-}
-
-/// A record of well-formed CSV.
-struct Record {
-    fields: Vec<Field>,
-    /// Where it ends: at a line break outside of quotes, or with the text.
-    end: usize,
-    /// Whether the text ends within quotes.
-    open: bool,
-}
-
-/// The record that a text begins with; `None` when its quotes are not well formed.
-/// A field in quotes begins and ends with them; in it they are doubled, or escaped
-/// as programmers do.
-fn record(text: &str, quotes: &[char]) -> Option<Record> {
-    let mut fields = Vec::new();
-    let mut at = 0;
-    loop {
-        let rest = &text[at..];
-        let bare = rest.trim_start_matches(' ');
-        let quote = bare.chars().next().filter(|c| quotes.contains(c));
-        if let Some(quote) = quote {
-            let begin = at + (rest.len() - bare.len()) + 1;
-            let Some(end) = end_of_quoted(&text[begin..], quote).map(|end| begin + end) else {
-                fields.push(unquoted(&text[begin..], quote));
-                return Some(Record { fields, end: text.len(), open: true });
-            };
-            fields.push(unquoted(&text[begin..end], quote));
-            let after = &text[end + 1..];
-            at = text.len() - after.trim_start_matches([' ', '\t', '\r']).len();
-        } else {
-            let end = at + rest.find([',', '\n']).unwrap_or(rest.len());
-            fields.push(Field::bare(text[at..end].trim_end_matches('\r')));
-            at = end;
-        }
-        match text[at..].chars().next() {
-            Some(',') => at += 1,
-            Some('\n') | None => return Some(Record { fields, end: at, open: false }),
-            Some(_) => return None,
-        }
-    }
-}
-
-/// Where a field in quotes ends: at a quote that is neither doubled nor escaped.
-fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
-    let doubled: String = [quote, quote].iter().collect();
-    let escaped: String = ['\\', quote].iter().collect();
-    // `\"" ` is a backslash and a doubled quote, where quotes are doubled.
-    let escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
-    let mut chars = text.char_indices().peekable();
-    while let Some((at, c)) = chars.next() {
-        if escapes && c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
-            // `\"` at the end of a field is a backslash, and the end.
-            let after = text[at + 2..].trim_start_matches(' ');
-            if !(after.is_empty() || after.starts_with([',', '\n', '\r'])) {
-                chars.next();
-            }
-        } else if c == quote {
-            if chars.peek().is_none_or(|(_, next)| *next != quote) {
-                return Some(at);
-            }
-            chars.next();
-        }
-    }
-    None
-}
-
-/// The inside of a field in quotes.
-fn unquoted(inner: &str, quote: char) -> Field {
-    let doubled: String = [quote, quote].iter().collect();
-    let escaped: String = ['\\', quote].iter().collect();
-    let one = quote.to_string();
-    let text = if inner.contains(&escaped) && !inner.contains(&doubled) {
-        inner.replace(&escaped, &one)
-    } else {
-        inner.replace(&doubled, &one)
-    };
-    Field { text, quoted: true, unclear: false }
-}
-
-/// Fields in single or double quotes: a quote ends its field only before a
-/// comma or at the end, so apostrophes inside names stay.
-fn lenient(line: &str) -> Vec<Field> {
-    let mut fields = Vec::new();
-    let mut rest = line.trim();
-    loop {
-        let bare = rest.trim_start();
-        let quote = bare.chars().next().filter(|c| matches!(c, '\'' | '"'));
-        let closing = quote.and_then(|q| closing(&bare[1..], q));
-        let (field, after) = match (quote, closing) {
-            (Some(q), Some(end)) => {
-                let inner = &bare[1..=end];
-                let unclear = closes_first(inner, q);
-                (Field { unclear, ..unquoted(inner, q) }, bare[end + 2..].trim_start())
-            }
-            // Never closed: all that is left is this field.
-            (Some(q), None) if !bare[1..].contains(q) => (Field::bare(bare[1..].trim()), ""),
-            // No quotes, or they are part of it.
-            _ => {
-                let end = rest.find(',').unwrap_or(rest.len());
-                (Field::bare(&rest[..end]), &rest[end..])
-            }
-        };
-        fields.push(field);
-        match after.strip_prefix(',') {
-            Some(more) => rest = more,
-            None => return fields,
-        }
-    }
-}
-
-/// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,
-/// so that what stands around may be no quotes of a field.
-fn closes_first(inner: &str, quote: char) -> bool {
-    let first = inner.find(quote).filter(|at| !inner[at + quote.len_utf8()..].starts_with(quote));
-    quote == '"'
-        && first.is_some_and(|at| !inner[..at].ends_with(' ') && !inner[..at].ends_with('\\'))
-}
-
-/// Where a quoted field ends: at its quote, before a comma or the end.
-fn closing(text: &str, quote: char) -> Option<usize> {
-    text.char_indices().filter(|(_, c)| *c == quote).map(|(at, _)| at).find(|at| {
-        let after = text[at + 1..].trim_start();
-        let escaped = text[..*at].ends_with('\\');
-        !escaped && (after.is_empty() || after.starts_with(','))
-    })
-}
-
-/// No quoting at all: every comma parts, and quotes that have no other are slips.
-fn plain(line: &str) -> Vec<Field> {
-    let bare = |f: &str| {
-        let text = f.trim_end();
-        let inner = text.trim_start().trim_matches('`');
-        let pair = ['\'', '"']
-            .into_iter()
-            .find_map(|q| inner.strip_prefix(q)?.strip_suffix(q).filter(|i| !i.contains(q)));
-        let once = inner.matches('"').count() == 1;
-        let lone = inner.strip_prefix('"').or_else(|| inner.strip_suffix('"')).filter(|_| once);
-        match pair.or(lone) {
-            Some(inner) => inner.trim().to_owned(),
-            None => text.trim_matches('`').to_owned(),
-        }
-    };
-    let fields = line.trim().split(',');
-    fields.map(|f| Field::bare(&bare(f))).collect()
-}
-
-/// A line of a Markdown table, or of pipes.
-fn table(line: &str) -> Option<Vec<Field>> {
-    let inner = line.trim().strip_prefix('|')?;
-    let inner = inner.strip_suffix('|').unwrap_or(inner);
-    Some(inner.split('|').map(|f| Field::bare(f.trim())).collect())
 }

@@ -176,12 +176,21 @@ fn one_missing(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
         a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
     };
     let only = checkers.iter().filter(|c| c.is_many()).count() == 1;
-    if checkers[last].is_many() && only && listless.iter().zip(checkers).take(last).all(full) {
-        return Some(listless);
-    }
     let sound = |(missing, cells): &(usize, Vec<Answer>)| {
         cells.iter().enumerate().all(|(n, a)| n == *missing || passes(a))
     };
+    // Unless another one may be missing, and all others vouch for that as well.
+    let vouched = |missing: usize| {
+        sound(&(missing, without(missing)))
+            && checkers.iter().enumerate().all(|(n, c)| n == missing || c.vouches())
+    };
+    if checkers[last].is_many()
+        && only
+        && listless.iter().zip(checkers).take(last).all(full)
+        && !(0..last).any(vouched)
+    {
+        return Some(listless);
+    }
     let ways: Vec<(usize, Vec<Answer>)> =
         (0..checkers.len()).map(|m| (m, without(m))).filter(sound).collect();
     let mut cells = agreed(ways.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
@@ -344,6 +353,10 @@ fn run(fields: &[Field], checker: &Checker) -> Option<Answer> {
         let answer = checker.text(&joined);
         return (!told && passes(&answer))
             .then(|| answer.repaired("a list split into fields put together", &joined));
+    }
+    // The quotes may be part of a text that goes on behind them.
+    if !checker.vouches() && fields.windows(2).any(|f| f[0].quoted && f[1].is_spaced()) {
+        return Some(Answer::without_value(State::Invalid, joined));
     }
     let whole = fields.iter().all(|f| !f.quoted && !f.unclear)
         && ![fields.first(), fields.last()].into_iter().flatten().any(Field::is_blank);

@@ -64,6 +64,7 @@ mod json;
 mod label;
 mod part;
 mod question;
+mod record;
 mod schema;
 mod write;
 

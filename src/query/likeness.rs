@@ -249,7 +249,7 @@ impl Sending {
         let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
         let most = Tokenizer::of(self.model.name()).at_most(tokens + 8);
         let prompt = Embeddings::prompt(&texts, most);
-        let count = |_: &Reply| Tokens { input: tokens, cached_input: 0, output: 0 };
+        let count = |_: &Reply| Tokens { input: most, cached_input: 0, output: 0 };
         let errand = Errand {
             model: &*self.model,
             prompt: &prompt,

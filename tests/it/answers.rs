@@ -652,10 +652,8 @@ fn an_html_page_is_no_answer() {
 }
 
 /// Three megabytes of something.
-#[test]
-fn megabytes_of_nonsense_end_soon() {
-    let three = Asked::three();
-    let size = 3 << 20;
+/// What is no answer, in so many bytes.
+pub fn nonsense(size: usize) -> Vec<(&'static str, String)> {
     let noise: String = (0u64..)
         .map(|n| {
             let x = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n >> 3) >> 33;
@@ -663,7 +661,7 @@ fn megabytes_of_nonsense_end_soon() {
         })
         .take(size)
         .collect();
-    let all = [
+    vec![
         ("garbage", noise),
         ("open braces", "{".repeat(size)),
         ("closed braces", "}".repeat(size)),
@@ -678,9 +676,14 @@ fn megabytes_of_nonsense_end_soon() {
         ("lines with an odd quote", "x,\"y\nz\n".repeat(size / 7)),
         ("fences", "```".repeat(size / 3)),
         ("pipes", "|".repeat(size)),
-    ];
+    ]
+}
+
+#[test]
+fn megabytes_of_nonsense_end_soon() {
+    let three = Asked::three();
     let one = Asked::one("Abe Sapien", None);
-    for (n, (name, content)) in all.into_iter().enumerate() {
+    for (n, (name, content)) in nonsense(3 << 20).into_iter().enumerate() {
         let asked = if n % 5 == 0 { &one } else { &three };
         // What grew with the square of the text would not end here at all.
         let read = asked.outcomes(&content, false);

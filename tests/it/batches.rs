@@ -408,6 +408,78 @@ fn a_budget_is_never_overshot_and_what_fits_is_sent() {
     assert!(ended.done()["cost_usd"].as_f64().unwrap() < 0.009);
 }
 
+/// As a live run does: what fits is asked, and the rest when answers made room.
+#[test]
+fn a_request_that_the_budget_does_not_hold_is_sent_in_parts() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    project.spec(&project.spec_text().replace("test-model", "gpt-4o-mini"));
+    project.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 190)
+         INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n",
+    );
+    let whole = ["--rows-per-request", "200", "--batch-file", "out", "--cache", "paper"];
+    project.materialize(&whole).exits(0);
+    let sql = "SELECT count(*), total(worst_usd) FROM request";
+    let most = project.rows_of("paper/journal.sqlite", sql)[0].clone();
+    assert_eq!(most[0], 1);
+    let most = most[1].as_f64().unwrap();
+    for (n, part) in [0.7, 0.4].into_iter().enumerate() {
+        let budget = most * part;
+        let text = budget.to_string();
+        let cache = format!("cache-{n}");
+        let (before, billed) = (endpoint.count(), endpoint.billed());
+        let flags = ["--rows-per-request", "200", "--cache", &cache, "--budget", &text];
+        let ended = batch(&project, &flags);
+        assert!(matches!(ended.code, 0 | 3), "{ended:?}");
+        assert!(endpoint.count() > before, "none of it: {ended:?}");
+        let spent = price(endpoint.billed().0 - billed.0, endpoint.billed().1 - billed.1);
+        assert!(spent <= budget + 1e-12, "{spent} of {budget}");
+        // What is left of it does not hold one row.
+        let left = budget - ended.done()["cost_usd"].as_f64().unwrap();
+        println!(
+            "{part}: {} of 800 cells, ${left:.6} of ${budget:.6} left",
+            ended.done()["cells"]["ok"]
+        );
+        assert!(ended.code == 0 || left < 0.2 * most, "{left} left: {ended:?}");
+        let asked = endpoint.cells_since(before);
+        let different: BTreeSet<String> = asked.iter().map(|cell| format!("{cell:?}")).collect();
+        assert_eq!(asked.len(), different.len(), "asked twice");
+        project.execute("DROP TABLE IF EXISTS llm; DROP TABLE IF EXISTS llm_powers;");
+    }
+}
+
+/// An output file that the user deleted, or that has expired.
+#[test]
+fn an_output_that_is_gone_is_told_and_asked_again() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "");
+    endpoint.refuse("GET files/", 404);
+    let ended = batch(&project, &[]).exits(1);
+    assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
+    let (input, output) = endpoint.billed();
+    let sql = "SELECT total(cost_usd) FROM completion";
+    let counted = project.rows_of("cache/journal.sqlite", sql)[0][0].as_f64().unwrap();
+    assert!(counted >= price(input, output) - 1e-9, "{counted} counted");
+    endpoint.relent();
+    batch(&project, &[]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.created().len(), 2);
+    // Killed before it was brought, and deleted then.
+    let endpoint = honest();
+    endpoint.fate(Fate::Stays);
+    let project = heroes(&endpoint, "");
+    let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
+    endpoint.wait_for_polls(1);
+    running.signal("KILL");
+    running.wait();
+    endpoint.relent();
+    endpoint.refuse("GET files/file-2", 404);
+    let ended = batch(&project, &[]).exits(0);
+    assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
+    check_complete(&project);
+}
+
 #[test]
 fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     let endpoint = honest();
@@ -429,7 +501,8 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     // Once it has settled, there is room again.
     endpoint.relent();
     project.materialize(&["--limit", "1"]).exits(0);
-    assert!(endpoint.count() > 1, "the batch's request, and one more");
+    assert_eq!(endpoint.count(), 2, "the batch's request, and one more");
+    assert_eq!(endpoint.cells_since(0).len(), 20);
     project.spec(&project.spec_text().replace(&budget, "budget_tokens = 20000"));
     project.materialize(&["--rows-per-request", "1"]).exits(0);
     check_complete(&project);

@@ -34,6 +34,9 @@ struct Shared {
     mood: Mutex<Mood>,
     texts: Mutex<Vec<String>>,
     requests: Mutex<usize>,
+    /// What it says of its usage: a text "true" is the number of tokens.
+    usage: Mutex<Option<Json>>,
+    billed: Mutex<u64>,
 }
 
 /// The endpoint; it ends when this is dropped.
@@ -51,6 +54,8 @@ impl Embedder {
             mood: Mutex::new(Mood::Works),
             texts: Mutex::default(),
             requests: Mutex::default(),
+            usage: Mutex::new(Some(json!({ "prompt_tokens": "true", "total_tokens": "true" }))),
+            billed: Mutex::default(),
         });
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (tell, address) = std::sync::mpsc::channel();
@@ -82,6 +87,17 @@ impl Embedder {
     /// What it does from now on.
     pub fn is(&self, mood: Mood) {
         *lock(&self.shared.mood) = mood;
+    }
+
+    /// What it says of its usage from now on, where `"true"` stands for the tokens
+    /// that it bills; nothing at all for `None`.
+    pub fn says(&self, usage: Option<Json>) {
+        *lock(&self.shared.usage) = usage;
+    }
+
+    /// The tokens it bills.
+    pub fn billed(&self) -> u64 {
+        *lock(&self.shared.billed)
     }
 
     /// The texts it was given so far.
@@ -119,9 +135,18 @@ async fn answer(State(shared): State<Arc<Shared>>, axum::Json(body): axum::Json<
         .collect();
     let tokenizer = Tokenizer::of("gpt-4o-mini");
     let tokens: u64 = texts.iter().map(|t| tokenizer.count(t)).sum();
-    axum::Json(json!({
-        "object": "list", "data": data, "model": body["model"],
-        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-    }))
-    .into_response()
+    *lock(&shared.billed) += tokens;
+    let mut reply = json!({ "object": "list", "data": data, "model": body["model"] });
+    if let Some(mut usage) = lock(&shared.usage).clone() {
+        for number in usage.as_object_mut().into_iter().flat_map(|u| u.values_mut()) {
+            match number.as_str() {
+                Some("true") => *number = tokens.into(),
+                Some("float") => *number = json!(tokens as f64),
+                Some("text") => *number = tokens.to_string().into(),
+                _ => {}
+            }
+        }
+        reply["usage"] = usage;
+    }
+    axum::Json(reply).into_response()
 }

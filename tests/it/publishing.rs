@@ -77,6 +77,24 @@ fn a_run_killed_while_it_publishes_goes_on_with_the_budget_it_had_left() {
     assert!(endpoint.count() > asked);
 }
 
+/// Its budget may be spent by then, so that it brings nothing itself.
+#[test]
+fn what_was_answered_and_never_published_is_published_by_a_run_that_brings_nothing() {
+    let endpoint = honest();
+    let project = short_of_money(&endpoint);
+    project.materialize(&["--limit", "2"]).exits(0);
+    assert_eq!(check(&project)["ok"], 8);
+    // As a run leaves it that is killed before it publishes here.
+    project.materialize(&["--limit", "3", "--output", "elsewhere.sqlite"]).exits(0);
+    let before = endpoint.count();
+    project.materialize(&["--budget", "0.00000001"]).exits(3);
+    assert_eq!(endpoint.count(), before);
+    assert_eq!(check(&project)["ok"], 20);
+    // What another model was not asked takes the place of nothing.
+    project.materialize(&["--budget", "0.00000001", "--model", "gpt-4o"]).exits(3);
+    assert_eq!(check(&project)["ok"], 20);
+}
+
 #[test]
 fn a_run_that_cannot_publish_goes_on_with_the_budget_it_had_left() {
     let endpoint = honest();

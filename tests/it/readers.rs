@@ -324,9 +324,13 @@ enum Fault {
     Prose,
     Fence,
     Truncated,
+    /// It goes round in a circle when all is said, until it is cut off.
+    Circle,
+    /// The same of an answer without quotes.
+    UnquotedCircle,
 }
 
-const FAULTS: [Fault; 15] = [
+const FAULTS: [Fault; 17] = [
     Fault::None,
     Fault::Permuted,
     Fault::Missing,
@@ -342,6 +346,8 @@ const FAULTS: [Fault; 15] = [
     Fault::Prose,
     Fault::Fence,
     Fault::Truncated,
+    Fault::Circle,
+    Fault::UnquotedCircle,
 ];
 
 /// The lines of a csv answer: what names a row, and its cells.
@@ -404,7 +410,7 @@ fn answer(
 ) -> (String, bool, usize) {
     let (rows, cells) = (table.keys.len(), table.cells());
     let quotes = match fault {
-        Fault::Unquoted => Quotes::Not,
+        Fault::Unquoted | Fault::UnquotedCircle => Quotes::Not,
         Fault::Undoubled => Quotes::Undoubled,
         Fault::ListsByComma => Quotes::Well,
         _ => *pick(random, &[Quotes::Well, Quotes::Well, Quotes::All, Quotes::Single]),
@@ -432,10 +438,22 @@ fn answer(
             lines.insert(0, "```csv".into());
             lines.push("```".into());
         }
-        Fault::None => {}
+        Fault::None | Fault::Circle => {}
         _ => least = 0,
     }
     let content = lines.join("\n");
+    if matches!(fault, Fault::Circle | Fault::UnquotedCircle) {
+        let last = lines.last().map_or("", String::as_str);
+        let (begin, end) = *pick(random, &[("", ""), ("```csv\n", "\n```")]);
+        let circle = *pick(random, &["so on, and so forth", "", "x", "1999", "So,\n\nso", last]);
+        let mut content = format!("{begin}{content}{end}{}", format!("\n{circle}").repeat(900));
+        let mut end = content.len() - random.usize(..400);
+        while !content.is_char_boundary(end) {
+            end -= 1;
+        }
+        content.truncate(end);
+        return (content, true, least);
+    }
     if fault == Fault::Truncated {
         let mut end = random.usize(..content.len());
         while !content.is_char_boundary(end) {

@@ -4,6 +4,7 @@
 //! what is spent with what the endpoint itself bills.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use hqdl::model::Said;
 use hqdl::prompt::{Frame, Question, Row};
@@ -14,6 +15,7 @@ use hqdl::value::Value;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
+use crate::answers::nonsense;
 use crate::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
 use crate::faults::{each, each_of};
 use crate::fixture::random;
@@ -451,6 +453,32 @@ fn a_dead_endpoint_ends_the_run_soon() {
     }
 }
 
+/// However much is written that is no answer, nothing is asked for it that is not
+/// asked for silence, and none of it is kept beyond its beginning.
+#[test]
+fn megabytes_of_nonsense_are_asked_for_no_more_often_than_silence() {
+    let kinds = [("silence", String::new())].into_iter().chain(nonsense(1 << 20));
+    let asked = Mutex::new(BTreeMap::new());
+    each_of(
+        2,
+        kinds.map(|(name, words)| (name.to_owned(), (name, words))).collect(),
+        |(name, words)| {
+            let endpoint = honest();
+            let reply = json!({ "choices": [{ "message": { "content": words }, "finish_reason": "stop" }],
+            "usage": { "prompt_tokens": 300, "completion_tokens": 40 } });
+            let reply: &'static str = reply.to_string().leak();
+            endpoint.fault(Fault::Body("application/json", reply), Times::Always);
+            let project = heroes(&endpoint, "csv");
+            project.materialize(&["--where", "name < 'C'", "--concurrency", "1"]).exits(1);
+            assert!(!check(&project).contains_key("ok"));
+            asked.lock().unwrap().insert(name, endpoint.count());
+        },
+    );
+    let asked = asked.into_inner().unwrap();
+    println!("{asked:?}");
+    assert!(asked.values().all(|n| *n == asked["silence"]), "{asked:?}");
+}
+
 /// An answer without end is cut off: by us where it streams, else by its cap, which
 /// is near what its rows need.
 #[test]
@@ -465,8 +493,7 @@ fn an_answer_without_end_is_cut_off_and_what_was_well_written_is_kept() {
             return;
         }
         let endpoint = honest();
-        // In csv the row before the circle is asked again: its end is not sure.
-        let always = how == Ramble::Circle && streams && format == "json";
+        let always = how == Ramble::Circle && streams;
         let fault = if streams { Fault::Ramble(how) } else { Fault::RambleWhole(how) };
         endpoint.fault(fault, if always { Times::Always } else { Times::First(2) });
         let project = heroes(&endpoint, format);

@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::embedder::{Embedder, Mood};
 use crate::endpoint::Endpoint;
+use crate::faults::each;
 use crate::project::{Ended, Project};
 use crate::restaurants::{self, COUNT, Dice};
 
@@ -197,6 +198,41 @@ fn embeddings_are_paid_from_the_budget() {
     assert!(ended.stderr.contains("the budget is reached"), "{}", ended.stderr);
     let spent = ended.lines[0]["meta"]["cost_usd"].as_f64().unwrap();
     assert!(spent <= 0.5, "{spent}");
+}
+
+/// Whatever the endpoint says of its tokens: no number of them is nothing.
+#[test]
+fn embeddings_are_billed_whatever_shape_their_usage_has() {
+    let shapes = [
+        (None, false),
+        (Some(Json::Null), false),
+        (Some(json!([])), false),
+        (Some(json!("many")), false),
+        (Some(json!({})), false),
+        (Some(json!({ "prompt_tokens": null })), false),
+        (Some(json!({ "prompt_tokens": 0, "total_tokens": 0 })), false),
+        (Some(json!({ "prompt_tokens": -7 })), false),
+        (Some(json!({ "prompt_tokens": { "text": 7 } })), false),
+        (Some(json!({ "prompt_tokens": "float" })), true),
+        (Some(json!({ "prompt_tokens": "text" })), true),
+        (Some(json!({ "prompt_tokens": 0, "total_tokens": "true" })), true),
+        (Some(json!({ "input_tokens": "true" })), true),
+    ];
+    let cases = shapes.into_iter().map(|(usage, said)| (format!("{usage:?}"), (usage, said)));
+    each(cases.collect(), |(usage, said)| {
+        let endpoint = Endpoint::answering(restaurants::answer);
+        let embedder = Embedder::new(well);
+        embedder.says(usage);
+        let more = format!("{}price = 1000.0\n", embedder.spec());
+        let more = format!("price = {{ input = 0.0, output = 0.0 }}\n{more}");
+        let project = project(&endpoint, &more, 60);
+        let ended = query(&project, &[], SQL);
+        let spent = ended.lines[0]["meta"]["cost_usd"].as_f64().unwrap();
+        let billed = embedder.billed() as f64 / 1000.0;
+        assert!(spent >= billed - 1e-9, "{spent} spent, {billed} billed");
+        assert!(!said || spent <= billed + 1e-9, "{spent} spent, {billed} billed");
+        assert!(billed > 0.0 && spent <= 2.0 * billed, "{spent} spent, {billed} billed");
+    });
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! Lines of CSV as fields: well formed, or quoted in the ways models have.
+
+use super::fields::Field;
+
+/// A record of well-formed CSV.
+pub struct Record {
+    /// Its fields.
+    pub fields: Vec<Field>,
+    /// Where it ends: at a line break outside of quotes, or with the text.
+    pub end: usize,
+    /// Whether the text ends within quotes.
+    pub open: bool,
+}
+
+/// The record that a text begins with; `None` when its quotes are not well formed.
+/// A field in quotes begins and ends with them; in it they are doubled, or escaped
+/// as programmers do.
+pub fn record(text: &str, quotes: &[char]) -> Option<Record> {
+    let mut fields = Vec::new();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        let bare = rest.trim_start_matches(' ');
+        let quote = bare.chars().next().filter(|c| quotes.contains(c));
+        if let Some(quote) = quote {
+            let begin = at + (rest.len() - bare.len()) + 1;
+            let Some(end) = end_of_quoted(&text[begin..], quote).map(|end| begin + end) else {
+                fields.push(unquoted(&text[begin..], quote));
+                return Some(Record { fields, end: text.len(), open: true });
+            };
+            fields.push(unquoted(&text[begin..end], quote));
+            let after = &text[end + 1..];
+            at = text.len() - after.trim_start_matches([' ', '\t', '\r']).len();
+        } else {
+            let end = at + rest.find([',', '\n']).unwrap_or(rest.len());
+            fields.push(Field::bare(text[at..end].trim_end_matches('\r')));
+            at = end;
+        }
+        match text[at..].chars().next() {
+            Some(',') => at += 1,
+            Some('\n') | None => return Some(Record { fields, end: at, open: false }),
+            Some(_) => return None,
+        }
+    }
+}
+
+/// Where a field in quotes ends: at a quote that is neither doubled nor escaped.
+fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
+    let doubled: String = [quote, quote].iter().collect();
+    let escaped: String = ['\\', quote].iter().collect();
+    // `\"" ` is a backslash and a doubled quote, where quotes are doubled.
+    let escapes = !text.contains(&[escaped.as_str(), &doubled[1..]].concat());
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        if escapes && c == '\\' && chars.peek().is_some_and(|(_, next)| *next == quote) {
+            // `\"` at the end of a field is a backslash, and the end.
+            let after = text[at + 2..].trim_start_matches(' ');
+            if !(after.is_empty() || after.starts_with([',', '\n', '\r'])) {
+                chars.next();
+            }
+        } else if c == quote {
+            if chars.peek().is_none_or(|(_, next)| *next != quote) {
+                return Some(at);
+            }
+            chars.next();
+        }
+    }
+    None
+}
+
+/// The inside of a field in quotes.
+fn unquoted(inner: &str, quote: char) -> Field {
+    let doubled: String = [quote, quote].iter().collect();
+    let escaped: String = ['\\', quote].iter().collect();
+    let one = quote.to_string();
+    let text = if inner.contains(&escaped) && !inner.contains(&doubled) {
+        inner.replace(&escaped, &one)
+    } else {
+        inner.replace(&doubled, &one)
+    };
+    Field { text, quoted: true, unclear: false }
+}
+
+/// Fields in single or double quotes: a quote ends its field only before a
+/// comma or at the end, so apostrophes inside names stay.
+pub fn lenient(line: &str) -> Vec<Field> {
+    let mut fields = Vec::new();
+    let mut rest = line.trim();
+    loop {
+        let bare = rest.trim_start();
+        let quote = bare.chars().next().filter(|c| matches!(c, '\'' | '"'));
+        let closing = quote.and_then(|q| closing(&bare[1..], q));
+        let (field, after) = match (quote, closing) {
+            (Some(q), Some(end)) => {
+                let inner = &bare[1..=end];
+                let unclear = closes_first(inner, q);
+                (Field { unclear, ..unquoted(inner, q) }, bare[end + 2..].trim_start())
+            }
+            // Never closed: the last field has begun with it.
+            (Some(q), None) if !bare[1..].contains([q, ',']) => (Field::bare(bare[1..].trim()), ""),
+            // No quotes, or they are part of it.
+            _ => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                (Field::bare(&rest[..end]), &rest[end..])
+            }
+        };
+        fields.push(field);
+        match after.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return fields,
+        }
+    }
+}
+
+/// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,
+/// so that what stands around may be no quotes of a field; or one is escaped and
+/// another is not, so that the backslash may be part of it.
+fn closes_first(inner: &str, quote: char) -> bool {
+    let escaped: String = ['\\', quote].iter().collect();
+    if inner.contains(&escaped) && inner.replace(&escaped, "").contains(quote) {
+        return true;
+    }
+    let first = inner.find(quote).filter(|at| !inner[at + quote.len_utf8()..].starts_with(quote));
+    quote == '"'
+        && first.is_some_and(|at| !inner[..at].ends_with(' ') && !inner[..at].ends_with('\\'))
+}
+
+/// Where a quoted field ends: at its quote, before a comma or the end.
+fn closing(text: &str, quote: char) -> Option<usize> {
+    text.char_indices().filter(|(_, c)| *c == quote).map(|(at, _)| at).find(|at| {
+        let after = text[at + 1..].trim_start();
+        let escaped = text[..*at].ends_with('\\');
+        !escaped && (after.is_empty() || after.starts_with(','))
+    })
+}
+
+/// No quoting at all: every comma parts, and quotes that have no other are slips.
+pub fn plain(line: &str) -> Vec<Field> {
+    let bare = |f: &str| {
+        let text = f.trim_end();
+        let inner = text.trim_start().trim_matches('`');
+        let pair = ['\'', '"']
+            .into_iter()
+            .find_map(|q| inner.strip_prefix(q)?.strip_suffix(q).filter(|i| !i.contains(q)));
+        let once = inner.matches('"').count() == 1;
+        let lone = inner.strip_prefix('"').or_else(|| inner.strip_suffix('"')).filter(|_| once);
+        match pair.or(lone) {
+            Some(inner) => inner.trim().to_owned(),
+            None => text.trim_matches('`').to_owned(),
+        }
+    };
+    let fields = line.trim().split(',');
+    fields.map(|f| Field::bare(&bare(f))).collect()
+}
+
+/// A line of a Markdown table, or of pipes.
+pub fn table(line: &str) -> Option<Vec<Field>> {
+    let inner = line.trim().strip_prefix('|')?;
+    let inner = inner.strip_suffix('|').unwrap_or(inner);
+    Some(inner.split('|').map(|f| Field::bare(f.trim())).collect())
+}
