@@ -251,7 +251,7 @@ pub trait BatchJobs {
 }
 
 /// The requests of batch jobs: what each asks, about whom, and whether it was
-/// answered ([`super::Batch::answers`] settles it).
+/// answered ([`super::CommitUnit::answers`] settles it).
 pub trait BatchRequests {
     /// Puts requests in the queue of a run.
     fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError>;

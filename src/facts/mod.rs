@@ -1,8 +1,8 @@
-//! Facts: what is known, and where from. Two stores, one truth.
+//! Facts: what is known, and where from. A record and its index, one truth.
 //!
-//! The [`journal`] (`SQLite`, in the data directory) is the record: every
+//! The `journal` (`SQLite`, in the data directory) is the record: every
 //! completion and the facts read from it, committed before anything else
-//! happens. The [`index`] (sled) finds the facts of an entity quickly; it is
+//! happens. The `index` (sled) finds the facts of an entity quickly; it is
 //! brought up to date from the journal whenever it is missing, behind or
 //! damaged, and may be deleted at any time.
 //!

@@ -1,5 +1,5 @@
 //! What providers of OpenAI-compatible endpoints do each in their own way: a file
-//! a provider, and a line in [`ALL`].
+//! a provider, and a line in `ALL`.
 
 mod anthropic;
 mod azure;

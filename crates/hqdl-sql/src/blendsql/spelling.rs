@@ -1,6 +1,6 @@
 //! A query's text in the one spelling that is parsed: blanks around calls,
 //! parameters with numbers, older forms of the dialect in today's
-//! ([`modern`]). Places in it lead back to the text as it was written.
+//! (`modern`). Places in it lead back to the text as it was written.
 
 use std::borrow::Cow;
 
