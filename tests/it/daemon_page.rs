@@ -85,6 +85,23 @@ fn pages_are_whole_without_a_script() {
     assert!(cell.contains("test-model") && cell.contains("Override"), "{cell}");
     daemon.get("/specs/x/tables/nothing").is(400);
     daemon.get("/specs/nothing").is(404);
+    // Rows by the state of a cell, in the columns' own order.
+    let none = page(&daemon, "/specs/x/tables/llm?state=error");
+    assert!(none.contains("No rows."), "{none}");
+    let all = page(&daemon, "/specs/x/tables/llm?state=ok");
+    let places: Vec<usize> =
+        COLUMNS.iter().map(|c| all.find(&format!("<th>{c}</th>")).unwrap()).collect();
+    assert!(places.is_sorted(), "{all}");
+    // The values of a list stand beside the form, tables beside the query.
+    let cell = page(&daemon, "/specs/x/cell?table=llm&column=eye_color&key=Zed&key=Zed%20Zedsson");
+    assert!(cell.contains("<datalist id=\"values\">"), "{cell}");
+    assert!(page(&daemon, "/query?spec=x").contains("an example"));
+    // A page for who looks at pages, JSON for others.
+    let head =
+        format!("GET /nowhere HTTP/1.0\r\nHost: {}\r\nAccept: text/html\r\n\r\n", daemon.address);
+    let nowhere = daemon.raw(&head).is(404);
+    assert!(nowhere.body.contains("<h1>That did not work</h1>"), "{}", nowhere.body);
+    assert!(daemon.get("/nowhere").is(404).body.starts_with('{'));
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn router(shop: Shop) -> Router {
         .route("/healthz", get(api::health))
         .route("/metrics", get(api::metrics));
     page::routes(api)
-        .fallback(reply::no_route)
+        .fallback(page::no_route)
         .method_not_allowed_fallback(reply::no_method)
         .layer(from_fn_with_state(shop.clone(), guard::check))
         .layer(from_fn(guard::harden))

@@ -12,6 +12,9 @@ use super::table::text;
 use super::{Shop, Shown, Sorry, back, encoded, form, page, spec_path};
 use crate::store::provenance::Origin;
 
+/// Values of a list that are shown beside the form; all are offered in it.
+const LISTED: usize = 12;
+
 type Pairs = Vec<(String, String)>;
 
 /// The page of a cell.
@@ -37,6 +40,14 @@ pub(super) async fn show(
     of_spec.push(("spec".to_owned(), name.clone()));
     let cells = origins(&shop, of_spec).await?;
     let (table, column, key) = place(&asked);
+    let (_, loaded) = shop.loaded(Some(&name))?;
+    let list: Vec<String> = loaded
+        .spec
+        .expansions
+        .iter()
+        .filter_map(|e| e.columns.iter().find(|c| c.name.eq_ignore_ascii_case(&column)))
+        .find_map(|c| c.values.as_ref().map(|list| list.values.clone()))
+        .unwrap_or_default();
     let value = cells.first().map(|c| written(&c.to_json()["value"])).unwrap_or_default();
     let overridden = cells.iter().any(|c| c.state == "overridden");
     let whole = format!("{}/tables/{}", spec_path(&name), encoded(&table));
@@ -51,7 +62,12 @@ pub(super) async fn show(
                 input type="hidden" name="table" value=(table);
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
-                p { label { "Value " input name="value" value=(value) size="50"; } " (" code { "|" } " between the values of a list)" }
+                p { label { "Value " input name="value" value=(value) size="50" list="values" autocomplete="off"; } " (" code { "|" } " between the values of a list)" }
+                @if !list.is_empty() {
+                    datalist id="values" { @for value in &list { option value=(value) {} } }
+                    p.quiet { "One of " (list.len()) ": " (list.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", "))
+                        @if list.len() > LISTED { " …" } }
+                }
                 p { label { "Why " input name="note" size="50"; } }
                 button name="do" value="set" { "Override" }
                 @if overridden { " " button name="do" value="unset" { "Take it back" } }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Form, FromRequest, Request};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use maud::{DOCTYPE, Markup, html};
@@ -75,6 +75,16 @@ impl IntoResponse for Sorry {
         (status, page("Sorry", &html! { h1 { "That did not work" } (wrong(&failure)) }))
             .into_response()
     }
+}
+
+/// There is no such path: a page for who looks at pages, else what the API says.
+pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
+    let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let refusal = super::reply::no_route(uri).await;
+    if accepts.is_some_and(|accept| accept.contains("text/html")) {
+        return Sorry(refusal).into_response();
+    }
+    refusal.into_response()
 }
 
 type Shown = Result<Page, Sorry>;
@@ -146,30 +156,30 @@ fn badge(spec: &SpecStatus) -> Markup {
 /// Runs, the newest first.
 fn runs(all: &[&RunStatus]) -> Markup {
     html! {
-        table.runs {
+        div.wide { table.runs {
             thead { tr {
                 th { "run" } th { "spec" } th { "why" } th { "state" } th { "cells" }
                 th.n { "requests" } th.n { "price" } th { "of its budget" } th.n { "seconds" }
             } }
             tbody {
-                @for run in all {
+                @for (n, run) in all.iter().enumerate() {
                     tr data-run=(run.id) {
-                        td { (run.id) }
-                        td { a href=(spec_path(&run.spec)) { (run.spec) } }
-                        td { (run.cause.name()) }
-                        td {
+                        td data-label="run" { (run.id) }
+                        td data-label="spec" { a href=(spec_path(&run.spec)) { (run.spec) } }
+                        td data-label="why" { (run.cause.name()) }
+                        td data-label="state" {
                             span data-is="state" { (run.state.name()) }
                             @if run.state == RunState::Running {
                                 " " form.inline method="post" action=(format!("/runs/{}/end", run.id)) { button { "End" } }
                             }
                         }
-                        td {
+                        td data-label="cells" {
                             progress data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
                             " " span data-is="cells" { (run.done) " of " (run.cells) }
                         }
-                        td.n data-is="requests" { (run.usage.requests) }
-                        td.n data-is="price" { (usd(run.usage.cost_usd)) }
-                        td {
+                        td.n data-label="requests" data-is="requests" { (run.usage.requests) }
+                        td.n data-label="price" data-is="price" { (usd(run.usage.cost_usd)) }
+                        td data-label="of its budget" {
                             @match run.budget {
                                 Some(budget) => {
                                     meter data-is="budget" min="0" max=(budget.max(1e-9)) value=(run.usage.cost_usd) {}
@@ -178,16 +188,26 @@ fn runs(all: &[&RunStatus]) -> Markup {
                                 None => { "no budget" }
                             }
                         }
-                        td.n data-is="seconds" { (format!("{:.1}", run.seconds)) }
+                        td.n data-label="seconds" data-is="seconds" { (format!("{:.1}", run.seconds)) }
                     }
                     @if let Some(failure) = &run.failure {
-                        tr { td {} td colspan="8" { (wrong(failure)) } }
+                        @let again = all[..n].iter().any(|r| is_same(r, run));
+                        tr { td {} td.failure colspan="8" {
+                            @if again { span.quiet { "failed as above" } }
+                            @else { details { summary { (failure.message()) } (wrong(failure)) } }
+                        } }
                     }
                 }
             }
-        }
+        } }
         @if all.is_empty() { p.quiet { "No run yet." } }
     }
+}
+
+/// Whether two runs of a spec failed in the same way: that is said once.
+fn is_same(one: &RunStatus, other: &RunStatus) -> bool {
+    let said = |run: &RunStatus| run.failure.as_ref().map(|failure| failure.text());
+    one.spec == other.spec && said(one) == said(other)
 }
 
 /// Dollars.

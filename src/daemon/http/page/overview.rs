@@ -23,7 +23,7 @@ pub(super) async fn show(State(shop): State<Shop>) -> Shown {
                 p.problem role="alert" { "Changes are not seen: " (why) }
             }
             @if !status.spend { p { "It asks for nothing by itself (" code { "--no-spend" } ")." } }
-            @for spec in status.specs.values() { (card(spec)) }
+            @for spec in status.specs.values() { (card(spec, &status)) }
             @if status.specs.is_empty() {
                 p.quiet { "No spec in " code { (status.watched) } " yet; it is watched." }
             }
@@ -37,9 +37,10 @@ pub(super) async fn show(State(shop): State<Shop>) -> Shown {
     ))
 }
 
-fn card(spec: &SpecStatus) -> Markup {
+fn card(spec: &SpecStatus, status: &Status) -> Markup {
     let cells = spec.cells();
     let all = cells.total() + spec.unasked();
+    let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
     html! {
         section.spec data-spec=(spec.name) {
             h3 { a href=(spec_path(&spec.name)) { (spec.name) } " " (badge(spec)) }
@@ -49,9 +50,20 @@ fn card(spec: &SpecStatus) -> Markup {
             }
             @if let Some(trouble) = &spec.trouble { (wrong(trouble)) p { "It is tried again in a while." } }
             @if let Some(held) = spec.held.as_ref().filter(|_| spec.run.is_none()) { p { "Waits for a go: " (held) } }
-            p {
-                meter min="0" max=(all.max(1)) value=(all - cells.without_value() - spec.unasked()) {}
-                " " (all - cells.without_value() - spec.unasked()) " of " (all) " cells have a value"
+            @if let Some(run) = run {
+                p {
+                    progress max=(run.cells.max(1)) value=(run.done) {}
+                    " " (run.done) " of " (run.cells) " missing cells are answered by run " (run.id)
+                }
+            }
+            @if all > 0 {
+                p {
+                    meter min="0" max=(all) value=(all - cells.without_value() - spec.unasked()) {}
+                    " " (all - cells.without_value() - spec.unasked()) " of " (all) " cells have a value"
+                    @if run.is_some() { " as published" }
+                }
+            } @else if run.is_none() && spec.problem.is_none() {
+                p.quiet { "Nothing is published yet." }
             }
         }
     }

@@ -1,5 +1,11 @@
 // Keeps figures moving. Without it, everything is there to read all the same.
 "use strict";
+document.addEventListener("keydown", (event) => {
+  // Ctrl+Enter runs the query in the box.
+  if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+  const run = event.target.form?.querySelector('button[value="run"]');
+  if (run) run.click();
+});
 (() => {
   if (!window.EventSource || !document.querySelector("[data-run], [data-spec], .runs")) return;
   let waiting = null;
@@ -8,7 +14,8 @@
     clearTimeout(waiting);
     waiting = setTimeout(async () => {
       const at = document.activeElement;
-      if (at && /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName)) return;
+      if (at && /^(INPUT|TEXTAREA|SELECT|SUMMARY)$/.test(at.tagName)) return;
+      if (document.querySelector("main details[open]")) return;
       try {
         const response = await fetch(location.href, { headers: { accept: "text/html" } });
         if (!response.ok) return;

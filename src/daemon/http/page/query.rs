@@ -9,8 +9,11 @@ use serde::Deserialize;
 use super::super::query::{Asked, explained, kept};
 use super::super::reply::Refusal;
 use super::super::rows::length;
-use super::{Shop, Sorry, form, page, usd, wrong};
+use super::{Shop, Sorry, encoded, form, page, usd, wrong};
+use crate::daemon::status::SpecStatus;
 use crate::query::{Meta, Sink, json};
+use crate::spec::Expansion;
+use crate::sql;
 
 /// Rows that the page shows.
 const ROWS: usize = 500;
@@ -96,7 +99,10 @@ fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
                     option value=(spec.name) selected[spec.name == asked.spec] { (spec.name) }
                 }
             } } }
-            textarea name="sql" rows="8" aria-label="SQL" spellcheck="false" { (asked.sql) }
+            div.beside {
+                textarea name="sql" rows="12" aria-label="SQL" spellcheck="false" { (asked.sql) }
+                div { @for spec in status.specs.values().filter(|s| asked.spec.is_empty() || s.name == asked.spec) { (schema(spec)) } }
+            }
             p {
                 button name="do" value="explain" { "Explain" } " "
                 button name="do" value="run" { "Run" }
@@ -114,6 +120,35 @@ fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
     match result {
         Result::Wrong(refusal) => (refusal.status, page).into_response(),
         _ => page.into_response(),
+    }
+}
+
+/// What there is to ask about: the tables of a spec with their columns, and a query
+/// to begin with.
+fn schema(spec: &SpecStatus) -> Markup {
+    let Some(loaded) = &spec.loaded else { return html! {} };
+    let example = |e: &Expansion| {
+        let key = e.key.names().first().map_or("*", String::as_str);
+        let column = e.columns.iter().find(|c| c.many.is_none()).map_or("*", |c| c.name.as_str());
+        let (key, column) = (sql::name(key), sql::name(column));
+        format!(
+            "SELECT {key}, {column} FROM {} WHERE {column} IS NOT NULL LIMIT 20",
+            sql::name(&e.name)
+        )
+    };
+    html! {
+        @for e in &loaded.spec.expansions {
+            strong { code { (e.name) } }
+            ul {
+                li { (e.key.names().join(", ")) " " span.quiet { "(key)" } }
+                @for c in &e.columns {
+                    li { (c.name) " " span.quiet {
+                        (c.kind.name()) @if let Some(many) = &c.many { ", in " code { (many.table) } }
+                    } }
+                }
+                li { a href=(format!("/query?spec={}&sql={}", encoded(&spec.name), encoded(&example(e)))) { "an example" } }
+            }
+        }
     }
 }
 

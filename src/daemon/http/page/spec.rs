@@ -83,7 +83,7 @@ fn columns(spec: &SpecStatus) -> Markup {
         CellState::ALL.into_iter().filter(|s| spec.cells().get(*s) > 0).collect();
     html! {
         h2 { "Columns" }
-        table {
+        div.wide { table {
             thead { tr {
                 th { "table" } th { "column" } th { "coverage" }
                 @for state in &states { th.n { (state.name()) } }
@@ -99,8 +99,13 @@ fn columns(spec: &SpecStatus) -> Markup {
                         td.n { (c.unasked) }
                     }
                 }
+                @if let Some(loaded) = spec.loaded.as_ref().filter(|_| spec.columns.is_empty()) {
+                    @for e in &loaded.spec.expansions { @for c in &e.columns {
+                        tr { td { (e.name) } td { (c.name) } td.quiet { "not published yet" } td {} }
+                    } }
+                }
             }
-        }
+        } }
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use super::super::query::{LOOK, at_work};
 use super::spec::find;
 use super::{Shop, Shown, encoded, page, spec_path};
+use crate::cell::State as CellState;
 use crate::daemon::job::broken_off;
 use crate::failure::Failure;
 use crate::query::guard::Guard;
@@ -26,6 +27,9 @@ pub(super) struct Asked {
     /// What the keys must hold.
     #[serde(default)]
     key: String,
+    /// A state that one of the row's cells must have.
+    #[serde(default)]
+    state: String,
 }
 
 /// Some rows of an expansion.
@@ -45,24 +49,41 @@ pub(super) async fn show(
 ) -> Shown {
     find(&shop, &name)?;
     let (_, loaded) = shop.loaded(Some(&name))?;
+    let order: Vec<String> = loaded
+        .spec
+        .expansions
+        .iter()
+        .filter(|e| e.name.eq_ignore_ascii_case(&table))
+        .flat_map(|e| e.columns.iter().map(|c| c.name.clone()))
+        .collect();
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.look().await?;
-    let (of, at, key) = (table.clone(), asked.page, asked.key.clone());
+    let (of, at) = (table.clone(), asked.page);
+    let (key, state) = (asked.key.clone(), asked.state.clone());
     let read = move || {
         let guard = Guard::watch(loaded.spec.target(), Some(LOOK), interrupt);
         let guard = guard.map_err(Failure::from)?;
-        let sheet = read(guard.database(), &of, at, &key);
+        let sheet = read(guard.database(), &of, at, (&key, &state), &order);
         Ok(sheet.map_err(|failure| broken_off(&guard).unwrap_or(failure))?)
     };
     let rows = at_work(place, served, read).await?;
     let own = format!("{}/tables/{}", spec_path(&name), encoded(&table));
-    let to = |page: usize| format!("{own}?page={page}&key={}", encoded(&asked.key));
+    let to = |page: usize| {
+        format!("{own}?page={page}&key={}&state={}", encoded(&asked.key), encoded(&asked.state))
+    };
     Ok(page(
         &table,
         &html! {
             h1 { a href=(spec_path(&name)) { (name) } " / " (table) }
-            form method="get" action=(own) {
-                label { "Keys with " input name="key" value=(asked.key); } " " button { "Find" }
+            form.row method="get" action=(own) {
+                label { "Keys with " input name="key" value=(asked.key); }
+                label { "a cell that is " select name="state" {
+                    option value="" { "in any state" }
+                    @for state in CellState::ALL {
+                        option value=(state.name()) selected[state.name() == asked.state] { (state.name()) }
+                    }
+                } }
+                button { "Find" }
             }
             (shown(&name, &table, &rows))
             nav.pages {
@@ -74,7 +95,13 @@ pub(super) async fn show(
     ))
 }
 
-fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Sheet, Failure> {
+fn read(
+    database: &Database,
+    table: &str,
+    at: usize,
+    (key, state): (&str, &str),
+    order: &[String],
+) -> Result<Sheet, Failure> {
     let published = database.published()?;
     let Some(expansion) = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) else {
         let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
@@ -86,9 +113,12 @@ fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Sheet,
     let rows = || -> rusqlite::Result<Vec<(Vec<Json>, Json)>> {
         let sql = "SELECT key, cells FROM hqdl_record WHERE expansion = ?1
                    AND (?2 = '' OR instr(lower(key), lower(?2)) > 0)
+                   AND (?5 = '' OR EXISTS (
+                     SELECT 1 FROM json_each(cells) AS c WHERE c.value ->> 0 = ?5))
                    ORDER BY key LIMIT ?3 OFFSET ?4";
         let mut statement = database.connection().prepare(sql)?;
-        let of = rusqlite::params![expansion.expansion, key, ROWS + 1, at.saturating_mul(ROWS)];
+        let of =
+            rusqlite::params![expansion.expansion, key, ROWS + 1, at.saturating_mul(ROWS), state];
         let json = |text: String| serde_json::from_str::<Json>(&text).unwrap_or_default();
         let row = |r: &rusqlite::Row<'_>| {
             let key = json(r.get(0)?).as_array().cloned().unwrap_or_default();
@@ -99,7 +129,10 @@ fn read(database: &Database, table: &str, at: usize, key: &str) -> Result<Sheet,
     let mut rows = rows().map_err(|e| database.error(&e))?;
     let more = rows.len() > ROWS;
     rows.truncate(ROWS);
-    let columns = expansion.columns.iter().map(|(c, _)| c.clone()).collect();
+    // As the spec has them; what it has no more stands behind.
+    let mut columns: Vec<String> = expansion.columns.iter().map(|(c, _)| c.clone()).collect();
+    let place = |c: &String| order.iter().position(|o| o.eq_ignore_ascii_case(c));
+    columns.sort_by_key(|c| place(c).unwrap_or(usize::MAX));
     Ok(Sheet { key: expansion.key.clone(), columns, rows, more })
 }
 
