@@ -84,7 +84,7 @@ impl IntoResponse for Refusal {
 }
 
 /// There is no such path.
-pub(super) async fn no_route(uri: Uri) -> Refusal {
+pub(super) fn no_route(uri: &Uri) -> Refusal {
     Refusal::new(
         StatusCode::NOT_FOUND,
         format!("there is no {}", uri.path()),

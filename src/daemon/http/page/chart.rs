@@ -35,7 +35,7 @@ pub(super) fn spent(hours: &[Hour], budget: Option<f64>) -> Markup {
                 line.grid x1=(x(hour)) x2=(x(hour)) y1="0" y2=(HEIGHT) {}
                 text x=(x(hour) + 3.0) y=(HEIGHT - 4.0) { (hour) ":00" }
             }
-            @for part in [0.5, 1.0] {
+            @for part in [0.5, 1.0].into_iter().filter(|_| top > 1e-6) {
                 line.grid x1="0" x2=(WIDTH) y1=(y(top * part / 1.1)) y2=(y(top * part / 1.1)) {}
                 text x=(WIDTH - 4.0) y=(y(top * part / 1.1) + 11.0) text-anchor="end" { (usd(top * part / 1.1)) }
             }

@@ -80,7 +80,7 @@ impl IntoResponse for Sorry {
 /// There is no such path: a page for who looks at pages, else what the API says.
 pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let refusal = super::reply::no_route(uri).await;
+    let refusal = super::reply::no_route(&uri);
     if accepts.is_some_and(|accept| accept.contains("text/html")) {
         return Sorry(refusal).into_response();
     }
