@@ -123,12 +123,17 @@ impl<'a> Asker<'a> {
         let found = self.run.found.swap(0, Ordering::Relaxed);
         counts.asked += (demands.len() as u64).saturating_sub(found);
         counts.reused += found;
-        for some in demands.chunks(TOGETHER) {
-            let entities: Vec<_> = some.iter().map(|d| targets[d.target].about(d.entity)).collect();
+        let answered: Vec<(usize, usize, Vec<usize>)> = by_target(&demands)
+            .into_iter()
+            .flat_map(|(target, entities)| entities.into_iter().map(move |(e, c)| (target, e, c)))
+            .collect();
+        for some in answered.chunks(TOGETHER) {
+            let entities: Vec<_> = some.iter().map(|(t, e, _)| targets[*t].about(*e)).collect();
             let found = self.request.facts.get_many(&entities)?;
-            for (demand, found) in some.iter().zip(found) {
-                let target = &mut targets[demand.target];
-                target.answered(demand.entity, demand.column, found.as_ref(), counts);
+            for ((target, entity, columns), found) in some.iter().zip(found) {
+                for column in columns {
+                    targets[*target].answered(*entity, *column, found.as_ref(), counts);
+                }
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! gives it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::asks::{Asks, Form};
@@ -21,7 +22,7 @@ use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Kind};
 use crate::facts::Origin;
-use crate::key::KeyColumns;
+use crate::key::{Fingerprint, KeyColumns, ListHash};
 use crate::spec::{Column, Echo, Expansion, Spec, Type};
 
 /// What a query's calls ask for.
@@ -42,6 +43,17 @@ pub struct Calls {
     pub births: Vec<Birth>,
     /// Which way each call took.
     pub routes: Vec<Route>,
+    /// The columns of expansions that the query gave birth to.
+    columns_at: HashMap<(usize, Asked), usize>,
+    /// The expansions of questions about rows, by the names of their contexts.
+    questions_at: HashMap<(Vec<String>, Asked), usize>,
+}
+
+/// What a column asks: its meaning, and its list of values.
+type Asked = (Fingerprint, Option<ListHash>);
+
+fn asked(column: &Column) -> Asked {
+    (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 
 /// A question that is asked live of values.
@@ -243,19 +255,13 @@ impl Calls {
         let column = column(&question, kind, values, is_list(call), &key);
         let untold = is_untold(call, usage, &column);
         // A question about rows is alone in its expansion: rows differ.
-        let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
-        let asked = self.expansions.iter().position(|e| {
-            e.expansion.name == "question"
-                && e.expansion.context == contexts
-                && e.expansion.columns.first().is_some_and(|c| {
-                    c.fingerprint == column.fingerprint && list(c) == list(&column)
-                })
-        });
-        let target = match asked {
-            Some(target) => target,
+        let asks = (contexts.clone(), asked(&column));
+        let target = match self.questions_at.get(&asks) {
+            Some(target) => *target,
             None => {
                 let target = self.target("question", key, contexts);
                 self.column(target, column);
+                self.questions_at.insert(asks, target);
                 target
             }
         };
@@ -309,7 +315,9 @@ impl Calls {
                 && e.expansion.key.names() == key
                 && e.expansion.context == context
         };
-        if let Some(at) = self.expansions.iter().position(same).filter(|_| name != "question") {
+        if name != "question"
+            && let Some(at) = self.expansions.iter().position(same)
+        {
             return at;
         }
         let expansion = Expansion {
@@ -334,16 +342,16 @@ impl Calls {
     /// The column of an ad-hoc expansion that asks this, made when there is none.
     pub(super) fn column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
-        let list = |c: &Column| c.values.as_ref().map(|v| v.hash.clone());
-        let same = |c: &Column| c.fingerprint == column.fingerprint && list(c) == list(&column);
-        if let Some(at) = columns.iter().position(same) {
-            return at;
+        match self.columns_at.entry((target, asked(&column))) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                if !columns.is_empty() {
+                    column.name = format!("answer_{}", columns.len() + 1);
+                }
+                columns.push(column);
+                *new.insert(columns.len() - 1)
+            }
         }
-        if !columns.is_empty() {
-            column.name = format!("answer_{}", columns.len() + 1);
-        }
-        columns.push(column);
-        columns.len() - 1
     }
 
     /// The expansions as the facts know them.

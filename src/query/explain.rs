@@ -45,7 +45,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     }
     let ended = match rewritten.first.take().filter(|_| of_first) {
         Some(rule) => {
-            let mut reader = Reader::new(&rule, &engine.live, 1, (0, 0), u64::MAX);
+            let mut reader = Reader::new(&rule, &engine.live, 1, (0, 0));
             let ended = engine.run_once(&rewritten, &mut reader);
             if lock(&engine.live).pended == 0 {
                 told = Some(reader.told(&mut Learning::new(1, 1)));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use rusqlite::types::{Value as Sql, ValueRef};
 
-use super::learning::{Learning, lot};
+use super::learning::Learning;
 use super::live::{Shared, lock};
 use super::notes::{Candidate, State, WITNESSES};
 use super::smoothie::{Sink, owned};
@@ -28,8 +28,8 @@ pub struct Reader<'r> {
     rows: Vec<(Vec<Sql>, usize, i64)>,
     certain: u64,
     waiting: u64,
-    /// Rows to ask about at once while the order of conditions is learnt.
-    learning: Option<u64>,
+    /// Whether the order of conditions is learnt.
+    learns: bool,
     /// The candidates to ask about for a value that rows share, by one of them.
     witnesses: HashMap<usize, Vec<usize>>,
 }
@@ -44,13 +44,7 @@ pub enum Told {
 
 impl<'r> Reader<'r> {
     /// Nothing read yet.
-    pub fn new(
-        rule: &'r FirstRows,
-        live: &Shared,
-        together: u64,
-        seen: (u64, u64),
-        learning: u64,
-    ) -> Self {
+    pub fn new(rule: &'r FirstRows, live: &Shared, together: u64, seen: (u64, u64)) -> Self {
         Self {
             rule,
             live: Shared::clone(live),
@@ -60,7 +54,7 @@ impl<'r> Reader<'r> {
             rows: Vec::new(),
             certain: 0,
             waiting: 0,
-            learning: (rule.need.is_none() && rule.conditions > 1).then_some(learning),
+            learns: rule.need.is_none() && rule.conditions > 1,
             witnesses: HashMap::new(),
         }
     }
@@ -69,7 +63,7 @@ impl<'r> Reader<'r> {
     fn wave(&self, certain: u64) -> u64 {
         let lacking = match self.rule.need {
             Some(need) => need.saturating_sub(certain).max(1),
-            None => return self.learning.unwrap_or(u64::MAX),
+            None => return u64::MAX,
         };
         let (asked, passed) = self.seen;
         let few = lacking.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
@@ -122,25 +116,15 @@ impl<'r> Reader<'r> {
         let full = chosen.len() as u64 >= need;
         // Without an order any rows do.
         let settled = open.is_empty() || full && !self.rule.ordered;
-        let demands = |rows: &[usize], most: u64| {
-            let mut demands: Vec<Demand> = Vec::new();
-            let mut taken = 0;
-            for n in rows {
-                if taken >= most {
-                    break;
-                }
-                let number = self.rows[*n].1;
-                let one = [number];
-                let numbers = self.witnesses.get(&number).map_or(&one[..], Vec::as_slice);
-                let all = numbers.iter().filter_map(|n| candidates.get(*n));
-                for candidate in all.filter(|c| !c.demands.is_empty()) {
-                    if taken < most {
-                        demands.extend(&candidate.demands);
-                        taken += 1;
-                    }
-                }
-            }
-            demands
+        let waiting = |rows: &[usize], most: u64| -> Vec<&[Demand]> {
+            let numbers = rows.iter().flat_map(|n| {
+                let number = &self.rows[*n].1;
+                let one = std::slice::from_ref(number);
+                self.witnesses.get(number).map_or(one, Vec::as_slice)
+            });
+            let all = numbers.filter_map(|n| candidates.get(*n)).map(|c| c.demands.as_slice());
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            all.filter(|d| !d.is_empty()).take(most).collect()
         };
         let asked = if settled {
             if unvalued.is_empty() {
@@ -148,14 +132,13 @@ impl<'r> Reader<'r> {
                 let rows = chosen[from..].iter().map(|n| self.row(*n, candidates)).collect();
                 return Told::Rows(self.columns, rows);
             }
-            demands(&unvalued, u64::MAX)
+            waiting(&unvalued, u64::MAX).concat()
+        } else if self.learns {
+            let asked = learning.some(waiting(&open, u64::MAX));
+            learning.learnt();
+            asked
         } else {
-            if self.learning.is_some() {
-                learning.learnt();
-                let of = |n: &usize| candidates.get(self.rows[*n].1).map(|c| lot(&c.demands));
-                open.sort_by_cached_key(of);
-            }
-            demands(&open, self.wave(chosen.len() as u64))
+            waiting(&open, self.wave(chosen.len() as u64)).concat()
         };
         if !asked.is_empty() {
             return Told::Ask(asked);

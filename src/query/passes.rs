@@ -26,6 +26,8 @@ impl Engine<'_, '_> {
         let mut learning = Learning::new(self.together(), self.conditions());
         // Whether the rule of the first rows is left: nothing it waits for is told.
         let mut firsts = true;
+        // Whether conditions stand in another order since something was asked.
+        let mut reordered = false;
         loop {
             let rewritten = self.rewrite(firsts);
             let began = Instant::now();
@@ -33,9 +35,10 @@ impl Engine<'_, '_> {
             lock(&self.live).begin();
             lock(&self.live).survey = learning.surveys(&rewritten);
             let mut kept = Kept::default();
-            let mut reader = rewritten.first.as_ref().map(|rule| {
-                Reader::new(rule, &self.live, self.together(), self.seen(), learning.rows())
-            });
+            let mut reader = rewritten
+                .first
+                .as_ref()
+                .map(|rule| Reader::new(rule, &self.live, self.together(), self.seen()));
             let ended = match &mut reader {
                 Some(reader) => self.run_once(&rewritten, reader),
                 None => self.run_once(&rewritten, &mut kept),
@@ -62,6 +65,13 @@ impl Engine<'_, '_> {
                 continue;
             }
             let waits = full || lock(&self.live).pended > 0;
+            // What the last answers came to says in which order to ask now.
+            if waits && !reordered && learning.learns() && self.rewrite(firsts).sql != rewritten.sql
+            {
+                reordered = true;
+                continue;
+            }
+            reordered = false;
             let demands = match reader {
                 Some(reader) if !waits => match reader.told(&mut learning) {
                     Told::Rows(columns, rows) => {

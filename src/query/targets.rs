@@ -57,7 +57,12 @@ pub struct Target {
     /// The documents that are to be asked about.
     documents: Documents,
     ahead: Prefetch,
+    /// Records that were read a moment ago: several columns are looked up in each.
+    at_hand: HashMap<usize, Option<Record>>,
 }
+
+/// Records that are kept at hand.
+const AT_HAND: usize = 64;
 
 struct Known {
     row: Row,
@@ -90,6 +95,7 @@ impl Target {
             by_entity: HashMap::new(),
             documents: Documents::default(),
             ahead,
+            at_hand: HashMap::new(),
         }
     }
 
@@ -155,7 +161,16 @@ impl Target {
     ) -> Result<&Cell, FactsError> {
         let known = &mut self.entities[entity];
         if known.cells[column] == Cell::Unseen {
-            let record = self.ahead.get(facts, &known.entity)?;
+            let record = match self.at_hand.get(&entity) {
+                Some(record) => record,
+                None => {
+                    if self.at_hand.len() >= AT_HAND || self.expansion.columns.len() == 1 {
+                        self.at_hand.clear();
+                    }
+                    let record = self.ahead.get(facts, &known.entity)?;
+                    self.at_hand.entry(entity).or_insert(record)
+                }
+            };
             let word =
                 self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
             known.cells[column] = match word {
@@ -201,6 +216,7 @@ impl Target {
         record: Option<&Record>,
         counts: &mut Counts,
     ) {
+        self.at_hand.clear();
         let known = &mut self.entities[entity];
         known.cells[column] = match self.wanted.find(record, column) {
             Found::Known(fact) => {

@@ -89,13 +89,8 @@ impl Rewriter<'_> {
             }
             let conditions = calls.iter().map(|c| truth::leaves(self, c, &scope)).sum();
             let unit = self.unit(core.span.start, conditions);
-            let value = match (role, core.columns.as_slice()) {
-                // Rows of one value are witnesses of the same.
-                (Role::Set, [only]) => only.expr.as_ref().filter(|e| {
-                    matches!(bare(e).kind, ExprKind::Column { .. }) && !self.bears(e, &scope)
-                }),
-                _ => None,
-            };
+            // Rows of one value are witnesses of the same.
+            let value = if role == Role::Set { self.witness(core, &scope) } else { None };
             let value = value.map_or(String::new(), |e| format!(", {}", &self.sql[e.span.clone()]));
             combined = Some(format!("(SELECT hq_close(hq_open({unit}), {text}{value}))"));
         }

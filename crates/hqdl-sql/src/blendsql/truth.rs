@@ -171,7 +171,7 @@ impl Rewriter<'_> {
         let (exprs, query) = expr.inside();
         exprs.into_iter().for_each(|e| self.unheard(e, scope, found));
         let Some(query) = query.filter(|q| q.has_call()) else { return };
-        if super::written::witnessed(expr).is_some() {
+        if self.witnessed(expr, scope).is_some() {
             return;
         }
         let mut nested = !query.with.is_empty();

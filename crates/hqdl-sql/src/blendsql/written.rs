@@ -40,7 +40,7 @@ impl Rewriter<'_> {
     /// EXISTS or IN over rows that are noted one by one: one that is certain
     /// settles it, whatever the others are.
     fn run_of(&mut self, expr: &Expr, text: String, scope: &Scope<'_>) -> String {
-        let Some((query, core)) = witnessed(expr) else { return text };
+        let Some((query, core)) = self.witnessed(expr, scope) else { return text };
         let unit = self.unit(core.span.start, 0);
         let settles = match &expr.kind {
             ExprKind::In { operand, .. } => {
@@ -51,6 +51,28 @@ impl Rewriter<'_> {
         };
         let once = i32::from(!self.is_correlated(query, scope));
         format!("hq_run({settles}, {once}, hq_start({unit}), ({text}))")
+    }
+
+    /// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.
+    /// Of IN, rows are witnesses by their value, which must be known before any call.
+    pub(super) fn witnessed<'e>(
+        &self,
+        expr: &'e Expr,
+        around: &Scope<'_>,
+    ) -> Option<(&'e Query, &'e Core)> {
+        let (query, core) = settled_by_a_row(expr)?;
+        if matches!(expr.kind, ExprKind::In { .. }) {
+            let within = self.resolver().ctes(query, Some(around));
+            self.witness(core, &self.resolver().core(core, &within))?;
+        }
+        Some((query, core))
+    }
+
+    /// The value that rows of an IN are witnesses of.
+    pub(super) fn witness<'e>(&self, core: &'e Core, scope: &Scope<'_>) -> Option<&'e Expr> {
+        let [only] = core.columns.as_slice() else { return None };
+        let column = |e: &&Expr| matches!(bare(e).kind, ExprKind::Column { .. });
+        only.expr.as_ref().filter(column).filter(|e| !self.bears(e, scope))
     }
 
     /// Whether a query hangs on the rows around it, as far as can be told.
@@ -179,8 +201,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.
-pub(super) fn witnessed(expr: &Expr) -> Option<(&Query, &Core)> {
+fn settled_by_a_row(expr: &Expr) -> Option<(&Query, &Core)> {
     let query = match &expr.kind {
         ExprKind::Exists(query) => query.as_ref(),
         ExprKind::In { query: Some(query), .. } if query.limit.is_none() => query.as_ref(),
