@@ -4,13 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
+use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, Talk, progress, session};
 use crate::facts::Reason;
 use crate::materialize::Way;
+use crate::model;
 use crate::plan::{Plan, Room};
+use crate::prompt::{Frame, Row};
+use crate::session::Session;
+use crate::store::keys::{KeyRow, Keys};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -21,6 +26,10 @@ pub struct Options {
     /// What it takes through the Batch API.
     #[arg(long)]
     batch: bool,
+    /// Print, word by word, what a request for the first rows of each expansion holds;
+    /// send nothing.
+    #[arg(long)]
+    show_prompt: bool,
     /// Exit with 1 when anything is missing or stale, for scripts.
     #[arg(long)]
     check: bool,
@@ -36,6 +45,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let session = session::open(&options.spec, &options.flags, options.budget, &command)?;
     session::warn(&session.warnings, talk);
     session::tell(session.facts()?, talk);
+    if options.show_prompt {
+        return show_prompts(&session, talk);
+    }
     let way = if options.batch { Way::Batch } else { Way::Live };
     let (plan, remarks) = session.plan(&options.select.selection(), way)?;
     if !talk.quiet {
@@ -48,6 +60,47 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
     let missing = options.check && plan.cells() > 0;
     Ok(if missing { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
+}
+
+/// Prints the prompt for the first rows of each expansion.
+fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
+    let answers_in = model::for_planning(&session.spec)?.format();
+    for expansion in &session.spec.expansions {
+        let most = expansion.rows_per_request as usize;
+        let mut rows: Vec<Row> = Vec::new();
+        let mut take = |key: &KeyRow| {
+            // Rows whose keys have another part are asked about by themselves.
+            let alike = rows.first().is_none_or(|first| {
+                expansion.part_of(&first.key) == expansion.part_of(&key.row.key)
+            });
+            if alike && rows.len() < most {
+                rows.push(key.row.clone());
+            }
+            Ok::<_, rusqlite::Error>(())
+        };
+        let keys = Keys::gather(&session.database, expansion, None)?;
+        keys.each(&mut take).map_err(|e| session.database.error(&e))?;
+        let Some(first) = rows.first() else { continue };
+        let columns: Vec<usize> = (0..expansion.columns.len()).collect();
+        let asked = expansion.asked_by(&first.key);
+        let frame = Frame::new(&asked, &columns, expansion.format.unwrap_or(answers_in));
+        let shown: Vec<_> = rows.iter().map(|row| expansion.shown(row)).collect();
+        let prompt = frame.prompt(shown.iter().map(AsRef::as_ref));
+        if talk.json {
+            let line = json!({
+                "expansion": expansion.name, "system": &*prompt.system, "user": prompt.user,
+            });
+            anstream::println!("{line}");
+        } else {
+            anstream::println!(
+                "── {}: system ──\n{}\n── {0}: user ──\n{}",
+                expansion.name,
+                prompt.system,
+                prompt.user
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print(plan: &Plan, model: &str, batch: bool) {

@@ -109,6 +109,18 @@ fn a_persons_word_is_looked_at_before_it_is_taken() {
 }
 
 #[test]
+fn what_is_sent_can_be_read_before() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let ended = project.hqdl(&["plan", "specs/x.toml", "--show-prompt", "--json"]).exits(0);
+    assert_eq!(endpoint.count(), 0);
+    project.materialize(&["--concurrency", "1"]).exits(0);
+    let sent = &endpoint.requests()[0].body["messages"];
+    assert_eq!(ended.lines[0]["system"], sent[0]["content"]);
+    assert_eq!(ended.lines[0]["user"], sent[1]["content"]);
+}
+
+#[test]
 fn the_schema_has_a_name_with_a_version() {
     let project = heroes(&honest(), "json");
     let ended = project.hqdl(&["check", "--schema"]).exits(0);
