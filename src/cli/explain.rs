@@ -29,9 +29,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     let meta = explained.map_err(|error| input.failure(error, None))?;
     if talk.json {
-        anstream::println!("{}", meta.to_json());
+        anstream::println!("{}", meta.explained_json());
     } else {
         anstream::print!("{}", meta::explained(&meta, &input.session.spec));
+        if talk.verbose {
+            anstream::print!("{}", meta::plan(&meta));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -39,11 +39,21 @@ pub fn explained(meta: &Meta, spec: &Spec) -> String {
                 thousands(meta.values_reused)
             ),
         );
-        line(&mut out, "demand", &demand(meta));
         used(&mut out, meta, spec, "at most about ");
+        for unbounded in &meta.unbounded {
+            let call: Vec<&str> = unbounded.call.split_whitespace().collect();
+            let beside = format!("how much {} asks beside: {}", call.join(" "), unbounded.why);
+            line(&mut out, "unknown", &beside);
+        }
     }
     sql(&mut out, meta);
     out
+}
+
+/// The plan of an explained query: each SELECT, its conditions, and what each rule
+/// came to there.
+pub fn plan(meta: &Meta) -> String {
+    if meta.routes.is_empty() { String::new() } else { format!("plan\n{}", meta.plan) }
 }
 
 fn line(out: &mut String, name: &str, value: &str) {

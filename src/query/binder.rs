@@ -59,6 +59,9 @@ pub enum Word {
     No(String),
 }
 
+/// How it is told that a model has to say first which column answers a question.
+pub(super) const WOULD_ASK: &str = "would ask the model";
+
 impl<'b, 'a> Binder<'b, 'a> {
     /// A binder that asks a model, by its name.
     pub fn new(request: &'b Request<'b>, model: &'b str, asking: Option<&'b Asking<'a>>) -> Self {
@@ -80,7 +83,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         let answers = match self.ask(expansion, &offered, ask)? {
             Asked::Answers(answers) => answers,
             Asked::Nobody if self.asking.is_none() => {
-                let why = format!("would ask the model whether a column of `{name}` answers it");
+                let why = format!("{WOULD_ASK} whether a column of `{name}` answers it");
                 return Ok(Word::No(why));
             }
             Asked::Nobody => return Ok(Word::No("there is no model to ask for a column".into())),

@@ -23,9 +23,11 @@ use super::smoothie::{Meta, Pass, Route, Sink};
 use super::targets::Demand;
 use super::views::views;
 use super::{QueryError, Request, params, statement};
-use crate::blendsql::direct::direct;
 use crate::blendsql::parse::{Parsed, parse};
+use crate::blendsql::plan::Plan;
 use crate::blendsql::rewrite::{Costs, Rewriter, Rewritten};
+use crate::blendsql::rules::Refused;
+use crate::blendsql::rules::stored_columns::direct;
 use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
@@ -73,10 +75,10 @@ pub(super) struct Engine<'r, 'a> {
     pub(super) request: &'r Request<'r>,
     /// Who asks; nobody, where nothing may be asked.
     pub(super) asking: Option<&'r Asking<'a>>,
-    spelled: Spelled,
+    pub(super) spelled: Spelled,
     pub(super) parsed: Parsed,
     guard: Guard,
-    schema: KnownSchema,
+    pub(super) schema: KnownSchema,
     pub(super) calls: Calls,
     pub(super) live: Shared,
     pub(super) costs: Costs,
@@ -85,6 +87,8 @@ pub(super) struct Engine<'r, 'a> {
     pub(super) retrieves: bool,
     /// The query over published tables, while these may answer all of it.
     direct: Option<Rewritten>,
+    /// Why they do not.
+    pub(super) not_stored: Refused,
     pub(super) passes: Vec<Pass>,
     pub(super) sql: String,
     /// What came of the queries within this one, which gave it options.
@@ -145,6 +149,13 @@ impl<'r, 'a> Engine<'r, 'a> {
         };
         let views = views(&calls, &targets, overrides.as_ref(), request, model, &guard)?;
         let views = views.filter(|_| request.again.is_none());
+        let not_stored = match &views {
+            _ if request.spec.expansions.is_empty() => "there is no expansion",
+            _ if request.again.is_some() => "what is known is asked again",
+            _ if calls.stored.len() < calls.sites.len() => "a call is bound to no column",
+            None => "a published table is missing, older than the facts, or joined by no key",
+            Some(_) => "a call stands where a table cannot be joined, or a value is missing",
+        };
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
         let facts = request.facts.latest().clone();
         let contexts = Contexts::new(request);
@@ -168,6 +179,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             plain_order,
             retrieves: true,
             direct,
+            not_stored,
             passes: Vec::new(),
             sql: String::new(),
             inner,
@@ -218,25 +230,51 @@ impl<'r, 'a> Engine<'r, 'a> {
         rewritten: &Rewritten,
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
-        let failed = |e: &rusqlite::Error| {
-            if let Some(error) = self.too_long() {
-                return error;
+        let mut statement = self.prepared_statement(rewritten)?;
+        let mut names = Names { sink, rewritten };
+        self.stream(&mut statement, &rewritten.sql, &mut names)
+    }
+
+    /// Runs a statement that evaluates calls; its rows tell nothing.
+    pub(super) fn probe(&self, sql: &str) -> Result<(), QueryError> {
+        // Places in it are not the user's.
+        let mut statement =
+            self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, ""))?;
+        params::bind(&mut statement, &self.request.params)?;
+        self.stream(&mut statement, sql, &mut Kept::default())
+    }
+
+    /// Holds the query to `SQLite` and to its parameters.
+    pub(super) fn is_valid(&self, rewritten: &Rewritten) -> Result<(), QueryError> {
+        self.prepared_statement(rewritten).map(drop)
+    }
+
+    fn prepared_statement(
+        &self,
+        rewritten: &Rewritten,
+    ) -> Result<rusqlite::Statement<'_>, QueryError> {
+        // Places in the SQL that is run are not the user's.
+        let failed = |e: &rusqlite::Error| match self.guard.error(e, &rewritten.sql) {
+            QueryError::Sql(mut problem) => {
+                problem.span = self.named(&problem.message);
+                QueryError::Sql(problem)
             }
-            // Places in the SQL that is run are not the user's.
-            match self.guard.error(e, &rewritten.sql) {
-                QueryError::Sql(mut problem) => {
-                    problem.span = self.named(&problem.message);
-                    QueryError::Sql(problem)
-                }
-                other => other,
-            }
+            other => other,
         };
         let mut statement =
             self.guard.connection().prepare(&rewritten.sql).map_err(|e| failed(&e))?;
         let used = params::bind(&mut statement, &self.request.params)?;
         params::all_used(&self.request.params, &used, &params::names(&statement))?;
-        let mut names = Names { sink, rewritten };
-        match self.guard.stream(&mut statement, &rewritten.sql, &mut names) {
+        Ok(statement)
+    }
+
+    fn stream(
+        &self,
+        statement: &mut rusqlite::Statement<'_>,
+        sql: &str,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
+        match self.guard.stream(statement, sql, sink) {
             Err(QueryError::Sql(mut problem)) => {
                 problem.span = None;
                 Err(self.too_long().unwrap_or(QueryError::Sql(problem)))
@@ -302,7 +340,7 @@ impl<'r, 'a> Engine<'r, 'a> {
     pub(super) fn meta(&self, usage: Usage, began: Instant) -> Meta {
         let live = lock(&self.live);
         let mut routes = self.calls.routes.clone();
-        let mut notes = Vec::new();
+        let (mut notes, mut unbounded) = (Vec::new(), Vec::new());
         for (call, cut) in live.contexts.cuts() {
             // A route a call, in their order.
             if let Some(route) = routes.get_mut(call) {
@@ -345,6 +383,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             let new: Vec<Route> = meta.routes.iter().filter(new).cloned().collect();
             routes.extend(new);
             notes.extend(meta.notes.iter().cloned());
+            unbounded.extend(meta.unbounded.iter().cloned());
         }
         Meta {
             requests: usage.requests + inner(|m| m.requests),
@@ -361,6 +400,8 @@ impl<'r, 'a> Engine<'r, 'a> {
             seconds: began.elapsed().as_secs_f64(),
             routes,
             notes,
+            unbounded,
+            plan: Plan::default(),
             sql: self.sql.clone(),
         }
     }

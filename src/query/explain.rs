@@ -1,125 +1,126 @@
-//! How a query would be run: its routes, its SQL, at most what its
-//! rows would ask for and the price of that. Asks nothing.
+//! How a query would be run: its routes, its SQL, and the most that it asks over
+//! all its passes, with the price of that. Asks nothing.
 
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::batches::{by_target, cuts};
+use super::binder::WOULD_ASK;
 use super::engine::Engine;
 use super::first_rows::{ENOUGH, Reader, Told};
-use super::kept::Kept;
 use super::learning::Learning;
-use super::likeness::by_words;
 use super::live::lock;
-use super::passages::Shown;
-use super::smoothie::{Meta, Pass};
+use super::smoothie::{Meta, Pass, Unbounded};
 use super::targets::Demand;
 use super::{QueryError, Request};
-use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
-use crate::spec::{Format, Provider};
-use crate::tokens::Tokenizer;
+use crate::blendsql::most::{Most, most};
+use crate::blendsql::plan::Told as Ruled;
+use crate::blendsql::rewrite::Rewritten;
+use crate::blendsql::rules::STORED_COLUMNS;
 use crate::usage::Usage;
 
-/// Tells how a query would be run, and at most how many values the first pass
-/// would ask for; asks nothing.
+/// Tells how a query would be run, and the most that it asks; asks nothing.
 ///
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     let began = Instant::now();
     let mut engine = Engine::prepare(request, None)?;
-    if engine.over_tables()?.is_some() {
-        return Ok(engine.meta(Usage::default(), began));
+    if let Some((direct, _)) = engine.over_tables()? {
+        let mut meta = engine.meta(Usage::default(), began);
+        meta.plan = direct.plan;
+        let why = "published tables answer every call".to_owned();
+        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, fired: true, why });
+        return Ok(meta);
     }
-    let mut rewritten = engine.rewrite(true);
-    let pass = Instant::now();
-    // Of rows that no call decides about the first are known beforehand.
-    let of_first = rewritten.first.as_ref().is_some_and(|rule| rule.conditions == 0);
-    let mut told = None;
-    {
-        let mut live = lock(&engine.live);
-        live.takes(&rewritten);
-        live.begin();
-        live.survey = true;
-        live.possible = true;
-    }
-    let ended = match rewritten.first.take().filter(|_| of_first) {
-        Some(rule) => {
-            let mut reader = Reader::new(&rule, &engine.live, 1, (0, 0));
-            let ended = engine.run_once(&rewritten, &mut reader);
-            if lock(&engine.live).pended == 0 {
-                told = Some(reader.told(&mut Learning::new(1, 1)));
-            }
-            ended
-        }
-        None => engine.run_once(&rewritten, &mut Kept::default()),
-    };
-    match ended {
-        // No more is asked at once.
-        Err(QueryError::Sql(_)) if lock(&engine.live).full => {}
-        Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
-        ended => ended?,
-    }
-    let (demands, pairs) = {
-        let live = lock(&engine.live);
-        let demands = match told {
-            Some(Told::Ask(demands)) => {
-                let mut seen = HashSet::new();
-                demands.into_iter().filter(|d| seen.insert(*d)).collect()
-            }
-            Some(Told::Rows(..)) => Vec::new(),
-            None => live.notes.all(),
-        };
-        (demands, live.joins.iter().map(|j| j.wanted.len()).sum::<usize>())
-    };
-    let demanded = (demands.len() + pairs) as u64;
+    let rewritten = engine.rewrite(true);
     engine.sql.clone_from(&rewritten.sql);
-    engine.passes.push(Pass { demanded, seconds: pass.elapsed().as_secs_f64() });
-    let usage = engine.estimate(&demands);
+    engine.is_valid(&rewritten)?;
+    let pass = Instant::now();
+    let asked = engine.most(&rewritten)?;
+    let (values, usage) = engine.estimate(&asked.demands, asked.once)?;
+    engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
     let mut meta = engine.meta(usage, began);
-    meta.values_asked += demanded;
+    meta.values_asked += values;
+    meta.unbounded.splice(0..0, asked.unbounded);
+    let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
+    let why = "the model says first whether a column answers it";
+    let first = first.map(|r| Unbounded { call: r.call.clone(), why: why.to_owned() });
+    meta.unbounded.extend(first.collect::<Vec<_>>());
+    meta.plan = rewritten.plan;
+    let stored = Ruled { rule: STORED_COLUMNS, fired: false, why: engine.not_stored.to_owned() };
+    meta.plan.rules.push(stored);
     Ok(meta)
 }
 
+/// The most that a query asks.
+struct Asked {
+    demands: Vec<Demand>,
+    unbounded: Vec<Unbounded>,
+    /// It is asked in one pass, as many together as share a request.
+    once: bool,
+}
+
 impl Engine<'_, '_> {
-    /// What asking for the demands of the first pass would use.
-    fn estimate(&self, demands: &[Demand]) -> Usage {
-        let live = lock(&self.live);
-        let spec = self.request.spec;
-        let mut plan = Plan::default();
-        let mut demands = by_target(demands);
-        for (n, target) in live.targets.iter().enumerate() {
-            let format = target.expansion.format.unwrap_or(Format::Json);
-            let tokenizer = Tokenizer::of(&spec.model.name);
-            let mut meter = Meter::new(&target.expansion, format, tokenizer);
-            let entities = demands.remove(&n).unwrap_or_default();
-            let mut shown = Shown {
-                most: spec.limits.passage_tokens,
-                model: &spec.model.name,
-                compare: &mut |question, passages| Ok(by_words(question, passages)),
-            };
-            let most = target.expansion.rows_per_request;
-            let cuts = cuts(target, entities, most, &mut shown).unwrap_or_default();
-            cuts.iter().for_each(|cut| meter.count(cut));
-            let mut of_one =
-                ExpansionPlan { name: target.expansion.name.clone(), ..ExpansionPlan::default() };
-            of_one.columns = target
-                .expansion
-                .columns
-                .iter()
-                .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
-                .collect();
-            meter.finish(&mut of_one);
-            plan.expansions.push(of_one);
+    /// The most that the passes of a query ask.
+    fn most(&mut self, rewritten: &Rewritten) -> Result<Asked, QueryError> {
+        let (text, sites) = (&self.spelled.text, &self.calls.sites);
+        let most = most(text, &self.parsed.query, self.parsed.lone, sites, &self.schema);
+        if let Some(demands) = self.of_first_rows(rewritten, &most)? {
+            return Ok(Asked { demands, unbounded: Vec::new(), once: true });
         }
-        let instant = spec.model.provider == Provider::Replay;
-        plan.price(spec.model.paid().as_ref(), &spec.limits, instant);
-        Usage {
-            requests: plan.requests(),
-            input_tokens: plan.input_tokens(),
-            output_tokens: plan.output_tokens().likely as u64,
-            cost_usd: plan.cost_usd.likely,
-            ..Usage::default()
+        self.survey(rewritten);
+        let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
+        let mut unbounded: Vec<Unbounded> = (most.unknown.iter())
+            .map(|(n, why)| Unbounded { call: call(*n), why: (*why).to_owned() })
+            .collect();
+        for probe in &most.probes {
+            match self.probe(&probe.sql) {
+                // A context that is too long is the query's error, and has a place.
+                Err(QueryError::Sql(problem)) if problem.span.is_none() => {
+                    let why = format!("its rows cannot be counted: {}", problem.message);
+                    let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
+                    unbounded.extend(probe.calls.iter().map(of));
+                }
+                ended => ended?,
+            }
         }
+        let demands = lock(&self.live).notes.all();
+        Ok(Asked { demands, unbounded, once: most.once && rewritten.first.is_none() })
+    }
+
+    /// What is asked of the first rows, where no call decides which these are and
+    /// they are not drawn by lot.
+    fn of_first_rows(
+        &mut self,
+        rewritten: &Rewritten,
+        most: &Most,
+    ) -> Result<Option<Vec<Demand>>, QueryError> {
+        let random = self.spelled.text.to_ascii_lowercase().contains("random");
+        let Some(rule) = &rewritten.first else { return Ok(None) };
+        if rule.conditions > 0 || !most.once || !most.unknown.is_empty() || random {
+            return Ok(None);
+        }
+        self.survey(rewritten);
+        let mut reader = Reader::new(rule, &self.live, 1, (0, 0));
+        match self.run_once(rewritten, &mut reader) {
+            Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
+            ended => ended?,
+        }
+        if lock(&self.live).pended > 0 {
+            return Ok(None);
+        }
+        let mut seen = HashSet::new();
+        Ok(Some(match reader.told(&mut Learning::new(1, 1)) {
+            Told::Ask(demands) => demands.into_iter().filter(|d| seen.insert(*d)).collect(),
+            Told::Rows(..) => Vec::new(),
+        }))
+    }
+
+    /// All that is reached is noted from now on.
+    fn survey(&self, rewritten: &Rewritten) {
+        let mut live = lock(&self.live);
+        live.takes(rewritten);
+        live.begin();
+        live.survey = true;
     }
 }

@@ -1,4 +1,4 @@
-//! The rule of the first rows (`blendsql::first_rows`) at work: reads the
+//! The rule of the first rows (`blendsql::rules::first_rows`) at work: reads the
 //! candidates as they come, and tells whether the answer is settled or what to ask.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use super::live::{Shared, lock};
 use super::notes::{Candidate, State, WITNESSES};
 use super::smoothie::{Sink, owned};
 use super::targets::{Demand, spell};
-use crate::blendsql::first_rows::FirstRows;
+use crate::blendsql::rules::first_rows::FirstRows;
 
 /// Values that are asked for at once before it is known how many are needed.
 const MOST: u64 = 20;

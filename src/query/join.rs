@@ -37,6 +37,41 @@ pub fn ask(
     request: &Request<'_>,
 ) -> Result<u64, QueryError> {
     let wishes = lock(live).joins[number].take();
+    let by_list = lists_of(number, join, &wishes, live, request);
+    for (_, spelling, rights) in wishes {
+        // What the model was not shown is no partner.
+        let mut live = lock(live);
+        let known = live.joins[number].known.entry(spelling).or_default();
+        known.extend(rights.into_iter().map(|(_, spelling)| (spelling, false)));
+    }
+    let mut counts = Counts::default();
+    for (list, wishes) in by_list {
+        let mut asked = Asked::of(join, list, &wishes, request, &mut counts)?;
+        if !asked.demands.is_empty() {
+            asker.ask(&mut asked.targets, &asked.demands, &mut counts)?;
+        }
+        let mut live = lock(live);
+        for ((_, spelling, rights), entity) in wishes.into_iter().zip(asked.entities) {
+            let facts = request.facts.latest();
+            let cell = asked.targets[0].cell(entity, 0, facts, None, &mut Counts::default())?;
+            know(&mut live.joins[number], spelling, rights, cell);
+        }
+    }
+    let mut live = lock(live);
+    live.counts.asked += counts.asked;
+    live.counts.reused += counts.reused;
+    live.counts.without_value += counts.without_value;
+    Ok(counts.asked)
+}
+
+/// The lists that values are compared with, and these values.
+pub(super) fn lists_of(
+    number: usize,
+    join: &Join,
+    wishes: &[Wish],
+    live: &Shared,
+    request: &Request<'_>,
+) -> BTreeMap<Vec<String>, Vec<Wish>> {
     let mut by_list: BTreeMap<Vec<String>, Vec<Wish>> = BTreeMap::new();
     for (left, spelling, rights) in wishes {
         let mut texts: Vec<String> = rights.iter().map(|(v, _)| v.to_string()).collect();
@@ -54,13 +89,28 @@ pub fn ask(
             let some: Vec<_> = rights.iter().filter(within).cloned().collect();
             by_list.entry(list).or_default().push((left.clone(), spelling.clone(), some));
         }
-        // What the model was not shown is no partner.
-        let mut live = lock(live);
-        let known = live.joins[number].known.entry(spelling).or_default();
-        known.extend(rights.into_iter().map(|(_, spelling)| (spelling, false)));
     }
-    let mut counts = Counts::default();
-    for (list, wishes) in by_list {
+    by_list
+}
+
+/// What is asked of the values of one list.
+pub(super) struct Asked {
+    /// The expansion.
+    pub targets: [Target; 1],
+    /// Of each value.
+    entities: Vec<usize>,
+    /// What is not known.
+    pub demands: Vec<Demand>,
+}
+
+impl Asked {
+    pub fn of(
+        join: &Join,
+        list: Vec<String>,
+        wishes: &[Wish],
+        request: &Request<'_>,
+        counts: &mut Counts,
+    ) -> Result<Self, QueryError> {
         let expansion = Arc::new(expansion(join, list));
         let mut wanted = request.choice(&expansion).wanted(request.facts.history(), &expansion)?;
         if let Some(again) = request.again {
@@ -69,32 +119,19 @@ pub fn ask(
         let mut targets = [Target::new(expansion, Arc::new(wanted), None)];
         let mut entities = Vec::new();
         let mut demands = Vec::new();
-        for (left, spelling, _) in &wishes {
+        for (left, spelling, _) in wishes {
             let row = || Row { key: vec![left.clone()], context: Vec::new() };
             let entity = targets[0].entity(spelling, row);
             let facts = request.facts.latest();
-            if *targets[0].cell(entity, 0, facts, None, &mut counts)? == Cell::Missing {
+            if *targets[0].cell(entity, 0, facts, None, counts)? == Cell::Missing {
                 demands.push(Demand { target: 0, entity, column: 0 });
             }
             entities.push(entity);
         }
         demands.sort_by_key(|d| d.entity);
         demands.dedup();
-        if !demands.is_empty() {
-            asker.ask(&mut targets, &demands, &mut counts)?;
-        }
-        let mut live = lock(live);
-        for ((_, spelling, rights), entity) in wishes.into_iter().zip(entities) {
-            let facts = request.facts.latest();
-            let cell = targets[0].cell(entity, 0, facts, None, &mut Counts::default())?;
-            know(&mut live.joins[number], spelling, rights, cell);
-        }
+        Ok(Self { targets, entities, demands })
     }
-    let mut live = lock(live);
-    live.counts.asked += counts.asked;
-    live.counts.reused += counts.reused;
-    live.counts.without_value += counts.without_value;
-    Ok(counts.asked)
 }
 
 /// Notes which pairs an answer makes.

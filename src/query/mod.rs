@@ -40,6 +40,7 @@ mod documents;
 mod engine;
 mod entities;
 pub mod error;
+mod estimate;
 mod explain;
 mod first_rows;
 mod fits;
@@ -78,7 +79,7 @@ use tokio::sync::watch;
 pub use error::QueryError;
 pub use params::Param;
 pub use plain::Plain;
-pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie};
+pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie, Unbounded};
 
 use crate::blendsql::may_have_calls;
 use crate::facts::{Facts, Wanted};

@@ -4,7 +4,7 @@ use super::QueryError;
 use super::engine::Engine;
 use super::likeness::by_words;
 use super::live::lock;
-use crate::blendsql::first_rows::FirstRows;
+use crate::blendsql::rules::first_rows::FirstRows;
 use crate::retrieval::passages::cut;
 use crate::tokens::Tokenizer;
 

@@ -1,10 +1,12 @@
 //! The tables and columns of the database that a query runs on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::QueryError;
 use super::guard::Guard;
+use crate::blendsql::parse::parse;
 use crate::blendsql::scope::{Affinity, Schema};
+use crate::blendsql::tree::{Body, FromItem, Source};
 use crate::store::publish::affinity;
 
 /// The tables of a database, read once.
@@ -15,6 +17,8 @@ pub(super) struct KnownSchema {
     pub collates: bool,
     /// Views, when there is an EXISTS in one of them.
     views: Vec<String>,
+    /// Those that join tables, or may.
+    joins: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
 }
 
@@ -74,8 +78,32 @@ impl KnownSchema {
             ("generate_series", vec!["value".to_owned()]),
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
-        Ok(Self { tables, affinities, collates, views, functions })
+        let joins = joins(guard).map_err(failed)?;
+        Ok(Self { tables, affinities, collates, views, joins, functions })
     }
+}
+
+/// Views that are not one table for certain.
+fn joins(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
+    let views = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'";
+    let mut views = guard.connection().prepare(views)?;
+    let views: Vec<(String, Option<String>)> =
+        views.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    let names: HashSet<String> = views.iter().map(|(name, _)| name.to_lowercase()).collect();
+    let one_table = |sql: &str| {
+        let at = sql.to_ascii_lowercase().find("select")?;
+        let query = parse(sql.get(at..)?, Vec::new()).ok()?.query;
+        let Body::Core(core) = query.body else { return None };
+        match core.from.as_slice() {
+            [] => Some(()),
+            [FromItem { source: Source::Table { name, .. }, .. }] => {
+                (!names.contains(&name.to_lowercase())).then_some(())
+            }
+            _ => None,
+        }
+    };
+    let joined = views.iter().filter(|(_, sql)| sql.as_deref().and_then(one_table).is_none());
+    Ok(joined.map(|(name, _)| name.to_lowercase()).collect())
 }
 
 impl Schema for KnownSchema {
@@ -86,6 +114,10 @@ impl Schema for KnownSchema {
 
     fn hides_exists(&self, table: &str) -> bool {
         self.views.contains(&table.to_lowercase())
+    }
+
+    fn joins(&self, table: &str) -> bool {
+        self.joins.contains(&table.to_lowercase())
     }
 
     fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {

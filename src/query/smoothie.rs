@@ -5,6 +5,8 @@
 use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};
 
+use crate::blendsql::plan::{Plan, Select, Told};
+
 /// Which way a call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
@@ -89,8 +91,23 @@ pub struct Meta {
     /// What a user should know of how they came about. Not in the JSON, whose
     /// routes tell it, too.
     pub notes: Vec<String>,
+    /// Of a query that was only explained: calls whose values cannot be counted
+    /// beforehand; `values_asked` is without theirs.
+    pub unbounded: Vec<Unbounded>,
+    /// Of a query that was only explained: its SELECTs, and the rules by which they
+    /// ask less.
+    pub plan: Plan,
     /// The SQL that was run.
     pub sql: String,
+}
+
+/// A call that asks nobody knows how much beforehand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unbounded {
+    /// The call as it stands in the query.
+    pub call: String,
+    /// Why.
+    pub why: String,
 }
 
 impl Meta {
@@ -112,6 +129,41 @@ impl Meta {
             "routes": self.routes.iter().map(Route::to_json).collect::<Vec<_>>(),
             "sql": self.sql,
         })
+    }
+
+    fn plan_json(&self) -> Json {
+        let rules = |all: &[Told]| -> Vec<Json> {
+            let rule = |r: &Told| json!({ "rule": r.rule, "fired": r.fired, "why": r.why });
+            all.iter().map(rule).collect()
+        };
+        let call = |n: &usize| self.routes.get(*n).map(|r| r.call.clone());
+        let select = |s: &Select| {
+            json!({
+                "select": s.text,
+                "calls": s.calls.iter().filter_map(call).collect::<Vec<_>>(),
+                "conditions": s.conditions,
+                "rules": rules(&s.rules),
+            })
+        };
+        json!({
+            "rules": rules(&self.plan.rules),
+            "selects": self.plan.selects.iter().map(select).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The same of a query that was only explained, as `hqdl explain --json` prints
+    /// it: `unbounded` are the calls that `values_asked` is without, `plan` is the
+    /// plan of each SELECT.
+    #[must_use]
+    pub fn explained_json(&self) -> Json {
+        let mut json = self.to_json();
+        let unbounded = |u: &Unbounded| json!({ "call": u.call, "why": u.why });
+        if let Some(object) = json.as_object_mut() {
+            let all: Vec<Json> = self.unbounded.iter().map(unbounded).collect();
+            object.insert("unbounded".to_owned(), all.into());
+            object.insert("plan".to_owned(), self.plan_json());
+        }
+        json
     }
 }
 

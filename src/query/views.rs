@@ -9,7 +9,7 @@ use super::calls::Calls;
 use super::guard::Guard;
 use super::targets::Target;
 use super::{QueryError, Request};
-use crate::blendsql::direct::View;
+use crate::blendsql::rules::stored_columns::View;
 use crate::overrides::Overrides;
 use crate::spec::Catalog;
 use crate::store::publish::affinity;

@@ -751,6 +751,8 @@ fn meta_is_the_object_that_was_promised() {
             why: "no column answers it".to_owned(),
         }],
         notes: vec!["of no concern to programs".to_owned()],
+        unbounded: Vec::new(),
+        plan: hqdl::blendsql::plan::Plan::default(),
         sql: "SELECT 1".to_owned(),
     };
     let expected = json!({

@@ -35,8 +35,6 @@ pub struct Generated {
     pub every: Option<String>,
     /// The columns whose order counts.
     pub ordered: Vec<usize>,
-    /// Whether `explain` can tell the most that it asks.
-    pub bounded: bool,
 }
 
 /// The statements that make a small database.
@@ -114,7 +112,6 @@ pub fn query(rng: &mut Rng) -> Generated {
         plain: spell(&text.sql, false),
         every: text.every.map(|t| spell(&t, false)),
         ordered: text.ordered,
-        bounded: true,
     }
 }
 

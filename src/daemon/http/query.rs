@@ -135,7 +135,7 @@ pub(super) async fn explain(
 ) -> Result<axum::Json<Json>, Refusal> {
     let asked: Asked = json_body(&headers, body).await?;
     let meta = explained(&shop, asked).await?;
-    Ok(axum::Json(meta.to_json()))
+    Ok(axum::Json(meta.explained_json()))
 }
 
 /// How a query would be run.

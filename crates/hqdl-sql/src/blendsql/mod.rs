@@ -18,22 +18,28 @@
 //! * Two texts in a row are a question and its column only when the second is
 //!   `'t::c'`: Python would have joined them, so anything else is an error.
 
+mod aggregates;
 mod argument;
 mod call;
 mod choices;
-pub mod direct;
 mod error;
-pub mod first_rows;
 mod flow;
 mod follow;
 mod follow_expr;
+mod frame;
 mod function;
+mod joined;
 pub mod lexer;
 pub mod lineage;
 mod modern;
+pub mod most;
 pub mod parse;
+pub mod plan;
+mod possible;
+mod reach;
 mod result;
 pub mod rewrite;
+pub mod rules;
 mod scan;
 pub mod scope;
 mod select;

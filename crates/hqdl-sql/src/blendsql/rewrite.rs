@@ -19,8 +19,9 @@
 
 use std::collections::HashMap;
 
-use super::first_rows::FirstRows;
 use super::parse::Parsed;
+use super::plan::Plan;
+use super::rules::first_rows::FirstRows;
 use super::scope::{Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
 
@@ -100,6 +101,8 @@ pub struct Rewritten {
     pub first: Option<FirstRows>,
     /// Calls whose documents say in which order rows come.
     pub likened: Vec<usize>,
+    /// What each SELECT with calls is made to be, and by which rules.
+    pub plan: Plan,
     /// Names of result columns: what `SQLite` calls them, and what the query does.
     pub names: HashMap<String, String>,
 }
@@ -125,6 +128,8 @@ pub struct Rewriter<'q> {
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
+    /// Where the SELECT stands that is being written.
+    pub(super) here: usize,
     pub(super) out: Rewritten,
 }
 
@@ -155,6 +160,7 @@ impl<'q> Rewriter<'q> {
             aliases: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
+            here: usize::MAX,
             out,
         }
     }
@@ -169,6 +175,7 @@ impl<'q> Rewriter<'q> {
         }
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows);
+        self.out.plan.settle(self.sql, query);
         self.out.sql = if parsed.lone {
             format!("SELECT {text}")
         } else {
@@ -322,7 +329,7 @@ impl<'q> Rewriter<'q> {
         format!("{}{text}{}", site.before, site.after)
     }
 
-    fn argument(&mut self, arg: &Expr, rows: bool, scope: &Scope<'_>) -> String {
+    pub(super) fn argument(&mut self, arg: &Expr, rows: bool, scope: &Scope<'_>) -> String {
         match &arg.kind {
             ExprKind::Column { .. } => name_text(arg, self.sql),
             ExprKind::Scalar(query) if rows => self.context(query, scope),

@@ -13,6 +13,11 @@ pub trait Schema {
         false
     }
 
+    /// Whether it is a view that may join tables.
+    fn joins(&self, _table: &str) -> bool {
+        false
+    }
+
     /// How a column turns what is stored in it, when that is known.
     fn affinity(&self, _table: &str, _column: &str) -> Option<Affinity> {
         None
@@ -157,7 +162,7 @@ impl<'p> Scope<'p> {
         self.cte(name).is_some()
     }
 
-    fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
+    pub(super) fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
         let mut scope = Some(self);
         while let Some(here) = scope {
             if let Some((_, fields)) =
@@ -239,7 +244,7 @@ impl Resolver<'_> {
         tables.push(Table { name: item.name.clone(), fields });
     }
 
-    fn base(&self, table: &str) -> Option<Vec<Field>> {
+    pub(super) fn base(&self, table: &str) -> Option<Vec<Field>> {
         let origin = |column: &String| Origin { table: table.to_owned(), column: column.clone() };
         let columns = self.schema.columns(table)?;
         Some(
@@ -257,7 +262,7 @@ impl Resolver<'_> {
         match &query.body {
             Body::Core(core) => {
                 let inner = self.core(core, &scope);
-                Self::columns(core, &inner)
+                Self::columns(core, &inner, &mut |expr| expr.has_call())
             }
             Body::Compound(left, _) => {
                 // A row may come from either side, so no column repeats one of the database.
@@ -271,7 +276,13 @@ impl Resolver<'_> {
         }
     }
 
-    fn columns(core: &Core, scope: &Scope<'_>) -> Option<Vec<Field>> {
+    /// The columns that a SELECT yields in its scope; `live` tells of an expression
+    /// whether its value comes from a call.
+    pub(super) fn columns(
+        core: &Core,
+        scope: &Scope<'_>,
+        live: &mut dyn FnMut(&Expr) -> bool,
+    ) -> Option<Vec<Field>> {
         let mut fields = Vec::new();
         for column in &core.columns {
             let Some(expr) = &column.expr else {
@@ -307,7 +318,7 @@ impl Resolver<'_> {
                 _ => (None, None),
             };
             let origin = hit.and_then(|f| f.field.origin.clone());
-            let live = hit.is_some_and(|f| f.field.live) || expr.has_call();
+            let live = hit.is_some_and(|f| f.field.live) || live(expr);
             let name = column.alias.clone().or(own).unwrap_or_default();
             fields.push(Field { name, origin, live });
         }
@@ -423,7 +434,7 @@ pub fn bare(expr: &Expr) -> &Expr {
     }
 }
 
-fn renamed(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
+pub(super) fn renamed(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
     for (field, name) in fields.iter_mut().zip(names) {
         field.name.clone_from(name);
     }

@@ -1,7 +1,9 @@
 //! One SELECT rewritten: its conditions with calls last, noted row by row.
 
 use super::rewrite::{Rewriter, Role, conjuncts, has_field};
-use super::scope::{Scope, Table, bare};
+use super::rules::conditions_last::{fence, held_back};
+use super::rules::{CONDITIONS_LAST, CONDITIONS_OF_GROUPS};
+use super::scope::{Scope, bare};
 use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use super::truth;
 
@@ -16,6 +18,7 @@ impl Rewriter<'_> {
         parts: &mut Vec<(Span, String)>,
     ) {
         let scope = self.resolver().core(core, around);
+        let outer_select = std::mem::replace(&mut self.here, core.span.start);
         for item in &core.from {
             self.read_from(item, around, &scope, parts);
         }
@@ -55,6 +58,21 @@ impl Rewriter<'_> {
             .flat_map(|on| split(on).0)
             .filter(|e| after_left || self.hangs_on_rows(e, &scope))
             .collect();
+        for call in &calls {
+            let text: Vec<&str> = self.sql[call.span.clone()].split_whitespace().collect();
+            self.out.plan.select(core.span.start).conditions.push(text.join(" "));
+        }
+        self.note(
+            core,
+            CONDITIONS_LAST,
+            match (calls.is_empty(), movable) {
+                (false, true) => {
+                    Ok("for the rows that plain conditions and joins leave".to_owned())
+                }
+                (false, false) => Ok("those of WHERE alone: a join is RIGHT or FULL".to_owned()),
+                (true, _) => Err("no condition of WHERE or of an inner join has a call"),
+            },
+        );
         let mut first = self.first_rows(query, core, &scope, &calls);
         let fence = fence(&scope).0;
         // Conditions on grouping columns wait for the plain part of HAVING.
@@ -64,6 +82,12 @@ impl Rewriter<'_> {
             }
             _ => (Vec::new(), calls),
         };
+        if !core.group.is_empty() {
+            self.note(core, CONDITIONS_OF_GROUPS, match late.len() {
+                0 => Err("no condition with calls is on grouping columns alone, or HAVING has no plain part"),
+                n => Ok(format!("{n} after the plain part of HAVING")),
+            });
+        }
         let mut combined = None;
         let mut guards: Vec<Expr> = Vec::new();
         // A plain condition that may fail stays behind the calls it stands behind.
@@ -170,6 +194,7 @@ impl Rewriter<'_> {
             }
         }
         self.aliases = outer_aliases;
+        self.here = outer_select;
     }
 
     fn read_from(
@@ -201,92 +226,4 @@ impl Rewriter<'_> {
             }
         }
     }
-
-    /// Whether a condition has a subquery that runs for each row.
-    fn hangs_on_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
-        let mut found = false;
-        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
-            ExprKind::Exists(_) => found = true,
-            ExprKind::Column { table, column } if at.depth > scope.depth => {
-                found |=
-                    at.find(table.as_deref(), column).is_none_or(|hit| hit.depth <= scope.depth);
-            }
-            _ => {}
-        });
-        found
-    }
-
-    /// Whether a condition depends on nothing but grouping columns.
-    fn is_of_group(&self, expr: &Expr, core: &Core, scope: &Scope<'_>) -> bool {
-        // Equal by a collation is not equal to the model.
-        if core.group.is_empty() || !self.plain_order {
-            return false;
-        }
-        let place = |table: Option<&str>, column: &str, scope: &Scope<'_>| {
-            scope.find(table, column).map(|f| (f.depth, f.table.name.clone(), f.field.name.clone()))
-        };
-        let grouped: Vec<_> = core
-            .group
-            .iter()
-            .filter_map(|g| match &bare(g).kind {
-                ExprKind::Column { table, column } => place(table.as_deref(), column, scope),
-                _ => None,
-            })
-            .collect();
-        let mut all = true;
-        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
-            ExprKind::Column { table, column } => {
-                let found = place(table.as_deref(), column, at);
-                all &= match found {
-                    Some(found) => found.0 != scope.depth || grouped.contains(&found),
-                    None => matches!(column.to_ascii_lowercase().as_str(), "true" | "false"),
-                };
-            }
-            ExprKind::Exists(_) | ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
-                all = false;
-            }
-            // 1 and 1.0 are one group, and two texts.
-            ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Other(_) => {
-                all &=
-                    e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
-            }
-            ExprKind::Call(_, args) => {
-                all &= args
-                    .iter()
-                    .all(|a| matches!(a.kind, ExprKind::Column { .. } | ExprKind::Literal));
-            }
-            _ => {}
-        });
-        all
-    }
-}
-
-/// A column of each table that a scope reads, and whether there is one of every
-/// table: only then does a condition that names them wait for all of them.
-pub(super) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
-    let of = |table: &Table| {
-        if table.name.is_some() {
-            return table.any_column();
-        }
-        // A name that no other table has means this one's.
-        let fields = table.fields.as_ref()?;
-        let alone = |name: &str| {
-            let having = |t: &&Table| has_field(t, name);
-            scope.tables.iter().filter(having).count() == 1
-        };
-        let own = fields.iter().find(|f| !f.name.is_empty() && alone(&f.name))?;
-        Some(hqdl_values::sql::name(&own.name))
-    };
-    let columns: Vec<Option<String>> = scope.tables.iter().map(of).collect();
-    let whole = columns.len() < 2 || columns.iter().all(Option::is_some);
-    (columns.into_iter().flatten().collect(), whole)
-}
-
-/// Takes those of some plain conditions that may fail and stand behind a call.
-fn held_back(plain: &mut Vec<Expr>, calls: &[Expr], sql: &str) -> Vec<Expr> {
-    let Some(call) = calls.iter().map(|c| c.span.start).min() else { return Vec::new() };
-    let held = |e: &Expr| e.span.start > call && truth::may_fail(e, sql);
-    let (held, rest) = std::mem::take(plain).into_iter().partition(|e| held(e));
-    *plain = rest;
-    held
 }

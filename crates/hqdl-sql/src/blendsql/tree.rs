@@ -358,6 +358,15 @@ impl Query {
 }
 
 impl FromItem {
+    /// Shows every query that it reads to `see`.
+    pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
+        match &self.source {
+            Source::Query(query) => see(query),
+            Source::Join(items) => items.iter().for_each(|i| i.each_query(see)),
+            Source::Table { .. } | Source::Function { .. } => {}
+        }
+    }
+
     fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
         match &self.source {
             Source::Query(query) => query.each_cte(see),

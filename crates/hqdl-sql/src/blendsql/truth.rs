@@ -45,7 +45,7 @@ pub(super) fn leaves(rewriter: &Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) ->
 }
 
 /// A condition, NOT carried down.
-enum Node<'e> {
+pub(super) enum Node<'e> {
     All(Vec<Node<'e>>),
     Any(Vec<Node<'e>>),
     /// Whether it is true, or whether it is false.
@@ -68,34 +68,37 @@ fn node(expr: &Expr, wanted: bool) -> Node<'_> {
     }
 }
 
-/// What evaluating a condition is expected to bring.
-#[derive(Clone, Copy)]
-struct Odds {
-    /// Values asked for.
-    cost: f64,
-    /// How likely it holds.
-    holds: f64,
-}
-
 impl Rewriter<'_> {
     fn truth(&mut self, node: &Node<'_>, scope: &Scope<'_>, leaves: &mut Vec<String>) -> String {
         match node {
             Node::Leaf(expr, wanted) => self.leaf(expr, *wanted, scope, leaves),
             Node::All(parts) => {
-                let mut texts = self.in_order(parts, true, scope, leaves);
+                let mut texts = self.ordered(parts, true, scope, leaves);
                 let Some(last) = texts.pop() else { return "1".to_owned() };
                 texts.into_iter().rev().fold(last, |rest, first| {
                     format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
                 })
             }
             Node::Any(parts) => {
-                let mut texts = self.in_order(parts, false, scope, leaves);
+                let mut texts = self.ordered(parts, false, scope, leaves);
                 let Some(last) = texts.pop() else { return "0".to_owned() };
                 texts.into_iter().rev().fold(last, |rest, first| {
                     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
                 })
             }
         }
+    }
+
+    /// The texts of conditions, the one to evaluate first first.
+    fn ordered(
+        &mut self,
+        parts: &[Node<'_>],
+        all: bool,
+        scope: &Scope<'_>,
+        leaves: &mut Vec<String>,
+    ) -> Vec<String> {
+        let order = self.in_order(parts, all, scope);
+        order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
     }
 
     /// What is known of a condition without asking: 1, 0 or, while it is open, 2.
@@ -131,47 +134,13 @@ impl Rewriter<'_> {
         }
     }
 
-    /// The texts of conditions, the one to evaluate first first.
-    fn in_order(
-        &mut self,
-        parts: &[Node<'_>],
-        all: bool,
-        scope: &Scope<'_>,
-        leaves: &mut Vec<String>,
-    ) -> Vec<String> {
-        let mut odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
-        if parts.iter().any(|p| self.hides(p, scope)) {
-            // What cannot be looked at beforehand must come in the same order in
-            // every run, or a later run would ask what an earlier one did not.
-            for o in odds.iter_mut().filter(|o| o.cost > 0.0) {
-                *o = Odds { cost: 1.0, holds: 0.5 };
-            }
-        }
-        // A plain part that may fail is not put before a call that it stands behind.
-        let first = odds.iter().position(|o| o.cost > 0.0).unwrap_or(parts.len());
-        let held: Vec<bool> =
-            (0..parts.len()).map(|n| n > first && self.may_fail(&parts[n])).collect();
-        let mut order: Vec<usize> = (0..parts.len()).collect();
-        // The chance to settle it, for each value asked.
-        let worth = |n: usize| {
-            let settles = if all { 1.0 - odds[n].holds } else { odds[n].holds };
-            match odds[n].cost {
-                _ if held[n] => -1.0,
-                0.0 => f64::INFINITY,
-                cost => settles / cost,
-            }
-        };
-        order.sort_by(|a, b| worth(*b).total_cmp(&worth(*a)));
-        order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
-    }
-
     /// Calls inside subqueries of an expression that do not tell themselves, each
     /// time, whether they wait: `SQLite` runs what does not hang on the row once.
     pub(super) fn unheard(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
         let (exprs, query) = expr.inside();
         exprs.into_iter().for_each(|e| self.unheard(e, scope, found));
         let Some(query) = query.filter(|q| q.has_call()) else { return };
-        if self.witnessed(expr, scope).is_some() {
+        if self.witnessed(expr, scope).is_ok() {
             return;
         }
         let mut nested = !query.with.is_empty();
@@ -187,69 +156,6 @@ impl Rewriter<'_> {
                     found.push(*n);
                 }
             });
-        }
-    }
-
-    fn may_fail(&self, node: &Node<'_>) -> bool {
-        match node {
-            Node::Leaf(expr, _) => may_fail(expr, self.sql),
-            Node::All(parts) | Node::Any(parts) => parts.iter().any(|p| self.may_fail(p)),
-        }
-    }
-
-    /// Values that a call asks for, for each row: many rows may share one.
-    fn cost(&self, call: usize) -> f64 {
-        let one = if self.sites[call].pairs { 5.0 } else { 1.0 };
-        one * self.costs.spread.get(&call).copied().unwrap_or(1.0).max(0.001)
-    }
-
-    /// Whether a condition cannot be looked at without asking.
-    fn hides(&self, node: &Node<'_>, scope: &Scope<'_>) -> bool {
-        match node {
-            Node::Leaf(expr, _) => {
-                let mut inner = Vec::new();
-                calls_of_subqueries(expr, false, &mut inner);
-                !inner.is_empty() || self.hides_calls(expr, scope)
-            }
-            Node::All(parts) | Node::Any(parts) => parts.iter().any(|p| self.hides(p, scope)),
-        }
-    }
-
-    fn odds(&self, node: &Node<'_>, scope: &Scope<'_>) -> Odds {
-        match node {
-            Node::Leaf(expr, wanted) => {
-                let mut cost = 0.0;
-                expr.each(&mut |e| {
-                    if let ExprKind::Call(n, _) = &e.kind {
-                        cost += self.cost(*n);
-                    }
-                });
-                if cost == 0.0 && self.bears(expr, scope) {
-                    cost = 1.0;
-                }
-                if cost == 0.0 {
-                    return Odds { cost: 0.0, holds: 0.5 };
-                }
-                let seen = self.costs.seen.get(&expr.span.start).copied().unwrap_or_default();
-                let holds = if *wanted { seen.share() } else { 1.0 - seen.share() };
-                Odds { cost, holds }
-            }
-            Node::All(parts) | Node::Any(parts) => {
-                let all = matches!(node, Node::All(_));
-                let mut odds: Vec<Odds> = parts.iter().map(|p| self.odds(p, scope)).collect();
-                let worth = |o: &Odds| {
-                    let settles = if all { 1.0 - o.holds } else { o.holds };
-                    if o.cost == 0.0 { f64::INFINITY } else { settles / o.cost }
-                };
-                odds.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
-                // The share of rows that each part is still reached by.
-                let (mut open, mut cost) = (1.0, 0.0);
-                for o in &odds {
-                    cost += open * o.cost;
-                    open *= if all { o.holds } else { 1.0 - o.holds };
-                }
-                Odds { cost, holds: if all { open } else { 1.0 - open } }
-            }
         }
     }
 
@@ -324,20 +230,4 @@ pub(super) fn may_fail(expr: &Expr, sql: &str) -> bool {
         _ => {}
     });
     found
-}
-
-/// Calls inside subqueries of an expression.
-fn calls_of_subqueries(expr: &Expr, inside: bool, found: &mut Vec<usize>) {
-    if let (true, ExprKind::Call(n, _)) = (inside, &expr.kind) {
-        found.push(*n);
-    }
-    let (exprs, query) = expr.inside();
-    exprs.into_iter().for_each(|e| calls_of_subqueries(e, inside, found));
-    if let Some(query) = query {
-        query.each(&mut |e| {
-            if let ExprKind::Call(n, _) = &e.kind {
-                found.push(*n);
-            }
-        });
-    }
 }

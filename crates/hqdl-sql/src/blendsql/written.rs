@@ -1,10 +1,9 @@
 //! Expressions whose value counts, written with functions in the place of calls:
 //! what comes after a pending call is not looked at.
 
-use super::first_rows::{has_window, is_aggregate};
 use super::rewrite::{Rewriter, Role};
 use super::scope::{Scope, bare};
-use super::tree::{Body, Core, Expr, ExprKind, Query, Span};
+use super::tree::{Body, Expr, ExprKind, Query, Span};
 use super::truth;
 
 impl Rewriter<'_> {
@@ -35,44 +34,6 @@ impl Rewriter<'_> {
             let text = self.value(expr, scope);
             parts.push((expr.span.clone(), format!("hq_limit(hq_mark(), {text})")));
         }
-    }
-
-    /// EXISTS or IN over rows that are noted one by one: one that is certain
-    /// settles it, whatever the others are.
-    fn run_of(&mut self, expr: &Expr, text: String, scope: &Scope<'_>) -> String {
-        let Some((query, core)) = self.witnessed(expr, scope) else { return text };
-        let unit = self.unit(core.span.start, 0);
-        let settles = match &expr.kind {
-            ExprKind::In { operand, .. } => {
-                let between = &self.sql[operand.span.end..query.span.start];
-                i32::from(!between.to_ascii_lowercase().contains("not"))
-            }
-            _ => 1,
-        };
-        let once = i32::from(!self.is_correlated(query, scope));
-        format!("hq_run({settles}, {once}, hq_start({unit}), ({text}))")
-    }
-
-    /// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.
-    /// Of IN, rows are witnesses by their value, which must be known before any call.
-    pub(super) fn witnessed<'e>(
-        &self,
-        expr: &'e Expr,
-        around: &Scope<'_>,
-    ) -> Option<(&'e Query, &'e Core)> {
-        let (query, core) = settled_by_a_row(expr)?;
-        if matches!(expr.kind, ExprKind::In { .. }) {
-            let within = self.resolver().ctes(query, Some(around));
-            self.witness(core, &self.resolver().core(core, &within))?;
-        }
-        Some((query, core))
-    }
-
-    /// The value that rows of an IN are witnesses of.
-    pub(super) fn witness<'e>(&self, core: &'e Core, scope: &Scope<'_>) -> Option<&'e Expr> {
-        let [only] = core.columns.as_slice() else { return None };
-        let column = |e: &&Expr| matches!(bare(e).kind, ExprKind::Column { .. });
-        only.expr.as_ref().filter(column).filter(|e| !self.bears(e, scope))
     }
 
     /// Whether a query hangs on the rows around it, as far as can be told.
@@ -199,21 +160,4 @@ impl Rewriter<'_> {
             }
         }
     }
-}
-
-fn settled_by_a_row(expr: &Expr) -> Option<(&Query, &Core)> {
-    let query = match &expr.kind {
-        ExprKind::Exists(query) => query.as_ref(),
-        ExprKind::In { query: Some(query), .. } if query.limit.is_none() => query.as_ref(),
-        _ => return None,
-    };
-    let Body::Core(core) = &query.body else { return None };
-    let simple = query.limit.is_none()
-        && query.offset.is_none()
-        && query.with.is_empty()
-        && core.group.is_empty()
-        && !is_aggregate(core, query)
-        && !has_window(core, query)
-        && core.filter.as_ref().is_some_and(Expr::has_call);
-    simple.then_some((query, core))
 }

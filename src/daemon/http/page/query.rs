@@ -188,6 +188,9 @@ fn explanation(meta: &Meta) -> Markup {
             "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
             (meta.requests) " requests: at most about " strong { (usd(meta.cost_usd)) } "."
         }
+        @for unbounded in &meta.unbounded {
+            p { "How much " code { (unbounded.call) } " asks beside is unknown: " (unbounded.why) "." }
+        }
         (routes(meta))
     }
 }

@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use super::parse::Parsed;
-use super::rewrite::{Rewritten, Site};
-use super::scope::bare;
-use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
+use crate::blendsql::parse::Parsed;
+use crate::blendsql::rewrite::{Rewritten, Site};
+use crate::blendsql::scope::bare;
+use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use hqdl_values::sql;
 
 /// How a call's value is read from a published table.

@@ -15,10 +15,12 @@
 //! depends on how often or in which order `SQLite` evaluates a condition, and ties
 //! are cut once: the rows that were yielded are the answer.
 
-use super::rewrite::{Rewriter, own_calls};
-use super::scope::{Scope, bare};
-use super::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
-use super::truth;
+use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
+use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
+use crate::blendsql::rewrite::own_calls;
+use crate::blendsql::scope::{Scope, bare};
+use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
+use crate::blendsql::truth;
 
 /// How many of the rows of a statement are the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,8 +45,8 @@ pub struct FirstRows {
     pub conditions: usize,
     star: Option<usize>,
     /// The rows are groups.
-    pub(super) grouped: bool,
-    pub(super) truth: String,
+    pub(in crate::blendsql) grouped: bool,
+    pub(in crate::blendsql) truth: String,
     likened: Option<(Vec<usize>, String)>,
 }
 
@@ -56,50 +58,62 @@ impl FirstRows {
     }
 }
 
-/// Functions that make a SELECT one of groups.
-const AGGREGATES: [&str; 17] = [
-    "avg",
-    "count",
-    "group_concat",
-    "string_agg",
-    "sum",
-    "total",
-    "json_group_array",
-    "json_group_object",
-    "jsonb_group_array",
-    "jsonb_group_object",
-    "median",
-    "percentile",
-    "percentile_cont",
-    "percentile_disc",
-    "hq_rows",
-    "max",
-    "min",
-];
-
 impl Rewriter<'_> {
     /// Whether the rule holds of a SELECT; `calls` are its conditions with calls.
-    pub(super) fn first_rows(
-        &self,
+    pub(in crate::blendsql) fn first_rows(
+        &mut self,
         query: &Query,
         core: &Core,
         scope: &Scope<'_>,
         calls: &[&Expr],
     ) -> Option<FirstRows> {
-        if !self.firsts || core.span.start != self.root || core.from.is_empty() {
-            return None;
+        match self.needed_rows(query, core, scope, calls) {
+            Ok(mut first) => {
+                let rows = match first.need {
+                    Some(need) => format!("the first {need} that pass"),
+                    None => "one of each that are equal".to_owned(),
+                };
+                self.note(core, FIRST_ROWS, Ok(rows));
+                let likened = self.likeness(query, core, first.grouped, calls);
+                self.note(core, LIKENESS, likened.as_ref().map(|_| String::new()).map_err(|e| *e));
+                first.likened = likened.ok();
+                first.ranked = first.likened.is_some();
+                Some(first)
+            }
+            Err(why) => {
+                self.note(core, FIRST_ROWS, Err(why));
+                None
+            }
+        }
+    }
+
+    fn needed_rows(
+        &self,
+        query: &Query,
+        core: &Core,
+        scope: &Scope<'_>,
+        calls: &[&Expr],
+    ) -> Result<FirstRows, Refused> {
+        if core.span.start != self.root {
+            return Err("it is not the outermost SELECT alone");
+        }
+        if core.from.is_empty() {
+            return Err("it reads no table");
+        }
+        if !self.firsts {
+            return Err("what the rows wait for is not told row by row");
         }
         let plain = |e: &Expr| !self.bears(e, scope);
         let limit = match &query.limit {
-            Some(limit) => Some(number(limit, self.sql)?),
+            Some(limit) => Some(number(limit, self.sql).ok_or("its LIMIT is no number")?),
             None => None,
         };
         let skipped = match &query.offset {
-            Some(offset) => number(offset, self.sql)?,
+            Some(offset) => number(offset, self.sql).ok_or("its OFFSET is no number")?,
             None => 0,
         };
         if limit.is_none() && !core.distinct || limit == Some(0) {
-            return None;
+            return Err("it needs all of its rows: there is no LIMIT and no DISTINCT");
         }
         let order_is_plain = query.order.iter().all(|o| {
             let result = self.result_of(&o.expr, core);
@@ -115,14 +129,16 @@ impl Rewriter<'_> {
             .into_iter()
             .filter(|n| core.columns[*n].expr.as_ref().is_some_and(Expr::has_call))
             .collect();
-        if pairs
-            || !order_is_plain
-            || has_window(core, query)
-            || starred.len() > 1 && !held.is_empty()
-            || self.is_aggregate_from_within(core, query, scope)
-            || self.has_alias_in_conditions(core, scope)
-        {
-            return None;
+        let refused = [
+            (pairs, "a condition is asked of all rows together"),
+            (!order_is_plain, "a call decides the order"),
+            (has_window(core, query), "it has a window"),
+            (starred.len() > 1 && !held.is_empty(), "it has more stars than one beside calls"),
+            (self.is_aggregate_from_within(core, query, scope), "it is an aggregate of a subquery"),
+            (self.has_alias_in_conditions(core, scope), "a condition names a result by its alias"),
+        ];
+        if let Some((_, why)) = refused.into_iter().find(|(refused, _)| *refused) {
+            return Err(why);
         }
         let grouped = !core.group.is_empty();
         if grouped {
@@ -133,10 +149,10 @@ impl Rewriter<'_> {
                     && is_early(&core.columns[n], n, core, self.sql)
             });
             if core.distinct || by_calls || early {
-                return None;
+                return Err("a call decides which groups there are, or they are DISTINCT");
             }
         } else if is_aggregate(core, query) {
-            return None;
+            return Err("it is an aggregate of all rows");
         }
         let of_results =
             |e: &Expr| self.result_of(e, core).is_some() || results().any(|r| self.same(r, e));
@@ -145,27 +161,26 @@ impl Rewriter<'_> {
                 && results().all(plain)
                 && query.order.iter().all(|o| of_results(&o.expr)))
         {
-            return None;
+            return Err(
+                "DISTINCT: a call is a result, the order is by no result, or texts collate",
+            );
         }
         if held.is_empty() && (calls.is_empty() || grouped) {
-            return None;
+            return Err("neither a condition nor a result of its rows has a call");
         }
-        let likened = (self.retrieves && query.order.is_empty() && !core.distinct && !grouped)
-            .then(|| self.retrieval(calls))
-            .flatten();
-        Some(FirstRows {
+        Ok(FirstRows {
             need: limit.map(|l| l.saturating_add(skipped)),
             skipped,
             ordered: !query.order.is_empty(),
             distinct: core.distinct,
-            ranked: likened.is_some(),
+            ranked: false,
             held,
             written: core.columns.len(),
             conditions: calls.iter().map(|c| truth::leaves(self, c, scope)).sum(),
             star: starred.first().copied(),
             grouped,
             truth: "1".to_owned(),
-            likened,
+            likened: None,
         })
     }
 
@@ -176,7 +191,7 @@ impl Rewriter<'_> {
     /// Writes a SELECT as the statement that yields its rows with what is known of
     /// them: no DISTINCT and no LIMIT, a last column for the number of what the row
     /// is noted as, and values with calls only there.
-    pub(super) fn yield_rows(
+    pub(in crate::blendsql) fn yield_rows(
         &mut self,
         mut first: FirstRows,
         query: &Query,
@@ -232,25 +247,6 @@ impl Rewriter<'_> {
         self.out.first = Some(first);
     }
 
-    /// What puts the rows of a SELECT in the order of how much its documents are
-    /// like what is asked of them; `None` when nothing is.
-    fn retrieval(&self, calls: &[&Expr]) -> Option<(Vec<usize>, String)> {
-        let (mut of, mut numbers): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
-        calls.iter().for_each(|c| {
-            own(c, &mut |e| {
-                if let ExprKind::Call(n, args) = &e.kind
-                    && self.sites[*n].document
-                    && let [document] = args.as_slice()
-                    && !document.has_call()
-                {
-                    numbers.push(*n);
-                    of.push(format!("{n}, ({})", &self.sql[document.span.clone()]));
-                }
-            });
-        });
-        (!of.is_empty()).then(|| (numbers, format!("hq_rank({})", of.join(", "))))
-    }
-
     /// The result column that a term of ORDER BY names.
     fn result_of<'c>(&self, expr: &Expr, core: &'c Core) -> Option<&'c ResultColumn> {
         let n = match (position(expr, self.sql), &bare(expr).kind) {
@@ -286,7 +282,12 @@ impl Rewriter<'_> {
 
     /// Whether an aggregate in a subquery is one of this SELECT: its columns are
     /// all of here.
-    fn is_aggregate_from_within(&self, core: &Core, query: &Query, scope: &Scope<'_>) -> bool {
+    pub(in crate::blendsql) fn is_aggregate_from_within(
+        &self,
+        core: &Core,
+        query: &Query,
+        scope: &Scope<'_>,
+    ) -> bool {
         let mut found = false;
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         for expr in columns.chain(query.order.iter().map(|o| &o.expr)) {
@@ -336,36 +337,4 @@ fn is_early(column: &ResultColumn, at: usize, core: &Core, sql: &str) -> bool {
         core.from.iter().for_each(|i| i.each(&mut see));
     }
     found
-}
-
-pub(super) fn is_aggregate(core: &Core, query: &Query) -> bool {
-    let mut found = core.having.is_some();
-    let mut see = |e: &Expr| {
-        own(e, &mut |e| {
-            if let ExprKind::Function { name, window: false, args, .. } = &e.kind {
-                let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
-                found |= one && AGGREGATES.contains(&name.as_str());
-            }
-        });
-    };
-    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
-    query.order.iter().for_each(|o| see(&o.expr));
-    found
-}
-
-pub(super) fn has_window(core: &Core, query: &Query) -> bool {
-    let mut found = !core.windows.is_empty();
-    let mut see = |e: &Expr| {
-        own(e, &mut |e| found |= matches!(&e.kind, ExprKind::Function { window: true, .. }));
-    };
-    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
-    query.order.iter().for_each(|o| see(&o.expr));
-    found
-}
-
-/// Shows an expression and what is inside it, without subqueries, to `see`.
-fn own(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
-    see(expr);
-    let (exprs, _) = expr.inside();
-    exprs.into_iter().for_each(|e| own(e, see));
 }

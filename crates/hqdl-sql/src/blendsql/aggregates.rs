@@ -1,0 +1,64 @@
+//! Functions of many rows: aggregates and windows, which make a SELECT something
+//! else than rows of its FROM clause.
+
+use super::tree::{Core, Expr, ExprKind, Query};
+
+/// Functions that make a SELECT one of groups.
+pub(super) const AGGREGATES: [&str; 17] = [
+    "avg",
+    "count",
+    "group_concat",
+    "string_agg",
+    "sum",
+    "total",
+    "json_group_array",
+    "json_group_object",
+    "jsonb_group_array",
+    "jsonb_group_object",
+    "median",
+    "percentile",
+    "percentile_cont",
+    "percentile_disc",
+    "hq_rows",
+    "max",
+    "min",
+];
+
+/// Whether an expression is a function of many rows.
+pub(super) fn is_of_rows(expr: &Expr) -> bool {
+    let ExprKind::Function { name, window: false, args, .. } = &expr.kind else { return false };
+    let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
+    one && AGGREGATES.contains(&name.as_str())
+}
+
+pub(super) fn is_aggregate(core: &Core, query: &Query) -> bool {
+    let mut found = core.having.is_some();
+    let mut see = |e: &Expr| {
+        own(e, &mut |e| {
+            if let ExprKind::Function { name, window: false, args, .. } = &e.kind {
+                let one = !matches!(name.as_str(), "max" | "min") || args.len() == 1;
+                found |= one && AGGREGATES.contains(&name.as_str());
+            }
+        });
+    };
+    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
+    query.order.iter().for_each(|o| see(&o.expr));
+    found
+}
+
+pub(super) fn has_window(core: &Core, query: &Query) -> bool {
+    let mut found = !core.windows.is_empty();
+    let mut see = |e: &Expr| {
+        own(e, &mut |e| found |= matches!(&e.kind, ExprKind::Function { window: true, .. }));
+    };
+    core.columns.iter().filter_map(|c| c.expr.as_ref()).for_each(&mut see);
+    query.order.iter().for_each(|o| see(&o.expr));
+    found
+}
+
+/// Shows an expression and what is inside it, without subqueries, to `see`.
+pub(super) fn own(expr: &Expr, see: &mut dyn FnMut(&Expr)) {
+    see(expr);
+    let (exprs, _) = expr.inside();
+    exprs.into_iter().for_each(|e| own(e, see));
+}

@@ -1,0 +1,186 @@
+//! A FROM clause and its WHERE, over [possible rows](super::possible).
+
+use super::frame::Frame;
+use super::possible::Possible;
+use super::scope::{Field, Table};
+use super::tree::{Core, FromItem, Join, Source, Span};
+
+/// Outer joins of one SELECT whose matches hang on answers, at most: each doubles
+/// the statements.
+const OUTER: usize = 6;
+
+/// A FROM clause and its WHERE, over possible rows.
+pub(super) struct Open<'p> {
+    pub frame: Frame<'p>,
+    parts: Vec<(Span, String)>,
+    /// What is replaced, and by what, where an outer join finds nothing.
+    nulls: Vec<(Span, String)>,
+    pub condition: String,
+    /// The rows of each table are exact, those of FROM, and those that WHERE leaves.
+    pub exact_tables: bool,
+    pub exact_from: bool,
+    pub exact: bool,
+}
+
+impl Possible<'_> {
+    /// Opens the FROM clause of a SELECT; `None` where a join or the arguments of
+    /// a function hang on answers.
+    pub fn open<'f>(&self, core: &Core, around: &'f Frame<'f>) -> Option<Open<'f>> {
+        let mut open = Open {
+            frame: Frame::within(around),
+            parts: Vec::new(),
+            nulls: Vec::new(),
+            condition: "1".to_owned(),
+            exact_tables: true,
+            exact_from: true,
+            exact: true,
+        };
+        let mut exact = Vec::new();
+        self.tables(&core.from, around, &mut open, &mut exact)?;
+        open.frame.aliases = (core.columns.iter())
+            .filter_map(|c| Some((c.alias.clone()?, c.expr.clone()?)))
+            .collect();
+        open.exact_tables = exact.iter().all(|e| *e);
+        open.exact_from = self.on(&core.from, &mut exact.into_iter(), &mut open)?;
+        if open.nulls.len() > OUTER {
+            return None;
+        }
+        open.exact = open.exact_from;
+        if let Some(filter) = &core.filter {
+            open.exact &= self.certain(filter, &open.frame, false);
+            open.condition = self.possible(filter, &open.frame);
+        }
+        Some(open)
+    }
+
+    /// Puts the tables of a FROM clause into its scope.
+    fn tables(
+        &self,
+        items: &[FromItem],
+        around: &Frame<'_>,
+        open: &mut Open<'_>,
+        exact: &mut Vec<bool>,
+    ) -> Option<()> {
+        for item in items {
+            let (fields, of) = match &item.source {
+                Source::Table { schema, name } => {
+                    match around.scope.cte(name).filter(|_| schema.is_none()) {
+                        Some(fields) => (fields.clone(), around.is_exact(name)),
+                        None => (self.resolver().base(name), true),
+                    }
+                }
+                Source::Function { name, args } => {
+                    if !args.iter().all(|a| self.certain(a, &open.frame, false)) {
+                        return None;
+                    }
+                    let field = |name| Field { name, origin: None, live: false };
+                    let columns = self.rewriter.schema.columns(name);
+                    (columns.map(|all| all.into_iter().map(field).collect()), true)
+                }
+                Source::Query(query) => {
+                    let rows = self.rows(query, around);
+                    if !rows.exact || rows.fields.iter().flatten().any(|f| f.live) {
+                        open.parts.push((query.span.clone(), rows.text));
+                    }
+                    (rows.fields, rows.exact)
+                }
+                Source::Join(inner) => {
+                    let at = open.frame.scope.tables.len();
+                    self.tables(inner, around, open, exact)?;
+                    if item.name.is_none() {
+                        continue;
+                    }
+                    let tables: Vec<Table> = open.frame.scope.tables.drain(at..).collect();
+                    let mut fields = tables.into_iter().map(|t| t.fields);
+                    let fields = fields.try_fold(Vec::new(), |mut all, fields| {
+                        all.extend(fields?);
+                        Some(all)
+                    });
+                    open.frame.scope.tables.push(Table { name: item.name.clone(), fields });
+                    continue;
+                }
+            };
+            let live = |name: &str| {
+                let named = |f: &Field| f.live && f.name.eq_ignore_ascii_case(name);
+                fields.iter().flatten().any(named)
+                    || open.frame.scope.tables.iter().any(|t| t.fields.iter().flatten().any(named))
+            };
+            let natural = item.natural
+                && (fields.is_none() || fields.iter().flatten().any(|f| live(&f.name)));
+            if natural || item.using.iter().any(|name| live(name)) {
+                return None;
+            }
+            open.frame.opaque |= fields.is_none() && !of;
+            exact.push(of);
+            open.frame.scope.tables.push(Table { name: item.name.clone(), fields });
+        }
+        Some(())
+    }
+
+    /// The conditions of joins; tells whether the rows are exact.
+    fn on(
+        &self,
+        items: &[FromItem],
+        exact: &mut dyn Iterator<Item = bool>,
+        open: &mut Open<'_>,
+    ) -> Option<bool> {
+        let mut left = true;
+        for item in items {
+            let right = match &item.source {
+                Source::Join(inner) => self.on(inner, exact, open)?,
+                _ => exact.next()?,
+            };
+            let mut on = true;
+            if let Some(condition) = &item.on {
+                on = self.certain(condition, &open.frame, false);
+                if !on {
+                    let text = self.possible(condition, &open.frame);
+                    open.parts.push((condition.span.clone(), text));
+                }
+            }
+            let without = match item.join {
+                Join::Inner => false,
+                Join::Left => !right || !on,
+                Join::Outer => !left || !right || !on,
+            };
+            if without {
+                open.nulls.push(match (&item.on, &item.source) {
+                    (Some(on), _) => (on.span.clone(), "0".to_owned()),
+                    (None, Source::Query(query)) if item.join == Join::Left => {
+                        let text = self.rewriter.compose(&query.span, open.parts.clone());
+                        (query.span.clone(), format!("SELECT * FROM ({text}) WHERE 0"))
+                    }
+                    _ => return None,
+                });
+            }
+            left &= right && on;
+        }
+        Some(left)
+    }
+
+    /// The FROM clause of a SELECT, to the end of it or of a part: all that it may
+    /// be, of which each gives some of the rows.
+    pub fn from(&self, core: &Core, open: &Open<'_>, end: usize) -> Vec<String> {
+        let Some(last) = core.columns.last().filter(|_| !core.from.is_empty()) else {
+            return vec![String::new()];
+        };
+        let span = last.span.end..end;
+        let nulls: Vec<&(Span, String)> = open.nulls.iter().filter(|(s, _)| s.end <= end).collect();
+        let all = 0..1_usize << nulls.len();
+        let of = |which: usize| {
+            let mut parts: Vec<(Span, String)> = Vec::new();
+            parts.extend(
+                nulls
+                    .iter()
+                    .enumerate()
+                    .filter(|(n, _)| which >> n & 1 == 1)
+                    .map(|(_, p)| (*p).clone()),
+            );
+            let free = |(span, _): &&(Span, String)| !parts.iter().any(|(s, _)| s == span);
+            let rest: Vec<(Span, String)> = open.parts.iter().filter(free).cloned().collect();
+            parts.extend(rest);
+            self.rewriter.compose(&span, parts)
+        };
+        all.map(of).collect()
+    }
+}

@@ -1,0 +1,346 @@
+//! The most that a query asks, over all its passes: statements that reach every
+//! value which it may reach, whatever the answers are.
+//!
+//! For each SELECT with calls a statement evaluates these over its
+//! [possible rows](super::possible): a subquery in an expression where it stands,
+//! for the rows around it; AND, OR, CASE, `iif` and `coalesce` only as far as
+//! plain parts leave them open, which the passes evaluate first, too. LIMIT, EXISTS
+//! and IN stop nothing here. What has an answer for its argument cannot be counted,
+//! and is told.
+
+use std::collections::BTreeMap;
+
+use super::aggregates::own;
+use super::frame::{Frame, reads};
+use super::joined::Open;
+use super::possible::Possible;
+use super::rewrite::{Costs, Rewriter, Site};
+use super::scope::Schema;
+use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
+use super::truth::leaves;
+
+/// The most that a query may ask.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Most {
+    /// What reaches it.
+    pub probes: Vec<Probe>,
+    /// Calls that cannot be bounded, by number, and why.
+    pub unknown: BTreeMap<usize, &'static str>,
+    /// Nothing waits for the answer to anything: all is asked in one pass.
+    pub once: bool,
+}
+
+/// A statement that evaluates calls for all rows that may reach them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// As SQL.
+    pub sql: String,
+    /// These calls.
+    pub calls: Vec<usize>,
+}
+
+/// Bytes of a statement, at most.
+const LONG: usize = 8 << 20;
+
+pub(super) const ANSWER: &str = "its argument is an answer";
+pub(super) const CONTEXT: &str = "its context is made by calls";
+const RECURSION: &str = "it stands in a recursion";
+const ROWS: &str = "its rows are made of answers";
+const BENEATH: &str = "it may be evaluated before a view or subquery has joined its tables";
+const LENGTH: &str = "the query is too long to count its rows";
+
+/// Finds the most that a query may ask.
+#[must_use]
+pub fn most(sql: &str, query: &Query, lone: bool, sites: &[Site], schema: &dyn Schema) -> Most {
+    let costs = Costs::default();
+    let rewriter = Rewriter::new(sql, sites, schema, &costs);
+    let rows = Possible { sql, sites, rewriter };
+    let mut out = Most { once: true, ..Most::default() };
+    let mut probing = Probing { rows, out: &mut out, calls: Vec::new(), of_groups: false };
+    let root = Frame::root();
+    let frame = probing.rows.ctes(query, &root);
+    let with = frame.with();
+    probing.tables(query, &frame, lone, &mut |probing, text| {
+        let calls = std::mem::take(&mut probing.calls);
+        if with.len() + text.len() > LONG {
+            calls.iter().for_each(|n| probing.unknown(*n, LENGTH));
+        } else {
+            probing.out.probes.push(Probe { sql: format!("{with}SELECT {text}"), calls });
+        }
+    });
+    out
+}
+
+/// Where an expression is evaluated.
+#[derive(Clone, Copy)]
+pub(super) struct At<'f> {
+    pub(super) frame: &'f Frame<'f>,
+    /// Over groups, not over the rows that they are made of.
+    pub(super) groups: bool,
+    /// Functions of many rows can be told here.
+    pub(super) of_rows: bool,
+    /// The SELECT makes groups.
+    pub(super) grouped: bool,
+}
+
+pub(super) struct Probing<'q, 'o> {
+    pub(super) rows: Possible<'q>,
+    pub(super) out: &'o mut Most,
+    /// Calls that the statement at hand evaluates.
+    pub(super) calls: Vec<usize>,
+    /// The SELECT at hand has calls that are asked about groups.
+    pub(super) of_groups: bool,
+}
+
+impl Probing<'_, '_> {
+    pub(super) fn unknown(&mut self, call: usize, why: &'static str) {
+        self.out.unknown.entry(call).or_insert(why);
+    }
+
+    fn all_unknown(&mut self, expr: &Expr, why: &'static str) {
+        expr.each(&mut |e| {
+            if let ExprKind::Call(n, _) = &e.kind {
+                self.unknown(*n, why);
+            }
+        });
+    }
+
+    /// Gives what reaches the calls of a query to `give`, piece by piece: values
+    /// where its common table expressions are declared.
+    fn tables(
+        &mut self,
+        query: &Query,
+        frame: &Frame<'_>,
+        lone: bool,
+        give: &mut dyn FnMut(&mut Self, String),
+    ) {
+        for cte in query.with.iter().filter(|cte| cte.query.has_call()) {
+            if reads(&cte.query, &cte.name) {
+                cte.query.each(&mut |e| {
+                    if let ExprKind::Call(n, _) = &e.kind {
+                        self.unknown(*n, RECURSION);
+                    }
+                });
+                continue;
+            }
+            if let Some(text) = self.query(&cte.query, frame) {
+                give(self, text);
+            }
+        }
+        match &query.body {
+            Body::Core(core) => self.core(query, core, frame, lone, give),
+            Body::Compound(left, right) => {
+                for side in [left, right] {
+                    if let Some(text) = self.query(side, frame) {
+                        give(self, text);
+                    }
+                }
+                for term in query.order.iter().filter(|o| o.expr.has_call()) {
+                    if self.rows.rewriter.column_of(&term.expr, query).is_none() {
+                        self.all_unknown(&term.expr, ROWS);
+                    }
+                }
+            }
+            Body::Values(exprs, _) => {
+                let at = At { frame, groups: false, of_rows: false, grouped: false };
+                let parts = exprs.iter().filter_map(|e| self.reach(e, at)).collect();
+                if let Some(text) = sum(parts) {
+                    give(self, text);
+                }
+            }
+        }
+        for limit in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
+            self.out.once = false;
+            let at = At { frame, groups: false, of_rows: false, grouped: false };
+            if let Some(text) = self.reach(limit, at) {
+                give(self, text);
+            }
+        }
+    }
+
+    /// What reaches the calls of a query, as a value where it stands.
+    pub(super) fn query(&mut self, query: &Query, around: &Frame<'_>) -> Option<String> {
+        if !query.has_call() {
+            return None;
+        }
+        let frame = self.rows.ctes(query, around);
+        let mut parts = Vec::new();
+        self.tables(query, &frame, false, &mut |_, text| parts.push(text));
+        let text = sum(parts)?;
+        let with = frame.with();
+        Some(if with.is_empty() { text } else { format!("({with}SELECT {text})") })
+    }
+
+    fn core(
+        &mut self,
+        query: &Query,
+        core: &Core,
+        around: &Frame<'_>,
+        lone: bool,
+        give: &mut dyn FnMut(&mut Self, String),
+    ) {
+        for item in &core.from {
+            self.beneath(item, around, give);
+        }
+        let values = || {
+            let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
+            let order = query.order.iter().map(|o| &o.expr);
+            columns.chain(&core.group).chain(&core.windows).chain(order)
+        };
+        let Some(open) = self.rows.open(core, around) else {
+            let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
+            core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| all.push(on)));
+            all.into_iter().for_each(|e| self.all_unknown(e, ROWS));
+            return;
+        };
+        self.waits(query, core, &open);
+        if self.rows.reads_join(&core.from, around) {
+            let mut early: Vec<&Expr> = core.filter.iter().collect();
+            core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
+            early.into_iter().for_each(|e| self.all_unknown(e, BENEATH));
+        }
+        let outer = core.from.iter().any(|i| i.join == Join::Outer);
+        let grouped = self.rows.is_grouped(query, core, &open.frame);
+        let windows = open.exact && core.windows.is_empty();
+        let mut at =
+            At { frame: &open.frame, groups: false, of_rows: windows && !grouped, grouped };
+        let before = std::mem::take(&mut self.of_groups);
+        // Conditions of joins that stay there are evaluated before all else.
+        let mut kept: Vec<(&Expr, usize)> = Vec::new();
+        let mut moved: Vec<&Expr> = Vec::new();
+        for item in &core.from {
+            let movable = item.join == Join::Inner && !outer;
+            conditions(item, 0, &mut |on, depth| {
+                if movable && depth == 0 { moved.push(on) } else { kept.push((on, depth)) }
+            });
+        }
+        for (on, depth) in kept {
+            let aliases = Self::aliases(on, &open);
+            let mut parts: Vec<String> = aliases.iter().filter_map(|e| self.reach(e, at)).collect();
+            parts.extend(self.reach(on, at));
+            if let Some(text) = sum(parts) {
+                for from in self.rows.from(core, &open, on.span.end) {
+                    give(self, over(&text, &format!("{from}{}", ")".repeat(depth))));
+                }
+            }
+        }
+        let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
+        let parts = rows.filter_map(|e| self.reach(e, at)).collect();
+        if let Some(text) = sum(parts) {
+            if core.from.is_empty() && lone {
+                give(self, text);
+            } else {
+                for from in self.rows.from(core, &open, core.from_end) {
+                    give(self, over(&text, &format!("{from} WHERE {}", open.condition)));
+                }
+            }
+        }
+        if std::mem::replace(&mut self.of_groups, before) {
+            at = At { groups: true, of_rows: open.exact, ..at };
+            let parts = values().chain(&core.having).filter_map(|e| self.reach(e, at)).collect();
+            let Some(text) = sum(parts) else { return };
+            let group: Vec<String> =
+                core.group.iter().map(|g| self.group(g, core, &open)).collect();
+            let by = if group.is_empty() {
+                String::new()
+            } else {
+                format!(" GROUP BY {}", group.join(", "))
+            };
+            for from in self.rows.from(core, &open, core.from_end) {
+                give(self, over(&text, &format!("{from} WHERE {}{by}", open.condition)));
+            }
+        }
+    }
+
+    /// What a term of GROUP BY stands for.
+    fn group(&self, term: &Expr, core: &Core, open: &Open<'_>) -> String {
+        let text = self.rows.text(term, &open.frame);
+        let column =
+            text.trim().parse::<usize>().ok().and_then(|n| core.columns.get(n.checked_sub(1)?));
+        match column.and_then(|c| c.expr.as_ref()) {
+            Some(expr) => format!("({})", self.rows.text(expr, &open.frame)),
+            None => text,
+        }
+    }
+
+    /// Queries that a FROM clause reads.
+    fn beneath(
+        &mut self,
+        item: &FromItem,
+        around: &Frame<'_>,
+        give: &mut dyn FnMut(&mut Self, String),
+    ) {
+        match &item.source {
+            Source::Table { .. } => {}
+            Source::Function { args, .. } => {
+                args.iter().for_each(|a| self.all_unknown(a, ROWS));
+            }
+            Source::Query(query) => {
+                if let Some(text) = self.query(query, around) {
+                    give(self, text);
+                }
+            }
+            Source::Join(items) => items.iter().for_each(|i| self.beneath(i, around, give)),
+        }
+    }
+
+    /// Result columns with calls that a condition names.
+    fn aliases(condition: &Expr, open: &Open<'_>) -> Vec<Expr> {
+        let mut named = Vec::new();
+        own(condition, &mut |e| {
+            if let ExprKind::Column { table: None, column } = &e.kind
+                && open.frame.scope.find(None, column).is_none()
+            {
+                named.extend(open.frame.alias(column).filter(|e| e.has_call()).cloned());
+            }
+        });
+        named
+    }
+
+    /// Whether anything of a SELECT waits for an answer of it.
+    fn waits(&mut self, query: &Query, core: &Core, open: &Open<'_>) {
+        let count = |e: &Expr| leaves(&self.rows.rewriter, e, &open.frame.scope);
+        let mut filters: usize = core.filter.iter().map(count).sum();
+        core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| filters += count(on)));
+        let having: usize = core.having.iter().map(count).sum();
+        let live = |e: &Expr| self.rows.rewriter.bears(e, &open.frame.scope);
+        let mut values = core.columns.iter().filter_map(|c| c.expr.as_ref());
+        let values = values.any(live)
+            || core.group.iter().chain(&core.windows).any(live)
+            || query.order.iter().any(|o| live(&o.expr));
+        let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
+        if stages > 1 {
+            self.out.once = false;
+        }
+    }
+}
+
+/// Evaluates something for all rows of a FROM clause and what follows it.
+fn over(text: &str, rows: &str) -> String {
+    // The aggregate is of a column, so that it is of this SELECT.
+    format!("(SELECT total(hq_p) FROM (SELECT {text} AS hq_p{rows}))")
+}
+
+/// All of some numbers are evaluated; no deeper than it must be.
+pub(super) fn sum(mut parts: Vec<String>) -> Option<String> {
+    while parts.len() > 1 {
+        parts = parts
+            .chunks(2)
+            .map(|pair| match pair {
+                [a, b] => format!("({a} + {b})"),
+                one => one.concat(),
+            })
+            .collect();
+    }
+    parts.pop()
+}
+
+/// Shows the conditions of joins, and how many parentheses are around each.
+fn conditions<'e>(item: &'e FromItem, depth: usize, see: &mut dyn FnMut(&'e Expr, usize)) {
+    if let Source::Join(items) = &item.source {
+        items.iter().for_each(|i| conditions(i, depth + 1, see));
+    }
+    if let Some(on) = &item.on {
+        see(on, depth);
+    }
+}

@@ -1,0 +1,368 @@
+//! Rows that a part of a query may have while some calls are not answered: what
+//! the most that it asks is counted over.
+//!
+//! Whatever the answers are, and whichever of them are not there yet, each row
+//! of the part is among its *possible* rows, the same in every column that does
+//! not hang on an answer. So a condition that hangs on one is taken to hold, a
+//! column that does is NULL, an outer join whose match hangs on one gives the row
+//! with its matches and without, EXCEPT takes nothing away, and LIMIT and
+//! grouping leave all. What hangs on no answer is written as it stands. A LIMIT
+//! in such a part is taken to leave the same rows in each statement; `random()`
+//! is not.
+
+use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
+use super::frame::{Frame, each_table, is_random, reads};
+use super::rewrite::{Rewriter, Site};
+use super::scope::{Field, Resolver, bare, renamed};
+use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, Query, Source};
+use super::truth::may_fail;
+use hqdl_values::sql;
+
+/// Possible rows as SQL.
+pub(super) struct Rows {
+    pub text: String,
+    /// The columns; `live` are those that hang on an answer, and are NULL.
+    pub fields: Option<Vec<Field>>,
+    /// They are the rows, no more.
+    pub exact: bool,
+}
+
+/// Finds possible rows.
+pub(super) struct Possible<'q> {
+    pub sql: &'q str,
+    pub sites: &'q [Site],
+    pub rewriter: Rewriter<'q>,
+}
+
+impl<'q> Possible<'q> {
+    pub(super) fn resolver(&self) -> Resolver<'q> {
+        self.rewriter.resolver()
+    }
+
+    /// The possible rows of a query.
+    pub fn rows(&self, query: &Query, around: &Frame<'_>) -> Rows {
+        if self.is_settled(query, around) {
+            let text = self.sql[query.span.clone()].to_owned();
+            return Rows {
+                text,
+                fields: self.resolver().outputs(query, &around.scope),
+                exact: true,
+            };
+        }
+        let frame = self.ctes(query, around);
+        let rows = match &query.body {
+            Body::Core(core) => self.core(query, core, &frame),
+            Body::Compound(left, right) => self.compound(query, left, right, &frame),
+            Body::Values(exprs, width) => self.values(query, exprs, *width, &frame),
+        };
+        Rows { text: format!("{}{}", frame.with(), rows.text), ..rows }
+    }
+
+    /// Nothing but a row of NULLs: all that can be said of columns that hang on
+    /// answers.
+    fn nothing(fields: Option<Vec<Field>>) -> Rows {
+        let fields: Option<Vec<Field>> = fields
+            .map(|all| all.into_iter().map(|f| Field { origin: None, live: true, ..f }).collect());
+        let named = |f: &Field| format!("NULL AS {}", sql::name(&f.name));
+        let columns: Vec<String> = fields.iter().flatten().map(named).collect();
+        let columns = if columns.is_empty() { "NULL".to_owned() } else { columns.join(", ") };
+        Rows { text: format!("SELECT {columns}"), fields, exact: false }
+    }
+
+    /// Declares the common table expressions of a query.
+    pub fn ctes<'f>(&self, query: &Query, around: &'f Frame<'f>) -> Frame<'f> {
+        let mut frame = Frame::within(around);
+        for cte in &query.with {
+            let rows = if reads(&cte.query, &cte.name) && !self.is_settled(&cte.query, &frame) {
+                Self::nothing(self.fields_of(cte, &frame))
+            } else {
+                self.rows(&cte.query, &frame)
+            };
+            let columns: Vec<String> = cte.columns.iter().map(|c| sql::name(c)).collect();
+            let columns = if columns.is_empty() {
+                columns.concat()
+            } else {
+                format!("({})", columns.join(", "))
+            };
+            frame.with.push(format!("{}{columns} AS ({})", sql::name(&cte.name), rows.text));
+            frame.exact.push((cte.name.clone(), rows.exact));
+            if self.joins(&cte.query, &frame) {
+                frame.joins.push(cte.name.clone());
+            }
+            let fields = rows.fields.map(|f| renamed(f, &cte.columns));
+            frame.scope.ctes.push((cte.name.clone(), fields));
+        }
+        frame
+    }
+
+    /// Whether a query joins tables, and `SQLite` may make these part of the SELECT
+    /// around it: a condition there may then be evaluated before they are joined.
+    pub fn joins(&self, query: &Query, frame: &Frame<'_>) -> bool {
+        match &query.body {
+            Body::Core(core) => {
+                let whole = core.distinct || !core.group.is_empty() || query.limit.is_some();
+                !whole && (core.from.len() > 1 || self.reads_join(&core.from, frame))
+            }
+            Body::Compound(left, right) => self.joins(left, frame) || self.joins(right, frame),
+            Body::Values(..) => false,
+        }
+    }
+
+    /// Whether something that a FROM clause reads joins tables beneath it.
+    pub fn reads_join(&self, items: &[FromItem], frame: &Frame<'_>) -> bool {
+        items.iter().any(|item| match &item.source {
+            Source::Table { name, .. } => frame.joins(name) || self.rewriter.schema.joins(name),
+            Source::Query(query) => self.joins(query, frame),
+            Source::Join(inner) => item.name.is_some() || self.reads_join(inner, frame),
+            Source::Function { .. } => false,
+        })
+    }
+
+    /// The columns of a common table expression that reads itself.
+    fn fields_of(&self, cte: &Cte, frame: &Frame<'_>) -> Option<Vec<Field>> {
+        let first = match &cte.query.body {
+            Body::Compound(left, _) => left,
+            _ => &cte.query,
+        };
+        self.resolver().outputs(first, &frame.scope)
+    }
+
+    /// Whether neither the rows nor the values of a query hang on an answer.
+    fn is_settled(&self, query: &Query, around: &Frame<'_>) -> bool {
+        if query.has_call() {
+            return false;
+        }
+        let mut settled = true;
+        each_table(query, &mut |name| settled &= around.is_exact(name));
+        let opaque = around.each().any(|f| f.opaque);
+        self.resolver().each(query, &around.scope, &mut |e, at, _| match &e.kind {
+            ExprKind::Column { table, column } => {
+                settled &= match at.find(table.as_deref(), column) {
+                    Some(hit) => !hit.field.live,
+                    // It may be the alias of a result around.
+                    None => !opaque && !around.each().any(|f| f.alias(column).is_some()),
+                };
+            }
+            ExprKind::Function { name, args, window: false, .. }
+                if AGGREGATES.contains(&name.as_str()) =>
+            {
+                // An aggregate of columns around is one of the SELECT around.
+                let mut deepest = None;
+                args.iter().for_each(|a| {
+                    a.each(&mut |e| {
+                        if let ExprKind::Column { table, column } = &e.kind {
+                            let depth =
+                                at.find(table.as_deref(), column).map_or(at.depth, |f| f.depth);
+                            deepest = deepest.max(Some(depth));
+                        }
+                    });
+                });
+                settled &= deepest.is_none_or(|d| d > around.scope.depth);
+            }
+            ExprKind::Function { name, .. } => settled &= !is_random(name),
+            _ => {}
+        });
+        settled
+    }
+
+    /// Whether the value of an expression hangs on no answer. An aggregate or a
+    /// window is of possible rows: `groups` says whether these are exact.
+    pub fn certain(&self, expr: &Expr, frame: &Frame<'_>, groups: bool) -> bool {
+        match &expr.kind {
+            ExprKind::Call(..) => return false,
+            ExprKind::Column { table, column } => {
+                return self.certain_name(table.as_deref(), column, frame);
+            }
+            ExprKind::Function { name, window, .. }
+                if is_random(name) || !groups && (*window || is_of_rows(expr)) =>
+            {
+                return false;
+            }
+            _ => {}
+        }
+        let (exprs, query) = expr.inside();
+        exprs.into_iter().all(|e| self.certain(e, frame, groups))
+            && query.is_none_or(|q| self.is_settled(q, frame))
+    }
+
+    fn certain_name(&self, table: Option<&str>, column: &str, frame: &Frame<'_>) -> bool {
+        let alias = frame.alias(column).filter(|_| table.is_none());
+        match (frame.scope.find(table, column), alias) {
+            (Some(hit), None) => !hit.field.live,
+            (Some(hit), Some(_)) => hit.depth == frame.scope.depth && !hit.field.live,
+            (None, Some(expr)) => {
+                let mut found = true;
+                own(expr, &mut |e| {
+                    if let ExprKind::Column { table, column } = &e.kind {
+                        found &= frame.scope.find(table.as_deref(), column).is_some();
+                    }
+                });
+                found && self.certain(expr, frame, false)
+            }
+            (None, None) => {
+                let truth = ["true", "false"].iter().any(|t| column.eq_ignore_ascii_case(t));
+                let row = frame.scope.place(table, column).is_some();
+                row && !frame.each().any(|f| f.opaque) || truth && table.is_none()
+            }
+        }
+    }
+
+    /// An expression as SQL, names of results replaced by what they stand for.
+    pub fn text(&self, expr: &Expr, frame: &Frame<'_>) -> String {
+        let mut parts = Vec::new();
+        own(expr, &mut |e| {
+            if let ExprKind::Column { table: None, column } = &e.kind
+                && frame.scope.find(None, column).is_none()
+                && let Some(alias) = frame.alias(column)
+            {
+                parts.push((e.span.clone(), format!("({})", &self.sql[alias.span.clone()])));
+            }
+        });
+        self.rewriter.compose(&expr.span, parts)
+    }
+
+    /// A condition, what hangs on an answer taken to hold.
+    pub fn possible(&self, condition: &Expr, frame: &Frame<'_>) -> String {
+        let open = super::rewrite::conjuncts(condition);
+        let open = open.into_iter().filter(|c| !self.certain(c, frame, false));
+        let first = open.map(|c| c.span.start).min().unwrap_or(usize::MAX);
+        self.taken(condition, true, frame, first)
+    }
+
+    fn taken(&self, expr: &Expr, wanted: bool, frame: &Frame<'_>, first: usize) -> String {
+        match &expr.kind {
+            ExprKind::Paren(inner) => self.taken(inner, wanted, frame, first),
+            ExprKind::Not(inner) => self.taken(inner, !wanted, frame, first),
+            ExprKind::And(parts) | ExprKind::Or(parts) => {
+                let all = matches!(expr.kind, ExprKind::And(_)) == wanted;
+                let parts = parts.iter().map(|p| self.taken(p, wanted, frame, first));
+                let parts: Vec<String> = parts.filter(|p| p != "1" || !all).collect();
+                if parts.iter().any(|p| p == "1") || parts.is_empty() {
+                    return "1".to_owned();
+                }
+                format!("({})", parts.join(if all { " AND " } else { " OR " }))
+            }
+            _ if !self.certain(expr, frame, false) => "1".to_owned(),
+            // What may fail is evaluated where nothing before it settles the row.
+            _ if may_fail(expr, self.sql) && expr.span.start > first => "1".to_owned(),
+            _ if wanted => format!("({})", self.text(expr, frame)),
+            _ => format!("(NOT ({}))", self.text(expr, frame)),
+        }
+    }
+
+    /// Whether the rows of a SELECT are groups.
+    pub fn is_grouped(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> bool {
+        !core.group.is_empty()
+            || is_aggregate(core, query)
+            || self.rewriter.is_aggregate_from_within(core, query, &frame.scope)
+    }
+
+    fn core(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> Rows {
+        let named =
+            || Resolver::columns(core, &self.resolver().core(core, &frame.scope), &mut |_| true);
+        let Some(open) = self.open(core, frame) else { return Self::nothing(named()) };
+        let grouped = self.is_grouped(query, core, &open.frame);
+        let fine = |e: &Expr| self.certain(e, &open.frame, false);
+        let having = core.having.iter().all(|e| self.certain(e, &open.frame, true));
+        let by_groups = open.exact && core.group.iter().all(fine) && having;
+        let windows = open.exact && core.windows.is_empty();
+        let of_rows = if grouped { by_groups } else { windows };
+        let certain = |e: &Expr| self.certain(e, &open.frame, of_rows);
+        let fields = Resolver::columns(core, &open.frame.scope, &mut |e| !certain(e));
+        let exprs = || core.columns.iter().filter_map(|c| c.expr.as_ref());
+        if grouped && core.group.is_empty() && !(by_groups && exprs().all(certain)) {
+            return Self::nothing(fields);
+        }
+        let columns: Vec<String> = core
+            .columns
+            .iter()
+            .map(|c| match &c.expr {
+                Some(e) if !certain(e) => {
+                    let own = match &bare(e).kind {
+                        ExprKind::Column { column, .. } => Some(column),
+                        _ => None,
+                    };
+                    let name = c.alias.as_ref().or(own);
+                    name.map_or("NULL".to_owned(), |n| format!("NULL AS {}", sql::name(n)))
+                }
+                _ => self.sql[c.span.clone()].to_owned(),
+            })
+            .collect();
+        let mut tail = String::new();
+        if grouped && by_groups {
+            if !core.group.is_empty() {
+                let group: Vec<&str> =
+                    core.group.iter().map(|g| &self.sql[g.span.clone()]).collect();
+                tail.push_str(&format!(" GROUP BY {}", group.join(", ")));
+            }
+            if let Some(having) = &core.having {
+                tail.push_str(&format!(" HAVING {}", &self.sql[having.span.clone()]));
+            }
+        }
+        let distinct = if core.distinct { "DISTINCT " } else { "" };
+        let (columns, condition) = (columns.join(", "), &open.condition);
+        let each = self.from(core, &open, core.from_end).into_iter();
+        let each: Vec<String> = each
+            .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition}{tail}"))
+            .collect();
+        let live = fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
+        let exact = open.exact
+            && (!grouped || by_groups)
+            && !(core.distinct && live)
+            && query.limit.is_none()
+            && query.offset.is_none();
+        Rows { text: each.join(" UNION ALL "), fields, exact }
+    }
+
+    fn compound(&self, query: &Query, left: &Query, right: &Query, frame: &Frame<'_>) -> Rows {
+        let (a, b) = (self.rows(left, frame), self.rows(right, frame));
+        let live = |rows: &Rows| rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
+        let exact = a.exact && b.exact && !live(&a) && !live(&b);
+        let operator = self.sql[left.span.end..right.span.start].trim().to_ascii_uppercase();
+        let takes_away = b.exact && !live(&a) && !live(&b);
+        if !takes_away && !operator.starts_with("UNION") {
+            return Rows { exact: false, ..a };
+        }
+        let fields = match (a.fields, b.fields) {
+            (Some(a), Some(b)) => Some(
+                (a.into_iter().zip(b))
+                    .map(|(a, b)| Field { live: a.live || b.live, origin: None, ..a })
+                    .collect(),
+            ),
+            _ => None,
+        };
+        // A side that may be more than one SELECT is one.
+        let side = |text: String| format!("SELECT * FROM ({text})");
+        let text = format!("{} {operator} {}", side(a.text), side(b.text));
+        Rows { text, fields, exact: exact && query.limit.is_none() && query.offset.is_none() }
+    }
+
+    fn values(&self, query: &Query, exprs: &[Expr], width: usize, frame: &Frame<'_>) -> Rows {
+        let fields = self.resolver().outputs(query, &frame.scope);
+        let is_row = |e: &Expr| match &e.kind {
+            ExprKind::Call(n, _) => self.sites[*n].row.is_some(),
+            _ => false,
+        };
+        if width == 0 || exprs.iter().any(is_row) {
+            return Self::nothing(fields);
+        }
+        let mut live = vec![false; width];
+        let mut rows = Vec::new();
+        for row in exprs.chunks(width) {
+            let mut texts = Vec::new();
+            for (n, expr) in row.iter().enumerate() {
+                let certain = self.certain(expr, frame, false);
+                live[n] |= !certain;
+                texts.push(if certain {
+                    self.sql[expr.span.clone()].to_owned()
+                } else {
+                    "NULL".to_owned()
+                });
+            }
+            rows.push(format!("({})", texts.join(", ")));
+        }
+        let fields = fields
+            .map(|all| all.into_iter().zip(live).map(|(f, live)| Field { live, ..f }).collect());
+        Rows { text: format!("VALUES {}", rows.join(", ")), fields, exact: true }
+    }
+}

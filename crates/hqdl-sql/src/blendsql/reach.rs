@@ -1,0 +1,198 @@
+//! What reaches the calls of an expression, for [the most](super::most) that a query
+//! asks.
+
+use super::aggregates::{is_of_rows, own};
+use super::most::{ANSWER, At, CONTEXT, Probing, sum};
+use super::rewrite::name_text;
+use super::tree::{Expr, ExprKind, Query};
+use super::truth::may_fail;
+
+impl Probing<'_, '_> {
+    /// What reaches the calls of an expression: a number, never NULL.
+    pub(super) fn reach(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
+        if !expr.has_call() {
+            return None;
+        }
+        match &expr.kind {
+            ExprKind::Call(n, args) => self.call(*n, args, at),
+            ExprKind::And(parts) => self.guarded(parts, "IS NOT FALSE", at),
+            ExprKind::Or(parts) => self.guarded(parts, "IS NOT TRUE", at),
+            ExprKind::Exists(query) | ExprKind::Scalar(query) => self.subquery(expr, query, at),
+            ExprKind::In { operand, list, query } => {
+                let mut parts: Vec<String> = std::iter::once(operand.as_ref())
+                    .chain(list)
+                    .filter_map(|e| self.reach(e, at))
+                    .collect();
+                if let Some(query) = query {
+                    parts.extend(self.subquery(expr, query, at));
+                }
+                sum(parts)
+            }
+            ExprKind::Case { .. } => self.cases(expr, at),
+            ExprKind::Function { name, args, filter: None, window: false }
+                if matches!(name.as_str(), "iif" | "if")
+                    && args.len() == 3
+                    && self.rows.certain(&args[0], at.frame, at.of_rows) =>
+            {
+                let (then, otherwise) = (self.reach(&args[1], at), self.reach(&args[2], at));
+                let zero = || "0".to_owned();
+                Some(format!(
+                    "(CASE WHEN {} THEN {} ELSE {} END)",
+                    self.rows.text(&args[0], at.frame),
+                    then.unwrap_or_else(zero),
+                    otherwise.unwrap_or_else(zero)
+                ))
+            }
+            ExprKind::Function { name, args, filter: None, window: false }
+                if matches!(name.as_str(), "coalesce" | "ifnull") =>
+            {
+                self.several(expr);
+                self.until_one(args, at)
+            }
+            _ => {
+                let (exprs, _) = expr.inside();
+                sum(exprs.into_iter().filter_map(|e| self.reach(e, at)).collect())
+            }
+        }
+    }
+
+    /// CASE: a branch where the plain conditions before it leave it open.
+    fn cases(&mut self, expr: &Expr, at: At<'_>) -> Option<String> {
+        let ExprKind::Case { operand, whens, otherwise } = &expr.kind else { return None };
+        self.several(expr);
+        let certain = |me: &Self, e: &Expr| me.rows.certain(e, at.frame, at.of_rows);
+        let none = || "0".to_owned();
+        if let Some(operand) = operand {
+            if !(certain(self, operand) && whens.iter().all(|(when, _)| certain(self, when))) {
+                let (exprs, _) = expr.inside();
+                return sum(exprs.into_iter().filter_map(|e| self.reach(e, at)).collect());
+            }
+            let mut text = format!("(CASE {}", self.rows.text(operand, at.frame));
+            for (when, then) in whens {
+                let then = self.reach(then, at).unwrap_or_else(none);
+                text.push_str(&format!(" WHEN {} THEN {then}", self.rows.text(when, at.frame)));
+            }
+            let otherwise = otherwise.as_ref().and_then(|e| self.reach(e, at));
+            text.push_str(&format!(" ELSE {} END)", otherwise.unwrap_or_else(none)));
+            return Some(text);
+        }
+        let mut text = otherwise.as_ref().and_then(|e| self.reach(e, at));
+        for (when, then) in whens.iter().rev() {
+            let then = self.reach(then, at);
+            text = if certain(self, when) {
+                let (then, rest) = (then.unwrap_or_else(none), text.unwrap_or_else(none));
+                let when = self.rows.text(when, at.frame);
+                Some(format!("(CASE WHEN {when} THEN {then} ELSE {rest} END)"))
+            } else {
+                let when = self.reach(when, at);
+                sum(when.into_iter().chain(then).chain(text).collect())
+            };
+        }
+        text
+    }
+
+    /// Arguments of which each is looked at while those before it are NULL.
+    fn until_one(&mut self, args: &[Expr], at: At<'_>) -> Option<String> {
+        let mut text: Option<String> = None;
+        for arg in args.iter().rev() {
+            text = if self.rows.certain(arg, at.frame, at.of_rows) {
+                let null = self.rows.text(arg, at.frame);
+                text.map(|t| format!("(CASE WHEN ({null}) IS NULL THEN {t} ELSE 0 END)"))
+            } else {
+                let own = self.reach(arg, at);
+                sum(own.into_iter().chain(text).collect())
+            };
+        }
+        text
+    }
+
+    /// The parts of AND or OR, where the plain ones leave it open.
+    fn guarded(&mut self, parts: &[Expr], open: &str, at: At<'_>) -> Option<String> {
+        if parts.iter().filter(|p| p.has_call()).count() > 1 {
+            self.out.once = false;
+        }
+        let of = parts.iter().filter_map(|p| self.reach(p, at)).collect();
+        let text = sum(of)?;
+        let first = parts.iter().find(|p| !self.rows.certain(p, at.frame, at.of_rows));
+        let first = first.map_or(0, |p| p.span.start);
+        let guard = |p: &&Expr| {
+            self.rows.certain(p, at.frame, at.of_rows)
+                && !(may_fail(p, self.rows.sql) && p.span.start > first)
+        };
+        let guards: Vec<String> = (parts.iter().filter(guard))
+            .map(|p| format!("(({}) {open})", self.rows.text(p, at.frame)))
+            .collect();
+        if guards.is_empty() {
+            return Some(text);
+        }
+        Some(format!("(CASE WHEN {} THEN {text} ELSE 0 END)", guards.join(" AND ")))
+    }
+
+    /// Several calls of an expression may wait for one another.
+    fn several(&mut self, expr: &Expr) {
+        let (exprs, _) = expr.inside();
+        if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
+            self.out.once = false;
+        }
+    }
+
+    fn subquery(&mut self, expr: &Expr, query: &Query, at: At<'_>) -> Option<String> {
+        if super::rules::one_witness::settled_by_a_row(expr).is_ok() {
+            // Its rows are asked about some at a time.
+            self.out.once = false;
+        }
+        if at.groups {
+            return None;
+        }
+        self.query(query, at.frame)
+    }
+
+    fn call(&mut self, n: usize, args: &[Expr], at: At<'_>) -> Option<String> {
+        let site = self.rows.sites.get(n)?.clone();
+        if args.iter().any(Expr::has_call) {
+            self.out.once = false;
+            self.unknown(n, if site.rows { CONTEXT } else { ANSWER });
+            return sum(args.iter().filter_map(|a| self.reach(a, at)).collect());
+        }
+        let mut of_group = false;
+        args.iter().for_each(|a| {
+            own(a, &mut |e| {
+                let window = matches!(e.kind, ExprKind::Function { window: true, .. });
+                of_group |= at.grouped && (is_of_rows(e) || window);
+            });
+        });
+        if of_group != at.groups {
+            self.of_groups |= of_group;
+            return None;
+        }
+        let keyed = site.keys.is_some() && site.rows;
+        if !keyed && !args.iter().all(|a| self.rows.certain(a, at.frame, at.of_rows)) {
+            self.unknown(n, if site.rows { CONTEXT } else { ANSWER });
+            return None;
+        }
+        let keys: Vec<String> = match &site.keys {
+            Some(keys) => keys.clone(),
+            None => args.iter().map(|a| self.argument(a, site.rows, at)).collect(),
+        };
+        let comma = if keys.is_empty() { "" } else { ", " };
+        let text = format!("{}({n}, 0{comma}{})", site.function, keys.join(", "));
+        let text =
+            if site.row.is_some() { text } else { format!("{}{text}{}", site.before, site.after) };
+        self.calls.push(n);
+        Some(format!("(({text}) IS NULL)"))
+    }
+
+    fn argument(&mut self, arg: &Expr, rows: bool, at: At<'_>) -> String {
+        match &arg.kind {
+            ExprKind::Column { table, column } => {
+                let found = at.frame.scope.find(table.as_deref(), column).is_some();
+                match at.frame.alias(column).filter(|_| table.is_none() && !found) {
+                    Some(_) => self.rows.text(arg, at.frame),
+                    None => name_text(arg, self.rows.sql),
+                }
+            }
+            ExprKind::Scalar(_) => self.rows.rewriter.argument(arg, rows, &at.frame.scope),
+            _ => format!("({})", self.rows.text(arg, at.frame)),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The rule of conditions on groups: a condition of WHERE with calls that depends on
+//! nothing but grouping columns waits until the plain part of HAVING leaves the
+//! group.
+//!
+//! Precondition: there is a GROUP BY and a plain part of HAVING; texts are equal by
+//! their bytes alone, for what is equal by a collation is not equal to the model;
+//! the condition has grouping columns as they are, no subquery, and no function of
+//! them. Then it comes to the same for all rows of a group.
+
+use super::Rewriter;
+use crate::blendsql::scope::{Scope, bare};
+use crate::blendsql::tree::{Core, Expr, ExprKind};
+
+impl Rewriter<'_> {
+    /// Whether a condition depends on nothing but grouping columns.
+    pub(in crate::blendsql) fn is_of_group(
+        &self,
+        expr: &Expr,
+        core: &Core,
+        scope: &Scope<'_>,
+    ) -> bool {
+        // Equal by a collation is not equal to the model.
+        if core.group.is_empty() || !self.plain_order {
+            return false;
+        }
+        let place = |table: Option<&str>, column: &str, scope: &Scope<'_>| {
+            scope.find(table, column).map(|f| (f.depth, f.table.name.clone(), f.field.name.clone()))
+        };
+        let grouped: Vec<_> = core
+            .group
+            .iter()
+            .filter_map(|g| match &bare(g).kind {
+                ExprKind::Column { table, column } => place(table.as_deref(), column, scope),
+                _ => None,
+            })
+            .collect();
+        let mut all = true;
+        self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
+            ExprKind::Column { table, column } => {
+                let found = place(table.as_deref(), column, at);
+                all &= match found {
+                    Some(found) => found.0 != scope.depth || grouped.contains(&found),
+                    None => matches!(column.to_ascii_lowercase().as_str(), "true" | "false"),
+                };
+            }
+            ExprKind::Exists(_) | ExprKind::Scalar(_) | ExprKind::In { query: Some(_), .. } => {
+                all = false;
+            }
+            // 1 and 1.0 are one group, and two texts.
+            ExprKind::Function { .. } | ExprKind::Cast(..) | ExprKind::Other(_) => {
+                all &=
+                    e.inside().0.iter().all(|i| !matches!(bare(i).kind, ExprKind::Column { .. }));
+            }
+            ExprKind::Call(_, args) => {
+                all &= args
+                    .iter()
+                    .all(|a| matches!(a.kind, ExprKind::Column { .. } | ExprKind::Literal));
+            }
+            _ => {}
+        });
+        all
+    }
+}

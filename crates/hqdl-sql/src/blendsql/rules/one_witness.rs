@@ -1,0 +1,98 @@
+//! The rule of one witness: the rows of an EXISTS, or of an IN, are asked about some
+//! at a time, until one is there that is certain.
+//!
+//! Precondition: the query is one SELECT with a condition that has calls, and has no
+//! LIMIT, no OFFSET, no WITH, no groups, no aggregate and no window. So each of its
+//! rows stands for itself: one that is certain settles an EXISTS, and an IN for its
+//! value, whatever the other rows are.
+
+use super::{ONE_WITNESS, Refused, Rewriter};
+use crate::blendsql::aggregates::{has_window, is_aggregate};
+use crate::blendsql::scope::{Scope, bare};
+use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query};
+
+impl Rewriter<'_> {
+    /// EXISTS or IN over rows that are noted one by one: one that is certain
+    /// settles it, whatever the others are.
+    pub(in crate::blendsql) fn run_of(
+        &mut self,
+        expr: &Expr,
+        text: String,
+        scope: &Scope<'_>,
+    ) -> String {
+        let (query, core) = match self.witnessed(expr, scope) {
+            Ok(found) => found,
+            Err((query, why)) => {
+                if let Some(Body::Core(core)) = query.filter(|q| q.has_call()).map(|q| &q.body) {
+                    self.note(core, ONE_WITNESS, Err(why));
+                }
+                return text;
+            }
+        };
+        self.note(core, ONE_WITNESS, Ok("some of its rows at a time".to_owned()));
+        let unit = self.unit(core.span.start, 0);
+        let settles = match &expr.kind {
+            ExprKind::In { operand, .. } => {
+                let between = &self.sql[operand.span.end..query.span.start];
+                i32::from(!between.to_ascii_lowercase().contains("not"))
+            }
+            _ => 1,
+        };
+        let once = i32::from(!self.is_correlated(query, scope));
+        format!("hq_run({settles}, {once}, hq_start({unit}), ({text}))")
+    }
+
+    /// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.
+    /// Of IN, rows are witnesses by their value, which must be known before any call.
+    pub(in crate::blendsql) fn witnessed<'e>(
+        &self,
+        expr: &'e Expr,
+        around: &Scope<'_>,
+    ) -> Settled<'e> {
+        let (query, core) = settled_by_a_row(expr)?;
+        if matches!(expr.kind, ExprKind::In { .. }) {
+            let within = self.resolver().ctes(query, Some(around));
+            if self.witness(core, &self.resolver().core(core, &within)).is_none() {
+                return Err((Some(query), "the value of its rows is no column of a table"));
+            }
+        }
+        Ok((query, core))
+    }
+
+    /// The value that rows of an IN are witnesses of.
+    pub(in crate::blendsql) fn witness<'e>(
+        &self,
+        core: &'e Core,
+        scope: &Scope<'_>,
+    ) -> Option<&'e Expr> {
+        let [only] = core.columns.as_slice() else { return None };
+        let column = |e: &&Expr| matches!(bare(e).kind, ExprKind::Column { .. });
+        only.expr.as_ref().filter(column).filter(|e| !self.bears(e, scope))
+    }
+}
+
+/// A SELECT that one row settles, or why none does.
+type Settled<'e> = Result<(&'e Query, &'e Core), (Option<&'e Query>, Refused)>;
+
+/// The SELECT of an EXISTS or IN that one row may settle, by its form.
+pub(in crate::blendsql) fn settled_by_a_row(expr: &Expr) -> Settled<'_> {
+    let query = match &expr.kind {
+        ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. } => query.as_ref(),
+        _ => return Err((None, "it is no EXISTS and no IN")),
+    };
+    let refused = |why| Err((Some(query), why));
+    let Body::Core(core) = &query.body else { return refused("it is more than one SELECT") };
+    if query.limit.is_some() || query.offset.is_some() {
+        return refused("it has a LIMIT");
+    }
+    if !query.with.is_empty() {
+        return refused("it has a WITH");
+    }
+    if !core.group.is_empty() || is_aggregate(core, query) || has_window(core, query) {
+        return refused("it has groups, an aggregate or a window");
+    }
+    if !core.filter.as_ref().is_some_and(Expr::has_call) {
+        return refused("no condition of it has a call");
+    }
+    Ok((query, core))
+}

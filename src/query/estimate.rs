@@ -1,0 +1,166 @@
+//! What asking takes at the most: requests, tokens, money. Where not all is asked in
+//! one pass, a request may hold one value alone.
+
+use std::collections::BTreeMap;
+
+use super::batches::{by_target, cuts};
+use super::engine::Engine;
+use super::likeness::by_words;
+use super::live::lock;
+use super::passages::Shown;
+use super::targets::{Demand, Target};
+use super::{QueryError, join};
+use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
+use crate::spec::{Format, Provider};
+use crate::tokens::Tokenizer;
+use crate::usage::Usage;
+
+/// Some requests and what each more of them takes, at the most.
+#[derive(Default)]
+struct Most {
+    all: Usage,
+    values: u64,
+}
+
+impl Engine<'_, '_> {
+    /// How many values some demands and those of joins are, and what asking them
+    /// takes at the most.
+    pub(super) fn estimate(
+        &self,
+        demands: &[Demand],
+        once: bool,
+    ) -> Result<(u64, Usage), QueryError> {
+        let mut most = Most::default();
+        {
+            let live = lock(&self.live);
+            for (n, entities) in by_target(demands) {
+                self.count(&live.targets[n], entities, once, &mut most)?;
+            }
+        }
+        for (n, wanted) in self.calls.joins.iter().enumerate() {
+            self.pairs(n, wanted, once, &mut most)?;
+        }
+        Ok((most.values, most.all))
+    }
+
+    /// The pairs of a join: demanded in one pass, each value is asked once with its
+    /// whole list; else maybe with each value of it alone.
+    fn pairs(
+        &self,
+        n: usize,
+        wanted: &super::calls::Join,
+        once: bool,
+        most: &mut Most,
+    ) -> Result<(), QueryError> {
+        let wishes = lock(&self.live).joins[n].take();
+        let request = self.request;
+        let before = most.values;
+        let mut counts = lock(&self.live).counts;
+        let mut longest: Option<(Target, Demand)> = None;
+        for (list, wishes) in join::lists_of(n, wanted, &wishes, &self.live, request) {
+            let asked = join::Asked::of(wanted, list, &wishes, request, &mut counts)?;
+            let [target] = asked.targets;
+            if let Some(entities) = by_target(&asked.demands).remove(&0) {
+                self.count(&target, entities, once, most)?;
+                longest = asked.demands.first().map(|d| (target, *d)).or(longest);
+            }
+        }
+        lock(&self.live).counts.reused = counts.reused;
+        let pairs: u64 = wishes.iter().map(|(_, _, rights)| rights.len() as u64).sum();
+        let more = pairs.saturating_sub(most.values - before);
+        if !once
+            && more > 0
+            && let Some((target, demand)) = longest
+        {
+            most.add(&self.alone(&target, demand.entity, demand.column)?, more);
+            most.values += more;
+        }
+        Ok(())
+    }
+
+    /// Entities of one expansion and the columns asked for.
+    fn count(
+        &self,
+        target: &Target,
+        entities: BTreeMap<usize, Vec<usize>>,
+        once: bool,
+        most: &mut Most,
+    ) -> Result<(), QueryError> {
+        let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
+        most.values += values;
+        // What is longest, of those that have most columns to ask of.
+        let length = |n: usize| target.gap(n).row.key.iter().map(|v| v.to_string().len()).sum();
+        let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
+        let columns: std::collections::BTreeSet<usize> =
+            entities.values().flatten().copied().collect();
+        let at_once = self.request.model.as_ref().and_then(|m| m.rows_at_most());
+        let rows = target.expansion.rows_per_request;
+        let together = self.used(target, entities, at_once.map_or(rows, |n| n.min(rows)))?;
+        most.add(&together, 1);
+        if let (false, Some((_, entity))) = (once, longest) {
+            let mut largest = Usage::default();
+            for column in columns {
+                let one = self.alone(target, entity, column)?;
+                largest.input_tokens = largest.input_tokens.max(one.input_tokens);
+                largest.output_tokens = largest.output_tokens.max(one.output_tokens);
+                largest.cost_usd = largest.cost_usd.max(one.cost_usd);
+                largest.requests = 1;
+            }
+            most.add(&largest, values.saturating_sub(together.requests));
+        }
+        Ok(())
+    }
+
+    /// What asking for one cell alone takes.
+    fn alone(&self, target: &Target, entity: usize, column: usize) -> Result<Usage, QueryError> {
+        self.used(target, BTreeMap::from([(entity, vec![column])]), 1)
+    }
+
+    /// What asking for some cells of an expansion takes, so many rows together.
+    fn used(
+        &self,
+        target: &Target,
+        entities: BTreeMap<usize, Vec<usize>>,
+        rows: u32,
+    ) -> Result<Usage, QueryError> {
+        let spec = self.request.spec;
+        let expansion = &target.expansion;
+        let format = expansion.format.unwrap_or(Format::Json);
+        let mut meter = Meter::new(expansion, format, Tokenizer::of(&spec.model.name));
+        let mut shown = Shown {
+            most: spec.limits.passage_tokens,
+            model: &spec.model.name,
+            compare: &mut |question, passages| Ok(by_words(question, passages)),
+        };
+        cuts(target, entities, rows, &mut shown)?.iter().for_each(|cut| meter.count(cut));
+        let mut of_one = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
+        let column =
+            |c: &crate::spec::Column| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() };
+        of_one.columns = expansion.columns.iter().map(column).collect();
+        meter.finish(&mut of_one);
+        let mut plan = Plan::default();
+        plan.expansions.push(of_one);
+        plan.price(
+            spec.model.paid().as_ref(),
+            &spec.limits,
+            spec.model.provider == Provider::Replay,
+        );
+        Ok(Usage {
+            requests: plan.requests(),
+            input_tokens: plan.input_tokens(),
+            output_tokens: plan.output_tokens().most.ceil() as u64,
+            cost_usd: plan.cost_usd.most,
+            ..Usage::default()
+        })
+    }
+}
+
+impl Most {
+    /// Counts what something takes, so many times.
+    fn add(&mut self, usage: &Usage, times: u64) {
+        self.all.requests += usage.requests * times;
+        self.all.input_tokens += usage.input_tokens * times;
+        self.all.output_tokens += usage.output_tokens * times;
+        self.all.cost_usd += usage.cost_usd * times as f64;
+    }
+}
