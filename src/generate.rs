@@ -225,7 +225,8 @@ async fn settle(
             );
             let todo = Todo { cut, attempt, piece_since };
             let (again, aside) = ask(&context, todo, &stopping).instrument(span).await?;
-            left.extend(again);
+            // The first of them is the next.
+            left.extend(again.into_iter().rev());
             asides.extend(aside);
         }
     }

@@ -90,7 +90,11 @@ pub(super) type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
 
 /// Batches of at most half the size.
 pub(super) fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    let most = (cut.gaps.len() / 2).max(1);
+    parts(again, (cut.gaps.len() / 2).max(1), cut, attempt)
+}
+
+/// Batches of at most so many rows.
+fn parts(again: Again, most: usize, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
     let mut cuts = Vec::new();
     for (columns, gaps) in again {
         for part in gaps.chunks(most) {
@@ -102,7 +106,9 @@ pub(super) fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> 
     cuts
 }
 
-/// A batch that was too long, in two; that is no attempt at its rows.
+/// A batch that was too long, in two, as `plan` counts them: of thirteen rows seven and
+/// six. That is no attempt at its rows.
 pub(crate) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    smaller(BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]), cut, attempt)
+    let again = BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]);
+    parts(again, cut.gaps.len().div_ceil(2), cut, attempt)
 }
