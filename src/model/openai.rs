@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_openai::types::chat::{
+    ChatCompletionRequestSystemMessage, ChatCompletionRequestUserMessage, CreateChatCompletionRequest,
+};
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tracing::debug;
 
 use super::limits::{Need, PerMinute, retry_after};
@@ -210,13 +213,16 @@ impl Endpoint {
     }
 
     fn messages(&self, prompt: &Prompt) -> Json {
-        json!({
-            "model": self.model,
-            "messages": [
-                { "role": "system", "content": &*prompt.system },
-                { "role": "user", "content": prompt.user },
+        let request = CreateChatCompletionRequest {
+            model: self.model.clone(),
+            messages: vec![
+                ChatCompletionRequestSystemMessage::from(&*prompt.system).into(),
+                ChatCompletionRequestUserMessage::from(prompt.user.as_str()).into(),
             ],
-        })
+            ..CreateChatCompletionRequest::default()
+        };
+        // Of texts alone, which JSON can hold.
+        serde_json::to_value(request).unwrap_or_default()
     }
 }
 

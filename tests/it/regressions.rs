@@ -401,7 +401,7 @@ fn recorded_rows_asked_for_one_column_were_read_as_if_they_held_no_other() {
         for column in ["eye_color", "born", "powers", "motto"] {
             let project = heroes(&endpoint, format);
             record(&project, "rows.jsonl", &lines);
-            project.materialize(&["--recordings", "rows.jsonl", "--columns", column]).exits(1);
+            project.materialize(&["--recordings", "rows.jsonl", "--columns", column]).exits(0);
             let states = check(&project);
             assert_eq!(states["ok"], 10, "{format}, {column}: {states:?}");
             assert!(!states.contains_key("invalid"), "{format}, {column}: {states:?}");
