@@ -96,8 +96,13 @@ pub fn lenient(line: &str) -> Vec<Field> {
                 let unclear = closes_first(inner, q);
                 (Field { unclear, ..unquoted(inner, q) }, bare[end + 2..].trim_start())
             }
-            // Never closed: the last field has begun with it.
-            (Some(q), None) if !bare[1..].contains([q, ',']) => (Field::bare(bare[1..].trim()), ""),
+            // Never closed: the last field has begun with it. Where commas stand in it
+            // the quote may be a slip, and `'til` begins with an apostrophe: only a type
+            // or a list tells.
+            (Some(q), None) if !bare[1..].contains(q) => {
+                let field = Field::bare(bare[1..].trim());
+                (Field { unclear: q == '\'' || field.text.contains(','), ..field }, "")
+            }
             // No quotes, or they are part of it.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
