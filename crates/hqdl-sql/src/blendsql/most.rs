@@ -2,7 +2,7 @@
 //! value which it may reach, whatever the answers are.
 //!
 //! For each SELECT with calls a statement evaluates these over its
-//! [possible rows](super::possible): a subquery in an expression where it stands,
+//! possible rows (`possible.rs`): a subquery in an expression where it stands,
 //! for the rows around it; AND, OR, CASE, `iif` and `coalesce` only as far as
 //! plain parts leave them open, which the passes evaluate first, too. LIMIT, EXISTS
 //! and IN stop nothing here. What has an answer for its argument cannot be counted,
