@@ -17,6 +17,7 @@
 // Exact figures are what is tested; helpers take what reads best at their calls.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
+// Of the support of `it` each part is used in part only.
 #[allow(dead_code)]
 #[path = "../it/batch_endpoint.rs"]
 mod batch_endpoint;

@@ -87,6 +87,10 @@ fn older_forms_become_todays() {
         ("SELECT {{LLMMap('q', c)}}::INT + 1", "SELECT CAST({{LLMMap('q', c)}} AS INT) + 1"),
         // A quote as Python escapes it, where nothing else can be read.
         ("SELECT {{LLMMap('it\\'s', c)}}", "SELECT {{LLMMap('it''s', c)}}"),
+        (
+            "SELECT '\\', {{LLMMap('it\\'s', c)}} FROM t WHERE d = 'x\\'",
+            "SELECT '\\', {{LLMMap('it''s', c)}} FROM t WHERE d = 'x\\'",
+        ),
         ("SELECT '\\', {{LLMMap('q', c)}}, 'x'", "SELECT '\\', {{LLMMap('q', c)}}, 'x'"),
     ] {
         assert_eq!(spelled(written), read, "{written}");

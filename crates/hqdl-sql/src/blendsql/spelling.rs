@@ -38,7 +38,7 @@ impl Spelled {
             // A quote as Python escapes it: tried where SQL's own way to write one
             // gives no query. As many bytes, for places must stay.
             Err(error) if sql.contains("\\'") => {
-                let doubled = sql.replace("\\'", "''");
+                let doubled = doubled(sql);
                 (scan(&doubled).map_err(|_| error)?, Cow::Owned(doubled))
             }
             Err(error) => return Err(error),
@@ -113,6 +113,16 @@ fn uncommented(sql: &str) -> String {
     }
     text.push_str(&sql[at..]);
     text
+}
+
+/// The text with `''` for `\'` between its first call's beginning and its last one's
+/// end: outside of calls a backslash is SQL's own, an ordinary character.
+fn doubled(sql: &str) -> String {
+    let first = sql.find("{{").unwrap_or(sql.len());
+    let last = sql.rfind("}}").map_or(first, |at| at.max(first));
+    let (before, rest) = sql.split_at(first);
+    let (calls, after) = rest.split_at(last - first);
+    [before, &calls.replace("\\'", "''"), after].concat()
 }
 
 /// A statement without the semicolons at its end.
