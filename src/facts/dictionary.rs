@@ -1,7 +1,7 @@
 //! The journal's dictionaries: models, value lists and what columns mean, by the
 //! ids that its answers say instead.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::Connection;
 
 use super::FactsError;
 use super::checksum::corrupt;
@@ -75,16 +75,17 @@ fn intern(
     insert: &str,
     values: &[&dyn rusqlite::ToSql],
 ) -> rusqlite::Result<u32> {
+    // One statement, so that both are read of one moment: another process may enter it.
+    let sql = format!(
+        "SELECT id, CASE WHEN id IS NULL
+           THEN NOT EXISTS (SELECT 1 FROM {table} NOT INDEXED WHERE {column} = ?1)
+           ELSE EXISTS (SELECT 1 FROM {table} AS t NOT INDEXED WHERE t.id = i.id AND {column} = ?1)
+         END FROM (SELECT (SELECT id FROM {table} WHERE {column} = ?1) AS id) AS i"
+    );
     let agrees = || -> rusqlite::Result<Option<u32>> {
-        let of_index = format!("SELECT id FROM {table} WHERE {column} = ?1");
-        let found: Option<u32> =
-            c.prepare_cached(&of_index)?.query_row([values[0]], |r| r.get(0)).optional()?;
-        let of_table = match found {
-            Some(_) => format!("SELECT 1 FROM {table} NOT INDEXED WHERE id = ?2 AND {column} = ?1"),
-            None => format!("SELECT 1 FROM {table} NOT INDEXED WHERE ?2 IS NULL AND {column} = ?1"),
-        };
-        let there = c.prepare_cached(&of_table)?.exists(params![values[0], found])?;
-        if there == found.is_some() {
+        let (found, agrees) =
+            c.prepare_cached(&sql)?.query_row([values[0]], |r| Ok((r.get(0)?, r.get(1)?)))?;
+        if agrees {
             return Ok(found);
         }
         Err(corrupt(&format!("the index of the table `{table}` does not agree with it")))

@@ -571,8 +571,8 @@ fn batches_of_one_spec_are_one_runs_at_a_time() {
     let live = project.start(&["materialize", "specs/x.toml", "--json"]);
     // What the other asks is left to it, and may be missing yet.
     for running in running.into_iter().chain([live]) {
-        let code = running.wait().code;
-        assert!(code < 2, "{code}");
+        let ended = running.wait();
+        assert!(ended.code < 2, "{}: {}", ended.code, ended.stderr);
     }
     project.materialize(&[]).exits(0);
     check_complete(&project);
