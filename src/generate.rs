@@ -351,7 +351,9 @@ impl Context {
         let mut output = if tokenizer.is_exact() {
             counted
         } else {
-            tokenizer.at_most(counted).min(counted.max(prompt.max_output))
+            // Only what is certain goes beyond what was allowed: a guess stops no run.
+            let allowed = prompt.max_output.max(tokenizer.at_least(counted));
+            tokenizer.at_most(counted).min(allowed)
         };
         if reply.truncated && !reply.cut_off {
             output = output.max(prompt.max_output);

@@ -7,10 +7,11 @@ use rusqlite::{Connection, TransactionBehavior};
 /// A migration with its number.
 type Migration = (u32, &'static str);
 
-const DATABASE: [Migration; 3] = [
+const DATABASE: [Migration; 4] = [
     (1, include_str!("../../migrations/database/0001_bookkeeping.sql")),
     (2, include_str!("../../migrations/database/0002_standing.sql")),
     (3, include_str!("../../migrations/database/0003_rows.sql")),
+    (4, include_str!("../../migrations/database/0004_typed_cells.sql")),
 ];
 const JOURNAL: [Migration; 10] = [
     (1, include_str!("../../migrations/journal/0001_facts.sql")),

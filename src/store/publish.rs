@@ -42,6 +42,8 @@ pub struct Origin {
 /// A publication under way: one transaction on the target.
 pub struct Publication<'db> {
     pub(super) db: &'db Database,
+    /// Whether it goes to a copy, which nobody but hqdl writes to.
+    is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
 }
 
@@ -70,7 +72,7 @@ impl<'db> Publication<'db> {
                    SELECT 1 FROM sqlite_schema AS s WHERE s.type = 'view' AND s.name = hqdl_object.name)",
             )
             .map_err(error)?;
-        let publication = Self { db, transaction };
+        let publication = Self { db, is_copy: spec.output.is_some(), transaction };
         for before in publication.expansions_of(spec).map_err(error)? {
             if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&before)) {
                 publication.drop_objects(&before).map_err(error)?;
@@ -133,37 +135,84 @@ impl<'db> Publication<'db> {
 
     fn create(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         let c = &self.transaction;
-        let keys: Vec<String> = expansion
-            .key
-            .names()
+        let names = expansion.key.names();
+        let key = sql::names("", names.iter());
+        let keys: Vec<String> = names
             .iter()
             .zip(&expansion.key_types)
-            .map(|(name, kind)| format!("{} {}", sql::name(name), affinity(kind.as_deref())))
+            .map(|(name, kind)| match affinity(kind.as_deref()) {
+                // An INTEGER that is the whole primary key would be the rowid, which
+                // can be neither NULL nor text.
+                "INTEGER" if names.len() == 1 => format!("{} INT", sql::name(name)),
+                kind => format!("{} {kind}", sql::name(name)),
+            })
             .collect();
-        let made = |name: &str, kind: &str| {
-            c.execute("INSERT INTO hqdl_object VALUES (?1, ?2, ?3)", [name, kind, &expansion.name])
+        let made = |name: &str| {
+            c.execute("INSERT INTO hqdl_object VALUES (?1, 'table', ?2)", [name, &expansion.name])
         };
-        let singles: Vec<String> = expansion
-            .columns
-            .iter()
-            .filter(|c| c.many.is_none())
-            .map(|c| format!("{} {}", sql::name(&c.name), c.kind.sql()))
-            .collect();
-        let columns = [keys.clone(), singles].concat().join(", ");
-        c.execute_batch(&format!("CREATE TABLE {} ({columns})", sql::name(&expansion.name)))?;
-        made(&expansion.name, "table")?;
+        let mut columns = keys.clone();
+        let singles = expansion.columns.iter().filter(|c| c.many.is_none());
+        columns.extend(singles.map(|c| format!("{} {}", sql::name(&c.name), c.kind.sql())));
+        columns.push(format!("PRIMARY KEY ({key})"));
+        if let Some(source) = self.refers_to(expansion)? {
+            columns.push(format!("FOREIGN KEY ({key}) REFERENCES {} ({key})", sql::name(&source)));
+        }
+        let name = sql::name(&expansion.name);
+        c.execute_batch(&format!("CREATE TABLE {name} ({})", columns.join(", ")))?;
+        made(&expansion.name)?;
         for column in &expansion.columns {
             let Some(many) = &column.many else { continue };
-            let value = format!("{} {} NOT NULL", sql::name(&many.column), column.kind.sql());
-            let columns = [keys.clone(), vec![value]].concat().join(", ");
-            c.execute_batch(&format!("CREATE TABLE {} ({columns})", sql::name(&many.table)))?;
-            made(&many.table, "table")?;
+            let item = sql::name(&many.column);
+            let value = format!("{item} {} NOT NULL", column.kind.sql());
+            c.execute_batch(&format!(
+                "CREATE TABLE {} ({}, {value}, PRIMARY KEY ({key}, {item}), \
+                 FOREIGN KEY ({key}) REFERENCES {name} ({key}) ON DELETE CASCADE)",
+                sql::name(&many.table),
+                keys.join(", "),
+            ))?;
+            made(&many.table)?;
         }
         Ok(())
     }
 
-    /// Writes down where the cells of an expansion came from, makes its
-    /// indexes, and closes it.
+    /// The table that the keys of an expansion are rows of: its only source, where
+    /// that tells its rows apart by them. In the user's own database it is none, since
+    /// there it would forbid to delete these rows, and to write other keys.
+    fn refers_to(&self, expansion: &Expansion) -> rusqlite::Result<Option<String>> {
+        let [Source { rows: SourceRows::Table(table), .. }] = expansion.sources.as_slice() else {
+            return Ok(None);
+        };
+        if !self.is_copy {
+            return Ok(None);
+        }
+        // What is unique are a table's primary key, which may be its rowid, and
+        // unique indexes of the whole table and the columns' own collations.
+        let unique: Vec<String> = self
+            .transaction
+            .prepare(
+                "SELECT json_group_array(lower(name)) FROM
+                   (SELECT name FROM pragma_table_info(?1) WHERE pk > 0) HAVING count(*) > 0
+                 UNION ALL
+                 SELECT (SELECT json_group_array(lower(name)) FROM pragma_index_info(l.name))
+                 FROM pragma_index_list(?1) AS l WHERE l.\"unique\" AND NOT l.partial
+                   AND l.origin IN ('pk', 'u')",
+            )?
+            .query_map([table], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let sorted = |names: &[String]| {
+            let mut names: Vec<String> = names.iter().map(|n| n.to_lowercase()).collect();
+            names.sort();
+            names
+        };
+        let key = sorted(expansion.key.names());
+        let is_key = |columns: &String| {
+            serde_json::from_str::<Vec<String>>(columns)
+                .is_ok_and(|columns| sorted(&columns) == key)
+        };
+        Ok(unique.iter().any(is_key).then(|| table.clone()))
+    }
+
+    /// Writes down where the cells of an expansion came from, and closes it.
     ///
     /// # Errors
     /// [`StoreError`] from `SQLite`.
@@ -217,26 +266,12 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Indexes after the rows (sorted once instead of one by one), and what notes
-    /// that somebody else writes there.
+    /// What notes that somebody else writes to the tables.
     fn finish_tables(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let keys = expansion.key.names();
-        let made = |name: &str, kind: &str| {
-            c.execute("INSERT INTO hqdl_object VALUES (?1, ?2, ?3)", [name, kind, &expansion.name])
-        };
-        let many = expansion.columns.iter().filter_map(|c| c.many.as_ref());
-        let tables = std::iter::once((&expansion.name, None))
-            .chain(many.map(|many| (&many.table, Some(&many.column))));
-        for (table, item) in tables {
-            let name = format!("hqdl_{table}_key");
-            c.execute_batch(&format!(
-                "CREATE UNIQUE INDEX {} ON {} ({})",
-                sql::name(&name),
-                sql::name(table),
-                sql::names("", keys.iter().chain(item))
-            ))?;
-            made(&name, "index")?;
+        let many = expansion.columns.iter().filter_map(|c| c.many.as_ref().map(|m| &m.table));
+        for table in std::iter::once(&expansion.name).chain(many) {
             for (event, row) in [("insert", "NEW"), ("update", "NEW"), ("delete", "OLD")] {
                 let name = format!("hqdl_{table}_{event}");
                 let key: Vec<String> =
@@ -251,7 +286,10 @@ impl<'db> Publication<'db> {
                     sql::text(table),
                     key.join(" || ', ' || ")
                 ))?;
-                made(&name, "trigger")?;
+                c.execute(
+                    "INSERT INTO hqdl_object VALUES (?1, 'trigger', ?2)",
+                    [&name, &expansion.name],
+                )?;
             }
         }
         Ok(())
@@ -381,7 +419,7 @@ pub fn affinity(declared: Option<&str>) -> &'static str {
 /// made anew.
 pub(super) fn layout(expansion: &Expansion) -> String {
     let mut layout =
-        format!("v3 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
+        format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
     if !expansion.key_parts.is_empty() {
         layout.push_str(&format!("{:?};", expansion.key_parts));
     }

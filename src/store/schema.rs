@@ -26,17 +26,19 @@ impl Catalog for Database {
         read().ok().filter(|columns| !columns.is_empty())
     }
 
-    /// Whether the table or view that stands here now is hqdl's: a table of
-    /// the same name that came after a drop lacks the index that hqdl made.
+    /// Whether the table or view that stands here now is hqdl's: a table of the same
+    /// name that came after a drop lacks the index (of tables made by older versions)
+    /// and the triggers that hqdl made.
     fn made_by_hqdl(&self, table: &str) -> bool {
         let sql = "SELECT 1 FROM hqdl_object AS o
              JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
              WHERE o.name = ?1 AND NOT EXISTS (
                SELECT 1 FROM hqdl_object AS m
-               WHERE o.type = 'table' AND m.type = 'index' AND m.name = 'hqdl_' || o.name || '_key'
+               WHERE o.type = 'table'
+                 AND (m.type, m.name) IN (('index', 'hqdl_' || o.name || '_key'), ('trigger', 'hqdl_' || o.name || '_insert'))
                  AND NOT EXISTS (
                    SELECT 1 FROM sqlite_schema AS i
-                   WHERE i.type = 'index' AND i.name = m.name COLLATE NOCASE AND i.tbl_name = s.name COLLATE NOCASE))";
+                   WHERE i.type = m.type AND i.name = m.name COLLATE NOCASE AND i.tbl_name = s.name COLLATE NOCASE))";
         self.has_bookkeeping() && self.connection().query_row(sql, [table], |_| Ok(())).is_ok()
     }
 

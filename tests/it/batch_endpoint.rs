@@ -158,7 +158,7 @@ impl Endpoint {
     fn wait_until(&self, done: impl Fn(&Batches) -> bool) {
         let began = Instant::now();
         while !done(&lock(&self.shared.batches)) {
-            assert!(began.elapsed() < Duration::from_secs(30), "it never came to that");
+            assert!(began.elapsed() < Duration::from_secs(120), "it never came to that");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -276,7 +276,7 @@ fn killed_while_collecting_no_answer_is_taken_twice() {
         };
         let began = std::time::Instant::now();
         while answers() == 0 {
-            assert!(began.elapsed().as_secs() < 30);
+            assert!(began.elapsed().as_secs() < 120);
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         std::thread::sleep(std::time::Duration::from_millis(kills * 2));

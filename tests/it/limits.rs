@@ -93,13 +93,13 @@ fn the_endpoints_last_word_counts_when_it_is_stricter() {
         let began = Instant::now();
         limiter.admit(200, Need::default()).await;
         assert!(began.elapsed() > Duration::from_millis(300), "{:?}", began.elapsed());
-        // What it allows later it allows.
+        // What it allows later it allows; at 120 a minute it would take 10 s.
         limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));
         let began = Instant::now();
         for n in 200..220 {
             limiter.admit(n, Need::default()).await;
         }
-        assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         // But never more than was asked for.
         let limiter = Limiter::new(Some(120), None);
         limiter.observe(&headers(&[("x-ratelimit-limit-requests", "60000")]));

@@ -228,6 +228,23 @@ impl Running {
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
+    /// Waits until it catches SIGINT: before, a signal ends it as any program.
+    pub fn listens(&self) {
+        let status = format!("/proc/{}/status", self.id());
+        let caught = || {
+            let status = std::fs::read_to_string(&status).ok()?;
+            let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
+            Some(u64::from_str_radix(mask.trim(), 16).ok()? & 0b10 != 0)
+        };
+        // Where there is no such file, half a second has to do.
+        for _ in 0..if caught().is_some() { 24_000 } else { 100 } {
+            if caught() == Some(true) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
+use serde_json::json;
 
 use crate::endpoint::{Endpoint, Fault, Times};
 use crate::project::{HEROES, Project, check, check_in, heroes, honest, spec};
@@ -253,4 +254,79 @@ fn a_database_that_a_killed_process_left_half_written_is_read_all_the_same() {
     assert!(endpoint.count() > asked, "its cache is its own");
     assert!(!left.has_table("half"));
     assert_eq!(check(&left)["ok"], 40);
+}
+
+/// A spec over integer keys, one of which is text, into the database itself or a copy.
+fn numbered(endpoint: &Endpoint, output: &str) -> Project {
+    let sql = "CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT);
+        INSERT INTO hero VALUES (3, 'Blaze'), (1, 'Zed');
+        CREATE TABLE note (n INTEGER, words TEXT);
+        INSERT INTO note VALUES (7, 'x'), ('seven', 'y'), (NULL, 'z');
+        CREATE TABLE power (power TEXT);
+        INSERT INTO power VALUES ('Flight'), ('Speed'), ('Strength, super'), ('Mind reading');";
+    let (_, columns) = spec()
+        .split_once("[[expansion.column]]")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let model = spec()
+        .split_once("[[expansion]]")
+        .unwrap()
+        .0
+        .replace("data.sqlite\"", &format!("data.sqlite\"{output}"));
+    let expansion = |name: &str, source: &str, key: &str| {
+        let columns = columns.replace("llm_", &format!("{name}_"));
+        format!(
+            "[[expansion]]\nname = \"{name}\"\nsource = \"{source}\"\nkey = [\"{key}\"]\n\n[[expansion.column]]{columns}\n"
+        )
+    };
+    let text = [model, expansion("llm", "hero", "id"), expansion("noted", "note", "n")].concat();
+    Project::new(endpoint, sql, &text)
+}
+
+/// Tools tell rows apart by declared keys: also where a part of them is NULL, and
+/// where a column of integers holds a text.
+#[test]
+fn published_tables_declare_their_keys() {
+    let endpoint = honest();
+    for output in ["", "\noutput = \"../copy.sqlite\""] {
+        let project = numbered(&endpoint, output);
+        project.materialize(&[]).exits(0);
+        let file = if output.is_empty() { "data.sqlite" } else { "copy.sqlite" };
+        let rows = |sql: &str| project.rows_of(file, sql);
+        let key = |table: &str| {
+            rows(&format!("SELECT name FROM pragma_table_info('{table}') WHERE pk > 0 ORDER BY pk"))
+        };
+        assert_eq!(key("llm"), [[json!("id")]]);
+        assert_eq!(key("noted"), [[json!("n")]]);
+        let refers = |table: &str| {
+            rows(&format!(
+                "SELECT \"table\", \"from\", \"to\" FROM pragma_foreign_key_list('{table}')"
+            ))
+        };
+        let many = refers("llm_power");
+        assert_eq!(many, [[json!("llm"), json!("id"), json!("id")]]);
+        let source = if output.is_empty() {
+            vec![]
+        } else {
+            vec![vec![json!("hero"), json!("id"), json!("id")]]
+        };
+        assert_eq!(refers("llm"), source, "a user's own rows can be deleted");
+        assert!(refers("noted").is_empty(), "nothing tells its rows apart");
+        assert!(rows("PRAGMA foreign_key_check").is_empty());
+        assert_eq!(
+            rows("SELECT id, typeof(id) FROM llm ORDER BY id"),
+            [[json!(1), json!("integer")], [json!(3), json!("integer")]]
+        );
+        assert_eq!(
+            rows("SELECT n, typeof(n) FROM noted ORDER BY n"),
+            [[json!(7), json!("integer")], [json!("seven"), json!("text")]]
+        );
+        let untyped = "SELECT name FROM pragma_table_info('hqdl_cell') WHERE type NOT IN ('TEXT', 'INT', 'INTEGER', 'REAL')";
+        assert!(rows(untyped).is_empty());
+        // The user's writes go on as before.
+        let connection = Connection::open(project.path("data.sqlite")).unwrap();
+        connection.execute_batch("PRAGMA foreign_keys = ON; UPDATE hero SET id = 4 WHERE id = 3; DELETE FROM hero WHERE id = 1;").unwrap();
+        project.materialize(&[]).exits(0);
+        assert_eq!(rows("SELECT id FROM llm"), [[json!(4)]]);
+    }
 }

@@ -438,7 +438,7 @@ fn a_timeout_ends_a_query_that_has_no_end() {
     let endless = format!("{ENDLESS} SELECT count(*) FROM c");
     let ended = query(&project, &["--timeout", "0.3", &endless]);
     fails(ended, 2, &["the query ran longer than 0.3 s", "--timeout"]);
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(60));
     // What came until then is whole.
     let rows = format!("{ENDLESS} SELECT x FROM c");
     let ended = query(&project, &["--timeout", "0.2", "--json", &rows]).exits(2);
@@ -470,11 +470,11 @@ fn ctrl_c_ends_a_query_at_once() {
     let project = values();
     let sql = format!("{ENDLESS} SELECT count(*) FROM c");
     let running = project.start(&["query", "--db", "data.sqlite", &sql]);
-    std::thread::sleep(Duration::from_millis(500));
+    running.listens();
     running.signal("INT");
     let began = Instant::now();
     fails(running.wait(), 130, &["error: interrupted"]);
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 /// Runs a query whose output is read; gives the lines that `read` counted, the
@@ -817,7 +817,7 @@ fn the_guard_lets_the_engine_have_temporary_tables() {
 #[test]
 fn the_guards_clock_stands_still_aside_and_starts_again() {
     let project = values();
-    let (guard, send) = guard(&project, Some(Duration::from_millis(300)));
+    let (guard, send) = guard(&project, Some(Duration::from_millis(2000)));
     guard.lock().unwrap();
     let work = format!("{ENDLESS} SELECT count(*) FROM (SELECT x FROM c LIMIT 20000)");
     let run = |sql: &str| {
@@ -827,10 +827,10 @@ fn the_guards_clock_stands_still_aside_and_starts_again() {
             .map_err(|e| guard.error(&e, sql))
     };
     guard.start();
-    guard.aside(|| std::thread::sleep(Duration::from_millis(400)));
+    guard.aside(|| std::thread::sleep(Duration::from_millis(2200)));
     assert_eq!(run(&work).unwrap(), 20000);
-    std::thread::sleep(Duration::from_millis(400));
-    assert!(matches!(run(&work), Err(QueryError::Timeout(t)) if t == Duration::from_millis(300)));
+    std::thread::sleep(Duration::from_millis(2200));
+    assert!(matches!(run(&work), Err(QueryError::Timeout(t)) if t == Duration::from_millis(2000)));
     guard.start();
     assert_eq!(run(&work).unwrap(), 20000);
     send.send(true).unwrap();

@@ -293,8 +293,9 @@ fn kill_again_and_again(endpoint: &Endpoint, project: &Project, processes: usize
         let (before, began) = (endpoint.count(), std::time::Instant::now());
         let args = ["materialize", "specs/x.toml"];
         let running: Vec<_> = (0..processes).map(|_| project.start(&args)).collect();
-        // Of those that may send nothing there is no first request.
-        while endpoint.count() == before && began.elapsed() < Duration::from_secs(2) {
+        // Of those that may send nothing any more there is no first request.
+        let patience = Duration::from_secs(if before == 0 { 120 } else { 2 });
+        while endpoint.count() == before && began.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(Duration::from_millis(chance.u64(0..300)));
