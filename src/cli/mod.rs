@@ -30,7 +30,7 @@ mod why;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use failure::Failure;
 
@@ -108,6 +108,11 @@ enum Command {
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Write a man page for each command into a folder.
+    Man {
+        /// The folder, such as ~/.local/share/man/man1.
+        dir: PathBuf,
     },
 }
 
@@ -187,7 +192,7 @@ enum ProviderFlag {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|e| e.exit());
     if let Some(Err(failure)) = cli.log.as_deref().map(log::start) {
         return failure.print(cli.talk.json);
     }
@@ -210,9 +215,43 @@ pub fn main() -> ExitCode {
         Command::Status(options) => status::run(&options, cli.talk),
         Command::Swan(command) => swan::run(&command, cli.talk),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "hqdl", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut command(), "hqdl", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Man { dir } => std::fs::create_dir_all(&dir)
+            .and_then(|()| clap_mangen::generate_to(command(), &dir))
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|e| {
+                let message = format!("{}: {e}", dir.display());
+                Failure::input(message, "name a folder that can be written to")
+            }),
     };
     ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))
+}
+
+/// The command line, whose help is the documentation of its types without their
+/// backticks.
+fn command() -> clap::Command {
+    fn plain(text: Option<&clap::builder::StyledStr>) -> Option<String> {
+        text.map(|text| text.to_string().replace('`', ""))
+    }
+    fn of(mut command: clap::Command) -> clap::Command {
+        if let Some(about) = plain(command.get_about()) {
+            command = command.about(about);
+        }
+        if let Some(about) = plain(command.get_long_about()) {
+            command = command.long_about(about);
+        }
+        let argument = |mut argument: clap::Arg| {
+            if let Some(help) = plain(argument.get_help()) {
+                argument = argument.help(help);
+            }
+            if let Some(help) = plain(argument.get_long_help()) {
+                argument = argument.long_help(help);
+            }
+            argument
+        };
+        command.mut_args(argument).mut_subcommands(of)
+    }
+    of(Cli::command())
 }

@@ -30,7 +30,7 @@ enum Command {
         table: String,
         /// The key's values in the order of the key (NULL for NULL), the column, the value
         /// (`|` between the values of a list).
-        #[arg(required = true, num_args = 3.., value_name = "KEY… COLUMN VALUE")]
+        #[arg(required = true, num_args = 3.., value_names = ["KEY", "COLUMN", "VALUE"])]
         words: Vec<String>,
         /// Why.
         #[arg(long, default_value = "")]
@@ -46,7 +46,7 @@ enum Command {
         /// The table.
         table: String,
         /// The key's values, then the column.
-        #[arg(required = true, num_args = 2.., value_name = "KEY… COLUMN")]
+        #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
         words: Vec<String>,
     },
     /// List what is overridden.

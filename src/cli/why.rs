@@ -14,7 +14,7 @@ pub struct Options {
     /// The table: an expansion's, or one of a one-to-many column.
     table: String,
     /// The key's values, in the order of the key (NULL for NULL), then the column.
-    #[arg(required = true, num_args = 1.., value_name = "KEY… COLUMN")]
+    #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
     key_and_column: Vec<String>,
     /// The expanded database.
     #[arg(long, value_name = "PATH", conflicts_with = "spec")]

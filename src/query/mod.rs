@@ -144,10 +144,12 @@ pub struct Request<'a> {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// `SQLite`'s.
+    /// That of `SQLite`, with `BlendSQL`'s ingredients.
     #[default]
+    #[value(help = "SQLite's, with BlendSQL's ingredients")]
     Sqlite,
-    /// `SUQL`'s, which are `PostgreSQL`'s.
+    /// That of `SUQL`, which is `PostgreSQL`'s with `answer` and `summary`.
+    #[value(help = "SUQL's: PostgreSQL's, with answer and summary")]
     Suql,
 }
 

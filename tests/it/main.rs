@@ -84,3 +84,4 @@ mod swan_queries;
 mod swan_runs;
 mod tidy;
 mod truth;
+mod tutorial;
