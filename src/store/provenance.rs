@@ -96,6 +96,10 @@ pub fn find<'p>(
     })
 }
 
+/// The value of a row of `hqdl_cell`, which shows it as text, in its own type.
+pub const VALUE: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
+   WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
+
 impl Database {
     /// All expansions published here.
     ///
@@ -137,8 +141,9 @@ impl Database {
         key: &[String],
         column: &str,
     ) -> Result<Vec<Origin>, StoreError> {
-        let mut sql = String::from(
-            "SELECT * FROM hqdl_cell WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE",
+        let mut sql = format!(
+            "SELECT *, {VALUE} AS typed FROM hqdl_cell
+             WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"
         );
         for n in 0..key.len() {
             // An exact key is found by any spelling of its case.
@@ -161,7 +166,7 @@ impl Database {
                         column: r.get("column")?,
                         key: r.get("key")?,
                         state: r.get("state")?,
-                        value: crate::value::Value::read(r.get_ref("value")?)
+                        value: crate::value::Value::read(r.get_ref("typed")?)
                             .map_or(Json::Null, |v| v.to_json()),
                         raw: r.get("raw")?,
                         repair: r.get("repair")?,

@@ -18,6 +18,7 @@ pub use self::share::Share;
 use crate::cell::{CellValue, State};
 use crate::key::Entity;
 use crate::spec::{Expansion, Spec};
+use crate::store::provenance::VALUE;
 use crate::store::{Database, StoreError};
 use crate::value::Value;
 
@@ -139,10 +140,10 @@ fn cells(
     }
     let many = expansion.column(column).is_some_and(|at| expansion.columns[at].many.is_some());
     let read = || -> rusqlite::Result<HashMap<Entity, Cell>> {
-        let mut statement = database.connection().prepare(
-            "SELECT key, state, value, model FROM hqdl_cell
-             WHERE expansion = ?1 COLLATE NOCASE AND \"column\" = ?2 COLLATE NOCASE",
-        )?;
+        let mut statement = database.connection().prepare(&format!(
+            "SELECT key, state, {VALUE}, model FROM hqdl_cell
+             WHERE expansion = ?1 COLLATE NOCASE AND \"column\" = ?2 COLLATE NOCASE"
+        ))?;
         let mut rows = statement.query([&expansion.name, column])?;
         let mut found = HashMap::new();
         while let Some(row) = rows.next()? {

@@ -49,7 +49,7 @@ fn published(dir: &Path) -> Vec<Vec<Sql>> {
         "SELECT * FROM llm_town_trade ORDER BY name, land IS NULL, land, trade",
         "SELECT * FROM llm_club ORDER BY name",
         "SELECT * FROM town_expanded ORDER BY id",
-        "SELECT expansion, key, \"column\", state, value, raw, repair FROM hqdl_cell ORDER BY 1, 2, 3, 4",
+        "SELECT expansion, key, \"column\", state, CAST(value AS TEXT), raw, repair FROM hqdl_cell ORDER BY 1, 2, 3, 4",
     ];
     let mut rows = Vec::new();
     for sql in tables {
