@@ -1,6 +1,7 @@
 //! What is to be asked: missing cells cut into batches, with tokens, price and
 //! time. A plan is a value one can print; making one asks nothing.
 
+mod pace;
 mod room;
 mod shape;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
+pub use self::pace::Pace;
 pub use self::room::{Beyond, Room};
 pub use self::shape::Shape;
 use crate::cell::CellValue;
@@ -23,11 +25,6 @@ const ENVELOPE: u64 = 11;
 /// Different sets of missing columns that may be collected side by side; past
 /// this the fullest batch goes out early, so that memory stays bounded.
 const OPEN_BATCHES: usize = 64;
-/// Seconds until an endpoint begins to answer, and tokens it then writes a
-/// second: what a plan assumes when there is nothing better to go by.
-const FIRST_TOKEN_SECONDS: f64 = 0.6;
-/// See [`FIRST_TOKEN_SECONDS`].
-const TOKENS_A_SECOND: f64 = 60.0;
 /// Seconds within which a batch is answered.
 const BATCH_SECONDS: f64 = 24.0 * 60.0 * 60.0;
 /// Values of a list that a model is taken to give when nothing is known.
@@ -224,8 +221,9 @@ impl Plan {
         sum
     }
 
-    /// Puts a price and a time on the tokens.
-    pub fn price(&mut self, price: Option<&PriceTable>, limits: &Limits, instant: bool) {
+    /// Puts a price and a time on the tokens: none where there is no pace, since
+    /// nobody is waited for.
+    pub fn price(&mut self, price: Option<&PriceTable>, limits: &Limits, pace: Option<Pace>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
         let repeated: u64 = self.expansions.iter().map(|e| e.repeated_tokens).sum();
         self.priced = price.is_some();
@@ -245,20 +243,17 @@ impl Plan {
         let requests = self.requests() as f64;
         let per_minute =
             |used: f64, limit: Option<u32>| limit.map_or(0.0, |l| used / f64::from(l) * 60.0);
-        let at_work = requests * FIRST_TOKEN_SECONDS + output.likely / TOKENS_A_SECOND;
-        let working = if instant { 0.0 } else { at_work / f64::from(limits.concurrency) };
-        self.seconds = if instant {
-            0.0
-        } else {
-            working
+        self.seconds = pace.map_or(0.0, |pace| {
+            let at_once = requests.min(f64::from(limits.concurrency)).max(1.0);
+            (pace.seconds(requests, output.likely) / at_once)
                 .max(per_minute(requests, limits.requests_per_minute))
                 .max(per_minute(input + output.likely, limits.tokens_per_minute))
-        };
+        });
     }
 
     /// Takes the price and the time of the Batch API for those of live requests.
     pub fn batch(&mut self, price: Option<&PriceTable>, limits: &Limits) {
-        self.price(price.map(PriceTable::batched).as_ref(), limits, false);
+        self.price(price.map(PriceTable::batched).as_ref(), limits, None);
         self.splits = false;
         self.seconds = BATCH_SECONDS;
     }

@@ -5,19 +5,22 @@ use super::{MaterializeError, Way, Work};
 use crate::facts::FactsError;
 use crate::generate::{Event, Listener};
 use crate::model::budget::allowance;
-use crate::plan::{Plan, Room};
+use crate::plan::{Pace, Plan, Room};
 use crate::spec::Provider;
 use crate::tokens::Tokenizer;
 
 impl<'w> Work<'w> {
     /// Puts a price and a time on a plan, and the budget beside it.
     pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
-        let instant = self.spec.model.provider == Provider::Replay;
+        let pace = match self.spec.model.provider {
+            Provider::Replay => None,
+            _ => Some(Pace::of(self.facts.history(), &self.spec.model.name)?),
+        };
         let price = self.spec.model.paid();
         let price = price.as_ref();
         match self.way {
             Way::Batch => plan.batch(price, &self.spec.limits),
-            _ => plan.price(price, &self.spec.limits, instant),
+            _ => plan.price(price, &self.spec.limits, pace),
         }
         plan.room = self.room()?;
         Ok(())

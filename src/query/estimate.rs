@@ -11,7 +11,7 @@ use super::passages::Shown;
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
 use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
-use crate::spec::{Format, Provider};
+use crate::spec::Format;
 use crate::tokens::Tokenizer;
 use crate::usage::Usage;
 
@@ -140,11 +140,7 @@ impl Engine<'_, '_> {
         meter.finish(&mut of_one);
         let mut plan = Plan::default();
         plan.expansions.push(of_one);
-        plan.price(
-            spec.model.paid().as_ref(),
-            &spec.limits,
-            spec.model.provider == Provider::Replay,
-        );
+        plan.price(spec.model.paid().as_ref(), &spec.limits, None);
         Ok(Usage {
             requests: plan.requests(),
             input_tokens: plan.input_tokens(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rusqlite::Connection;
 use serde_json::Value as Json;
 
 use crate::endpoint::{Endpoint, Fault, Times};
@@ -324,4 +325,26 @@ fn a_run_answers_about_as_many_cells_as_the_plan_says() {
         std::fs::remove_file(project.path("specs/x.db")).ok();
         project.execute("DROP TABLE IF EXISTS llm; DROP TABLE IF EXISTS llm_powers;");
     }
+}
+
+/// A plan tells its time by what the model's latest answers took.
+#[test]
+fn a_plans_time_is_learnt_from_earlier_answers() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let seconds = || project.plan(&[])["totals"]["seconds"].as_f64().unwrap();
+    let assumed = seconds();
+    assert!(assumed > 0.0);
+    project.materialize(&["--limit", "4"]).exits(0);
+    let took = |seconds: f64| {
+        let journal = Connection::open(project.path("cache/journal.sqlite")).unwrap();
+        journal.execute("UPDATE completion SET seconds = ?1", [seconds]).unwrap();
+    };
+    took(4.0);
+    let slow = seconds();
+    took(40.0);
+    assert!((seconds() / slow - 10.0).abs() < 0.01, "{} of {slow}", seconds());
+    // Of another model nothing is known.
+    let other = project.plan(&["--model", "another"]);
+    assert!((other["totals"]["seconds"].as_f64().unwrap() - assumed).abs() < 1e-9, "{other}");
 }
