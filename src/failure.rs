@@ -21,6 +21,8 @@ pub const WRONG_INPUT: u8 = 2;
 pub const BUDGET: u8 = 3;
 /// Exit code: the endpoint refused.
 pub const REFUSED: u8 = 4;
+/// Exit code: the cache cannot be reached.
+pub const UNREACHABLE: u8 = 5;
 /// Exit code: interrupted.
 pub const INTERRUPTED: u8 = 130;
 
@@ -148,7 +150,7 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             (text, format!("{check}; everything answered is kept, run this again to go on"), REFUSED)
         }
         Stopped::Bug(_) => (why.to_string(), "everything answered is kept; please report this".to_owned(), WRONG_INPUT),
-        Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), WRONG_INPUT),
+        Stopped::Facts(error) => (error.to_string(), error.hint().to_owned(), of_facts(error)),
     }
 }
 
@@ -178,12 +180,22 @@ impl From<StoreError> for Failure {
 
 impl From<FactsError> for Failure {
     fn from(error: FactsError) -> Self {
-        Self::input(error.to_string(), error.hint())
+        let (message, hint) = (error.to_string(), error.hint().to_owned());
+        Self::Message { message, hint, exit: of_facts(&error) }
     }
+}
+
+/// The exit code of facts that cannot be used.
+fn of_facts(error: &FactsError) -> u8 {
+    if matches!(error, FactsError::Unreachable { .. }) { UNREACHABLE } else { WRONG_INPUT }
 }
 
 impl From<SetupError> for Failure {
     fn from(error: SetupError) -> Self {
+        let error = match error {
+            SetupError::Facts(error) => return error.into(),
+            other => other,
+        };
         let exit = if matches!(error, SetupError::NoKey(_) | SetupError::UnfitKey(_)) {
             REFUSED
         } else {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 
-use crate::facts::{Facts, FactsError};
+use crate::facts::{Facts, FactsError, Say};
 use crate::materialize::{MaterializeError, Selection, Way, Work};
 use crate::model::{self, Model, SetupError};
 use crate::plan::Plan;
@@ -95,6 +95,15 @@ pub enum Cache {
         /// How this process is described to others who use it.
         holder: String,
     },
+    /// On a server.
+    Server {
+        /// Its URL: `postgres://user@host/database`.
+        url: String,
+        /// How this process is described to others who use it.
+        holder: String,
+        /// Who is told when it cannot be reached.
+        say: Say,
+    },
     /// Nowhere: they are gone with the session.
     Temporary,
     /// Where these are, which are open already.
@@ -110,6 +119,9 @@ impl Cache {
         match self {
             Self::Dir { dir: Some(dir), holder } => Facts::open(dir, holder),
             Self::Dir { dir: None, holder } => Facts::open(&user_cache()?, holder),
+            Self::Server { url, holder, say } => {
+                Facts::connect(url, &user_cache()?.join("servers"), holder, Arc::clone(say))
+            }
             Self::Temporary => Facts::temporary(),
             Self::Open(facts) => Ok(facts.clone()),
         }

@@ -172,7 +172,7 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
             .map(|((column, model), tally)| json!({ "column": column, "model": model, "cells": tally.to_json() }))
             .collect();
         let all = json!({
-            "directory": facts.dir(), "entities": entities, "columns": columns, "runs": totals.runs,
+            "directory": facts.place(), "entities": entities, "columns": columns, "runs": totals.runs,
             "requests": totals.requests, "input_tokens": totals.input_tokens,
             "output_tokens": totals.output_tokens, "cost_usd": totals.cost_usd,
             "cost_in_doubt_usd": totals.in_doubt_usd, "damaged": damage.lines.len(),
@@ -180,7 +180,7 @@ fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
         anstream::println!("{all}");
         return Ok(());
     }
-    anstream::println!("facts in {}", facts.dir().display());
+    anstream::println!("facts in {}", facts.place());
     anstream::println!("entities  {}", thousands(entities));
     for ((column, model), tally) in &columns {
         let states: Vec<String> = crate::cell::State::ALL

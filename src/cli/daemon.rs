@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::{CacheFlags, Talk, log, session};
 use crate::daemon::{self, Settings, TOKEN};
 use crate::facts::Facts;
+use crate::session::Cache;
 
 /// How long another process that uses the cache may take to end.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -68,8 +69,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let facts = if options.cache.no_cache {
         Facts::temporary()?
     } else {
-        let holder = format!("hqdl {command}");
-        Facts::own(&session::cache_dir(&options.cache)?, &holder, PATIENCE)?
+        match session::cache(&options.cache, &command) {
+            Cache::Dir { holder, .. } => {
+                Facts::own(&session::cache_dir(&options.cache)?, &holder, PATIENCE)?
+            }
+            other => other.open()?,
+        }
     };
     let settings = Settings {
         specs: options.specs.clone(),

@@ -51,7 +51,7 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no value, 2 wrong input, \
-3 budget reached, 4 endpoint refused, 130 interrupted.";
+3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";
 
 /// How much is said, and how.
 #[derive(Debug, Clone, Copy, Args)]
@@ -175,8 +175,9 @@ fn price(text: &str) -> Result<PriceTable, String> {
 /// Where facts are kept.
 #[derive(Debug, Clone, Default, Args)]
 struct CacheFlags {
-    /// The directory of the facts [default: the user's data directory].
-    #[arg(long, global = true, value_name = "DIR", env = "HQDL_CACHE")]
+    /// The directory of the facts, or the server that keeps them for many machines:
+    /// `postgres://user@host/database` [default: the user's data directory].
+    #[arg(long, global = true, value_name = "DIR|URL", env = "HQDL_CACHE")]
     cache: Option<PathBuf>,
     /// Start without facts and keep none, whatever --cache and `HQDL_CACHE` say.
     #[arg(long, global = true)]

@@ -2,10 +2,11 @@
 //! facts.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, ProviderFlag, Talk};
-use crate::facts::{Facts, FactsError};
+use crate::facts::{Facts, FactsError, Say, is_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache};
 use crate::spec::{Draft, Provider};
@@ -67,7 +68,22 @@ pub fn cache(flags: &CacheFlags, command: &str) -> Cache {
     if flags.no_cache {
         return Cache::Temporary;
     }
-    Cache::Dir { dir: flags.cache.clone(), holder: format!("hqdl {command}") }
+    let holder = format!("hqdl {command}");
+    match server(flags) {
+        Some(url) => Cache::Server { url, holder, say: say() },
+        None => Cache::Dir { dir: flags.cache.clone(), holder },
+    }
+}
+
+/// The URL of the server that the flags name.
+pub fn server(flags: &CacheFlags) -> Option<String> {
+    let cache = flags.cache.as_deref().filter(|cache| is_server(cache))?;
+    Some(cache.to_string_lossy().into_owned())
+}
+
+/// Tells on stderr what a user who waits wants to know.
+pub fn say() -> Say {
+    Arc::new(|line| anstream::eprintln!("warning: {line}"))
 }
 
 /// Tells of facts that were opened what their user should know.
@@ -77,7 +93,7 @@ pub fn tell(facts: &Facts, talk: Talk) {
             Some(owner) => format!(", through the daemon ({owner})"),
             None => String::new(),
         };
-        anstream::eprintln!("facts      {}{through}", facts.dir().display());
+        anstream::eprintln!("facts      {}{through}", facts.place());
     }
     if let Some(damaged) = facts.known_damage().remark().filter(|_| !talk.quiet) {
         anstream::eprintln!("warning: {damaged}");

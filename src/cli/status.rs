@@ -17,6 +17,12 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
+    if session::server(&options.cache).is_some() {
+        return Err(Failure::input(
+            "a cache on a server has no one daemon",
+            "ask a machine's daemon over HTTP: `curl http://127.0.0.1:4735/v1/specs`",
+        ));
+    }
     let cache = session::cache_dir(&options.cache)?;
     let told = facts::status(&cache)?.ok_or_else(|| {
         Failure::input(

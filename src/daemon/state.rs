@@ -73,7 +73,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     let frame = Status {
         url: format!("http://{listens}"),
         began: crate::store::now(),
-        cache: facts.dir().display().to_string(),
+        cache: facts.place(),
         watched: settings.specs.display().to_string(),
         spend: settings.spend,
         ..Status::default()
@@ -108,7 +108,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     };
     why.into_iter().for_each(|why| state.is_blind(why));
     let (close, closing) = channel::channel(false);
-    state.lending = Some(lend(&house)?);
+    state.lending = lend(&house)?;
     let serving = tokio::spawn(http::serve(listener, house.clone(), closing));
     state.rescan(Cause::Begin);
     state.begin();
@@ -129,15 +129,19 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     Ok(())
 }
 
-/// Lends the cache to other processes of hqdl, as long as the daemon runs.
-fn lend(house: &House) -> Result<Lending, Failure> {
+/// Lends the cache to other processes of hqdl, as long as the daemon runs; one that
+/// is on a server they have by themselves.
+fn lend(house: &House) -> Result<Option<Lending>, Failure> {
+    if !house.facts.is_owned() {
+        return Ok(None);
+    }
     let status = house.status.clone();
     let told = Arc::new(move || {
         // The loop waits for who borrows.
         let now = status.borrow().clone();
         now.to_json()
     });
-    Ok(lend::lend(&house.facts, told)?)
+    Ok(Some(lend::lend(&house.facts, told)?))
 }
 
 impl Loop {

@@ -94,6 +94,11 @@ impl Damage {
         })
     }
 
+    /// One more line about an entity.
+    pub(super) fn note(&mut self, line: i64, entity: &str) {
+        self.add(line, [of_entity(entity)]);
+    }
+
     fn add(&mut self, line: i64, entities: impl IntoIterator<Item = u32>) {
         self.lines.push(line);
         self.entities.extend(entities.into_iter().map(|e| (e, line)));

@@ -159,7 +159,7 @@ impl Desk {
             settled = true;
             let kept = keep(journal, &self.index, batches);
             for reply in kept_for {
-                let _ = reply.send(kept.as_ref().map_or_else(|e| Err(again(e)), |()| Ok(())));
+                let _ = reply.send(kept.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
             }
         }
         if settled && !self.waiting.is_empty() {
@@ -215,13 +215,13 @@ impl Desk {
         let written = written.and(flushing).map_err(error);
         debug!(reserved = reserved.len(), "the journal notes reservations");
         for reply in ended {
-            let _ = reply.send(written.as_ref().map_or_else(|e| Err(again(e)), |()| Ok(())));
+            let _ = reply.send(written.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
         }
         let mut unwanted = false;
         for (noted, reply) in reserved {
             let noted = match &written {
                 Ok(()) => noted.map_err(error),
-                Err(failed) => Err(again(failed)),
+                Err(failed) => Err(failed.again()),
             };
             if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
                 // Whoever wanted to ask has gone meanwhile, and asks nothing.
@@ -344,14 +344,4 @@ pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), Fa
         }
         Ok(())
     })
-}
-
-/// The same error for another sender.
-fn again(error: &FactsError) -> FactsError {
-    match error {
-        FactsError::Journal { path, message } => {
-            FactsError::Journal { path: path.clone(), message: message.clone() }
-        }
-        other => FactsError::Journal { path: "journal.sqlite".into(), message: other.to_string() },
-    }
 }

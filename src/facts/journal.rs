@@ -214,7 +214,7 @@ impl Journal {
 }
 
 /// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.
-fn fact_json(fact: &Fact) -> Json {
+pub(super) fn fact_json(fact: &Fact) -> Json {
     let mut cell = vec![
         json!(fact.meaning),
         json!(fact.list),

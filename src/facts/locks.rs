@@ -71,7 +71,7 @@ impl Drop for NamedLock<'_> {
 }
 
 /// Waits for a store on this thread, outside of any runtime.
-fn wait_here<T>(work: impl Future<Output = T>) -> T {
+pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -38,6 +38,7 @@ mod local;
 mod locks;
 pub mod lookup;
 pub mod parcels;
+mod postgres;
 mod prefetch;
 pub mod questions;
 mod rates;
@@ -72,6 +73,7 @@ pub use local::LocalStore;
 pub use locks::NamedLock;
 pub use lookup::{Found, Reason, Wanted};
 pub use parcels::{Packed, Parcel, Stage};
+pub use postgres::{PostgresStore, Say, is_server};
 pub use prefetch::Prefetch;
 pub use questions::{Learned, LiveQuestion, Origin};
 pub use remote::{RemoteStore, status};
@@ -147,6 +149,24 @@ pub enum FactsError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// A server cannot be reached, and was waited for.
+    #[error("the cache {url} cannot be reached: {message}")]
+    Unreachable {
+        /// The server, without a password.
+        url: String,
+        /// Why not.
+        message: String,
+    },
+    /// A server lets nobody in, or not to do this.
+    #[error("the cache {url}: {message}")]
+    Refused {
+        /// The server, without a password.
+        url: String,
+        /// What it said.
+        message: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
     /// A line of an import cannot be used.
     #[error("line {line}: {message}")]
     Import {
@@ -176,7 +196,29 @@ impl FactsError {
             Self::File { .. } => {
                 "check the directory and its permissions, or choose another with --cache"
             }
+            Self::Unreachable { .. } => {
+                "everything answered is kept; run this again when it can be reached"
+            }
+            Self::Refused { hint, .. } => hint,
             Self::Import { .. } => "nothing was imported; mend the line and run this again",
+        }
+    }
+}
+
+impl FactsError {
+    /// The same error for another one who waits for the same thing.
+    fn again(&self) -> Self {
+        match self {
+            Self::Journal { path, message } => {
+                Self::Journal { path: path.clone(), message: message.clone() }
+            }
+            Self::Unreachable { url, message } => {
+                Self::Unreachable { url: url.clone(), message: message.clone() }
+            }
+            Self::Refused { url, message, hint } => {
+                Self::Refused { url: url.clone(), message: message.clone(), hint }
+            }
+            other => Self::Journal { path: "journal.sqlite".into(), message: other.to_string() },
         }
     }
 }
@@ -271,9 +313,27 @@ impl Facts {
         }
     }
 
+    /// Opens the facts of a server (`postgres://user@host/database`), and makes them
+    /// when they are missing. `dir` is where a directory is made for what stays on
+    /// this machine; `say` is told when the server cannot be reached, and when it can
+    /// again.
+    ///
+    /// # Errors
+    /// [`FactsError::Unreachable`] when it was waited for in vain,
+    /// [`FactsError::Refused`] when it lets nobody in, or a newer hqdl made the facts.
+    pub fn connect(url: &str, dir: &Path, holder: &str, say: Say) -> Result<Self, FactsError> {
+        PostgresStore::open(url, dir, holder, say).map(Self::of)
+    }
+
     /// The facts that a store keeps.
     pub fn of(store: impl FactStore + 'static) -> Self {
         Self { store: Arc::new(store) }
+    }
+
+    /// Whether this process owns the cache, and may lend it.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        Arc::clone(&self.store).local().is_some()
     }
 
     /// The same facts, with all that others have kept by now: a borrower whose owner

@@ -43,7 +43,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Written => "written",
             Self::Uploaded => "uploaded",
@@ -54,7 +54,7 @@ impl Stage {
         }
     }
 
-    fn from_name(name: &str) -> Self {
+    pub(super) fn from_name(name: &str) -> Self {
         let all = [Self::Written, Self::Uploaded, Self::Creating, Self::Open, Self::Exported];
         all.into_iter().find(|s| s.name() == name).unwrap_or(Self::Closed)
     }

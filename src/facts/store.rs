@@ -76,6 +76,11 @@ pub trait FactStore: Send + Sync {
     /// batch jobs.
     fn dir(&self) -> &Path;
 
+    /// Where the facts are, as it is told: a directory, or a server.
+    fn place(&self) -> String {
+        self.dir().display().to_string()
+    }
+
     /// The process that owns the facts, when that is not this one.
     fn owner(&self) -> Option<&str>;
 

@@ -16,13 +16,17 @@ use std::io::{BufRead, Write};
 use serde_json::{Value as Json, json};
 
 use super::desk::keep;
-use super::history::{Answers, Dictionary, Runs};
-use super::index::{Fact, Index};
+use super::history::{History, Runs};
+use super::ids::RunId;
+use super::index::{Fact, Index, Record};
 use super::journal::{Completion, Journal};
 use super::store::CommitUnit;
 use super::{Facts, FactsError};
 use crate::cell::{Answer, CellValue, State};
-use crate::key::{Entity, Meaning};
+use crate::key::{Entity, ListHash, Meaning};
+
+/// Lines whose entities are looked up at once.
+const LOOKED_UP: usize = 4096;
 
 impl Facts {
     /// Writes every fact as a line of JSON; returns how many.
@@ -41,12 +45,15 @@ impl Facts {
         // Whoever takes them in could not tell what is damaged.
         history.check()?;
         let damage = history.damage(0)?;
-        let mut count = 0;
+        let (mut count, mut last) = (0, None);
         history.answers_after(0, &damage, &mut |_, entity, facts| {
             let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
             for fact in facts {
-                let completion =
-                    history.completion(fact.completion)?.map(|(c, _)| c).unwrap_or_default();
+                // Lines of one completion stand together.
+                let completion = match last.take() {
+                    Some((id, completion)) if id == fact.completion => completion,
+                    _ => history.completion(fact.completion)?.map(|(c, _)| c).unwrap_or_default(),
+                };
                 let share = completion.cells.max(1) as f64;
                 let line = json!({
                     "entity": entity,
@@ -66,12 +73,16 @@ impl Facts {
                 let file = |error| FactsError::File { path: "the output".into(), error };
                 writeln!(out, "{line}").map_err(file)?;
                 count += 1;
+                last = Some((fact.completion, completion));
             }
             Ok(())
         })?;
         Ok(count)
     }
 }
+
+/// What records some entities have, in their order.
+pub(super) type Look<'l> = dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
 /// Takes in facts written by [`Facts::export`]; returns how many were news. An
 /// import is not a request, so its tokens and price are not counted again.
@@ -83,6 +94,27 @@ pub(super) fn import(
     index: &Index,
     input: &mut dyn BufRead,
 ) -> Result<u64, FactsError> {
+    let lines = read(input)?;
+    let _connection = journal.connection();
+    index.catch_up(journal)?;
+    let look = |entities: &[Entity]| index.get_many(&entities.iter().collect::<Vec<_>>());
+    let (run, units, count) = units_of(journal, &look, lines)?;
+    keep(journal, index, units)?;
+    journal.end(run, super::Outcome::Complete)?;
+    Ok(count)
+}
+
+/// What is to be kept of facts that [`Facts::export`] wrote, in the run that this
+/// begins, and how many are news.
+pub(super) fn units(
+    history: &dyn History,
+    look: &Look<'_>,
+    input: &mut dyn BufRead,
+) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
+    units_of(history, look, read(input)?)
+}
+
+fn read(input: &mut dyn BufRead) -> Result<Vec<Line>, FactsError> {
     let mut lines = Vec::new();
     for (n, line) in input.lines().enumerate() {
         let bad = |message: String| FactsError::Import { line: n + 1, message };
@@ -93,64 +125,143 @@ pub(super) fn import(
         let json: Json = serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
         lines.push(Line::read(&json).map_err(bad)?);
     }
-    let _connection = journal.connection();
-    index.catch_up(journal)?;
-    let run = journal.begin("cache import", "")?;
-    let mut batches: Vec<CommitUnit> = Vec::new();
+    Ok(lines)
+}
+
+fn units_of(
+    history: &dyn History,
+    look: &Look<'_>,
+    lines: Vec<Line>,
+) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
+    let run = history.begin("cache import", "")?;
+    let mut words = Words::of(history);
+    let mut units: Vec<CommitUnit> = Vec::new();
     let mut count = lines.len() as u64;
-    for line in lines {
-        let completion = Completion {
-            run,
-            model: journal.model(&line.model)?,
-            prompt_hash: line.prompt_hash,
-            asked_at: line.asked_at,
-            ..Completion::default()
-        };
-        let fact = Fact {
-            meaning: journal.meaning(&line.meaning)?,
-            model: completion.model,
-            list: line.list.map(|hash| journal.value_list(&hash)).transpose()?,
-            completion: 0,
-            asked: 0,
-            answer: line.answer,
-        };
-        // What is known and newer stays.
-        let known = index.get(&line.entity)?.unwrap_or_default();
-        let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
-        if let Some(kept) = known.facts.iter().find(same) {
-            let asked_at = journal.completion(kept.completion)?.map(|(c, _)| c.asked_at);
-            if asked_at.is_some_and(|kept| kept >= completion.asked_at) {
+    let mut lines = lines.into_iter();
+    loop {
+        let some: Vec<Line> = lines.by_ref().take(LOOKED_UP).collect();
+        if some.is_empty() {
+            return Ok((run, units, count));
+        }
+        let entities: Vec<Entity> = some.iter().map(|line| line.entity.clone()).collect();
+        for (line, known) in some.into_iter().zip(look(&entities)?) {
+            if !add(&mut units, &mut words, run, known.as_ref(), line)? {
                 count -= 1;
-                continue;
             }
         }
-        // Lines of one request stand together.
-        let same = batches.last_mut().filter(|b| {
-            b.completion.prompt_hash == completion.prompt_hash
-                && b.completion.asked_at == completion.asked_at
-                && b.completion.model == completion.model
-        });
-        let batch = if let Some(batch) = same {
-            batch
-        } else {
-            batches.push(CommitUnit { completion, ..CommitUnit::default() });
-            let last = batches.len() - 1;
-            &mut batches[last]
-        };
-        batch.completion.cells += 1;
-        match batch.facts.last_mut().filter(|(entity, _)| *entity == line.entity) {
-            Some((_, facts)) => facts.push(fact),
-            None => batch.facts.push((line.entity, vec![fact])),
-        }
     }
-    keep(journal, index, batches)?;
-    journal.end(run, super::Outcome::Complete)?;
-    Ok(count)
 }
+
+/// Adds a line to what is to be kept, unless what is known is as new.
+fn add(
+    units: &mut Vec<CommitUnit>,
+    words: &mut Words<'_>,
+    run: RunId,
+    known: Option<&Record>,
+    line: Line,
+) -> Result<bool, FactsError> {
+    let completion = Completion {
+        run,
+        model: words.model(&line.model)?,
+        prompt_hash: line.prompt_hash,
+        asked_at: line.asked_at,
+        ..Completion::default()
+    };
+    let fact = Fact {
+        meaning: words.meaning(&line.meaning)?,
+        model: completion.model,
+        list: line.list.map(|hash| words.list(&hash)).transpose()?,
+        completion: 0,
+        asked: 0,
+        answer: line.answer,
+    };
+    // What is known and newer stays.
+    let same = |f: &&Fact| f.meaning == fact.meaning && f.model == fact.model;
+    if let Some(kept) = known.into_iter().flat_map(|record| &record.facts).find(same)
+        && words.asked_at(kept.completion)?.is_some_and(|at| at >= completion.asked_at)
+    {
+        return Ok(false);
+    }
+    // Lines of one request stand together.
+    let same = units.last_mut().filter(|unit| {
+        unit.completion.prompt_hash == completion.prompt_hash
+            && unit.completion.asked_at == completion.asked_at
+            && unit.completion.model == completion.model
+    });
+    let unit = if let Some(unit) = same {
+        unit
+    } else {
+        units.push(CommitUnit { completion, ..CommitUnit::default() });
+        let last = units.len() - 1;
+        &mut units[last]
+    };
+    unit.completion.cells += 1;
+    match unit.facts.last_mut().filter(|(entity, _)| *entity == line.entity) {
+        Some((_, facts)) => facts.push(fact),
+        None => unit.facts.push((line.entity, vec![fact])),
+    }
+    Ok(true)
+}
+
+/// Ids and times of the history, each asked for once.
+struct Words<'h> {
+    history: &'h dyn History,
+    models: HashMap<String, u32>,
+    meanings: HashMap<String, u32>,
+    lists: HashMap<String, u32>,
+    /// When the last completion that was looked at was asked: lines of one stand
+    /// together.
+    last: Option<(i64, Option<String>)>,
+}
+
+impl<'h> Words<'h> {
+    fn of(history: &'h dyn History) -> Self {
+        let (models, meanings, lists) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { history, models, meanings, lists, last: None }
+    }
+
+    fn model(&mut self, name: &str) -> Result<u32, FactsError> {
+        if let Some(id) = self.models.get(name) {
+            return Ok(*id);
+        }
+        let id = self.history.model(name)?;
+        self.models.insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    fn meaning(&mut self, meaning: &Meaning) -> Result<u32, FactsError> {
+        let fingerprint = meaning.fingerprint();
+        if let Some(id) = self.meanings.get(fingerprint.as_str()) {
+            return Ok(*id);
+        }
+        let id = self.history.meaning(meaning)?;
+        self.meanings.insert(fingerprint.as_str().to_owned(), id);
+        Ok(id)
+    }
+
+    fn list(&mut self, hash: &ListHash) -> Result<u32, FactsError> {
+        if let Some(id) = self.lists.get(hash.as_str()) {
+            return Ok(*id);
+        }
+        let id = self.history.value_list(hash)?;
+        self.lists.insert(hash.as_str().to_owned(), id);
+        Ok(id)
+    }
+
+    fn asked_at(&mut self, completion: i64) -> Result<Option<String>, FactsError> {
+        if let Some((_, at)) = self.last.as_ref().filter(|(id, _)| *id == completion) {
+            return Ok(at.clone());
+        }
+        let at = self.history.completion(completion)?.map(|(c, _)| c.asked_at);
+        self.last = Some((completion, at.clone()));
+        Ok(at)
+    }
+}
+
 struct Line {
     entity: Entity,
     meaning: Meaning,
-    list: Option<crate::key::ListHash>,
+    list: Option<ListHash>,
     model: String,
     answer: Answer,
     asked_at: String,
@@ -178,7 +289,7 @@ impl Line {
         Ok(Self {
             entity: Entity::parse(&entity.to_string()).map_err(|e| format!("`entity`: {e}"))?,
             meaning: serde_json::from_value(meaning).map_err(|e| format!("`meaning`: {e}"))?,
-            list: text("list").map(crate::key::ListHash::from_text),
+            list: text("list").map(ListHash::from_text),
             model: need("model")?,
             answer: Answer { state, value, raw: text("raw"), repair: text("repair") },
             asked_at: text("asked_at").unwrap_or_else(crate::store::now),

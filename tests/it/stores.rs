@@ -1,5 +1,5 @@
 //! What every store of facts must keep, held against each of them by two sessions
-//! that share it: another kind of store joins [`pairs`].
+//! that share it: [`local`] and [`server`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,16 +16,22 @@ use hqdl::value::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::postgres;
+
 /// Two sessions that share a store, whatever kind of it each has.
 struct Pair {
     what: &'static str,
     one: Facts,
     other: Facts,
     runtime: Runtime,
+    _keeps: Keeps,
+}
+
+/// What a pair needs as long as it lives.
+enum Keeps {
     // In this order: nobody is served any more, then nobody owns the cache.
-    _served: Served,
-    _owner: Facts,
-    _dir: TempDir,
+    Local { _served: Served, _owner: Facts, _dir: TempDir },
+    Server { _dir: TempDir },
 }
 
 struct Served(Option<Lending>);
@@ -36,7 +42,7 @@ impl Drop for Served {
     }
 }
 
-fn pairs() -> Vec<Pair> {
+fn local() -> Vec<Pair> {
     let pair = |what, sessions: fn(&Facts, &dyn Fn() -> Facts) -> [Facts; 2]| {
         let dir = tempfile::tempdir().unwrap();
         let owner = Facts::own(dir.path(), "hqdl test", Duration::ZERO).unwrap();
@@ -44,14 +50,53 @@ fn pairs() -> Vec<Pair> {
         let begin = || Facts::open(dir.path(), "hqdl test").unwrap();
         let [one, other] = sessions(&owner, &begin);
         let runtime = Runtime::new().unwrap();
-        let served = Served(Some(lending));
-        Pair { what, one, other, runtime, _served: served, _owner: owner, _dir: dir }
+        let keeps = Keeps::Local { _served: Served(Some(lending)), _owner: owner, _dir: dir };
+        Pair { what, one, other, runtime, _keeps: keeps }
     };
     vec![
         pair("owner and client", |owner, begin| [owner.clone(), begin()]),
         pair("client and owner", |owner, begin| [begin(), owner.clone()]),
         pair("two clients", |_, begin| [begin(), begin()]),
     ]
+}
+
+fn server() -> Vec<Pair> {
+    let dir = tempfile::tempdir().unwrap();
+    let url = postgres::database();
+    let begin = || {
+        let say = Arc::new(|line: &str| println!("{line}"));
+        Facts::connect(&url, dir.path(), "hqdl test", say).unwrap()
+    };
+    let (one, other) = (begin(), begin());
+    let runtime = Runtime::new().unwrap();
+    vec![Pair { what: "a server", one, other, runtime, _keeps: Keeps::Server { _dir: dir } }]
+}
+
+/// Each of these, of every kind of store.
+macro_rules! of_every_store {
+    ($($name:ident)*) => {
+        mod on_one_machine {
+            $(#[test] fn $name() { super::$name(super::local()); })*
+        }
+        mod on_a_server {
+            $(
+                #[test]
+                #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+                fn $name() { super::$name(super::server()); }
+            )*
+        }
+    };
+}
+
+of_every_store! {
+    what_one_keeps_the_other_finds_in_records_and_history
+    an_id_is_one_number_for_all_and_stays
+    one_session_at_a_time_has_a_key_and_who_waits_is_told
+    a_session_that_ends_gives_back_what_it_holds
+    all_who_share_a_store_share_the_budget_of_the_day
+    facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all
+    what_was_written_comes_back_as_it_was
+    a_line_that_takes_the_place_of_a_value_is_told
 }
 
 fn entity(name: &str) -> Entity {
@@ -105,9 +150,8 @@ fn values(found: &[Option<Record>]) -> Vec<Option<String>> {
     found.iter().map(|record| record.as_ref().map(value)).collect()
 }
 
-#[test]
-fn what_one_keeps_the_other_finds_in_records_and_history() {
-    for Pair { what, one, other, runtime, .. } in &pairs() {
+fn what_one_keeps_the_other_finds_in_records_and_history(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().begin("test", "a spec").unwrap();
         runtime.block_on(one.keep(unit(one, run, &["B", "A"], "first"))).unwrap();
         runtime.block_on(other.keep(unit(other, run, &["C"], "second"))).unwrap();
@@ -133,9 +177,8 @@ fn what_one_keeps_the_other_finds_in_records_and_history() {
     }
 }
 
-#[test]
-fn an_id_is_one_number_for_all_and_stays() {
-    for Pair { what, one, other, .. } in &pairs() {
+fn an_id_is_one_number_for_all_and_stays(pairs: Vec<Pair>) {
+    for Pair { what, one, other, .. } in &pairs {
         let (one, other) = (one.history(), other.history());
         for _ in 0..2 {
             assert_eq!(one.model("m").unwrap(), other.model("m").unwrap(), "{what}");
@@ -145,9 +188,8 @@ fn an_id_is_one_number_for_all_and_stays() {
     }
 }
 
-#[test]
-fn one_session_at_a_time_has_a_key_and_who_waits_is_told() {
-    for Pair { what, one, other, runtime, .. } in pairs() {
+fn one_session_at_a_time_has_a_key_and_who_waits_is_told(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in pairs {
         let key = |name: &str| ClaimKey::Cell { entity: entity(name), meaning: 1, model: 1 };
         runtime.block_on(async {
             let first = one.claim(vec![key("A"), key("B")]).await.unwrap();
@@ -173,9 +215,8 @@ fn one_session_at_a_time_has_a_key_and_who_waits_is_told() {
 }
 
 /// A client that is gone holds nothing, and what it had on its way is in doubt.
-#[test]
-fn a_session_that_ends_gives_back_what_it_holds() {
-    for Pair { what, one, other, runtime, .. } in pairs() {
+fn a_session_that_ends_gives_back_what_it_holds(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in pairs {
         // The owner's own session ends with the store.
         let (gone, stays) = if other.owner().is_some() { (other, one) } else { (one, other) };
         let run = gone.history().begin("test", "a spec").unwrap();
@@ -204,9 +245,8 @@ fn a_session_that_ends_gives_back_what_it_holds() {
     }
 }
 
-#[test]
-fn all_who_share_a_store_share_the_budget_of_the_day() {
-    for Pair { what, one, other, runtime, .. } in pairs() {
+fn all_who_share_a_store_share_the_budget_of_the_day(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in pairs {
         let run = one.history().begin("test", "a spec").unwrap();
         let next = other.history().begin("test", "another spec").unwrap();
         let all = Spent { usd: 1.0, tokens: 1 };
@@ -232,9 +272,8 @@ fn all_who_share_a_store_share_the_budget_of_the_day() {
     }
 }
 
-#[test]
-fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all() {
-    for Pair { what, one, other, runtime, .. } in &pairs() {
+fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
         let run = one.history().begin("test", "a spec").unwrap();
         runtime.block_on(one.keep(unit(one, run, &["A", "B"], "value"))).unwrap();
         let mut lines = Vec::new();
@@ -248,5 +287,47 @@ fn facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all() {
         let error = other.import(&mut broken.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 3"), "{what}: {error}");
         assert_eq!(other.latest().get(&entity("Z")).unwrap(), None, "{what}: none of it");
+    }
+}
+
+/// What a model writes is whatever it is: a server's text holds no NUL.
+fn what_was_written_comes_back_as_it_was(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let run = one.history().begin("test", "a spec").unwrap();
+        // What one machine's processes tell each other has a smaller limit.
+        let pages = if *what == "a server" { 1 << 20 } else { 1 << 16 };
+        let long = "text of a page. ".repeat(pages);
+        for value in ["a\0b", "\\u0000 \\ \"quoted\"", "\u{1F600}\r\n\t", &long] {
+            runtime.block_on(one.keep(unit(one, run, &[value], value))).unwrap();
+            let name = entity(value);
+            let found = runtime.block_on(other.get_latest(&[&name])).unwrap();
+            assert_eq!(values(&found), [Some(value.to_owned())], "{what}");
+            let completion = found[0].as_ref().unwrap().facts[0].completion;
+            let (kept, _) = other.history().completion(completion).unwrap().unwrap();
+            assert!(kept.content.as_deref() == Some(value), "{what}: {} bytes", value.len());
+        }
+        // Not what the tests say of it, but what it says of itself.
+        assert!(one.history().damage(0).unwrap().is_none(), "{what}");
+        assert_eq!(other.iter().count(), 4, "{what}");
+    }
+}
+
+/// A table that was published is told apart exactly when a value has another in its
+/// place, whoever put it there.
+fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let run = one.history().begin("test", "a spec").unwrap();
+        let of = one.history().meaning(&meaning()).unwrap();
+        let keep = |facts: &Facts, names: &[&str], value| {
+            runtime.block_on(facts.keep(unit(facts, run, names, value))).unwrap();
+            let (id, last) = one.history().place().unwrap();
+            assert_eq!(other.history().place().unwrap(), (id, last), "{what}");
+            last
+        };
+        assert_eq!((keep(one, &["A", "B"], "x"), one.history().changed(of).unwrap()), (2, 0));
+        assert_eq!((keep(other, &["A"], "x"), one.history().changed(of).unwrap()), (3, 0));
+        assert_eq!((keep(other, &["B", "C"], "y"), one.history().changed(of).unwrap()), (5, 4));
+        let since = other.history().answered_since(3, &[of]).unwrap();
+        assert_eq!(since, [entity("B"), entity("C")].into(), "{what}");
     }
 }

@@ -91,6 +91,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let out = options.out.clone().unwrap_or_else(|| default_out(&name, mode, options, &draft));
     flags.output.get_or_insert_with(|| out.join("expanded.sqlite"));
     // Facts do not know with how many examples they were asked for.
+    if session::server(&flags.cache).is_some() {
+        return Err(Failure::input(
+            "the benchmark keeps its facts in directories, one for each number of examples",
+            "name a directory with --cache",
+        ));
+    }
     let facts_of = flags.cache.cache.unwrap_or_else(|| out.join("cache"));
     flags.cache.cache = Some(facts_of.join(format!("shots-{}", options.shots)));
     let command = format!("swan run --out {}", out.display());

@@ -1,0 +1,381 @@
+//! Many machines on one server: processes with databases of their own, which share
+//! what was paid for, its budget and its limits, whatever breaks between them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use serde_json::Value as Json;
+
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::postgres::{self, Proxy, Server, sql_at};
+use crate::project::{COLUMNS, Ended, HEROES, MODEL, Project, Running, check, honest, spec};
+
+/// Heroes of a machine, besides the ten.
+const NUMBERS: usize = 110;
+const CELLS: usize = (NUMBERS + 10) * COLUMNS.len();
+
+/// A machine: a database and a spec, the same as on the others.
+fn machine(endpoint: &Endpoint, spec: &str) -> Project {
+    let sql = format!(
+        "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {NUMBERS})
+         INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
+    );
+    Project::new(endpoint, &sql, spec)
+}
+
+fn machines(endpoint: &Endpoint, n: usize) -> Vec<Project> {
+    (0..n).map(|_| machine(endpoint, &spec())).collect()
+}
+
+/// Starts a run that leaves its lease to others after so many seconds.
+fn start(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> Running {
+    let args = [&["materialize", "specs/x.toml", "--json", "--cache", cache], flags].concat();
+    let mut command = project.command(&args);
+    command.env("HQDL_LEASE", lease);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    Running::of(command.spawn().unwrap())
+}
+
+fn run(project: &Project, cache: &str, lease: &str, flags: &[&str]) -> Ended {
+    start(project, cache, lease, flags).wait()
+}
+
+/// How often each cell was asked.
+fn asked(endpoint: &Endpoint) -> HashMap<String, usize> {
+    let mut times = HashMap::new();
+    for cell in endpoint.cells_since(0) {
+        *times.entry(format!("{cell:?}")).or_insert(0) += 1;
+    }
+    times
+}
+
+fn assert_once(endpoint: &Endpoint) {
+    let asked = asked(endpoint);
+    let twice: Vec<_> = asked.iter().filter(|(_, n)| **n > 1).collect();
+    assert!(twice.is_empty(), "asked more than once: {twice:?}");
+    assert_eq!(asked.len(), CELLS);
+}
+
+fn complete() -> BTreeMap<String, usize> {
+    BTreeMap::from([("ok".to_owned(), CELLS)])
+}
+
+const ROWS: [&str; 4] = ["--rows-per-request", "3", "--concurrency", "3"];
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_one_machine_asks_no_other_does_and_all_have_it() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(20)), Times::Always);
+    let cache = postgres::database();
+    let all = machines(&endpoint, 4);
+    let running: Vec<_> = all.iter().map(|one| start(one, &cache, "60", &ROWS)).collect();
+    for (one, running) in all.iter().zip(running) {
+        running.wait().exits(0);
+        assert_eq!(check(one), complete());
+    }
+    assert_once(&endpoint);
+    // One that comes later asks nothing, plans nothing, and tells where it came from.
+    let late = machine(&endpoint, &spec());
+    let before = endpoint.count();
+    let on_server = ["--cache", cache.as_str()];
+    let plan = late.plan(&on_server);
+    assert_eq!(plan["totals"]["cells"], 0, "{plan}");
+    assert_eq!(run(&late, &cache, "60", &ROWS).exits(0).done()["requests"], 0);
+    assert_eq!((check(&late), endpoint.count()), (complete(), before));
+    let why = late.hqdl(&["why", "llm", "Zed", "Zed Zedsson", "motto", "--json"]).exits(0);
+    assert!(why.stdout.contains("test-model"), "{}", why.stdout);
+    let query = ["query", "--spec", "specs/x.toml", "SELECT count(*) FROM llm", "--format", "csv"];
+    let query = late.hqdl(&[&query[..], &on_server].concat()).exits(0);
+    assert!(query.stdout.contains("120"), "{}", query.stdout);
+    let stats = late.hqdl(&[&["cache", "stats", "--json"][..], &on_server].concat()).exits(0);
+    assert_eq!(stats.lines[0]["entities"], NUMBERS + 10);
+    assert_eq!(late.hqdl(&[&["cache", "rebuild"][..], &on_server].concat()).code, 0);
+    assert_eq!(late.hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn no_machine_spends_what_another_has_of_the_day() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(10)), Times::Always);
+    let cache = postgres::database();
+    let most = 0.01;
+    let limits = format!("concurrency = 4\nbudget_usd_per_day = {most}");
+    let spec = spec().replace("concurrency = 4", &limits);
+    let all: Vec<_> = (0..4).map(|_| machine(&endpoint, &spec)).collect();
+    let running: Vec<_> = all.iter().map(|one| start(one, &cache, "60", &ROWS)).collect();
+    let codes: Vec<i32> = running.into_iter().map(|running| running.wait().code).collect();
+    assert!(codes.contains(&3), "the budget is not enough for all: {codes:?}");
+    let (input, output) = endpoint.billed();
+    let spent = input as f64 / 1e6 + output as f64 * 2.0 / 1e6;
+    assert!(spent <= most, "${spent} of ${most}");
+    let kept = &sql_at(&cache, "SELECT usd FROM hqdl.day")[0][0];
+    let kept: f64 = kept.as_ref().unwrap().parse().unwrap();
+    assert!((kept - spent).abs() < 1e-9, "${kept} is kept of ${spent}");
+    assert!(asked(&endpoint).values().all(|n| *n == 1));
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn machines_together_keep_the_pace_of_one_limit() {
+    let endpoint = honest();
+    let cache = postgres::database();
+    let spec = spec().replace("concurrency = 4", "concurrency = 4\nrequests_per_minute = 900");
+    let all: Vec<_> = (0..3).map(|_| machine(&endpoint, &spec)).collect();
+    let began = Instant::now();
+    let running: Vec<_> = all.iter().map(|one| start(one, &cache, "60", &ROWS)).collect();
+    running.into_iter().for_each(|running| drop(running.wait().exits(0)));
+    // However late each of them came, they cannot have come sooner.
+    let requests = endpoint.requests();
+    let last = requests.iter().map(|r| r.at).max().unwrap();
+    let least = (requests.len() - 1) as f64 * 60.0 / 900.0;
+    let took = last.duration_since(began).as_secs_f64();
+    assert!(took >= least, "{} requests in {took} s, not {least} s", requests.len());
+    assert_once(&endpoint);
+}
+
+/// What is killed leaves its claims until its lease ends; the others take them then.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
+    let cache = postgres::database();
+    let all = machines(&endpoint, 3);
+    let mut running: Vec<_> = all.iter().map(|one| start(one, &cache, "3", &ROWS)).collect();
+    endpoint.wait_for(12);
+    let dead = running.remove(0);
+    dead.signal("KILL");
+    dead.wait();
+    for (one, running) in all[1..].iter().zip(running) {
+        running.wait().exits(0);
+        assert_eq!(check(one), complete());
+    }
+    let asked = asked(&endpoint);
+    let twice = asked.values().filter(|n| **n > 1).count();
+    // Three requests of three rows, each of all columns.
+    assert!(twice <= 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
+    assert!(asked.values().all(|n| *n <= 2) && asked.len() == CELLS);
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_server_that_is_killed_and_comes_back_costs_nothing() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+    let server = Server::start();
+    let cache = server.database();
+    let all = machines(&endpoint, 3);
+    let running: Vec<_> = all.iter().map(|one| start(one, &cache, "120", &ROWS)).collect();
+    for requests in [6, 18] {
+        endpoint.wait_for(requests);
+        server.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        server.go_on();
+    }
+    for (one, running) in all.iter().zip(running) {
+        let ended = running.wait().exits(0);
+        assert_eq!(check(one), complete(), "{}", ended.stderr);
+    }
+    assert_once(&endpoint);
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_network_that_is_cut_costs_nothing() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+    let proxy = Proxy::to(postgres::shared().port());
+    proxy.delay(2);
+    let direct = postgres::database();
+    let cache = proxy.url(&direct);
+    let all = machines(&endpoint, 2);
+    let there = start(&all[0], &direct, "120", &ROWS);
+    let cut_off = start(&all[1], &cache, "120", &ROWS);
+    endpoint.wait_for(6);
+    proxy.cut();
+    std::thread::sleep(Duration::from_secs(2));
+    proxy.mend();
+    for (one, running) in all.iter().zip([there, cut_off]) {
+        running.wait().exits(0);
+        assert_eq!(check(one), complete());
+    }
+    assert_once(&endpoint);
+}
+
+/// Who cannot reach the server for longer than is waited ends with a code of its own,
+/// and what it was answered is sent when it can.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_was_answered_while_the_server_was_gone_is_kept() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(100)), Times::Always);
+    let server = Server::start();
+    let cache = server.database();
+    let one = machine(&endpoint, &spec());
+    let running = start(&one, &cache, "3", &ROWS);
+    endpoint.wait_for(7);
+    server.kill();
+    let ended = running.wait().exits(5);
+    assert!(ended.stderr.contains("cannot be reached"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
+    let answered = endpoint.requests().iter().filter(|r| r.answered).count();
+    // Gone from the beginning on, the same.
+    let again = run(&one, &cache, "1", &ROWS).exits(5);
+    assert!(again.stderr.contains("it is tried again"), "{}", again.stderr);
+    server.go_on();
+    run(&one, &cache, "3", &ROWS).exits(0);
+    assert_eq!(check(&one), complete());
+    let asked = asked(&endpoint);
+    assert!(answered > 0 && asked.values().all(|n| *n == 1), "{answered}: {asked:?}");
+    assert_eq!(asked.len(), CELLS);
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn facts_move_to_a_server_and_back_as_they_are() {
+    let endpoint = honest();
+    let one = machine(&endpoint, &spec());
+    one.materialize(&["--rows-per-request", "20"]).exits(0);
+    let (first, second) = (postgres::database(), postgres::database());
+    let export = |cache: &str| one.hqdl(&["cache", "export", "--cache", cache]).exits(0).stdout;
+    let sorted = |text: &str| {
+        // Tokens and price are the share of a request, which an import is none of.
+        let fact = |line: &str| {
+            let mut json: Json = serde_json::from_str(line).unwrap();
+            ["input_tokens", "output_tokens", "cost_usd"].iter().for_each(|name| {
+                json.as_object_mut().unwrap().remove(*name);
+            });
+            json.to_string()
+        };
+        let mut lines: Vec<String> = text.lines().map(fact).collect();
+        lines.sort();
+        lines
+    };
+    let here = one.path("cache").display().to_string();
+    let lines = export(&here);
+    std::fs::write(one.path("facts.jsonl"), &lines).unwrap();
+    for cache in [first.as_str(), second.as_str(), "back"] {
+        let import = |expected: usize| {
+            let said = one.hqdl(&["cache", "import", "facts.jsonl", "--json", "--cache", cache]);
+            assert_eq!(said.exits(0).lines[0]["imported"], expected, "{cache}");
+        };
+        import(CELLS);
+        import(0);
+        let again = export(cache);
+        assert_eq!(sorted(&again), sorted(&lines), "{cache}");
+        std::fs::write(one.path("facts.jsonl"), again).unwrap();
+    }
+    // They are worth as much there.
+    let before = endpoint.count();
+    run(&machine(&endpoint, &spec()), &first, "60", &ROWS).exits(0);
+    assert_eq!(endpoint.count(), before);
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn who_is_not_let_in_is_told_why_and_shown_no_password() {
+    let endpoint = honest();
+    let one = machine(&endpoint, &spec());
+    let server = postgres::shared();
+    let cache = server.database();
+    let name = cache.rsplit('/').next().unwrap();
+    let port = server.port();
+    server.sql("postgres", "CREATE DATABASE guarded");
+    let roles = "CREATE ROLE keeper LOGIN PASSWORD 'a word nobody knows'; CREATE ROLE guest LOGIN";
+    server.sql("postgres", roles);
+    let guarded = format!("postgres://keeper@127.0.0.1:{port}/guarded");
+    let tried = |cache: &str, variable: (&str, &str)| {
+        let args = ["cache", "stats", "--cache", cache];
+        let mut command = one.command(&args);
+        command.env("HQDL_LEASE", "1").env(variable.0, variable.1);
+        let ended = Ended::new(&command.output().unwrap());
+        for text in [&ended.stdout, &ended.stderr] {
+            assert!(!text.contains("a word nobody knows"), "{text}");
+        }
+        ended
+    };
+    let none = ("PGAPPNAME", "");
+    let refuses = |cache: &str, variable, code, words: &[&str]| {
+        let ended = tried(cache, variable).exits(code);
+        for word in words {
+            assert!(ended.stderr.contains(word), "no {word:?} in:\n{}", ended.stderr);
+        }
+    };
+    refuses(
+        "postgres://keeper:a word nobody knows@127.0.0.1/x",
+        none,
+        2,
+        &["holds a password", "PGPASSWORD"],
+    );
+    refuses(&format!("{guarded}?password=a%20word"), none, 2, &["holds a password"]);
+    refuses("postgres://127.0.0.1:99999999/x", none, 2, &["postgres://user@host:port/database"]);
+    refuses("postgres://127.0.0.1/x?nonsense=1", none, 2, &["nonsense"]);
+    refuses("postgres://owner@127.0.0.1:1/x", none, 5, &["cannot be reached", "tried again"]);
+    refuses(&format!("{cache}nowhere"), none, 2, &["does not exist", "createdb"]);
+    refuses(&guarded, none, 2, &["password", "~/.pgpass"]);
+    refuses(&guarded, ("PGPASSWORD", "wrong"), 2, &["password authentication failed", "~/.pgpass"]);
+    refuses(&format!("{cache}?sslmode=require"), none, 2, &["sslmode"]);
+    // Let in with the right one, from the environment and from the file.
+    server.sql("guarded", "CREATE SCHEMA hqdl AUTHORIZATION keeper");
+    tried(&guarded, ("PGPASSWORD", "a word nobody knows")).exits(0);
+    let file = one.path(".pgpass");
+    std::fs::write(&file, "*:*:elsewhere:*:no\n127.0.0.1:*:guarded:keeper:a word nobody knows\n")
+        .unwrap();
+    refuses(&guarded, none, 2, &["~/.pgpass"]);
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    tried(&guarded, none).exits(0);
+    // A guest may make nothing, read nothing; a reader reads.
+    let guest = cache.replace("owner@", "guest@");
+    refuses(&guest, none, 2, &["permission denied", "a role that may"]);
+    tried(&cache, none).exits(0);
+    refuses(&guest, none, 2, &["permission denied", "a role that may"]);
+    server.sql(
+        name,
+        "GRANT USAGE ON SCHEMA hqdl TO guest; GRANT SELECT ON ALL TABLES IN SCHEMA hqdl TO guest",
+    );
+    tried(&guest, none).exits(0);
+    // A newer schema, and one that may only be read.
+    server.sql(name, &format!("ALTER DATABASE {name} SET default_transaction_read_only = on"));
+    let asks = one.hqdl(&["materialize", "specs/x.toml", "--cache", &cache]).exits(2);
+    assert!(
+        asks.stderr.contains("read-only") && asks.stderr.contains("primary"),
+        "{}",
+        asks.stderr
+    );
+    server.sql("postgres", &format!("ALTER DATABASE {name} RESET default_transaction_read_only"));
+    server.sql(name, "INSERT INTO hqdl.migration (version) VALUES (999)");
+    refuses(&cache, none, 2, &["version 999", "newer"]);
+    assert_eq!(endpoint.count(), 0);
+}
+
+/// Keys and values that a server's text cannot hold, or an index.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn values_of_every_kind_and_size_come_back_as_they_were() {
+    let endpoint = honest();
+    let spec = [MODEL, "[[expansion]]\nname = \"llm\"\nsource = \"page\"\nkey = [\"text\"]\nrows_per_request = 1\n\n[[expansion.column]]\nname = \"motto\"\n"].concat();
+    // A long head that keys share, and what comes after it in another order.
+    let sql = "CREATE TABLE page (text TEXT);
+        INSERT INTO page VALUES ('a' || char(0) || 'b'), ('back\\slash'), (''), ('short');
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 12)
+        INSERT INTO page SELECT replace(hex(zeroblob(1000)), '0', 'ab') || (i * 7 % 12) FROM n;
+        INSERT INTO page SELECT replace(hex(zeroblob(2000)), '0', 'cd');";
+    let one = Project::new(&endpoint, sql, &spec);
+    let cache = postgres::database();
+    one.materialize(&["--cache", &cache]).exits(0);
+    let shown = "SELECT count(*), count(motto), count(DISTINCT motto) FROM llm";
+    let rows = one.rows(shown);
+    one.execute("DROP TABLE llm");
+    let before = endpoint.count();
+    one.materialize(&["--cache", &cache]).exits(0);
+    assert_eq!(endpoint.count(), before, "all of it was known");
+    assert_eq!(one.rows(shown), rows);
+    let listed = one.hqdl(&["cache", "list", "--json", "--cache", &cache]).exits(0);
+    let here = one.hqdl(&["cache", "export", "x.jsonl", "--cache", &cache]).exits(0);
+    assert_eq!(here.code, 0);
+    one.hqdl(&["cache", "import", "x.jsonl", "--cache", "local"]).exits(0);
+    let local = one.hqdl(&["cache", "list", "--json", "--cache", "local"]).exits(0);
+    assert_eq!(listed.stdout, local.stdout, "the same facts in the same order");
+}

@@ -1,0 +1,253 @@
+//! A `PostgreSQL` of the tests' own, in a temporary folder, on a socket and a port of
+//! loopback. The tests of one process share one server, and each has a database of
+//! its own; who kills a server starts one for itself.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tokio_postgres::{NoTls, SimpleQueryMessage};
+
+/// The programs, where they were when the tests were built.
+const PROGRAMS: Option<&str> = option_env!("HQDL_POSTGRES");
+/// Whom a server runs as where the tests are root: it refuses that one.
+const NOBODY: u32 = 65534;
+
+/// A server, until this process ends, however it does.
+pub struct Server {
+    dir: PathBuf,
+    port: u16,
+    /// Ends the server and removes the folder when its stdin ends.
+    _guard: Child,
+}
+
+impl Server {
+    /// Starts one.
+    pub fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("hqdl-pg-").tempdir().unwrap().keep();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if is_root() {
+            std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let guard = program("sh")
+            .args(["-c", "cat >/dev/null; \"$1/pg_ctl\" -D \"$2/data\" -m immediate stop >/dev/null 2>&1; rm -rf \"$2\"", "guard"])
+            .args([Path::new(PROGRAMS.unwrap()), &dir])
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let server = Self { dir, port, _guard: guard };
+        let data = server.dir.join("data");
+        run(program("initdb")
+            .arg("-D")
+            .arg(&data)
+            .args(["-U", "owner", "-A", "trust", "-N"])
+            .args(["-E", "UTF8", "--locale=C"]));
+        let mut settings =
+            std::fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
+        let sockets = server.dir.display();
+        // A kill of the server loses nothing without fsync; a power cut would.
+        writeln!(
+            settings,
+            "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{sockets}'\n\
+             fsync = off\nmax_connections = 200\nshared_buffers = 32MB\nmax_wal_size = 4GB"
+        )
+        .unwrap();
+        // Some users need a password.
+        let access = "host all owner 127.0.0.1/32 trust\nhost guarded all 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\nlocal all all trust\n";
+        std::fs::write(data.join("pg_hba.conf"), access).unwrap();
+        server.go_on();
+        server
+    }
+
+    /// Starts it again after a kill.
+    pub fn go_on(&self) {
+        let log = self.dir.join("log");
+        run(self.control().args(["-w", "-t", "120", "start", "-l"]).arg(log));
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&self) {
+        run(self.control().args(["-m", "immediate", "-w", "stop"]));
+    }
+
+    fn control(&self) -> Command {
+        let mut control = program("pg_ctl");
+        control.arg("-D").arg(self.dir.join("data"));
+        control
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A new database in it: its URL.
+    pub fn database(&self) -> String {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t{}", LAST.fetch_add(1, Ordering::Relaxed));
+        self.sql("postgres", &format!("CREATE DATABASE {name}"));
+        self.url(&name)
+    }
+
+    /// The URL of a database.
+    pub fn url(&self, name: &str) -> String {
+        format!("postgres://owner@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Runs SQL in a database.
+    pub fn sql(&self, database: &str, sql: &str) -> Vec<Vec<Option<String>>> {
+        sql_at(&self.url(database), sql)
+    }
+}
+
+/// Runs SQL where a URL says; the rows of all of it.
+pub fn sql_at(url: &str, sql: &str) -> Vec<Vec<Option<String>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let told = client.simple_query(sql).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
+        let row = |message: &SimpleQueryMessage| match message {
+            SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|n| row.get(n).map(str::to_owned)).collect())
+            }
+            _ => None,
+        };
+        told.iter().filter_map(row).collect()
+    })
+}
+
+/// A new database of the server that all tests of this process share: its URL.
+pub fn database() -> String {
+    shared().database()
+}
+
+/// The server that all tests of this process share.
+pub fn shared() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(Server::start)
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0)
+}
+
+/// A program of `PostgreSQL`, or another, as whoever may run it.
+fn program(name: &str) -> Command {
+    use std::os::unix::process::CommandExt;
+    let path = Path::new(PROGRAMS.expect("PostgreSQL is not installed")).join(name);
+    let mut command = Command::new(if path.exists() { path } else { name.into() });
+    command.current_dir("/").env("LC_ALL", "C");
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+fn run(command: &mut Command) {
+    // To files: a server that goes on would hold a pipe open.
+    let said = tempfile::tempfile().unwrap();
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(said.try_clone().unwrap())
+        .stderr(said.try_clone().unwrap())
+        .status()
+        .unwrap();
+    let read = || {
+        use std::io::Seek;
+        let (mut said, mut text) = (said, String::new());
+        said.rewind().unwrap();
+        said.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert!(status.success(), "{command:?}: {}", read());
+}
+
+/// A way to a server that can be cut: connections are held without a word, as when
+/// a cable is out, until it is mended.
+pub struct Proxy {
+    port: u16,
+    state: Arc<ProxyState>,
+}
+
+#[derive(Default)]
+struct ProxyState {
+    cut: AtomicBool,
+    /// Milliseconds that each piece takes, there and back.
+    delay: AtomicU64,
+}
+
+impl Proxy {
+    /// A way to a port of this machine.
+    pub fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let state = Arc::new(ProxyState::default());
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let _ = (client.set_nodelay(true), server.set_nodelay(true));
+                let ways =
+                    [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
+                for (from, to) in ways {
+                    let state = Arc::clone(&shared);
+                    std::thread::spawn(move || carry(from, to, &state));
+                }
+            }
+        });
+        Self { port: own, state }
+    }
+
+    /// The URL of a database of the server, this way.
+    pub fn url(&self, database: &str) -> String {
+        let name = database.rsplit('/').next().unwrap();
+        format!("postgres://owner@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Nothing goes through.
+    pub fn cut(&self) {
+        self.state.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Everything goes through again.
+    pub fn mend(&self) {
+        self.state.cut.store(false, Ordering::SeqCst);
+    }
+
+    /// Whatever goes through takes so long each way.
+    pub fn delay(&self, milliseconds: u64) {
+        self.state.delay.store(milliseconds, Ordering::SeqCst);
+    }
+}
+
+/// Carries what comes, each piece as late as the way is long.
+fn carry(mut from: TcpStream, mut to: TcpStream, state: &Arc<ProxyState>) {
+    let (pieces, arriving) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
+    let held = Arc::clone(state);
+    std::thread::spawn(move || {
+        for (at, piece) in arriving {
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            while held.cut.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            if to.write_all(&piece).is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+    let mut piece = vec![0; 1 << 16];
+    while let Ok(n) = from.read(&mut piece) {
+        let late = Duration::from_millis(state.delay.load(Ordering::SeqCst));
+        if n == 0 || pieces.send((Instant::now() + late, piece[..n].to_vec())).is_err() {
+            return;
+        }
+    }
+}
