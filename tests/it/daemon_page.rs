@@ -145,9 +145,15 @@ fn the_query_box_explains_and_runs() {
     let explained = daemon.form("/query", &format!("spec=x&do=explain&{sql}")).is(200).body;
     assert!(explained.contains("At most") && explained.contains("eye_color"), "{explained}");
     assert_eq!(endpoint.count(), 0);
-    let ran = daemon.form("/query", &format!("spec=x&do=run&{sql}")).is(200).body;
+    // What costs something says so before it runs.
+    let priced = daemon.form("/query", &format!("spec=x&do=run&{sql}")).is(200).body;
+    assert!(priced.contains("Run, for at most about $"), "{priced}");
+    assert_eq!(endpoint.count(), 0);
+    let ran = daemon.form("/query", &format!("spec=x&do=spend&{sql}")).is(200).body;
     assert!(ran.contains("10 rows") && ran.contains("<td>Zed</td>"), "{ran}");
     assert_eq!(endpoint.cells_since(0).len(), COUNT);
+    let again = daemon.form("/query", &format!("spec=x&do=run&{sql}")).is(200).body;
+    assert!(again.contains("10 rows"), "what is known is free: {again}");
     let wrong = daemon.form("/query", "spec=x&do=run&sql=SELECT+nope").is(400).body;
     assert!(wrong.contains("no such column: nope") && wrong.contains("^^^^"), "{wrong}");
 }
@@ -174,7 +180,7 @@ fn browse(project: &Project, browser: &PathBuf, flags: &[&str], url: &str) -> St
     let mut child = command.spawn().unwrap();
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(60) {
+        if began.elapsed() > Duration::from_secs(240) {
             let _ = child.kill();
             let _ = child.wait();
             panic!("the browser does not end");

@@ -37,7 +37,7 @@ const LONGEST: f64 = 600.0;
 pub(super) const LOOK: Duration = Duration::from_secs(10);
 
 /// A query.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Asked {
     /// The spec; may be left out when there is one only.

@@ -82,9 +82,20 @@ pub(super) async fn run(
     let asked: Box = form(request).await?;
     let spec = Some(asked.spec.clone()).filter(|s| !s.is_empty());
     let request = Asked { spec, sql: asked.sql.clone(), ..Asked::default() };
+    let run = |request| async {
+        kept(&shop, request, Head::default()).await.map(|(m, r)| Result::Rows(m, r))
+    };
     let result = match asked.action.as_str() {
         "explain" => explained(&shop, request).await.map(Result::Explained),
-        _ => kept(&shop, request, Head::default()).await.map(|(m, r)| Result::Rows(m, r)),
+        "spend" => run(request).await,
+        // What costs something says so first.
+        _ => match explained(&shop, request.clone()).await {
+            Ok(meta) if meta.values_asked > 0 || !meta.unbounded.is_empty() => {
+                Ok(Result::Explained(meta))
+            }
+            Ok(_) => run(request).await,
+            Err(refusal) => Err(refusal),
+        },
     };
     Ok(whole(&shop, &asked, &result.unwrap_or_else(Result::Wrong)))
 }
@@ -106,13 +117,13 @@ fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
             p {
                 button name="do" value="explain" { "Explain" } " "
                 button name="do" value="run" { "Run" }
-                span.quiet { " Explain asks nothing; Run may spend what the spec's budget allows." }
+                span.quiet { " A query that asks the model for something says first what that costs." }
             }
+            @if let Result::Explained(meta) = result { (explanation(meta)) }
         }
         @match result {
-            Result::Nothing => {}
+            Result::Nothing | Result::Explained(_) => {}
             Result::Wrong(refusal) => (wrong(&refusal.failure)),
-            Result::Explained(meta) => (explanation(meta)),
             Result::Rows(meta, rows) => { (table(rows)) (told(meta)) }
         }
     };
@@ -187,6 +198,11 @@ fn explanation(meta: &Meta) -> Markup {
         p {
             "At most " (meta.values_asked) " values to ask (" (meta.values_reused) " known) in "
             (meta.requests) " requests: at most about " strong { (usd(meta.cost_usd)) } "."
+        }
+        @if meta.values_asked > 0 || !meta.unbounded.is_empty() {
+            p { button name="do" value="spend" {
+                @if meta.unbounded.is_empty() { "Run, for at most about " (usd(meta.cost_usd)) } @else { "Run all the same" }
+            } }
         }
         @for unbounded in &meta.unbounded {
             p { "How much " code { (unbounded.call) } " asks beside is unknown: " (unbounded.why) "." }
