@@ -1,6 +1,7 @@
 //! What every store of facts must keep, held against each of them by two sessions
 //! that share it: [`local`] and [`server`].
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use hqdl::facts::{
     ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome, Record, RunId,
 };
 use hqdl::key::{Entity, KeyColumns, Meaning};
+use hqdl::limits::{Need, PerMinute};
 use hqdl::usage::Spent;
 use hqdl::value::Value;
 use tempfile::TempDir;
@@ -97,6 +99,7 @@ of_every_store! {
     facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all
     what_was_written_comes_back_as_it_was
     a_line_that_takes_the_place_of_a_value_is_told
+    what_one_session_is_admitted_for_another_waits_for
 }
 
 fn entity(name: &str) -> Entity {
@@ -329,5 +332,32 @@ fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
         assert_eq!((keep(other, &["B", "C"], "y"), one.history().changed(of).unwrap()), (5, 4));
         let since = other.history().answered_since(3, &[of]).unwrap();
         assert_eq!(since, [entity("B"), entity("C")].into(), "{what}");
+    }
+}
+
+/// Limits are of all who share a store, and so is what they were admitted for.
+fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let limits = PerMinute { requests: None, tokens: Some(1000) };
+        let first = one.throttle("an endpoint", "a model", limits).unwrap();
+        let second = other.throttle("an endpoint", "another model", PerMinute::default()).unwrap();
+        let elsewhere = other.throttle("elsewhere", "a model", PerMinute::default()).unwrap();
+        runtime.block_on(async {
+            let all = first.admit(Need::exactly(1000)).await;
+            all.sent();
+            let mut waiting = pin!(second.admit(Need::exactly(10)));
+            let soon = tokio::time::timeout(Duration::from_millis(400), &mut waiting).await;
+            assert!(soon.is_err(), "{what}: the minute is full");
+            drop(elsewhere.admit(Need::exactly(1000)).await);
+            // It took nothing after all.
+            all.settle(0);
+            let admitted = waiting.await;
+            assert_eq!(admitted.place().model, "another model", "{what}");
+            drop(admitted);
+            first.pause(Duration::from_secs(600));
+            let paused =
+                tokio::time::timeout(Duration::from_millis(400), first.admit(Need::default()));
+            assert!(paused.await.is_err(), "{what}: the endpoint asked to wait");
+        });
     }
 }

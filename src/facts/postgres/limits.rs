@@ -28,12 +28,11 @@ const CLOCK: &str = "extract(epoch FROM clock_timestamp())::double precision";
 enum Said {
     /// A ticket's request leaves later than it was counted for.
     Leaves(i64),
-    /// It was answered, and used so many tokens instead of these.
+    /// It was answered, and used so many tokens; paces go on by so many seconds.
     Used {
         ticket: i64,
-        name: String,
-        likely: u64,
         used: u64,
+        paces: Vec<(String, f64)>,
     },
     /// It is not sent.
     Cancelled(i64),
@@ -60,12 +59,31 @@ struct State {
     /// Until when endpoints asked this process to wait.
     paused: HashMap<String, Instant>,
     told: BTreeMap<Place, PerMinute>,
+    /// What those of this process ask for who use a place.
+    members: HashMap<u64, (String, PerMinute)>,
+}
+
+impl State {
+    /// The strictest that this process asks for of an endpoint.
+    fn own(&self, endpoint: &str) -> PerMinute {
+        let here = self.members.values().filter(|(of, _)| of == endpoint);
+        here.fold(PerMinute::default(), |all, (_, one)| all.stricter(*one))
+    }
+
+    /// How many seconds the pace of a place goes on, for so many tokens more (or less)
+    /// than a request was paced for.
+    fn paces(&self, place: &Place, tokens: f64) -> Vec<(String, f64)> {
+        let told = self.told.get(place).and_then(|told| told.tokens);
+        let limits = [(&place.endpoint, self.own(&place.endpoint).tokens), (&place.name(), told)];
+        let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
+        limits.into_iter().filter_map(|(name, n)| Some((name.clone(), seconds(n?)))).collect()
+    }
 }
 
 /// A request that was admitted.
 struct Ticket {
     id: i64,
-    name: String,
+    place: Place,
     likely: u64,
     turn: Instant,
 }
@@ -112,10 +130,12 @@ impl RateLimits for ServerLimits {
              VALUES ($1, $2, $3, $4, $5) ON CONFLICT (session, member) DO NOTHING",
             &[&session, &member.cast_signed(), &place.endpoint, &requests, &tokens],
         )?;
+        self.state().members.insert(member, (place.endpoint.clone(), limits));
         Ok(member)
     }
 
     fn leave(&self, _: &Place, member: u64) {
+        self.state().members.remove(&member);
         let _ = self.said.send(Said::Left(member.cast_signed()));
     }
 
@@ -144,11 +164,15 @@ impl RateLimits for ServerLimits {
     }
 
     fn settle(&self, ticket: u64, used: Option<u64>) {
-        let Some(Ticket { id, name, likely, .. }) = self.state().tickets.remove(&ticket) else {
+        let mut state = self.state();
+        let Some(Ticket { id, place, likely, .. }) = state.tickets.remove(&ticket) else {
             return;
         };
         let _ = self.said.send(match used {
-            Some(used) => Said::Used { ticket: id, name, likely, used },
+            Some(used) => {
+                let paces = state.paces(&place, used as f64 - likely as f64);
+                Said::Used { ticket: id, used, paces }
+            }
             None => Said::Cancelled(id),
         });
     }
@@ -184,6 +208,7 @@ type Turn = (Need, oneshot::Sender<u64>);
 impl Line {
     async fn serve(self, mut queue: mpsc::UnboundedReceiver<Turn>) {
         let mut waiting: Vec<Turn> = Vec::new();
+        let mut limited = false;
         loop {
             waiting.retain(|(_, reply)| !reply.is_closed());
             if waiting.is_empty() && queue.recv_many(&mut waiting, 256).await == 0 {
@@ -194,15 +219,18 @@ impl Line {
             {
                 waiting.push(turn);
             }
-            let until = lock(&self.state).paused.get(&self.place.endpoint).copied();
+            let (until, own) = {
+                let (state, endpoint) = (lock(&self.state), &self.place.endpoint);
+                (state.paused.get(endpoint).copied(), state.own(endpoint))
+            };
             if let Some(until) = until.filter(|until| *until > Instant::now()) {
                 tokio::time::sleep_until(until).await;
                 continue;
             }
             let needs: Vec<Need> = waiting.iter().map(|(need, _)| *need).collect();
-            let asked = Instant::now();
-            let (turns, wait) = match self.server.turns(&self.place, &needs).await {
-                Ok(given) => given,
+            limited |= own != PerMinute::default();
+            let turns = match self.server.turns(&self.place, own, &needs, limited).await {
+                Ok(turns) => turns,
                 Err(error) => {
                     // Whoever waits is told when it reserves.
                     warn!(%error, "nobody is admitted");
@@ -210,14 +238,15 @@ impl Line {
                     continue;
                 }
             };
-            let rest = waiting.split_off(turns.len());
-            for ((id, from_now), (need, reply)) in
-                turns.into_iter().zip(std::mem::replace(&mut waiting, rest))
+            limited = turns.limited;
+            let rest = waiting.split_off(turns.given.len());
+            for ((id, turn), (need, reply)) in
+                turns.given.into_iter().zip(std::mem::replace(&mut waiting, rest))
             {
-                self.give(id, asked + from_now, need, reply);
+                self.give(id, turn, need, reply);
             }
             if !waiting.is_empty() {
-                tokio::time::sleep(wait).await;
+                tokio::time::sleep(turns.again).await;
             }
         }
     }
@@ -232,10 +261,9 @@ impl Line {
                 let mut state = lock(&state);
                 let (turn, likely) = (Instant::now(), need.likely);
                 let paused = state.paused.get(&place.endpoint).is_some_and(|until| *until > turn);
-                let name = place.name();
                 let again = state.queues.get(&place).filter(|_| paused).cloned();
                 let Some(again) = again else {
-                    state.tickets.insert(ticket, Ticket { id, name, likely, turn });
+                    state.tickets.insert(ticket, Ticket { id, place, likely, turn });
                     if reply.send(ticket).is_err() {
                         // Whoever wanted it has gone.
                         state.tickets.remove(&ticket);
@@ -267,10 +295,12 @@ async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Said>) {
                 Said::Left(member) => left.push(member),
                 Said::Heard(place, hint) => hints.push((place, hint)),
                 Said::End(over) => end = Some(over),
-                Said::Used { ticket, name, likely, used: tokens } => {
+                Said::Used { ticket, used: tokens, paces: seconds } => {
                     used.0.push(ticket);
                     used.1.push(tokens.cast_signed());
-                    *paces.entry(name).or_default() += tokens as f64 - likely as f64;
+                    for (name, seconds) in seconds {
+                        *paces.entry(name).or_default() += seconds;
+                    }
                 }
             }
         }
@@ -338,11 +368,11 @@ impl Server {
                 }
                 // Last: the one of these that does not come to the same when it is said twice.
                 if deltas.iter().any(|delta| *delta != 0.0) {
-                    let sql = "UPDATE hqdl.rate AS r SET tokens_due = r.tokens_due + u.delta * $3 / r.tokens
+                    let sql = "UPDATE hqdl.rate AS r SET tokens_due = r.tokens_due + u.delta
                        FROM unnest($1::text[], $2::double precision[]) AS u (name, delta)
-                       WHERE r.name = u.name AND r.tokens > 0";
+                       WHERE r.name = u.name";
                     let pace = client.prepare_cached(sql).await?;
-                    client.execute(&pace, &[names, deltas, &minute]).await?;
+                    client.execute(&pace, &[names, deltas]).await?;
                 }
                 Ok(())
             })

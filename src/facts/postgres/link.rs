@@ -126,6 +126,10 @@ impl Link {
                 }
                 Err(Trouble::Final(error)) => return Err(error),
                 Err(Trouble::Passing(why)) => why,
+                Err(Trouble::Conflict) => {
+                    tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
+                    continue;
+                }
             };
             debug!(why, "the server is not reached");
             if self.not_reached(&why) {
@@ -150,6 +154,10 @@ impl Link {
             Trouble::Passing(message) => {
                 FactsError::Unreachable { url: self.shown.clone(), message }
             }
+            Trouble::Conflict => FactsError::Unreachable {
+                url: self.shown.clone(),
+                message: "another transaction was in the way".to_owned(),
+            },
         })
     }
 
@@ -230,10 +238,11 @@ impl Link {
             None => server.message().to_owned(),
         };
         let code = server.code();
+        if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) {
+            return Trouble::Conflict;
+        }
         let passes = ["08", "53", "57P", "58"].iter().any(|class| code.code().starts_with(class))
             || [
-                SqlState::T_R_SERIALIZATION_FAILURE,
-                SqlState::T_R_DEADLOCK_DETECTED,
                 SqlState::LOCK_NOT_AVAILABLE,
                 SqlState::QUERY_CANCELED,
                 SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
@@ -257,7 +266,10 @@ impl Link {
 }
 
 enum Trouble {
+    /// The server is not reached, or not ready.
     Passing(String),
+    /// Another transaction was in the way.
+    Conflict,
     Final(FactsError),
 }
 

@@ -52,7 +52,11 @@ impl Server {
         self.first(sql, values, read)?.ok_or_else(|| self.failed("it says nothing"))
     }
 
-    fn read<T>(&self, row: &Row, read: impl Fn(&Row) -> Worked<T>) -> Result<T, FactsError> {
+    pub(super) fn read<T>(
+        &self,
+        row: &Row,
+        read: impl Fn(&Row) -> Worked<T>,
+    ) -> Result<T, FactsError> {
         read(row).map_err(|failed| match failed {
             super::link::Failed::Postgres(e) => self.failed(&super::address::said(&e)),
             super::link::Failed::Facts(e) => e,
