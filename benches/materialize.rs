@@ -5,6 +5,7 @@
 //!   keeping facts (with their fsyncs), publishing. The counter is cells.
 //! * `again`: the same run once more, with everything known.
 //! * `again_borrowed`: the same, of facts that are borrowed over the socket.
+//! * `again_server`: the same, of facts on the server that `HQDL_BENCH_URL` names.
 //!
 //! 100,000 keys × 8 columns; with `HQDL_BENCH_KEYS=1000000` a million. The
 //! peak of this process's memory is printed after each.
@@ -118,6 +119,23 @@ fn again_borrowed(bencher: Bencher) {
     });
     drop(facts);
     lending.end(Duration::from_secs(1));
+    eprintln!("peak memory {} MB", peak());
+}
+
+/// The same, of facts on a server: an empty database of it.
+#[divan::bench(sample_count = 5, sample_size = 1)]
+fn again_server(bencher: Bencher) {
+    let Ok(url) = std::env::var("HQDL_BENCH_URL") else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let spec = place(dir.path());
+    let say = Arc::new(|line: &str| eprintln!("{line}"));
+    let facts = Facts::connect(&url, dir.path(), "bench", say).expect("a server");
+    run(&spec, &facts);
+    bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {
+        let report = run(&spec, &facts);
+        assert_eq!(report.usage.requests, 0);
+        report
+    });
     eprintln!("peak memory {} MB", peak());
 }
 

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
+use crate::daemon::{Daemon, until};
 use crate::endpoint::{Endpoint, Fault, Times};
 use crate::postgres::{self, Proxy, Server, sql_at};
 use crate::project::{COLUMNS, Ended, HEROES, MODEL, Project, Running, check, honest, spec};
@@ -135,6 +136,39 @@ fn machines_together_keep_the_pace_of_one_limit() {
     assert_once(&endpoint);
 }
 
+/// Each machine has a daemon of its own, and none needs the other's.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn daemons_of_two_machines_share_what_was_asked() {
+    let endpoint = honest();
+    let cache = postgres::database();
+    let all = machines(&endpoint, 2);
+    let start = |one| Daemon::start(one, &["--cache", cache.as_str()]);
+    let daemons: Vec<_> = all.iter().map(start).collect();
+    for (one, daemon) in all.iter().zip(&daemons) {
+        daemon.rests("complete");
+        assert_eq!(check(one), complete());
+        assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([NUMBERS + 10])]);
+    }
+    assert_once(&endpoint);
+    let before = endpoint.count();
+    let row = "INSERT INTO hero (name, full_name) VALUES ('New', 'Newcomer')";
+    for (one, daemon) in all.iter().zip(&daemons) {
+        one.execute(row);
+        until("the new hero is there", || {
+            !one.rows("SELECT 1 FROM llm WHERE name = 'New'").is_empty()
+        });
+        daemon.rests("complete");
+    }
+    assert_eq!(endpoint.count(), before + 1);
+    let status = all[0].hqdl(&["status", "--cache", &cache]).exits(2);
+    assert!(status.stderr.contains("over HTTP"), "{}", status.stderr);
+    for daemon in daemons {
+        daemon.signal("TERM");
+        assert_eq!(daemon.ends(), 0);
+    }
+}
+
 /// What is killed leaves its claims until its lease ends; the others take them then.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
@@ -143,7 +177,10 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
     endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
     let cache = postgres::database();
     let all = machines(&endpoint, 3);
-    let mut running: Vec<_> = all.iter().map(|one| start(one, &cache, "3", &ROWS)).collect();
+    // Its own lease alone is short: a slow machine must not lose the others'.
+    let leases = ["3", "60", "60"].into_iter();
+    let mut running: Vec<_> =
+        all.iter().zip(leases).map(|(one, lease)| start(one, &cache, lease, &ROWS)).collect();
     endpoint.wait_for(12);
     let dead = running.remove(0);
     dead.signal("KILL");
@@ -157,6 +194,31 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
     // Three requests of three rows, each of all columns.
     assert!(twice <= 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
     assert!(asked.values().all(|n| *n <= 2) && asked.len() == CELLS);
+}
+
+/// A machine that slept for longer than its lease asks nothing more: others do.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_machine_that_was_away_for_longer_than_its_lease_ends_its_run() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(60)), Times::Always);
+    let cache = postgres::database();
+    let all = machines(&endpoint, 2);
+    let sleeper = start(&all[0], &cache, "3", &ROWS);
+    endpoint.wait_for(4);
+    sleeper.signal("STOP");
+    start(&all[1], &cache, "60", &ROWS).wait().exits(0);
+    assert_eq!(check(&all[1]), complete());
+    sleeper.signal("CONT");
+    let woken = sleeper.wait();
+    assert!([0, 5].contains(&woken.code), "{}\n{}", woken.code, woken.stderr);
+    let asked = asked(&endpoint);
+    let twice = asked.values().filter(|n| **n > 1).count();
+    assert!(twice <= 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
+    // What it was answered is kept, and what it was not is there.
+    run(&all[0], &cache, "60", &ROWS).exits(0);
+    assert_eq!(check(&all[0]), complete());
+    assert_eq!(asked.len(), CELLS);
 }
 
 #[test]
@@ -214,7 +276,7 @@ fn what_was_answered_while_the_server_was_gone_is_kept() {
     let server = Server::start();
     let cache = server.database();
     let one = machine(&endpoint, &spec());
-    let running = start(&one, &cache, "3", &ROWS);
+    let running = start(&one, &cache, "6", &ROWS);
     endpoint.wait_for(7);
     server.kill();
     let ended = running.wait().exits(5);
@@ -225,7 +287,7 @@ fn what_was_answered_while_the_server_was_gone_is_kept() {
     let again = run(&one, &cache, "1", &ROWS).exits(5);
     assert!(again.stderr.contains("it is tried again"), "{}", again.stderr);
     server.go_on();
-    run(&one, &cache, "3", &ROWS).exits(0);
+    run(&one, &cache, "60", &ROWS).exits(0);
     assert_eq!(check(&one), complete());
     let asked = asked(&endpoint);
     assert!(answered > 0 && asked.values().all(|n| *n == 1), "{answered}: {asked:?}");

@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio_postgres::Row;
 
 use super::Server;
+use super::link::Worked;
 use super::sessions::ALIVE;
 use crate::facts::FactsError;
 use crate::facts::ids::{ReservationId, RunId};
@@ -26,6 +28,8 @@ enum Tried {
     /// It would be noted, were it asked for in earnest.
     Fits,
     Ended,
+    /// The run goes on, and is not this session's any more.
+    Lapsed,
     /// So much is gone today, and whether a request is on its way that may cost less.
     Beyond(f64, bool),
 }
@@ -60,6 +64,7 @@ impl Server {
                 Ok(Tried::Noted) => break Ok(Noted::Note(ReservationId(id))),
                 Ok(Tried::Fits) => break Ok(Noted::Again),
                 Ok(Tried::Ended) => break Ok(Noted::Ended),
+                Ok(Tried::Lapsed) => break Err(self.lapsed()),
                 Ok(Tried::Beyond(gone, false)) => break Ok(Noted::Beyond(gone)),
                 Ok(Tried::Beyond(_, true)) => {
                     waited = true;
@@ -75,6 +80,15 @@ impl Server {
         if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
             // Whoever wanted to ask has gone meanwhile, and asks nothing.
             let _ = self.settle(note, false).await;
+        }
+    }
+
+    /// The lease has ended meanwhile.
+    fn lapsed(&self) -> FactsError {
+        FactsError::Unreachable {
+            url: self.link.shown.clone(),
+            message: "it was not for longer than a lease, and others go on with this run"
+                .to_owned(),
         }
     }
 
@@ -102,7 +116,8 @@ impl Server {
                ON CONFLICT (id) DO NOTHING RETURNING id)
              SELECT EXISTS (SELECT 1 FROM noted) OR EXISTS (SELECT 1 FROM hqdl.reservation WHERE id = $1),
                EXISTS (SELECT 1 FROM ours), gone.usd,
-               EXISTS (SELECT 1 FROM hqdl.reservation WHERE NOT in_doubt AND {ALIVE}) FROM gone",
+               EXISTS (SELECT 1 FROM hqdl.reservation WHERE NOT in_doubt AND {ALIVE}),
+               EXISTS (SELECT 1 FROM hqdl.run WHERE id = $2 AND ended_at IS NULL) FROM gone",
             gone = Self::gone_today()
         );
         let (lock, note, session) = (lock.as_str(), note.as_str(), &*session);
@@ -129,14 +144,16 @@ impl Server {
             Ok(noted)
         });
         let row = row.await?;
-        let get = || -> Result<(bool, bool, f64, bool), tokio_postgres::Error> {
-            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
+        let get = |row: &Row| -> Worked<(bool, bool, f64, bool, bool)> {
+            let (noted, ours) = (row.try_get(0)?, row.try_get(1)?);
+            Ok((noted, ours, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?))
         };
-        let (noted, ours, gone, on_way) = get().map_err(|e| self.failed(&e.to_string()))?;
+        let (noted, ours, gone, on_way, open) = self.read(&row, get)?;
         Ok(match of_day {
             _ if noted => Tried::Noted,
             Some(most) if gone + worst.usd > most => Tried::Beyond(gone, on_way),
-            _ if !ours => Tried::Ended,
+            _ if !open => Tried::Ended,
+            _ if !ours => Tried::Lapsed,
             _ => Tried::Fits,
         })
     }
