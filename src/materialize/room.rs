@@ -14,7 +14,7 @@ impl<'w> Work<'w> {
     pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let pace = match self.spec.model.provider {
             Provider::Replay => None,
-            _ => Some(Pace::of(self.facts.history(), &self.spec.model.name)?),
+            Provider::Openai => Some(Pace::of(self.facts.history(), &self.spec.model.name)?),
         };
         let price = self.spec.model.paid();
         let price = price.as_ref();
