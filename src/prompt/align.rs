@@ -172,8 +172,10 @@ impl Keys {
         if let Some(row) = number.checked_sub(1).filter(|n| *n < self.rows.len()) {
             let places = self.named(row, tag, rest);
             if !places.is_empty() {
-                // Unless all of it is the key of another row.
-                let other = !tag.is_empty() && self.by_key(fields).is_some_and(|p| p.row != row);
+                // Unless all of it is the key of another row. `1 2` is not the key `12`.
+                let begins = |p: &Place| self.rows[p.row].begins_with_number(number);
+                let other = !tag.is_empty()
+                    && self.by_key(fields).is_some_and(|p| p.row != row && begins(&p));
                 return if other { Vec::new() } else { places };
             }
             // The number is a lie, unless it is no number but part of a key; one
@@ -311,6 +313,17 @@ impl Keys {
         (0..self.rows.len())
             .filter(|other| *other != row)
             .all(|other| self.fits(other, fields).is_none_or(|(f, _)| f < fit))
+    }
+}
+
+impl Row {
+    /// Whether the key begins with a number, and not with another one that begins with
+    /// its digits.
+    fn begins_with_number(&self, number: usize) -> bool {
+        let text = self.parts.first().map_or("", |part| part.text.as_str());
+        let text = text.trim_start_matches(|c: char| !c.is_alphanumeric());
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        text[..end].parse() == Ok(number)
     }
 }
 

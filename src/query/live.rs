@@ -244,14 +244,15 @@ impl Live {
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
+                if !self.quiet.is_empty() && !self.survey {
+                    return Ok(Sql::Null);
+                }
+                // What is only looked at is asked nobody: it fills no pass.
                 let recursing = self.recursing.get(call).is_some_and(|r| *r);
                 self.recursed += u64::from(recursing);
                 if self.recursed > self.room {
                     self.full = true;
                     return Err(broken("the pass is full"));
-                }
-                if !self.quiet.is_empty() && !self.survey {
-                    return Ok(Sql::Null);
                 }
                 if let Asks::Document { .. } = self.asks[call]
                     && let Some(Ok(Some(document))) = values.first().map(|v| Document::read(*v))

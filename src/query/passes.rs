@@ -66,7 +66,10 @@ impl Engine<'_, '_> {
             }
             let waits = full || lock(&self.live).pended > 0;
             // What the last answers came to says in which order to ask now.
-            if waits && !reordered && learning.learns() && self.rewrite(firsts).sql != rewritten.sql
+            if (waits || reader.is_some())
+                && !reordered
+                && learning.learns()
+                && self.rewrite(firsts).sql != rewritten.sql
             {
                 reordered = true;
                 continue;
@@ -93,6 +96,10 @@ impl Engine<'_, '_> {
             let paired = lock(&self.live).joins.iter().any(|j| !j.wanted.is_empty());
             if demands.is_empty() && !paired {
                 self.passes.push(Pass { demanded: 0, seconds });
+                if full {
+                    // What it noted was settled by other rows: the next pass goes further.
+                    continue;
+                }
                 if !firsts {
                     let why = "a call waits for nothing: this is a bug of hqdl";
                     return Err(QueryError::sql(why, None, "", "please report this query"));

@@ -15,8 +15,6 @@ pub(super) struct KnownSchema {
     affinities: HashMap<(String, String), Affinity>,
     /// Whether texts may be ordered otherwise than by their bytes.
     pub collates: bool,
-    /// Views, when there is an EXISTS in one of them.
-    views: Vec<String>,
     /// Those that join tables, or may.
     joins: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
@@ -62,14 +60,6 @@ impl KnownSchema {
                 |row| row.get(0),
             )
             .map_err(failed)?;
-        let mut views = connection
-            .prepare(
-                "SELECT lower(name) FROM sqlite_schema WHERE type = 'view' AND EXISTS \
-                 (SELECT 1 FROM sqlite_schema WHERE type = 'view' AND sql LIKE '%exists%')",
-            )
-            .map_err(failed)?;
-        let views = views.query_map([], |row| row.get(0)).map_err(failed)?;
-        let views = views.collect::<Result<Vec<String>, _>>().map_err(failed)?;
         let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
         let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
         let functions = [
@@ -79,7 +69,7 @@ impl KnownSchema {
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
         let joins = joins(guard).map_err(failed)?;
-        Ok(Self { tables, affinities, collates, views, joins, functions })
+        Ok(Self { tables, affinities, collates, joins, functions })
     }
 }
 
@@ -93,6 +83,9 @@ fn joins(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
     let one_table = |sql: &str| {
         let at = sql.to_ascii_lowercase().find("select")?;
         let query = parse(sql.get(at..)?, Vec::new()).ok()?.query;
+        if sql.to_ascii_lowercase().contains("exists") {
+            return None;
+        }
         let Body::Core(core) = query.body else { return None };
         match core.from.as_slice() {
             [] => Some(()),
@@ -110,10 +103,6 @@ impl Schema for KnownSchema {
     fn columns(&self, table: &str) -> Option<Vec<String>> {
         let name = table.to_lowercase();
         self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
-    }
-
-    fn hides_exists(&self, table: &str) -> bool {
-        self.views.contains(&table.to_lowercase())
     }
 
     fn joins(&self, table: &str) -> bool {

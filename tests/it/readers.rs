@@ -622,6 +622,18 @@ fn keys_that_hold_lines_quotes_and_fences_harm_no_row() {
 }
 
 #[test]
+fn the_label_of_a_number_is_not_the_key_of_another_row() {
+    let numbers: &[&[Value]] = &[&[Value::Integer(2)], &[Value::Integer(6)], &[Value::Integer(12)]];
+    let rows = "{\"rows\":[{\"row\":\"1 2\",\"cells\":{\"t\":\"two\"}},{\"row\":\"2 6\",\"cells\":{\"t\":\"six\"}},{\"row\":\"3 12\",\"cells\":{\"t\":\"twelve\"}}]}";
+    let all = [json!(["two"]), json!(["six"]), json!(["twelve"])];
+    assert_eq!(read(T, numbers, rows), all);
+    assert_eq!(read(T, numbers, "1 2,two\n2 6,six\n3 12,twelve"), all);
+    // A key that is written as the label of another row is nobody's.
+    let alike: &[&[Value]] = &[&["Batman".into()], &["(1) Batman".into()]];
+    assert_eq!(read(T, alike, "1 Batman,Wayne")[0], Json::Null);
+}
+
+#[test]
 fn a_key_that_contradicts_is_nobodys() {
     let batman: &[&[Value]] = &[&["Batman".into(), "DC".into()]];
     let columns = [T, YEAR].concat();

@@ -54,6 +54,13 @@ pub fn database(rng: &mut Rng) -> String {
          CREATE VIEW qs AS SELECT c, m FROM q WHERE EXISTS (SELECT 1 FROM p WHERE p.n = q.m OR p.id = {m});
          CREATE VIEW some AS SELECT DISTINCT a AS w, n FROM p WHERE n >= {m} OR a < 'c';\n"
     ));
+    let union = ["UNION", "UNION ALL"][rng.usize(..2)];
+    sql.push_str(&format!(
+        "CREATE VIEW grp AS SELECT c AS g, count(*) AS z, max(m) AS y FROM q GROUP BY c;
+         CREATE VIEW both AS SELECT a AS t, n AS u FROM p {union} SELECT c, m FROM q WHERE m > {n};
+         CREATE VIEW deep AS SELECT pq.id, pq.a, pq.c, s.n FROM pq LEFT JOIN some AS s ON s.n = pq.n WHERE s.w IS NULL OR pq.m > {n};
+         CREATE VIEW top AS SELECT id, a, n FROM p ORDER BY n DESC, id LIMIT 3;\n"
+    ));
     if rng.u8(0..4) == 0 {
         sql.push_str("CREATE INDEX p_n ON p (n); CREATE INDEX q_pid ON q (pid, m);\n");
     }
@@ -194,8 +201,13 @@ impl Writer<'_> {
         let order: Vec<String> =
             positions.iter().map(|n| format!("{}{}", n + 1, self.way())).collect();
         let order = format!(" ORDER BY {}", order.join(", "));
-        let k = [0, 1, 2, 3, 4, 6, 9][self.rng.usize(..7)];
-        let offset = if self.chance(25) { " OFFSET 1" } else { "" };
+        let k = match self.rng.u8(0..16) {
+            0 => "(SELECT count(*) FROM r)".to_owned(),
+            1 => "-1".to_owned(),
+            2 => "(SELECT «length¦¦int¦'two'»)".to_owned(),
+            n => [0, 1, 2, 3, 4, 6, 9][usize::from(n) % 7].to_string(),
+        };
+        let offset = ["", "", "", " OFFSET 1", " OFFSET 1 + 1"][self.rng.usize(..5)];
         // Without an order of all there is a choice, also among equals.
         let whole = positions.len() == columns.len();
         let (tail, ordered, choice) = match self.rng.u8(0..12) {
@@ -294,7 +306,51 @@ impl Writer<'_> {
     /// A SELECT for a CTE, a subquery in FROM or the outermost query; its
     /// columns are named `x1`, `x2` …
     fn select(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
-        if self.chance(20) { self.grouped(depth) } else { self.core(depth, None) }
+        match self.rng.u8(0..20) {
+            0..4 => self.grouped(depth),
+            4 | 5 if depth < 2 => self.compound(depth),
+            _ => self.core(depth, None),
+        }
+    }
+
+    /// Two SELECTs as one, the first rows of them sometimes.
+    fn compound(&mut self, depth: u8) -> (String, Vec<(String, Kind)>) {
+        let kinds = [Kind::Text, Kind::Int];
+        let (kinds, at) = (&kinds[..self.rng.usize(1..3)], self.rng.usize(..2));
+        let kinds = if at == 0 { kinds.to_vec() } else { kinds.iter().rev().copied().collect() };
+        let (left, columns) = self.core(depth, Some(&kinds));
+        let right = if self.chance(15) {
+            let row = |writer: &mut Self| {
+                let values: Vec<String> = (kinds.iter())
+                    .map(|kind| match kind {
+                        Kind::Text => word(writer.rng),
+                        Kind::Int => number(writer.rng),
+                    })
+                    .collect();
+                format!("({})", values.join(", "))
+            };
+            format!("VALUES {}, {}", row(self), row(self))
+        } else {
+            self.core(depth, Some(&kinds)).0
+        };
+        let operator = self.pick(&[
+            "UNION",
+            "UNION",
+            "UNION ALL",
+            "UNION ALL",
+            "UNION ALL",
+            "EXCEPT",
+            "INTERSECT",
+        ]);
+        // VALUES takes no ORDER BY.
+        let limit = if !right.starts_with("VALUES") && self.chance(30) {
+            let positions: Vec<String> = (1..=columns.len()).map(|n| n.to_string()).collect();
+            let way = self.way();
+            format!(" ORDER BY {}{way} LIMIT {}", positions.join(", "), self.rng.u8(1..5))
+        } else {
+            String::new()
+        };
+        (format!("{left} {operator} {right}{limit}"), columns)
     }
 
     fn core(&mut self, depth: u8, kinds: Option<&[Kind]>) -> (String, Vec<(String, Kind)>) {
@@ -352,14 +408,36 @@ impl Writer<'_> {
             format!("count({text})"),
             format!("sum(CASE WHEN {} THEN 1 ELSE 0 END)", self.predicate(&scope, 0)),
             format!("count(*) FILTER (WHERE {})", self.predicate(&scope, 0)),
+            format!("count(DISTINCT {int}) FILTER (WHERE {})", self.predicate(&scope, 0)),
+            format!("sum(DISTINCT {int})"),
+            format!("total({int} > 1)"),
         ];
         let aggregate = aggregates[self.rng.usize(..aggregates.len())].clone();
         if self.chance(35) {
-            let sql = format!("SELECT {aggregate} AS x1, min({text}) AS x2 FROM {from}{filter}");
+            // Of no rows there is one group, or none.
+            let having = if self.chance(25) {
+                format!(" HAVING count({text}) >= {}", self.rng.u8(0..3))
+            } else {
+                String::new()
+            };
+            let sql =
+                format!("SELECT {aggregate} AS x1, min({text}) AS x2 FROM {from}{filter}{having}");
             return (sql, vec![("x1".to_owned(), Kind::Int), ("x2".to_owned(), Kind::Text)]);
         }
+        // Names that no source has: GROUP BY and HAVING name them.
+        let (one, two) = (format!("g{}", self.alias()), format!("g{}", self.alias()));
         let key = self.value(&scope, Kind::Text, 0);
-        let having = match self.rng.u8(0..4) {
+        let by = match self.rng.u8(0..6) {
+            0 => one.clone(),
+            1 => "1".to_owned(),
+            2 => format!("{key}, 1"),
+            _ => key.clone(),
+        };
+        let having = match self.rng.u8(0..6) {
+            2 => {
+                format!(" HAVING {two} > {} OR {}", self.rng.u8(0..3), self.call(Kind::Text, &one))
+            }
+            3 => format!(" HAVING max({int}) > {}", self.bare_number()),
             0 => format!(" HAVING count(*) > {}", self.rng.u8(0..3)),
             1 => {
                 format!(" HAVING {aggregate} >= 1 AND {} IS NOT NULL", self.call(Kind::Text, &key))
@@ -367,9 +445,9 @@ impl Writer<'_> {
             _ => String::new(),
         };
         let sql = format!(
-            "SELECT {key} AS x1, {aggregate} AS x2 FROM {from}{filter} GROUP BY {key}{having}"
+            "SELECT {key} AS {one}, {aggregate} AS {two} FROM {from}{filter} GROUP BY {by}{having}"
         );
-        (sql, vec![("x1".to_owned(), Kind::Text), ("x2".to_owned(), Kind::Int)])
+        (sql, vec![(one, Kind::Text), (two, Kind::Int)])
     }
 
     fn filter(&mut self, scope: &Scope, depth: u8) -> String {
@@ -409,6 +487,11 @@ impl Writer<'_> {
             from = match join {
                 "CROSS JOIN" => format!("{from} CROSS JOIN {source}"),
                 "," => format!("{from}, {source}"),
+                // Names that both have tell the condition; of more tables than two they
+                // may be ambiguous.
+                _ if !from.contains([',', '(']) && !from.contains(" JOIN ") && self.chance(8) => {
+                    format!("{from} NATURAL {join} {source}")
+                }
                 _ if self.chance(40) => {
                     let more = self.predicate(&scope, 0);
                     format!("{from} {join} {source} ON {equal} AND {more}")
@@ -451,7 +534,23 @@ impl Writer<'_> {
         } else if !self.ctes.is_empty() && self.chance(60) {
             self.ctes[self.rng.usize(..self.ctes.len())].clone()
         } else {
-            let (name, columns): (&str, &[(&str, Kind)]) = match self.rng.u8(0..7) {
+            let (name, columns): (&str, &[(&str, Kind)]) = match self.rng.u8(0..9) {
+                7 => [
+                    ("grp", &[("g", Kind::Text), ("z", Kind::Int), ("y", Kind::Int)][..]),
+                    ("both", &[("t", Kind::Text), ("u", Kind::Int)][..]),
+                ][self.rng.usize(..2)],
+                8 => [
+                    (
+                        "deep",
+                        &[
+                            ("id", Kind::Int),
+                            ("a", Kind::Text),
+                            ("c", Kind::Text),
+                            ("n", Kind::Int),
+                        ][..],
+                    ),
+                    ("top", &[("id", Kind::Int), ("a", Kind::Text), ("n", Kind::Int)][..]),
+                ][self.rng.usize(..2)],
                 0 | 1 => (
                     "p",
                     &[("id", Kind::Int), ("a", Kind::Text), ("b", Kind::Text), ("n", Kind::Int)],
@@ -488,6 +587,10 @@ impl Writer<'_> {
             Kind::Text => literal(self.rng),
             Kind::Int => self.rng.u8(0..7).to_string(),
         })
+    }
+
+    fn bare_number(&mut self) -> u8 {
+        self.rng.u8(0..5)
     }
 
     /// What a call is about: a column mostly, an expression or a call sometimes.
@@ -534,9 +637,17 @@ impl Writer<'_> {
                 let condition = self.predicate(scope, 0);
                 format!("CASE WHEN {condition} THEN {bare} ELSE {call} END")
             }
-            (_, Kind::Int) if depth > 1 && self.chance(30) => {
-                // Within the same rows, so the numbers are the same in any order.
-                format!("count({bare}) OVER (PARTITION BY {call})")
+            (_, Kind::Int) if depth > 1 && self.chance(40) => self.window(scope),
+            (_, Kind::Int) if depth > 0 && self.chance(15) => {
+                let (from, filter) = self.correlated(scope);
+                format!("EXISTS (SELECT 1 FROM {from} WHERE {filter})")
+            }
+            (11, Kind::Int) if self.chance(50) => {
+                let other = self.bare(scope, Kind::Int);
+                format!("CASE {call} WHEN {bare} THEN 1 WHEN 2 THEN {other} ELSE 0 END")
+            }
+            (11, Kind::Text) if self.chance(30) => {
+                format!("CASE {call} WHEN {bare} THEN 'same' WHEN 'A' THEN {call} END")
             }
             (_, Kind::Text) if depth > 0 && self.chance(50) => {
                 let (source, columns) = self.source(0);
@@ -567,6 +678,22 @@ impl Writer<'_> {
                 format!("(SELECT max({column}) FROM {source} WHERE {filter})")
             }
             _ => bare,
+        }
+    }
+
+    /// A function of a window: one that is the same whichever of equal rows is first.
+    fn window(&mut self, scope: &Scope) -> String {
+        let argument = self.argument(scope);
+        let (text, int) = (self.call(Kind::Text, &argument), self.call(Kind::Int, &argument));
+        let (own, other) = (self.bare(scope, Kind::Int), self.bare(scope, Kind::Text));
+        match self.rng.u8(0..7) {
+            0 => format!("rank() OVER (ORDER BY {int}, {other})"),
+            1 => format!("dense_rank() OVER (PARTITION BY {other} ORDER BY {text})"),
+            2 => format!("sum({int}) OVER (PARTITION BY {other} ORDER BY {own})"),
+            3 => format!("count(*) FILTER (WHERE {int} > 1) OVER (PARTITION BY {own})"),
+            4 => format!("max({own}) OVER (ORDER BY {text} DESC)"),
+            5 => format!("sum({own}) OVER ()"),
+            _ => format!("count({own}) OVER (PARTITION BY {text})"),
         }
     }
 
@@ -612,7 +739,61 @@ impl Writer<'_> {
         let argument = self.argument(scope);
         let (text, int) = (self.call(Kind::Text, &argument), self.call(Kind::Int, &argument));
         let (own, number) = (self.bare(scope, Kind::Text), self.bare(scope, Kind::Int));
-        match self.rng.u8(0..6) {
+        match self.rng.u8(0..16) {
+            6 => {
+                // Nothing says what is asked for but what it is compared with.
+                let operator = self.pick(&["=", "<>", ">", "<=", "IS", "IS NOT"]);
+                let other = match self.rng.u8(0..4) {
+                    0 => format!("{number} + 1"),
+                    1 => "1 + 2".to_owned(),
+                    2 => format!("length({own})"),
+                    _ => number,
+                };
+                if self.rng.bool() {
+                    format!("«length¦¦¦{argument}» {operator} {other}")
+                } else {
+                    format!("{other} {operator} «vowels¦¦¦{argument}»")
+                }
+            }
+            7 => {
+                let (source, columns) = self.source(0);
+                let column = self.bare(&columns, Kind::Int);
+                let not = self.pick(&["", "NOT "]);
+                format!("«length¦¦¦{argument}» {not}IN (SELECT {column} FROM {source})")
+            }
+            8 => {
+                let not = self.pick(&["", "NOT "]);
+                format!("{int} {not}IN (2, NULL, {number})")
+            }
+            9 => format!("{text} IS {}{own}", self.pick(&["NOT ", "", "NOT DISTINCT FROM "])),
+            10 => {
+                let (from, filter) = self.correlated(scope);
+                let limit = self.pick(&["LIMIT 1", "LIMIT 1 OFFSET 1", "LIMIT 0", "LIMIT 2"]);
+                let not = self.pick(&["", "NOT "]);
+                format!("{not}EXISTS (SELECT 1 FROM {from} WHERE {filter} {limit})")
+            }
+            11 => format!("coalesce({}, 0)", self.yes_or_no(scope)),
+            12 => format!("{} = ({number} > 2)", self.yes_or_no(scope)),
+            13 => format!("(SELECT {})", self.yes_or_no(scope)),
+            14 => format!(
+                "CASE {} WHEN TRUE THEN {number} > 1 ELSE {own} < 'm' END",
+                self.yes_or_no(scope)
+            ),
+            15 => {
+                let (body, columns) = self.compound(0);
+                let not = self.pick(&["", "NOT "]);
+                let operand = if columns.len() > 1 {
+                    match columns[0].1 {
+                        Kind::Text => format!("({own}, {int})"),
+                        Kind::Int => format!("({int}, {own})"),
+                    }
+                } else if columns[0].1 == Kind::Text {
+                    own
+                } else {
+                    int
+                };
+                format!("{operand} {not}IN ({body})")
+            }
             0 => format!("({number}, {int}) {} (2, 3)", self.pick(&["=", "<", "<>", ">="])),
             1 => format!("({own}, {int}) = ({}, {number})", literal(self.rng)),
             2 => format!("{text} COLLATE NOCASE = {}", literal(self.rng)),

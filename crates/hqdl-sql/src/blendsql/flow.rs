@@ -57,6 +57,14 @@ impl Flow {
         Self { truth: true, ..Self::default() }
     }
 
+    /// Whether it is the truth of a condition and nothing else: beside other values a
+    /// truth is the number 1 or 0.
+    pub fn is_truth(&self) -> bool {
+        let number = self.whole || self.number;
+        let text = self.text || !self.texts.is_empty();
+        self.truth && !number && !text && self.calls.is_empty() && self.columns.is_empty()
+    }
+
     /// Either of both.
     pub fn or(mut self, other: Self) -> Self {
         self.calls.extend(other.calls);

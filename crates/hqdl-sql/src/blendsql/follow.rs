@@ -271,10 +271,12 @@ impl<'q> Follow<'q> {
     /// Takes up a table of a FROM clause.
     fn read(&mut self, item: &FromItem, around: &Names<'_>, names: &mut Names<'_>) {
         let fields = match &item.source {
-            Source::Table { schema, name } => match around.cte(name).filter(|_| schema.is_none()) {
-                Some(fields) => fields.clone().map(|f| self.again(f)),
-                None => self.base(name),
-            },
+            Source::Table { schema, name, .. } => {
+                match around.cte(name).filter(|_| schema.is_none()) {
+                    Some(fields) => fields.clone().map(|f| self.again(f)),
+                    None => self.base(name),
+                }
+            }
             Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
                 columns.into_iter().map(|name| Field { name, flow: Flow::default() }).collect()
             }),

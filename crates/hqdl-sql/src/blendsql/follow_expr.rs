@@ -53,7 +53,7 @@ impl Follow<'_> {
             let told = [
                 (other.text, Compared::Words),
                 (other.whole || other.number, Compared::Number),
-                (other.truth, Compared::Truth),
+                (other.is_truth(), Compared::Truth),
             ];
             for (_, what) in told.iter().filter(|(is, _)| *is) {
                 self.note(side, what);

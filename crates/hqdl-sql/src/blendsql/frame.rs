@@ -9,8 +9,6 @@ pub(super) struct Frame<'p> {
     pub parent: Option<&'p Frame<'p>>,
     /// Common table expressions declared here, and whether their rows are exact.
     pub exact: Vec<(String, bool)>,
-    /// Those of them that `SQLite` may take apart into tables.
-    pub joins: Vec<String>,
     /// These as SQL.
     pub with: Vec<String>,
     /// Result columns that have an alias.
@@ -30,7 +28,7 @@ impl<'p> Frame<'p> {
 
     fn of(scope: Scope<'p>, parent: Option<&'p Frame<'p>>) -> Self {
         let (exact, with, aliases) = (Vec::new(), Vec::new(), Vec::new());
-        Self { scope, parent, exact, joins: Vec::new(), with, aliases, opaque: false }
+        Self { scope, parent, exact, with, aliases, opaque: false }
     }
 
     pub fn each(&self) -> impl Iterator<Item = &Frame<'p>> {
@@ -43,11 +41,6 @@ impl<'p> Frame<'p> {
             f.exact.iter().rev().find(|(n, _)| n.eq_ignore_ascii_case(table)).map(|(_, e)| *e)
         };
         self.each().find_map(named).unwrap_or(true)
-    }
-
-    /// Whether a common table expression of this name may be taken apart.
-    pub fn joins(&self, table: &str) -> bool {
-        self.each().any(|f| f.joins.iter().any(|n| n.eq_ignore_ascii_case(table)))
     }
 
     pub fn alias(&self, column: &str) -> Option<&Expr> {

@@ -63,7 +63,7 @@ impl Possible<'_> {
     ) -> Option<()> {
         for item in items {
             let (fields, of) = match &item.source {
-                Source::Table { schema, name } => {
+                Source::Table { schema, name, .. } => {
                     match around.scope.cte(name).filter(|_| schema.is_none()) {
                         Some(fields) => (fields.clone(), around.is_exact(name)),
                         None => (self.resolver().base(name), true),

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use super::aggregates::own;
-use super::frame::{Frame, reads};
+use super::frame::{Frame, is_random, reads};
 use super::joined::Open;
 use super::possible::Possible;
 use super::rewrite::{Costs, Rewriter, Site};
@@ -46,7 +46,7 @@ pub(super) const ANSWER: &str = "its argument is an answer";
 pub(super) const CONTEXT: &str = "its context is made by calls";
 const RECURSION: &str = "it stands in a recursion";
 const ROWS: &str = "its rows are made of answers";
-const BENEATH: &str = "it may be evaluated before a view or subquery has joined its tables";
+const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
 const LENGTH: &str = "the query is too long to count its rows";
 
 /// Finds the most that a query may ask.
@@ -130,6 +130,8 @@ impl Probing<'_, '_> {
         match &query.body {
             Body::Core(core) => self.core(query, core, frame, lone, give),
             Body::Compound(left, right) => {
+                // Which rows LIMIT leaves may be another thing once answers are there.
+                self.out.once &= query.limit.is_none();
                 for side in [left, right] {
                     if let Some(text) = self.query(side, frame) {
                         give(self, text);
@@ -194,7 +196,7 @@ impl Probing<'_, '_> {
             return;
         };
         self.waits(query, core, &open);
-        if self.rows.reads_join(&core.from, around) {
+        if core.from.iter().any(is_taken_apart) {
             let mut early: Vec<&Expr> = core.filter.iter().collect();
             core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
             early.into_iter().for_each(|e| self.all_unknown(e, BENEATH));
@@ -297,6 +299,30 @@ impl Probing<'_, '_> {
         named
     }
 
+    /// Whether a term of ORDER BY hangs on an answer or is drawn by lot, by what it is the
+    /// name or the number of, too.
+    fn lives(&self, term: &Expr, core: &Core, open: &Open<'_>) -> bool {
+        let live = |e: &Expr| {
+            let mut drawn = false;
+            own(e, &mut |e| {
+                drawn |= matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+            });
+            drawn || self.rows.rewriter.bears(e, &open.frame.scope)
+        };
+        let text = self.rows.text(term, &open.frame);
+        let column = match text.trim().parse::<usize>() {
+            // A star stands for as many columns as its tables have.
+            Ok(_) if core.columns.iter().any(|c| c.expr.is_none()) => return true,
+            Ok(n) => n.checked_sub(1).and_then(|n| core.columns.get(n)?.expr.as_ref()),
+            Err(_) => None,
+        };
+        let named = match &super::scope::bare(term).kind {
+            ExprKind::Column { table: None, column } => open.frame.alias(column),
+            _ => None,
+        };
+        live(term) || column.is_some_and(live) || named.is_some_and(live)
+    }
+
     /// Whether anything of a SELECT waits for an answer of it.
     fn waits(&mut self, query: &Query, core: &Core, open: &Open<'_>) {
         let count = |e: &Expr| leaves(&self.rows.rewriter, e, &open.frame.scope);
@@ -309,9 +335,30 @@ impl Probing<'_, '_> {
             || core.group.iter().chain(&core.windows).any(live)
             || query.order.iter().any(|o| live(&o.expr));
         let stages = usize::from(!open.exact_tables) + filters + having + usize::from(values);
-        if stages > 1 {
+        // Which rows LIMIT leaves, or which row min and max take the other columns of,
+        // is another thing once the answers are there: what is reached then is new.
+        let chosen =
+            query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
+        let mut of_rows = false;
+        for column in core.columns.iter().filter_map(|c| c.expr.as_ref()) {
+            own(column, &mut |e| {
+                let ExprKind::Function { name, args, window: false, .. } = &e.kind else { return };
+                of_rows |= matches!(name.as_str(), "min" | "max") && args.iter().any(live);
+            });
+        }
+        if stages > 1 || chosen || of_rows {
             self.out.once = false;
         }
+    }
+}
+
+/// Whether `SQLite` may take apart what a FROM clause reads there: tables in
+/// parentheses that go by one name, or a view that was not found in the text.
+fn is_taken_apart(item: &FromItem) -> bool {
+    match &item.source {
+        Source::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
+        Source::Table { span, .. } => span.is_empty(),
+        _ => false,
     }
 }
 

@@ -14,7 +14,7 @@ use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
 use super::frame::{Frame, each_table, is_random, reads};
 use super::rewrite::{Rewriter, Site};
 use super::scope::{Field, Resolver, bare, renamed};
-use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, Query, Source};
+use super::tree::{Body, Core, Cte, Expr, ExprKind, Query};
 use super::truth::may_fail;
 use hqdl_values::sql;
 
@@ -86,36 +86,10 @@ impl<'q> Possible<'q> {
             };
             frame.with.push(format!("{}{columns} AS ({})", sql::name(&cte.name), rows.text));
             frame.exact.push((cte.name.clone(), rows.exact));
-            if self.joins(&cte.query, &frame) {
-                frame.joins.push(cte.name.clone());
-            }
             let fields = rows.fields.map(|f| renamed(f, &cte.columns));
             frame.scope.ctes.push((cte.name.clone(), fields));
         }
         frame
-    }
-
-    /// Whether a query joins tables, and `SQLite` may make these part of the SELECT
-    /// around it: a condition there may then be evaluated before they are joined.
-    pub fn joins(&self, query: &Query, frame: &Frame<'_>) -> bool {
-        match &query.body {
-            Body::Core(core) => {
-                let whole = core.distinct || !core.group.is_empty() || query.limit.is_some();
-                !whole && (core.from.len() > 1 || self.reads_join(&core.from, frame))
-            }
-            Body::Compound(left, right) => self.joins(left, frame) || self.joins(right, frame),
-            Body::Values(..) => false,
-        }
-    }
-
-    /// Whether something that a FROM clause reads joins tables beneath it.
-    pub fn reads_join(&self, items: &[FromItem], frame: &Frame<'_>) -> bool {
-        items.iter().any(|item| match &item.source {
-            Source::Table { name, .. } => frame.joins(name) || self.rewriter.schema.joins(name),
-            Source::Query(query) => self.joins(query, frame),
-            Source::Join(inner) => item.name.is_some() || self.reads_join(inner, frame),
-            Source::Function { .. } => false,
-        })
     }
 
     /// The columns of a common table expression that reads itself.

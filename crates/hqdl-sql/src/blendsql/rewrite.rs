@@ -125,6 +125,8 @@ pub struct Rewriter<'q> {
     pub firsts: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
+    /// Common table expressions at hand, and whether `SQLite` may take them apart.
+    pub(super) ctes: Vec<(String, bool)>,
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
@@ -158,6 +160,7 @@ impl<'q> Rewriter<'q> {
             retrieves: true,
             firsts: false,
             aliases: Vec::new(),
+            ctes: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
             here: usize::MAX,
@@ -256,9 +259,14 @@ impl<'q> Rewriter<'q> {
         }
         let scope = self.resolver().ctes(query, Some(parent));
         let mut parts = Vec::new();
+        let around = self.ctes.len();
         for cte in &query.with {
+            // One that reads itself stands where it is, as it is.
+            self.ctes.push((cte.name.clone(), false));
             let text = self.query(&cte.query, &scope, Role::Rows);
             parts.push((cte.query.span.clone(), text));
+            let joins = self.joins(&cte.query);
+            self.ctes.extend(joins.then(|| (cte.name.clone(), true)));
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, &scope, role, &mut parts),
@@ -285,6 +293,7 @@ impl<'q> Rewriter<'q> {
             }
             self.limits(query, &scope, &mut parts);
         }
+        self.ctes.truncate(around);
         self.compose(&query.span, parts)
     }
 

@@ -8,12 +8,7 @@ pub trait Schema {
     /// The columns of a table, view or table-valued function, as `*` lists them.
     fn columns(&self, table: &str) -> Option<Vec<String>>;
 
-    /// Whether it is a view that may have an EXISTS in it.
-    fn hides_exists(&self, _table: &str) -> bool {
-        false
-    }
-
-    /// Whether it is a view that may join tables.
+    /// Whether it is a view that may join tables, as `SQLite` joins those of an EXISTS.
     fn joins(&self, _table: &str) -> bool {
         false
     }
@@ -220,10 +215,12 @@ impl Resolver<'_> {
 
     fn item(&self, item: &FromItem, parent: &Scope<'_>, tables: &mut Vec<Table>) {
         let fields = match &item.source {
-            Source::Table { schema, name } => match parent.cte(name).filter(|_| schema.is_none()) {
-                Some(fields) => fields.clone(),
-                None => self.base(name),
-            },
+            Source::Table { schema, name, .. } => {
+                match parent.cte(name).filter(|_| schema.is_none()) {
+                    Some(fields) => fields.clone(),
+                    None => self.base(name),
+                }
+            }
             Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
                 columns.into_iter().map(|name| Field { name, origin: None, live: false }).collect()
             }),
@@ -264,10 +261,16 @@ impl Resolver<'_> {
                 let inner = self.core(core, &scope);
                 Self::columns(core, &inner, &mut |expr| expr.has_call())
             }
-            Body::Compound(left, _) => {
+            Body::Compound(left, right) => {
                 // A row may come from either side, so no column repeats one of the database.
                 let fields = self.outputs(left, &scope)?;
-                Some(fields.into_iter().map(|f| Field { origin: None, ..f }).collect())
+                let other = self.outputs(right, &scope).unwrap_or_default();
+                let live = |n: usize| other.get(n).is_some_and(|f| f.live);
+                let both = fields.into_iter().enumerate();
+                Some(
+                    both.map(|(n, f)| Field { origin: None, live: f.live || live(n), ..f })
+                        .collect(),
+                )
             }
             Body::Values(_, width) => {
                 let field = |n| Field { name: format!("column{n}"), origin: None, live: false };

@@ -6,6 +6,7 @@ use super::rules::{CONDITIONS_LAST, CONDITIONS_OF_GROUPS};
 use super::scope::{Scope, bare};
 use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use super::truth;
+use hqdl_values::sql;
 
 impl Rewriter<'_> {
     /// One SELECT.
@@ -19,9 +20,6 @@ impl Rewriter<'_> {
     ) {
         let scope = self.resolver().core(core, around);
         let outer_select = std::mem::replace(&mut self.here, core.span.start);
-        for item in &core.from {
-            self.read_from(item, around, &scope, parts);
-        }
         // Conditions of WHERE, and of inner joins, which mean the same there.
         let movable = core.from.iter().all(|i| i.join != Join::Outer);
         let aliases: Vec<&str> = core
@@ -74,6 +72,15 @@ impl Rewriter<'_> {
             },
         );
         let mut first = self.first_rows(query, core, &scope, &calls);
+        // Conditions that wait for whole rows of what is read; the first rows are whole.
+        let early = !calls.is_empty() && first.as_ref().is_none_or(|f| f.grouped)
+            || core.from.iter().any(|i| self.joined_by_calls(i, &scope));
+        let apart = early.then(|| self.of_one_table(core, &where_plain, &scope));
+        let aliases = std::mem::replace(&mut self.aliases, outer_aliases);
+        for item in &core.from {
+            self.read_from(item, around, &scope, apart.as_deref(), parts);
+        }
+        let outer_aliases = std::mem::replace(&mut self.aliases, aliases);
         let fence = fence(&scope).0;
         // Conditions on grouping columns wait for the plain part of HAVING.
         let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
@@ -197,27 +204,49 @@ impl Rewriter<'_> {
         self.here = outer_select;
     }
 
+    /// Whether a condition of a join has a call.
+    fn joined_by_calls(&self, item: &FromItem, scope: &Scope<'_>) -> bool {
+        let inner = match &item.source {
+            Source::Join(items) => items.as_slice(),
+            _ => &[],
+        };
+        item.on.as_ref().is_some_and(|on| self.bears(on, scope))
+            || inner.iter().any(|i| self.joined_by_calls(i, scope))
+    }
+
     fn read_from(
         &mut self,
         item: &FromItem,
         around: &Scope<'_>,
         scope: &Scope<'_>,
+        apart: Option<&[(String, String)]>,
         parts: &mut Vec<(Span, String)>,
     ) {
+        let apart = apart.filter(|_| self.reads_join(item));
+        let name = item.name.as_deref();
         match &item.source {
-            Source::Table { .. } => {}
+            Source::Table { span, .. } => {
+                if let (Some(plain), Some(name), false) = (apart, name, span.is_empty()) {
+                    let text = Self::apart(&self.sql[span.clone()], Some(name), plain);
+                    parts.push((span.clone(), format!("({text}) AS {}", sql::name(name))));
+                }
+            }
             Source::Function { args, .. } => {
                 args.iter().for_each(|a| self.value_part(a, scope, parts));
             }
             Source::Query(query) => {
-                if query.has_call() {
-                    let text = self.query(query, around, Role::Rows);
+                if query.has_call() || apart.is_some() {
+                    let mut text = self.query(query, around, Role::Rows);
+                    if let Some(plain) = apart {
+                        let name = name.map_or(String::new(), |n| format!(" AS {}", sql::name(n)));
+                        text = Self::apart(&format!("({text}){name}"), item.name.as_deref(), plain);
+                    }
                     parts.push((query.span.clone(), text));
                 }
             }
             Source::Join(items) => {
                 for inner in items {
-                    self.read_from(inner, around, scope, parts);
+                    self.read_from(inner, around, scope, apart, parts);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
                         let text = truth::all(self, &[on], scope);
                         parts.push((on.span.clone(), format!("(SELECT {text}) = 1")));

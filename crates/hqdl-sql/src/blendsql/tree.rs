@@ -112,6 +112,8 @@ pub enum Source {
         schema: Option<String>,
         /// Its name.
         name: String,
+        /// Where it stands, its alias included.
+        span: Span,
     },
     /// A table-valued function.
     Function {

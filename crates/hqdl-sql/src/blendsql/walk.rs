@@ -7,6 +7,7 @@ use syntaqlite_syntax::any::{AnyNodeId, AnyParsedStatement};
 use syntaqlite_syntax::nodes as sq;
 
 use super::SqlError;
+use super::lexer::{self, Brackets, Token};
 use super::parse::Builder;
 use super::tree::{
     Body, Core, Cte, Expr, FromItem, Join, OrderTerm, Query, ResultColumn, Source, Span,
@@ -277,6 +278,55 @@ impl<'t> Walk<'t, '_> {
         source: &sq::TableSource<'t>,
         into: &mut Vec<FromItem>,
     ) -> Result<(), SqlError> {
+        self.source(source, self.span(source.node_id()).start, into)
+    }
+
+    /// Where a table stands with its alias, for a node's extent is that of the join; empty
+    /// when it is not found.
+    fn table_span(&self, table: &sq::TableRef<'t>, after: usize) -> Span {
+        let mut at = after.wrapping_sub(self.base);
+        let mut next = || {
+            let token = lexer::next(self.text, at, Brackets::Name).ok()??;
+            at = token.end;
+            Some(token)
+        };
+        let is = |token: &Token, words: &[&str]| {
+            words.iter().any(|w| token.text(self.text).eq_ignore_ascii_case(w))
+        };
+        let mut find = || {
+            let mut name = next()?;
+            while name.is(b',') || is(&name, &JOINS) {
+                name = next()?;
+            }
+            let mut last = name;
+            if !table.schema().is_empty() {
+                next().filter(|t| t.is(b'.'))?;
+                last = next()?;
+            }
+            let found = last.text(self.text).trim_matches(['"', '`', '[', ']', '\'']);
+            if unquoted(found) != unquoted(table.table_name()) {
+                return None;
+            }
+            if table.alias().is_some() {
+                last = next()?;
+                if is(&last, &["as"]) {
+                    last = next()?;
+                }
+            }
+            Some(name.start..last.end)
+        };
+        let span = find().unwrap_or(0..0);
+        let place = |at: usize| at.wrapping_add(self.base);
+        if span.is_empty() { span } else { place(span.start)..place(span.end) }
+    }
+
+    /// What a FROM clause reads there; `after` is where what stands before it ends.
+    fn source(
+        &self,
+        source: &sq::TableSource<'t>,
+        after: usize,
+        into: &mut Vec<FromItem>,
+    ) -> Result<(), SqlError> {
         let item = |source, name| FromItem {
             source,
             name,
@@ -293,7 +343,11 @@ impl<'t> Walk<'t, '_> {
                     Source::Function { name: name.clone(), args: self.list(table.args())? }
                 } else {
                     let schema = Some(unquoted(table.schema())).filter(|s| !s.is_empty());
-                    Source::Table { schema, name: name.clone() }
+                    Source::Table {
+                        schema,
+                        name: name.clone(),
+                        span: self.table_span(table, after),
+                    }
                 };
                 into.push(item(source, alias.or(Some(name))));
             }
@@ -314,16 +368,18 @@ impl<'t> Walk<'t, '_> {
             }
             sq::TableSource::JoinPrefix(prefix) => {
                 if let Some(source) = prefix.source() {
-                    self.from(&source, into)?;
+                    self.source(&source, after, into)?;
                 }
             }
             sq::TableSource::JoinClause(join) => {
+                let mut end = after;
                 if let Some(left) = join.left() {
-                    self.from(&left, into)?;
+                    self.source(&left, after, into)?;
+                    end = self.span(left.node_id()).end;
                 }
                 let at = into.len();
                 if let Some(right) = join.right() {
-                    self.from(&right, into)?;
+                    self.source(&right, end, into)?;
                 }
                 let Some(right) = into.get_mut(at) else { return Ok(()) };
                 // A join says how with its own type, or with the prefix on its left.
@@ -354,6 +410,9 @@ impl<'t> Walk<'t, '_> {
         Ok(())
     }
 }
+
+/// Words before a table in a FROM clause.
+const JOINS: [&str; 8] = ["natural", "left", "right", "full", "inner", "outer", "cross", "join"];
 
 /// How a kind of join joins, and whether by equal names.
 fn how(kind: sq::JoinType) -> (Join, bool) {

@@ -7,16 +7,114 @@
 //! row, it is not evaluated.
 //!
 //! `SQLite` evaluates a condition as soon as all that it names is there, so it names
-//! every table. What a view or a subquery joins beneath it cannot name.
+//! every table. What a view or a subquery joins beneath it cannot name: that is read
+//! as `SELECT … LIMIT -1`, which `SQLite` keeps apart, with the plain conditions that
+//! are about it alone inside.
 
 use super::Rewriter;
+use crate::blendsql::aggregates::is_aggregate;
+use crate::blendsql::frame::is_random;
 use crate::blendsql::rewrite::has_field;
 use crate::blendsql::scope::{Scope, Table};
-use crate::blendsql::tree::{Expr, ExprKind};
+use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
 use crate::blendsql::truth;
 use hqdl_values::sql;
 
 impl Rewriter<'_> {
+    /// Whether a query joins tables, and `SQLite` may make these part of the SELECT
+    /// around it; those of an EXISTS, too.
+    pub(in crate::blendsql) fn joins(&self, query: &Query) -> bool {
+        if !query.with.is_empty() {
+            return true;
+        }
+        match &query.body {
+            Body::Core(core) => {
+                let whole = core.distinct
+                    || !core.group.is_empty()
+                    || query.limit.is_some()
+                    || is_aggregate(core, query);
+                let mut exists = false;
+                core.filter.iter().for_each(|f| {
+                    f.each(&mut |e| exists |= matches!(e.kind, ExprKind::Exists(_)));
+                });
+                !whole
+                    && (core.from.len() > 1
+                        || exists
+                        || core.from.iter().any(|i| self.reads_join(i)))
+            }
+            Body::Compound(left, right) => self.joins(left) || self.joins(right),
+            Body::Values(..) => false,
+        }
+    }
+
+    /// Whether what a FROM clause reads there joins tables beneath it.
+    pub(in crate::blendsql) fn reads_join(&self, item: &FromItem) -> bool {
+        match &item.source {
+            Source::Table { schema, name, .. } => {
+                let named = |(cte, _): &&(String, bool)| cte.eq_ignore_ascii_case(name);
+                match self.ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
+                    Some((_, joins)) => *joins,
+                    None => self.schema.joins(name),
+                }
+            }
+            Source::Query(query) => self.joins(query),
+            Source::Join(inner) => item.name.is_some() || inner.iter().any(|i| self.reads_join(i)),
+            Source::Function { .. } => false,
+        }
+    }
+
+    /// The plain conditions of WHERE that are about one table alone, for each table
+    /// that has the rows which are joined.
+    pub(in crate::blendsql) fn of_one_table(
+        &self,
+        core: &Core,
+        plain: &[Expr],
+        scope: &Scope<'_>,
+    ) -> Vec<(String, String)> {
+        let mut of: Vec<(String, String)> = Vec::new();
+        if core.from.iter().any(|i| i.join == Join::Outer) {
+            return of;
+        }
+        let tables = core.from.iter().filter(|i| i.join == Join::Inner);
+        let names: Vec<&String> = tables.filter_map(|i| i.name.as_ref()).collect();
+        for condition in plain.iter().filter(|e| !truth::may_fail(e, self.sql)) {
+            let (mut one, mut fine) = (None, true);
+            self.resolver().each_in(condition, scope, true, &mut |e, at, _| match &e.kind {
+                ExprKind::Column { table, column } => match at.find(table.as_deref(), column) {
+                    Some(hit) if hit.depth == scope.depth => {
+                        fine &= one.as_ref().is_none_or(|known| *known == hit.table.name);
+                        one = Some(hit.table.name.clone());
+                    }
+                    Some(_) => {}
+                    None => fine = false,
+                },
+                ExprKind::Function { name, .. } => fine &= !is_random(name),
+                _ => {}
+            });
+            let Some(Some(name)) = one.filter(|_| fine) else { continue };
+            if names.iter().filter(|n| n.eq_ignore_ascii_case(&name)).count() != 1 {
+                continue;
+            }
+            let text = format!("({})", &self.sql[condition.span.clone()]);
+            match of.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => all.push_str(&format!(" AND {text}")),
+                None => of.push((name, text)),
+            }
+        }
+        of
+    }
+
+    /// What a FROM clause reads, as `SQLite` keeps it apart.
+    pub(in crate::blendsql) fn apart(
+        text: &str,
+        name: Option<&str>,
+        plain: &[(String, String)],
+    ) -> String {
+        let of = name.and_then(|n| plain.iter().find(|(known, _)| known.eq_ignore_ascii_case(n)));
+        let filter = of.map_or(String::new(), |(_, all)| format!(" WHERE {all}"));
+        format!("SELECT * FROM {text}{filter} LIMIT -1")
+    }
+
     /// Whether a condition has a subquery that runs for each row.
     pub(in crate::blendsql) fn hangs_on_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
