@@ -10,8 +10,11 @@ use crate::model::{ModelError, SetupError};
 use crate::overrides::{EditError, OverridesError};
 use crate::problem::Problems;
 use crate::query::QueryError;
+use crate::session::OverrideError;
 use crate::spec::ReadError;
 use crate::store::StoreError;
+use crate::store::provenance::OriginError;
+use crate::suggest::SuggestError;
 
 /// Exit code: some cells have no value.
 pub const INCOMPLETE: u8 = 1;
@@ -175,6 +178,30 @@ impl From<Problems> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<OverrideError> for Failure {
+    fn from(error: OverrideError) -> Self {
+        match error {
+            OverrideError::Store(e) => e.into(),
+            OverrideError::Edit(e) => e.into(),
+        }
+    }
+}
+
+impl From<OriginError> for Failure {
+    fn from(error: OriginError) -> Self {
+        Self::input(error.to_string(), error.hint())
+    }
+}
+
+impl From<SuggestError> for Failure {
+    fn from(error: SuggestError) -> Self {
+        match error {
+            SuggestError::Facts(e) => e.into(),
+            SuggestError::Store(e) => e.into(),
+        }
     }
 }
 

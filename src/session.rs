@@ -9,13 +9,16 @@ use std::sync::Arc;
 use etcetera::BaseStrategy;
 
 use crate::facts::{Facts, FactsError, Say};
+use crate::key::Entity;
 use crate::materialize::{MaterializeError, Selection, Way, Work};
 use crate::model::{self, Model, SetupError};
+use crate::overrides::{self, EditError, objections};
 use crate::plan::Plan;
 use crate::problem::Problems;
 use crate::query::Request;
-use crate::spec::{Draft, PriceTable, Provider, Spec};
-use crate::store::Database;
+use crate::spec::{Draft, Expansion, PriceTable, Provider, Spec};
+use crate::store::keys::{KeyRow, Keys};
+use crate::store::{Database, StoreError};
 use crate::suggest::{SuggestError, Suggestions, suggest};
 
 /// What wins over a spec: flags, or what a caller says.
@@ -243,4 +246,53 @@ impl Session {
     pub fn suggest(&self) -> Result<Suggestions, SuggestError> {
         suggest(self.facts()?, Some((&self.spec, &self.database)))
     }
+
+    /// Says what a cell is, whatever the model says: `key` in the order of the key,
+    /// NULL for NULL. Returns what speaks against it, and changes nothing then, unless
+    /// it is `forced`.
+    ///
+    /// # Errors
+    /// [`OverrideError`] when the sources or the file of overrides fail.
+    pub fn override_cell(
+        &self,
+        table: &str,
+        key: &[String],
+        column: &str,
+        value: &str,
+        note: &str,
+        forced: bool,
+    ) -> Result<Vec<EditError>, OverrideError> {
+        let has = |e: &Expansion, entities: &[Entity]| self.has(e, entities);
+        if !forced {
+            let against = objections(&self.spec, (table, key, column, value), has)?;
+            if !against.is_empty() {
+                return Ok(against);
+            }
+        }
+        overrides::set(&self.spec, table, key, column, value, note)?;
+        Ok(Vec::new())
+    }
+
+    /// Whether a source of an expansion has one of some entities.
+    fn has(&self, expansion: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
+        let mut found = false;
+        let look = |key: &KeyRow| {
+            found |= entities.contains(&key.entity);
+            Ok::<_, rusqlite::Error>(())
+        };
+        let keys = Keys::gather(&self.database, expansion, None)?;
+        keys.each(&mut { look }).map_err(|e| self.database.error(&e))?;
+        Ok(found)
+    }
+}
+
+/// Why a cell cannot be overridden.
+#[derive(Debug, thiserror::Error)]
+pub enum OverrideError {
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The file of overrides failed, or the cell is none.
+    #[error(transparent)]
+    Edit(#[from] EditError),
 }

@@ -27,6 +27,7 @@ mod swan;
 mod table;
 mod why;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -193,7 +194,21 @@ enum ProviderFlag {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|e| e.exit());
+    main_of(std::env::args_os())
+}
+
+/// Runs a command line: its words, the name of the program first.
+#[must_use]
+pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let parsed = command().try_get_matches_from(words);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        // Help and the version come this way, too.
+        Err(said) => {
+            let _ = said.print();
+            return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(failure::WRONG_INPUT));
+        }
+    };
     if let Some(Err(failure)) = cli.log.as_deref().map(log::start) {
         return failure.print(cli.talk.json);
     }

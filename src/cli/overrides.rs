@@ -7,12 +7,9 @@ use serde_json::json;
 
 use super::Talk;
 use super::failure::Failure;
-use crate::key::Entity;
 use crate::overrides::{self, EditError, read_lines};
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Draft, Expansion};
-use crate::store::keys::{KeyRow, Keys};
-use crate::store::{Database, StoreError};
+use crate::spec::Draft;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -63,14 +60,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
                 return Err(Failure::input("no column", "KEY… COLUMN VALUE"));
             };
             let session = open(spec)?;
-            let spec = &session.spec;
-            if !force {
-                let what = (table.as_str(), key, column.as_str(), value.as_str());
-                let has = |e: &Expansion, entities: &[Entity]| has(&session.database, e, entities);
-                refuse(&overrides::objections(spec, what, has)?)?;
-            }
-            overrides::set(spec, table, key, column, value, note)?;
-            Ok(said(talk, "set", &spec.overrides_path()))
+            let told = session.override_cell(table, key, column, value, note, *force)?;
+            refuse(&told)?;
+            Ok(said(talk, "set", &session.spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {
@@ -98,17 +90,6 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// Whether a source has one of some entities.
-fn has(db: &Database, expansion: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
-    let mut found = false;
-    let look = |key: &KeyRow| {
-        found |= entities.contains(&key.entity);
-        Ok::<_, rusqlite::Error>(())
-    };
-    Keys::gather(db, expansion, None)?.each(&mut { look }).map_err(|e| db.error(&e))?;
-    Ok(found)
 }
 
 /// All that is wrong, at once.

@@ -107,10 +107,7 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
                 bar.reset_elapsed();
             }
             if talk.json {
-                anstream::println!(
-                    "{}",
-                    json!({ "event": "begin", "expansion": expansion, "cells": cells })
-                );
+                anstream::println!("{}", event.to_json());
             } else if plain {
                 anstream::eprintln!("{expansion}: {cells} cells to ask");
             }
@@ -134,8 +131,7 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
         }
         Event::Submitted { batch, requests } => {
             let text = format!("{batch}: submitted, {} requests", thousands(*requests));
-            let json = json!({ "event": "submitted", "batch": batch, "requests": requests });
-            tell(talk, bar, &json, &text);
+            tell(talk, bar, event, &text);
         }
         Event::Polled { batch, status, completed, failed, requests } => {
             let text = format!(
@@ -148,40 +144,32 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
                     String::new()
                 }
             );
-            let json = json!({
-                "event": "polled", "batch": batch, "status": status, "completed": completed,
-                "failed": failed, "requests": requests,
-            });
             // A day of looking is many lines; what is said again is not said.
             if talk.json || state.polled.get(batch) != Some(&text) {
-                tell(talk, bar, &json, &text);
+                tell(talk, bar, event, &text);
                 state.polled.insert(batch.clone(), text);
             }
         }
-        Event::Collected { batch, status, answered, failed } => {
+        Event::Collected { batch, answered, failed, .. } => {
             let text = format!(
                 "{batch}: collected, {} answered, {} not",
                 thousands(*answered),
                 thousands(*failed)
             );
-            let json = json!({
-                "event": "collected", "batch": batch, "status": status, "answered": answered,
-                "failed": failed,
-            });
-            tell(talk, bar, &json, &text);
+            tell(talk, bar, event, &text);
         }
         // The first few say what is wrong; the rest would say it again.
         Event::Failed(message) => {
             state.failed += 1;
             if talk.json {
-                anstream::println!("{}", json!({ "event": "failed", "message": message }));
+                anstream::println!("{}", event.to_json());
             } else if !talk.quiet && state.failed <= FAILURES_TOLD {
                 bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
             }
         }
         Event::Warning(message) => {
             if talk.json {
-                anstream::println!("{}", json!({ "event": "warning", "message": message }));
+                anstream::println!("{}", event.to_json());
             }
             if !talk.quiet && !talk.json {
                 bar.suspend(|| anstream::eprintln!("note: {message}"));
@@ -191,9 +179,9 @@ fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: 
 }
 
 /// Says a line, as this process is to talk.
-fn tell(talk: Talk, bar: &ProgressBar, json: &serde_json::Value, text: &str) {
+fn tell(talk: Talk, bar: &ProgressBar, event: &Event, text: &str) {
     if talk.json {
-        anstream::println!("{json}");
+        anstream::println!("{}", event.to_json());
     } else if !talk.quiet {
         bar.suspend(|| anstream::eprintln!("{text}"));
     }

@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::{Value as Json, json};
-
 use super::failure::Failure;
 use super::progress::thousands;
 use super::{CacheFlags, Talk, session};
@@ -12,7 +10,7 @@ use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
 use crate::store::Database;
 use crate::suggest::edit::{self, Added};
-use crate::suggest::{Bound, Place, SuggestError, Suggestion, Suggestions, suggest};
+use crate::suggest::{Bound, Place, Suggestion, Suggestions, suggest};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -24,15 +22,6 @@ pub struct Options {
     write: bool,
     #[command(flatten)]
     cache: CacheFlags,
-}
-
-impl From<SuggestError> for Failure {
-    fn from(error: SuggestError) -> Self {
-        match error {
-            SuggestError::Facts(e) => e.into(),
-            SuggestError::Store(e) => e.into(),
-        }
-    }
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
@@ -52,7 +41,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         _ => None,
     };
     if talk.json {
-        anstream::println!("{}", to_json(&all, added.as_ref()));
+        anstream::println!("{}", all.to_json(added.as_ref()));
         return Ok(ExitCode::SUCCESS);
     }
     for question in &all.questions {
@@ -199,59 +188,4 @@ fn said(path: &Path, added: &Added) {
     if !added.columns.is_empty() {
         anstream::eprintln!("hint: `hqdl plan {path}` tells what materializing them costs");
     }
-}
-
-fn to_json(all: &Suggestions, added: Option<&Added>) -> Json {
-    let questions: Vec<Json> = all.questions.iter().map(question_json).collect();
-    let bound: Vec<Json> = all
-        .bound
-        .iter()
-        .map(|b| {
-            json!({
-                "question": b.binding.ask, "expansion": b.expansion, "column": b.learned.column,
-                "sql": b.binding.sql, "model": b.learned.model, "bound_at": b.learned.bound_at,
-                "in_spec": b.in_spec,
-            })
-        })
-        .collect();
-    let columns = |a: &Added| -> Vec<String> {
-        a.columns.iter().map(|(expansion, column)| format!("{expansion}.{column}")).collect()
-    };
-    let asks = |a: &Added| -> Vec<String> { a.questions.iter().map(|q| q.2.clone()).collect() };
-    json!({
-        "questions": questions,
-        "bound": bound,
-        "written": added.map(|a| json!({ "columns": columns(a), "questions": asks(a) })),
-    })
-}
-
-fn question_json(question: &Suggestion) -> Json {
-    let asked = &question.asked;
-    let place = match &question.place {
-        Place::NoSpec | Place::Nowhere => Json::Null,
-        Place::Asked(expansion, column) => json!({ "expansion": expansion, "column": column }),
-        Place::Joins(joins) => json!({
-            "expansion": joins.expansion, "key": joins.key, "found": joins.found,
-            "share": joins.share(), "asks": joins.asks,
-        }),
-    };
-    let origins: Vec<Json> =
-        asked.origins.iter().map(|o| json!({ "table": o.table, "column": o.column })).collect();
-    json!({
-        "question": question.question,
-        "type": asked.meaning.kind,
-        "many": asked.meaning.many,
-        "list": asked.list,
-        "values": asked.values,
-        "origins": origins,
-        "models": asked.models,
-        "requests": asked.requests,
-        "input_tokens": asked.input_tokens,
-        "output_tokens": asked.output_tokens,
-        "cost_usd": asked.cost_usd,
-        "last_asked": asked.last_asked,
-        "joins": place,
-        "left_out": question.writable().err(),
-        "toml": edit::toml(&question.column),
-    })
 }

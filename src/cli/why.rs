@@ -7,7 +7,7 @@ use super::Talk;
 use super::failure::Failure;
 use crate::spec::Draft;
 use crate::store::Database;
-use crate::store::provenance::{self, Origin, Published};
+use crate::store::provenance::Origin;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -26,40 +26,15 @@ pub struct Options {
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let database = Database::open(&target(options)?)?;
-    let published = database.published()?;
     let Some((column, key)) = options.key_and_column.split_last() else {
         return Err(Failure::input("no column", "hqdl why TABLE KEY… COLUMN"));
     };
-    let Some((expansion, column)) = provenance::find(&published, &options.table, column) else {
-        return Err(unknown(&published, options, column, &database));
-    };
-    if key.len() > expansion.key.len() {
-        return Err(Failure::input(
-            format!(
-                "the key of `{}` has {} parts, {} are given",
-                expansion.expansion,
-                expansion.key.len(),
-                key.len()
-            ),
-            format!(
-                "hqdl why {} {} {column}",
-                options.table,
-                expansion.key.join(" ").to_uppercase()
-            ),
-        ));
-    }
-    let cells = database.why(&expansion.expansion, key, &column)?;
+    let cells = database.origins(&options.table, key, column)?;
     if talk.json {
         let all: Vec<_> = cells.iter().map(Origin::to_json).collect();
         anstream::println!("{}", serde_json::Value::Array(all));
     } else {
         cells.iter().for_each(print);
-    }
-    if cells.is_empty() {
-        return Err(Failure::input(
-            format!("`{}` has no row with the key {}", expansion.expansion, key.join(", ")),
-            format!("its key is {}; materialize it if the row is new", expansion.key.join(", ")),
-        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -94,35 +69,6 @@ fn target(options: &Options) -> Result<PathBuf, Failure> {
             format!("{} specs in specs/ make a table `{}`", found.len(), options.table),
             "name the expanded database with --db, or its spec with --spec",
         )),
-    }
-}
-
-fn unknown(
-    published: &[Published],
-    options: &Options,
-    column: &str,
-    database: &Database,
-) -> Failure {
-    let table = published.iter().find(|p| p.expansion.eq_ignore_ascii_case(&options.table));
-    match table {
-        Some(p) => {
-            let all: Vec<&str> = p.columns.iter().map(|(c, _)| c.as_str()).collect();
-            Failure::input(
-                format!("`{}` has no column `{column}`", p.expansion),
-                format!("its columns are {}", all.join(", ")),
-            )
-        }
-        None if published.is_empty() => Failure::input(
-            format!("{} has no expanded tables", database.path().display()),
-            "run `hqdl materialize SPEC` first",
-        ),
-        None => {
-            let all: Vec<&str> = published.iter().map(|p| p.expansion.as_str()).collect();
-            Failure::input(
-                format!("no expansion `{}`", options.table),
-                format!("there is {}", all.join(", ")),
-            )
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value as Json, json};
+
 use crate::cell::Tally;
 use crate::facts::FactsError;
 use crate::model::ModelError;
@@ -59,6 +61,37 @@ pub enum Event {
     },
     /// Something the user should know.
     Warning(String),
+}
+
+impl Event {
+    /// As an event of `materialize --json`: a stable contract. That adds what is done
+    /// so far to `kept`, which it alone counts.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        match self {
+            Self::Begin { expansion, cells } => {
+                json!({ "event": "begin", "expansion": expansion, "cells": cells })
+            }
+            Self::Kept { cells, usage } => json!({
+                "event": "kept", "cells": cells.to_json(), "requests": usage.requests,
+                "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+                "cost_usd": usage.cost_usd,
+            }),
+            Self::Failed(message) => json!({ "event": "failed", "message": message }),
+            Self::Submitted { batch, requests } => {
+                json!({ "event": "submitted", "batch": batch, "requests": requests })
+            }
+            Self::Polled { batch, status, completed, failed, requests } => json!({
+                "event": "polled", "batch": batch, "status": status, "completed": completed,
+                "failed": failed, "requests": requests,
+            }),
+            Self::Collected { batch, status, answered, failed } => json!({
+                "event": "collected", "batch": batch, "status": status, "answered": answered,
+                "failed": failed,
+            }),
+            Self::Warning(message) => json!({ "event": "warning", "message": message }),
+        }
+    }
 }
 
 /// Who is told.

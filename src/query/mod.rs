@@ -53,6 +53,7 @@ mod keys;
 mod learning;
 mod likeness;
 mod live;
+mod map;
 pub mod math;
 mod nested;
 mod notes;
@@ -77,6 +78,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use error::QueryError;
+pub use map::{Mapped, Question, map};
 pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie, Unbounded};

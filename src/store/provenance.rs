@@ -1,6 +1,8 @@
 //! Where a published cell came from, read back from the database itself: no
 //! cache and no spec is needed for that.
 
+use std::path::PathBuf;
+
 use serde_json::{Value as Json, json};
 
 use super::{Database, StoreError};
@@ -183,5 +185,120 @@ impl Database {
                 .collect()
         };
         read().map_err(|e| self.error(&e))
+    }
+}
+
+/// Why it cannot be told where a cell came from.
+#[derive(Debug, thiserror::Error)]
+pub enum OriginError {
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The database has no expanded tables.
+    #[error("{} has no expanded tables", .0.display())]
+    NotExpanded(PathBuf),
+    /// There is no such table.
+    #[error("no expansion `{name}`")]
+    NoTable {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        all: Vec<String>,
+    },
+    /// The table has no such column.
+    #[error("`{expansion}` has no column `{name}`")]
+    NoColumn {
+        /// The table's expansion.
+        expansion: String,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        all: Vec<String>,
+    },
+    /// The key has too many parts.
+    #[error("the key of `{expansion}` has {} parts, {given} are given", key.len())]
+    Key {
+        /// The expansion.
+        expansion: String,
+        /// Its key columns.
+        key: Vec<String>,
+        /// How many values were given.
+        given: usize,
+        /// The cell's column.
+        column: String,
+    },
+    /// No row has the key.
+    #[error("`{expansion}` has no row with the key {}", key.join(", "))]
+    NoRow {
+        /// The expansion.
+        expansion: String,
+        /// The key.
+        key: Vec<String>,
+        /// The names of its columns.
+        names: Vec<String>,
+    },
+}
+
+impl OriginError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Store(error) => error.hint().to_owned(),
+            Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
+            Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
+            Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::Key { expansion, key, column, .. } => {
+                format!("hqdl why {expansion} {} {column}", key.join(" ").to_uppercase())
+            }
+            Self::NoRow { names, .. } => {
+                format!("its key is {}; materialize it if the row is new", names.join(", "))
+            }
+        }
+    }
+}
+
+impl Database {
+    /// Where the cells of a column came from: of a table by name, and the first values
+    /// of its key as text (NULL for NULL), at most 20.
+    ///
+    /// # Errors
+    /// [`OriginError`] when there is no such cell.
+    pub fn origins(
+        &self,
+        table: &str,
+        key: &[String],
+        column: &str,
+    ) -> Result<Vec<Origin>, OriginError> {
+        let published = self.published()?;
+        let Some((expansion, column)) = find(&published, table, column) else {
+            return Err(self.no_cell(&published, table, column));
+        };
+        let (name, names) = (expansion.expansion.clone(), expansion.key.clone());
+        if key.len() > names.len() {
+            let given = key.len();
+            return Err(OriginError::Key { expansion: name, key: names, given, column });
+        }
+        let cells = self.why(&name, key, &column)?;
+        if cells.is_empty() {
+            return Err(OriginError::NoRow { expansion: name, key: key.to_vec(), names });
+        }
+        Ok(cells)
+    }
+
+    /// Which of table and column is not there.
+    fn no_cell(&self, published: &[Published], table: &str, column: &str) -> OriginError {
+        match published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) {
+            Some(p) => OriginError::NoColumn {
+                expansion: p.expansion.clone(),
+                name: column.to_owned(),
+                all: p.columns.iter().map(|(c, _)| c.clone()).collect(),
+            },
+            None if published.is_empty() => OriginError::NotExpanded(self.path().to_owned()),
+            None => OriginError::NoTable {
+                name: table.to_owned(),
+                all: published.iter().map(|p| p.expansion.clone()).collect(),
+            },
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! column there. [`edit`] puts that TOML into a spec.
 
 pub mod edit;
+mod json;
 
 use std::collections::HashSet;
 

@@ -55,6 +55,7 @@ mod kills;
 mod lending;
 mod limits;
 mod log;
+mod mapping;
 mod oracle;
 mod packing;
 mod postgres;

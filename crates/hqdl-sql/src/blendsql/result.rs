@@ -8,6 +8,36 @@ use hqdl_values::Type;
 
 const TYPES: &str = "types are str, int, float, bool and date, and lists of them: list[str]";
 
+impl ReturnType {
+    /// What every type may be written as.
+    pub const FORMS: &str = TYPES;
+
+    /// The type that a text names: `bool`, `int`, `float`, `str`, `date`, or a list
+    /// of them, `list[str]`; `None` when it names none.
+    #[must_use]
+    pub fn parse(written: &str) -> Option<Self> {
+        let compact: String =
+            written.chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect();
+        let (name, list) = match compact.strip_prefix("list") {
+            Some("") => ("str", true),
+            Some(item) => match item.strip_prefix('[').and_then(|i| i.strip_suffix(']')) {
+                Some(item) => (item, true),
+                None => (compact.as_str(), false),
+            },
+            None => (compact.as_str(), false),
+        };
+        let scalar = match name {
+            "str" | "string" | "text" | "substring" => Type::Text,
+            "int" | "integer" => Type::Integer,
+            "float" | "real" | "double" | "number" => Type::Real,
+            "bool" | "boolean" => Type::Boolean,
+            "date" | "iso_8601_date" => Type::Date,
+            _ => return None,
+        };
+        Some(Self { scalar, list })
+    }
+}
+
 /// Reads `return_type=`, quoted or bare.
 pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnType>, SqlError> {
     if is_none(sql, tokens) {
@@ -18,32 +48,15 @@ pub(super) fn return_type(sql: &str, tokens: &[Token]) -> Result<Option<ReturnTy
         [text] => text.content(sql),
         _ => sql.get(span(tokens)).unwrap_or_default().to_owned(),
     };
-    let compact: String =
-        written.chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).collect();
-    let (name, list) = match compact.strip_prefix("list") {
-        Some("") => ("str", true),
-        Some(item) => match item.strip_prefix('[').and_then(|i| i.strip_suffix(']')) {
-            Some(item) => (item, true),
-            None => (compact.as_str(), false),
-        },
-        None => (compact.as_str(), false),
-    };
-    let scalar = match name {
-        "str" | "string" | "text" | "substring" => Type::Text,
-        "int" | "integer" => Type::Integer,
-        "float" | "real" | "double" | "number" => Type::Real,
-        "bool" | "boolean" => Type::Boolean,
-        "date" | "iso_8601_date" => Type::Date,
-        _ => {
-            return Err(SqlError::new(
-                span(tokens),
-                format!("`{}` is no return type", written.trim()),
-                "not a type",
-            )
-            .help(TYPES));
-        }
-    };
-    Ok(Some(ReturnType { scalar, list }))
+    match ReturnType::parse(&written) {
+        Some(said) => Ok(Some(said)),
+        None => Err(SqlError::new(
+            span(tokens),
+            format!("`{}` is no return type", written.trim()),
+            "not a type",
+        )
+        .help(TYPES)),
+    }
 }
 
 /// Reads `quantifier=`.

@@ -1,0 +1,140 @@
+//! One question about each of some values, through the library: the facts of
+//! `LLMMap`, without a query.
+
+use hqdl::cell::{Answer, State};
+use hqdl::query::{Mapped, QueryError, Question, Smoothie, map, run};
+use hqdl::session::{Cache, Session, SpecOverrides};
+use hqdl::spec::{Draft, Provider, Type};
+use hqdl::value::Value;
+
+use crate::endpoint::Endpoint;
+use crate::oracle;
+
+/// A database of its own, and a model.
+struct Place {
+    dir: tempfile::TempDir,
+    endpoint: Endpoint,
+    session: Session,
+}
+
+impl Place {
+    fn new() -> Self {
+        let (dir, endpoint) = (tempfile::tempdir().unwrap(), oracle::endpoint());
+        let path = dir.path().join("data.sqlite");
+        let db = rusqlite::Connection::open(&path).unwrap();
+        db.execute_batch("CREATE TABLE t (c); INSERT INTO t VALUES ('ant'), ('bee'), (NULL), (7)")
+            .unwrap();
+        let overrides = SpecOverrides {
+            provider: Some(Provider::Openai),
+            model: Some("m".to_owned()),
+            base_url: Some(endpoint.url()),
+            ..SpecOverrides::default()
+        };
+        let session = Session::open(Draft::bare(path), &overrides, Cache::Temporary).unwrap();
+        Self { dir, endpoint, session }
+    }
+
+    fn map(&self, question: &Question<'_>, values: &[Value]) -> Mapped {
+        let path = self.dir.path().join("data.sqlite");
+        let mut request = self.session.query(&path, question.text).unwrap();
+        request.model = Some(self.session.model().unwrap());
+        map(&request, question, values).unwrap()
+    }
+
+    fn query(&self, sql: &str) -> Smoothie {
+        let path = self.dir.path().join("data.sqlite");
+        let mut request = self.session.query(&path, sql).unwrap();
+        request.model = Some(self.session.model().unwrap());
+        let mut smoothie = Smoothie::default();
+        smoothie.meta = run(&request, &mut smoothie).unwrap();
+        smoothie
+    }
+}
+
+fn about(text: &str, kind: Type) -> Question<'_> {
+    Question { text, kind, list: false, options: None }
+}
+
+fn shown(mapped: &Mapped) -> Vec<Option<String>> {
+    let text = |a: &Answer| a.value.to_json().to_string();
+    mapped.answers.iter().map(|a| a.as_ref().map(text)).collect()
+}
+
+fn texts(values: &[&str]) -> Vec<Value> {
+    values.iter().map(|v| Value::from(*v)).collect()
+}
+
+#[test]
+fn each_value_is_asked_once_however_often_and_spelled_it_is_there() {
+    let place = Place::new();
+    let question = about("fn:upper", Type::Text);
+    let values = [
+        texts(&["ant", "bee", " ant ", "ant"]),
+        vec![Value::Null, Value::Integer(1), Value::Real(1.0), Value::Real(f64::NAN)],
+        texts(&["1"]),
+    ]
+    .concat();
+    let mapped = place.map(&question, &values);
+    let (ant, one) = (Some("\"ANT\"".to_owned()), Some("\"1\"".to_owned()));
+    let bee = Some("\"BEE\"".to_owned());
+    let expected = [ant.clone(), bee, ant.clone(), ant, None, one.clone(), one.clone(), None, one];
+    assert_eq!(shown(&mapped), expected);
+    assert_eq!((mapped.meta.values_asked, mapped.meta.values_reused), (3, 0));
+    let asked = place.endpoint.count();
+    let again = place.map(&question, &values);
+    assert_eq!(shown(&again), expected);
+    assert_eq!((again.meta.values_asked, again.meta.values_reused), (0, 3));
+    assert_eq!(place.endpoint.count(), asked);
+}
+
+#[test]
+fn it_is_the_question_that_a_query_asks() {
+    let place = Place::new();
+    let sql = "SELECT {{LLMMap('fn:length', t.c, return_type='int')}} FROM t";
+    let rows = place.query(sql);
+    let asked = place.endpoint.count();
+    let values: Vec<Value> =
+        [texts(&["ant", "bee"]), vec![Value::Null, Value::Integer(7)]].concat();
+    let mapped = place.map(&about("fn:length", Type::Integer), &values);
+    assert_eq!(place.endpoint.count(), asked, "what a query asked is known");
+    let of_rows: Vec<Option<String>> = (rows.rows.iter())
+        .map(|r| match &r[0] {
+            rusqlite::types::Value::Integer(i) => Some(i.to_string()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(shown(&mapped), of_rows);
+
+    let options = texts(&["ANT", "BEE", "7"]);
+    let chosen = Question { options: Some(&options), ..about("fn:upper", Type::Text) };
+    place.map(&chosen, &values);
+    let asked = place.endpoint.count();
+    let sql = "SELECT {{LLMMap('fn:upper', t.c, options=('ANT', 'BEE', '7'))}} FROM t";
+    place.query(sql);
+    assert_eq!(place.endpoint.count(), asked, "what was mapped is known to a query");
+}
+
+#[test]
+fn states_tell_why_there_is_no_value() {
+    let place = Place::new();
+    let options = texts(&["ANT"]);
+    let question = Question { options: Some(&options), ..about("fn:upper", Type::Text) };
+    let mapped = place.map(&question, &texts(&["ant", "bee"]));
+    let states: Vec<State> = mapped.answers.iter().flatten().map(|a| a.state).collect();
+    assert_eq!(states, [State::Ok, State::NotInList]);
+    assert_eq!(mapped.meta.values_missing, 1);
+}
+
+#[test]
+fn without_a_model_what_is_known_is_told_and_what_is_not_is_an_error() {
+    let place = Place::new();
+    let question = about("fn:upper", Type::Text);
+    place.map(&question, &texts(&["ant"]));
+    let path = place.dir.path().join("data.sqlite");
+    let request = place.session.query(&path, question.text).unwrap();
+    let known = map(&request, &question, &texts(&["ant"])).unwrap();
+    assert_eq!(shown(&known), [Some("\"ANT\"".to_owned())]);
+    assert!(map(&request, &question, &[]).unwrap().answers.is_empty());
+    let missing = map(&request, &question, &texts(&["ant", "cat"]));
+    assert!(matches!(missing, Err(QueryError::NoModel)), "{missing:?}");
+}
