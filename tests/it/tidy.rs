@@ -105,3 +105,28 @@ fn documents_point_at_what_exists() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// The Python module is built with the versions that are tested here: its lock file,
+/// beside what it needs for itself, has those of this one.
+#[test]
+fn the_lock_file_of_the_python_module_has_our_versions() {
+    use std::collections::{BTreeMap, BTreeSet};
+    let read = |path: &str| {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let lock: toml::Table = text.parse().unwrap();
+        let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for package in lock["package"].as_array().unwrap() {
+            let text = |name: &str| package[name].as_str().unwrap().to_owned();
+            versions.entry(text("name")).or_default().insert(text("version"));
+        }
+        versions
+    };
+    let (ours, theirs) = (read("Cargo.lock"), read("python/Cargo.lock"));
+    let other: Vec<_> = (theirs.iter())
+        .filter(|(name, versions)| ours.get(*name).is_some_and(|o| o.is_disjoint(versions)))
+        .collect();
+    assert!(
+        other.is_empty(),
+        "cp Cargo.lock python/ && cargo metadata --manifest-path python/Cargo.toml: {other:?}"
+    );
+}

@@ -1,0 +1,49 @@
+"""A bar, where tqdm is installed and somebody looks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+OnEvent = Callable[[dict[str, Any]], object]
+
+
+class Progress:
+    """Hears the events of a run, shows them, and passes them on."""
+
+    def __init__(self, wanted: bool | None, on_event: OnEvent | None) -> None:
+        self._on_event = on_event
+        self._bar: Any = None
+        self._tqdm: Any = _tqdm() if wanted or (wanted is None and _is_watched()) else None
+
+    def __enter__(self) -> OnEvent | None:
+        return self._on_event if self._tqdm is None else self._hear
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        if event["event"] == "begin":
+            if self._bar is None:
+                self._bar = self._tqdm(total=0, unit=" cells", leave=False)
+            self._bar.total += event["cells"]
+            self._bar.refresh()
+        elif event["event"] == "kept" and self._bar is not None:
+            self._bar.set_postfix_str(f"${event['cost_usd']:.4f}", refresh=False)
+            self._bar.update(sum(event["cells"].values()))
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+def _is_watched() -> bool:
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _tqdm() -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm

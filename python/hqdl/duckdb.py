@@ -1,0 +1,111 @@
+"""Questions in DuckDB's SQL: ``hqdl.duckdb.register(con, session)``.
+
+DuckDB runs the query and prunes; what reaches ``llm_map`` is asked, each distinct value
+once, ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._session import Model, Path, Session, session_of
+from .errors import InputError
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["register"]
+
+#: Name of a function, what DuckDB says it returns, and what answers are read as.
+FUNCTIONS = {
+    "llm_map": ("VARCHAR", "str"),
+    "llm_map_bool": ("BOOLEAN", "bool"),
+    "llm_map_int": ("BIGINT", "int"),
+    "llm_map_real": ("DOUBLE", "float"),
+    "llm_map_list": ("VARCHAR[]", "list[str]"),
+}
+
+
+def register(
+    con: duckdb.DuckDBPyConnection,
+    session: str | Model | Session,
+    *,
+    cache: Path | bool | None = None,
+    attach: str | None = None,
+) -> None:
+    """Gives a connection ``llm_map('question', value)`` and its kin.
+
+    ``llm_map`` yields text, ``llm_map_bool``, ``llm_map_int``, ``llm_map_real`` and
+    ``llm_map_list`` what their names say. A third argument, a list of text, is what the
+    answer is chosen from: ``llm_map('Which colour?', fruit, ['red', 'green'])``. The value
+    is text, a number, a date or a time. NULL is NULL; so is an answer that could not be had.
+
+    A vector of DuckDB (2048 rows) is asked together, each distinct value once. DuckDB checks
+    plain comparisons with constants first, wherever they stand in an AND; other conditions it
+    orders by its own guess of their cost. ``CASE WHEN condition THEN llm_map_bool(…) END``, or
+    a CTE that is ``MATERIALIZED``, puts them before the call for certain.
+
+    Args:
+        con: The connection.
+        session: Whom to ask: a ``Session``, a model's name or a ``Model``.
+        cache: As of ``hqdl.open``, where no session is given.
+        attach: The name under which the session's expanded database is attached, to be read
+            (with DuckDB's extension ``sqlite``); None attaches nothing.
+
+    Raises:
+        hqdl.Error: From a query, as DuckDB's own error, with the text of ours.
+    """
+    session = session_of(session, cache)
+    for name, (returned, read_as) in FUNCTIONS.items():
+        _create(con, session, name, returned, read_as)
+    if attach is not None:
+        path = session._project.database().replace("'", "''")
+        con.execute(f"""ATTACH '{path}' AS "{attach.replace('"', '""')}" (TYPE sqlite, READ_ONLY)""")
+
+
+def _create(con: Any, session: Session, name: str, returned: str, read_as: str) -> None:
+    import pyarrow
+
+    # DuckDB takes as many arguments as it is given, of any type.
+    def answer(*columns: Any) -> Any:
+        if not 2 <= len(columns) <= 3:
+            raise InputError(f"{name} takes a question, a value and, maybe, a list of options")
+        return _answer(pyarrow, session, read_as, *columns)
+
+    con.create_function(
+        name,
+        answer,
+        None,
+        returned,
+        type="arrow",
+        null_handling="special",
+        # Not folded, and not moved before other conditions.
+        side_effects=True,
+    )
+
+
+def _answer(
+    pa: Any, session: Session, read_as: str, questions: Any, values: Any, options: Any = None
+) -> Any:
+    asked: dict[tuple[str, tuple[str, ...] | None], list[int]] = {}
+    choices = [None] * len(questions) if options is None else options.to_pylist()
+    for at, (question, chosen) in enumerate(zip(questions.to_pylist(), choices)):
+        if question is not None:
+            key = (str(question), None if chosen is None else tuple(map(str, chosen)))
+            asked.setdefault(key, []).append(at)
+    found: list[Any] = [None] * len(questions)
+    for (question, chosen_from), places in asked.items():
+        some = values.take(pa.array(places)) if len(places) < len(questions) else values
+        answers = session.map(
+            question, some, return_type=read_as, options=chosen_from, progress=False
+        )
+        for at, found_here in zip(places, answers.to_pylist()):
+            found[at] = found_here
+    types = {
+        "str": pa.string(),
+        "bool": pa.bool_(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "list[str]": pa.list_(pa.string()),
+    }
+    return pa.array(found, types[read_as])

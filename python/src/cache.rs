@@ -1,0 +1,195 @@
+//! The caches that this process has open: one handle each, for all sessions, lent to
+//! other processes while this one owns it. A fork keeps none of them, since threads do not
+//! survive it: its child borrows from its parent, or from whoever else lends the cache.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use hqdl::facts::{Facts, FactsError};
+use hqdl::key::Entity;
+use tokio::sync::watch;
+
+use crate::errors::{Failed, input, lock};
+
+/// How long those who borrow a cache may take to end, when its owner does.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A cache that is open.
+pub struct Opened {
+    pub facts: Facts,
+    #[cfg(unix)]
+    lending: Option<hqdl::facts::lend::Lending>,
+}
+
+impl Opened {
+    #[cfg(unix)]
+    fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
+        use hqdl::facts::lend::lend;
+        if Registry::is_child() {
+            // sled's threads are the parent's: what it opened, this process cannot.
+            return match hqdl::facts::status(dir)? {
+                Some(_) => Ok(Self { facts: Facts::open(dir, holder)?, lending: None }),
+                None => Err(orphan()),
+            };
+        }
+        USED.store(true, Ordering::Relaxed);
+        match Facts::own(dir, holder, Duration::ZERO) {
+            Ok(facts) => {
+                let status = status(dir);
+                let lending = Some(lend(&facts, Arc::new(move || status.clone()))?);
+                Ok(Self { facts, lending })
+            }
+            Err(FactsError::Held { .. }) => {
+                Ok(Self { facts: Facts::open(dir, holder)?, lending: None })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
+        Ok(Self { facts: Facts::open(dir, holder)? })
+    }
+
+    /// Facts that nobody keeps.
+    pub fn temporary() -> Result<Self, Failed> {
+        if Registry::is_child() {
+            return Err(orphan());
+        }
+        USED.store(true, Ordering::Relaxed);
+        Ok(Self {
+            facts: Facts::temporary()?,
+            #[cfg(unix)]
+            lending: None,
+        })
+    }
+
+    /// Whether it can be used still: its owner, another process, may have ended.
+    fn stands(&self) -> bool {
+        self.facts.owner().is_none() || self.answers()
+    }
+
+    fn answers(&self) -> bool {
+        Entity::parse("{}").is_ok_and(|nobody| self.facts.get(&nobody).is_ok())
+    }
+
+    fn close(self) {
+        #[cfg(unix)]
+        if let Some(lending) = self.lending {
+            lending.end(PATIENCE);
+        }
+    }
+}
+
+/// What `hqdl status` is told.
+#[cfg(unix)]
+fn status(dir: &Path) -> serde_json::Value {
+    serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "url": "a Python process",
+        "cache": dir, "specs": [], "runs": [],
+    })
+}
+
+/// What this process has open and under way.
+#[derive(Default)]
+pub struct Registry {
+    opened: Mutex<HashMap<PathBuf, Arc<Opened>>>,
+    /// Interrupts of the runs under way, by number.
+    runs: Mutex<(u64, HashMap<u64, watch::Sender<bool>>)>,
+}
+
+/// A registry for each generation of forks: what a parent had, locked or not, is never
+/// touched by its child.
+static REGISTRIES: [OnceLock<Registry>; 64] = [const { OnceLock::new() }; 64];
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+/// Whether a cache was ever opened here as its owner.
+static USED: AtomicBool = AtomicBool::new(false);
+
+fn orphan() -> Failed {
+    input(
+        "a process that was forked from one that had a cache open cannot open one of its own",
+        "let its parent live as long, or start processes with multiprocessing's `spawn`",
+    )
+}
+
+impl Registry {
+    /// That of this process.
+    pub fn own() -> &'static Self {
+        let generation = GENERATION.load(Ordering::Relaxed).min(REGISTRIES.len() - 1);
+        REGISTRIES[generation].get_or_init(Self::default)
+    }
+
+    /// Begins anew, in the child of a fork.
+    pub fn forked() {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often this process and those it comes from were forked.
+    pub fn generation() -> usize {
+        GENERATION.load(Ordering::Relaxed)
+    }
+
+    /// Whether this is the child of a process that had a cache open.
+    fn is_child() -> bool {
+        Self::generation() > 0 && USED.load(Ordering::Relaxed)
+    }
+
+    /// The caches that were opened, as far as nobody is opening one just now.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        self.opened.try_lock().map_or_else(|_| Vec::new(), |all| all.keys().cloned().collect())
+    }
+
+    /// The facts of a directory, opened when they are not.
+    pub fn open(&self, dir: &Path, holder: &str) -> Result<Arc<Opened>, Failed> {
+        let mut opened = lock(&self.opened);
+        if let Some(open) = opened.get(dir) {
+            if open.stands() {
+                return Ok(Arc::clone(open));
+            }
+            opened.remove(dir);
+        }
+        let open = Arc::new(Opened::open(dir, holder)?);
+        opened.insert(dir.to_owned(), Arc::clone(&open));
+        Ok(open)
+    }
+
+    /// Closes what nobody uses now.
+    pub fn close_idle(&self) {
+        let mut opened = lock(&self.opened);
+        let idle: Vec<PathBuf> = (opened.iter())
+            .filter(|(_, open)| Arc::strong_count(open) == 1)
+            .map(|(dir, _)| dir.clone())
+            .collect();
+        for dir in idle {
+            if let Some(open) = opened.remove(&dir).and_then(Arc::into_inner) {
+                open.close();
+            }
+        }
+    }
+
+    /// Notes a run; its number.
+    pub fn begin(&self, interrupt: watch::Sender<bool>) -> u64 {
+        let mut runs = lock(&self.runs);
+        runs.0 += 1;
+        let number = runs.0;
+        runs.1.insert(number, interrupt);
+        number
+    }
+
+    /// Forgets a run.
+    pub fn end(&self, run: u64) {
+        lock(&self.runs).1.remove(&run);
+    }
+
+    /// Interrupts all runs under way; whether there are any.
+    pub fn interrupt_all(&self) -> bool {
+        let runs = lock(&self.runs);
+        for run in runs.1.values() {
+            run.send_replace(true);
+        }
+        !runs.1.is_empty()
+    }
+}

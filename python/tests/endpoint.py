@@ -1,0 +1,123 @@
+"""A local OpenAI-compatible endpoint that answers from a function and remembers what it
+was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+#: Question, value (or key) and the row as it stands in the prompt.
+Truth = Callable[[str, str], Any]
+
+
+def compute(question: str, value: str) -> Any:
+    """Questions that are functions of the value."""
+    function, _, parameter = question.partition(":")
+    if function == "upper":
+        return value.upper()
+    if function == "length":
+        return len(value)
+    if function == "has":
+        return parameter in value
+    if function == "letters":
+        return sorted(set(value))
+    if function == "none":
+        return None
+    return f"{question} of {value}"
+
+
+class Endpoint:
+    def __init__(self, truth: Truth = compute) -> None:
+        self.truth = truth
+        self.cells: Counter[tuple[str, str]] = Counter()
+        self.requests = 0
+        #: Seconds that an answer takes.
+        self.delay = 0.0
+        #: A status to answer with instead.
+        self.status = 200
+        #: Set when a request is under way.
+        self.asked = threading.Event()
+        #: While clear, answers wait.
+        self.go = threading.Event()
+        self.go.set()
+        self._lock = threading.Lock()
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                status, answer = endpoint.answer(body)
+                out = json.dumps(answer).encode()
+                try:
+                    self.send_response(status)
+                    self.send_header("content-type", "application/json")
+                    self.send_header("content-length", str(len(out)))
+                    self.end_headers()
+                    self.wfile.write(out)
+                except OSError:
+                    pass
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def close(self) -> None:
+        self.go.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.asked.set()
+        self.go.wait()
+        if self.delay:
+            time.sleep(self.delay)
+        if self.status != 200:
+            return self.status, {"error": {"message": "no"}}
+        system, user = (m["content"] for m in body["messages"])
+        columns = [
+            json.loads(line)
+            for line in system.partition("## Columns\n")[2].splitlines()
+            if line.startswith("{")
+        ]
+        lines = user.partition("## Rows\n")[2].splitlines()
+        head, *rows = (json.loads(line) for line in lines if line.startswith("["))
+        answered = []
+        for row in rows:
+            key = row[1]
+            cells = {}
+            for column in columns:
+                cells[column["column"]] = self.truth(column["about"], str(key))
+                with self._lock:
+                    self.cells[(column["about"], str(key))] += 1
+            answered.append({"row": row[0], "cells": cells})
+        with self._lock:
+            self.requests += 1
+        content = json.dumps({"rows": answered})
+        return 200, {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 0,
+            "model": body["model"],
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": content},
+                }
+            ],
+            "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+        }

@@ -1,0 +1,80 @@
+"""Questions in DuckDB's SQL."""
+
+from __future__ import annotations
+
+import hqdl
+import hqdl.duckdb
+import pytest
+from endpoint import Endpoint
+
+duckdb = pytest.importorskip("duckdb")
+
+
+@pytest.fixture
+def con(model: hqdl.Model) -> "duckdb.DuckDBPyConnection":
+    con = duckdb.connect()
+    con.execute("CREATE TABLE t AS SELECT i, 'v' || (i % 50) AS s FROM range(5000) r(i)")
+    hqdl.duckdb.register(con, model)
+    return con
+
+
+def test_each_distinct_value_is_asked_once(con: object, endpoint: Endpoint) -> None:
+    sql = "SELECT count(*) FROM t WHERE llm_map('upper', s) = 'V7'"
+    assert con.execute(sql).fetchall() == [(100,)]
+    assert set(endpoint.cells.values()) == {1} and len(endpoint.cells) == 50
+    asked = endpoint.requests
+    assert con.execute(sql).fetchall() == [(100,)]
+    assert endpoint.requests == asked
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT s FROM t WHERE i < 10 AND {}",
+        "SELECT s FROM t WHERE {} AND i < 10",
+        "SELECT s FROM t WHERE s < 'v2' AND {}",
+        # What is no comparison is ordered by DuckDB's own guess of its cost.
+        "SELECT s FROM t WHERE CASE WHEN length(s || i) = 3 THEN {} END",
+        "WITH few AS MATERIALIZED (SELECT s FROM t WHERE length(s || i) = 3) "
+        "SELECT s FROM few WHERE {}",
+    ],
+)
+def test_it_asks_only_for_rows_that_pass_the_plain_part(
+    con: object, endpoint: Endpoint, sql: str
+) -> None:
+    plain = con.execute(sql.format("true")).fetchall()
+    con.execute(sql.format("llm_map_bool($$has:1$$, s)")).fetchall()
+    assert {value for _, value in endpoint.cells} == {value for (value,) in plain}
+
+
+def test_answers_have_the_type_that_the_name_says(con: object, endpoint: Endpoint) -> None:
+    row = con.execute(
+        """SELECT llm_map('upper', 'ant'), llm_map_int('length', 'ant'),
+                  llm_map_real('length', 'ant'), llm_map_bool('has:a', 'ant'),
+                  llm_map_list('letters', 'bob'), llm_map('upper', NULL), llm_map('upper', 7),
+                  llm_map('upper', 'ant', ['ANT', 'BEE']), llm_map('upper', 'cat', ['ANT'])"""
+    ).fetchone()
+    assert row == ("ANT", 3, 3.0, True, ["b", "o"], None, "7", "ANT", None)
+
+
+def test_a_column_of_questions(con: object, endpoint: Endpoint) -> None:
+    sql = "SELECT llm_map(q, v) FROM (VALUES ('upper', 'a'), ('length', 'a'), (NULL, 'a')) r(q, v)"
+    assert con.execute(sql).fetchall() == [("A",), ("1",), (None,)]
+
+
+def test_what_goes_wrong_is_told(con: object, endpoint: Endpoint) -> None:
+    endpoint.status = 401
+    with pytest.raises(duckdb.Error, match="the endpoint answers 401"):
+        con.execute("SELECT llm_map('upper', 'new')").fetchall()
+
+
+def test_the_expanded_tables_are_attached(heroes: object, endpoint: Endpoint) -> None:
+    session = hqdl.open(str(heroes))
+    session.materialize()
+    con = duckdb.connect()
+    try:
+        con.execute("INSTALL sqlite; LOAD sqlite")
+    except duckdb.Error:
+        pytest.skip("DuckDB's extension `sqlite` is not here")
+    hqdl.duckdb.register(con, session, attach="heroes")
+    assert con.execute("SELECT loud FROM heroes.llm_hero ORDER BY 1").fetchall()[0] == ("ANN",)

@@ -1,0 +1,155 @@
+"""A process that is interrupted, forks, or ends in the middle of a run: nothing is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import hqdl
+import pytest
+from endpoint import Endpoint
+
+unix = pytest.mark.skipif(os.name != "posix", reason="forks and signals")
+
+BEGIN = """
+import hqdl, os, sys, threading, signal
+model = hqdl.Model("m", base_url={url!r}, rows_per_request=5, concurrency=2)
+values = [f"v{{n}}" for n in range(500)]
+"""
+
+
+def start(endpoint: Endpoint, script: str) -> subprocess.Popen[str]:
+    text = BEGIN.format(url=endpoint.url) + textwrap.dedent(script)
+    return subprocess.Popen(
+        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def everything_is_kept(endpoint: Endpoint) -> None:
+    """What was answered is known to the next process, and was paid for once."""
+    assert 0 < endpoint.cells.total() < 500
+    answered = [value for _, value in endpoint.cells]
+    model = hqdl.Model("m", base_url=endpoint.url)
+    assert hqdl.map("upper", answered, model=model).meta["values_asked"] == 0
+    assert set(endpoint.cells.values()) == {1}
+
+
+@unix
+def test_ctrl_c_ends_a_run_and_keeps_what_is_in_flight(endpoint: Endpoint) -> None:
+    endpoint.go.clear()
+    process = start(
+        endpoint,
+        """
+        try:
+            hqdl.map("upper", values, model=model)
+        except KeyboardInterrupt as error:
+            assert isinstance(error, hqdl.Interrupted), error
+            assert error.exit == 130 and "kept" in error.hint
+            print("interrupted")
+        """,
+    )
+    assert endpoint.asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    # It is heard within 50 ms; what is in flight is waited for.
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    endpoint.go.set()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "interrupted\n"), err
+    everything_is_kept(endpoint)
+
+
+@unix
+def test_ctrl_c_twice_waits_for_nothing(endpoint: Endpoint) -> None:
+    endpoint.go.clear()
+    process = start(
+        endpoint,
+        """
+        try:
+            hqdl.map("upper", values, model=model)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            os._exit(0)
+        """,
+    )
+    assert endpoint.asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert out == "interrupted\n", err
+
+
+@unix
+def test_the_interpreter_exits_in_the_middle_of_a_run(endpoint: Endpoint) -> None:
+    endpoint.go.clear()
+    process = start(
+        endpoint,
+        """
+        import time
+        work = lambda: hqdl.map("upper", values, model=model)
+        threading.Thread(target=work, daemon=True).start()
+        while not os.path.exists("leave"):
+            time.sleep(0.01)
+        """,
+    )
+    assert endpoint.asked.wait(60)
+    Path("leave").touch()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)
+    endpoint.go.set()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    everything_is_kept(endpoint)
+
+
+def in_child(values: list[str], url: str) -> list[object]:
+    return hqdl.map("upper", values, model=hqdl.Model("m", base_url=url)).to_pylist()
+
+
+@unix
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forked_processes_share_what_is_known(endpoint: Endpoint) -> None:
+    parts = [[f"v{n}" for n in range(start, start + 30)] for start in (0, 10, 20)]
+    # The cache is open when the fork comes.
+    in_child(["v0"], endpoint.url)
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        found = pool.starmap(in_child, [(part, endpoint.url) for part in parts])
+    assert found == [[v.upper() for v in part] for part in parts]
+    assert set(endpoint.cells.values()) == {1}
+    everything = [f"v{n}" for n in range(50)]
+    assert in_child(everything, endpoint.url) == [v.upper() for v in everything]
+    assert set(endpoint.cells.values()) == {1}
+
+
+@unix
+def test_a_killed_process_loses_what_was_in_flight_and_nothing_else(endpoint: Endpoint) -> None:
+    process = start(
+        endpoint,
+        """
+        hqdl.map("upper", values[:100], model=model)
+        print("kept", flush=True)
+        import time; time.sleep(100)
+        """,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "kept\n"
+    process.kill()
+    process.communicate()
+    everything_is_kept(endpoint)
+
+
+def test_the_type_stubs_say_what_is_there() -> None:
+    project = Path(__file__).parents[1]
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", str(project / "pyproject.toml")],
+        cwd=project,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout
