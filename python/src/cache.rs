@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use hqdl::facts::{Facts, FactsError};
+use hqdl::facts::{Facts, FactsError, is_server};
 use hqdl::key::Entity;
+use hqdl::session::Cache;
 use tokio::sync::watch;
 
 use crate::errors::{Failed, input, lock};
@@ -28,6 +29,9 @@ impl Opened {
     #[cfg(unix)]
     fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
         use hqdl::facts::lend::lend;
+        if let Some(facts) = of_server(dir, holder) {
+            return Ok(Self { facts: facts?, lending: None });
+        }
         if Registry::is_child() {
             // sled's threads are the parent's: what it opened, this process cannot.
             return match hqdl::facts::status(dir)? {
@@ -51,6 +55,9 @@ impl Opened {
 
     #[cfg(not(unix))]
     fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
+        if let Some(facts) = of_server(dir, holder) {
+            return Ok(Self { facts: facts? });
+        }
         Ok(Self { facts: Facts::open(dir, holder)? })
     }
 
@@ -82,6 +89,13 @@ impl Opened {
             lending.end(PATIENCE);
         }
     }
+}
+
+/// The facts of a server, where a cache is its URL.
+fn of_server(cache: &Path, holder: &str) -> Option<Result<Facts, FactsError>> {
+    let url = cache.to_str().filter(|_| is_server(cache))?.to_owned();
+    let say: hqdl::facts::Say = Arc::new(|_| {});
+    Some(Cache::Server { url, holder: holder.to_owned(), say }.open())
 }
 
 /// What `hqdl status` is told.

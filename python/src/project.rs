@@ -47,6 +47,7 @@ enum About {
 
 /// Where facts are kept.
 enum Kept {
+    /// In a directory, or on the server of a URL.
     Dir(PathBuf),
     /// Nowhere: they are gone with the project.
     Nowhere(Mutex<Option<(usize, Arc<Opened>)>>),
@@ -220,7 +221,8 @@ impl Project {
                 (None, None) => About::Values,
             };
             let kept = if keep {
-                Kept::Dir(whole(cache.map_or_else(user_cache, Ok)?))
+                let cache = cache.map_or_else(user_cache, Ok)?;
+                Kept::Dir(if hqdl::facts::is_server(&cache) { cache } else { whole(cache) })
             } else {
                 Kept::Nowhere(Mutex::default())
             };
