@@ -1,6 +1,7 @@
 //! The caches that this process has open: one handle each, for all sessions, lent to
-//! other processes while this one owns it. A fork keeps none of them, since threads do not
-//! survive it: its child borrows from its parent, or from whoever else lends the cache.
+//! other processes while this one owns it. The child of a fork may open none where its
+//! parent had one: sled's threads do not survive a fork, and SQLite's locks would be taken
+//! for the child's own.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -33,11 +34,7 @@ impl Opened {
             return Ok(Self { facts: facts?, lending: None });
         }
         if Registry::is_child() {
-            // sled's threads are the parent's: what it opened, this process cannot.
-            return match hqdl::facts::status(dir)? {
-                Some(_) => Ok(Self { facts: Facts::open(dir, holder)?, lending: None }),
-                None => Err(orphan()),
-            };
+            return Err(orphan());
         }
         USED.store(true, Ordering::Relaxed);
         match Facts::own(dir, holder, Duration::ZERO) {
@@ -119,13 +116,14 @@ pub struct Registry {
 /// touched by its child.
 static REGISTRIES: [OnceLock<Registry>; 64] = [const { OnceLock::new() }; 64];
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
-/// Whether a cache was ever opened here as its owner.
+/// Whether a cache was ever opened here.
 static USED: AtomicBool = AtomicBool::new(false);
 
 fn orphan() -> Failed {
     input(
-        "a process that was forked from one that had a cache open cannot open one of its own",
-        "let its parent live as long, or start processes with multiprocessing's `spawn`",
+        "this process was forked from one that had a cache open, and cannot open one",
+        "start processes with multiprocessing's `spawn` or `forkserver`, or fork before hqdl is \
+         used",
     )
 }
 

@@ -113,18 +113,59 @@ def in_child(values: list[str], url: str) -> list[object]:
     return hqdl.map("upper", values, model=hqdl.Model("m", base_url=url)).to_pylist()
 
 
-@unix
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forked_processes_share_what_is_known(endpoint: Endpoint) -> None:
-    parts = [[f"v{n}" for n in range(start, start + 30)] for start in (0, 10, 20)]
-    # The cache is open when the fork comes.
-    in_child(["v0"], endpoint.url)
+POOL = """
+import multiprocessing
+def ask(part):
+    return hqdl.map("upper", part, model=model).to_pylist()
+parts = [values[start:start + 30] for start in (0, 10, 20)]
+if __name__ == "__main__":
     with multiprocessing.get_context("fork").Pool(3) as pool:
+        found = pool.map(ask, parts)
+    assert found == [[v.upper() for v in part] for part in parts], found
+"""
+
+
+@unix
+def test_processes_that_are_forked_before_share_what_is_known(endpoint: Endpoint) -> None:
+    process = start(endpoint, POOL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    everything_is_kept(endpoint)
+
+
+@unix
+def test_a_process_that_is_forked_from_an_open_cache_is_told(endpoint: Endpoint) -> None:
+    process = start(
+        endpoint,
+        """
+        hqdl.map("upper", ["v0"], model=model)
+        child = os.fork()
+        if child == 0:
+            try:
+                hqdl.map("upper", ["v0"], model=model)
+            except hqdl.InputError as error:
+                assert "spawn" in error.hint
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert hqdl.map("upper", ["v0", "v1"], model=model).to_pylist() == ["V0", "V1"]
+        """,
+    )
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    everything_is_kept(endpoint)
+
+
+def in_child(values: list[str], url: str) -> list[object]:
+    return hqdl.map("upper", values, model=hqdl.Model("m", base_url=url)).to_pylist()
+
+
+def test_processes_that_are_spawned_share_what_is_known(endpoint: Endpoint) -> None:
+    in_child(["v0"], endpoint.url)
+    parts = [[f"v{n}" for n in range(start, start + 30)] for start in (0, 10, 20)]
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
         found = pool.starmap(in_child, [(part, endpoint.url) for part in parts])
     assert found == [[v.upper() for v in part] for part in parts]
-    assert set(endpoint.cells.values()) == {1}
-    everything = [f"v{n}" for n in range(50)]
-    assert in_child(everything, endpoint.url) == [v.upper() for v in everything]
     assert set(endpoint.cells.values()) == {1}
 
 
