@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Opened {
         if Registry::is_child() {
             return Err(orphan());
         }
-        USED.store(true, Ordering::Relaxed);
+        USED.fetch_min(Registry::generation(), Ordering::Relaxed);
         match Facts::own(dir, holder, Duration::ZERO) {
             Ok(facts) => {
                 let status = status(dir);
@@ -63,7 +63,7 @@ impl Opened {
         if Registry::is_child() {
             return Err(orphan());
         }
-        USED.store(true, Ordering::Relaxed);
+        USED.fetch_min(Registry::generation(), Ordering::Relaxed);
         Ok(Self {
             facts: Facts::temporary()?,
             #[cfg(unix)]
@@ -116,8 +116,8 @@ pub struct Registry {
 /// touched by its child.
 static REGISTRIES: [OnceLock<Registry>; 64] = [const { OnceLock::new() }; 64];
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
-/// Whether a cache was ever opened here.
-static USED: AtomicBool = AtomicBool::new(false);
+/// The first generation that opened a cache.
+static USED: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 fn orphan() -> Failed {
     input(
@@ -146,7 +146,7 @@ impl Registry {
 
     /// Whether this is the child of a process that had a cache open.
     fn is_child() -> bool {
-        Self::generation() > 0 && USED.load(Ordering::Relaxed)
+        USED.load(Ordering::Relaxed) < Self::generation()
     }
 
     /// The caches that were opened, as far as nobody is opening one just now.
