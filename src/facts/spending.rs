@@ -13,11 +13,13 @@ use crate::usage::Spent;
 pub(super) const PAID: &str =
     "model NOT IN (SELECT id FROM model WHERE name LIKE '% (recording ________)')";
 
-/// What an hour cost.
+/// What an hour cost, of a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Hour {
     /// Its beginning, UTC: `2026-11-21T09`.
     pub hour: String,
+    /// The model.
+    pub model: String,
     /// USD.
     pub usd: f64,
     /// Tokens, input and output.
@@ -93,17 +95,19 @@ impl Spending for Journal {
 
     fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
         let sql = format!(
-            "SELECT substr(asked_at, 1, 13), sum(cost_usd), sum(input_tokens + output_tokens), count(*)
-             FROM completion WHERE asked_at >= ?1 AND {PAID} GROUP BY 1 ORDER BY 1"
+            "SELECT substr(asked_at, 1, 13), m.name, sum(cost_usd), sum(input_tokens + output_tokens), count(*)
+             FROM completion JOIN model AS m ON m.id = completion.model
+             WHERE asked_at >= substr(?1, 1, 19) AND {PAID} GROUP BY 1, 2 ORDER BY 1, 2"
         );
         self.run(|c| {
             c.prepare_cached(&sql)?
                 .query_map([since], |r| {
                     Ok(Hour {
                         hour: r.get(0)?,
-                        usd: r.get(1)?,
-                        tokens: r.get(2)?,
-                        requests: r.get(3)?,
+                        model: r.get(1)?,
+                        usd: r.get(2)?,
+                        tokens: r.get(3)?,
+                        requests: r.get(4)?,
                     })
                 })?
                 .collect()

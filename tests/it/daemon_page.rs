@@ -132,6 +132,24 @@ fn a_cell_is_overridden_by_a_form_of_its_own_page_alone() {
     });
 }
 
+/// What was spent stands there by day and by model.
+#[test]
+fn the_first_page_shows_what_each_model_cost() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    daemon.rests("complete");
+    let sql = "SELECT total(cost_usd), count(*) FROM completion";
+    let spent = &project.rows_of("cache/journal.sqlite", sql)[0];
+    let usd = format!("${:.4}", spent[0].as_f64().unwrap());
+    let row = format!(
+        "<td>test-model</td><td class=\"n\">{usd}</td><td class=\"n\">{usd}</td><td class=\"n\">{}</td>",
+        spent[1]
+    );
+    let shown = page(&daemon, "/");
+    assert!(shown.contains("Spent in 30 days") && shown.contains(&row), "{row}: {shown}");
+}
+
 #[test]
 fn the_query_box_explains_and_runs() {
     let endpoint = honest();

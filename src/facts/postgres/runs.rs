@@ -158,15 +158,16 @@ impl Spending for Server {
 
     fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
         let sql = "SELECT to_char(date_trunc('hour', c.kept_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD\"T\"HH24'),
-               sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
+               m.name, sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
-             WHERE c.kept_at >= ($1::text)::timestamptz GROUP BY 1 ORDER BY 1";
+             WHERE c.kept_at >= ($1::text)::timestamptz GROUP BY 1, 2 ORDER BY 1, 2";
         self.all(sql, &[&since], |r| {
             Ok(Hour {
                 hour: r.try_get(0)?,
-                usd: r.try_get(1)?,
-                tokens: r.try_get::<_, i64>(2)?.cast_unsigned(),
-                requests: r.try_get::<_, i64>(3)?.cast_unsigned(),
+                model: r.try_get(1)?,
+                usd: r.try_get(2)?,
+                tokens: r.try_get::<_, i64>(3)?.cast_unsigned(),
+                requests: r.try_get::<_, i64>(4)?.cast_unsigned(),
             })
         })
     }

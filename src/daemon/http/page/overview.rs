@@ -76,9 +76,24 @@ pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, sup
     let (served, _) = shop.house.clients.begin();
     let place = shop.look().await?;
     let facts = Arc::clone(&shop.house.facts);
-    let midnight = format!("{}T00", crate::store::now().get(..10).unwrap_or_default());
+    let days = days();
+    let since = format!("{}T00:00:00Z", days.first().map_or("", String::as_str));
     let hours = at_work(place, served, move || {
-        Ok(facts.history().hours_since(&midnight).map_err(Failure::from)?)
+        Ok(facts.history().hours_since(&since).map_err(Failure::from)?)
     });
-    Ok(chart::spent(&hours.await?, budget))
+    let hours = hours.await?;
+    let today = days.last().map_or("", String::as_str);
+    let of_today: Vec<_> = hours.iter().filter(|h| h.hour.starts_with(today)).collect();
+    Ok(html! {
+        (chart::spent(&of_today, budget))
+        h2 { "Spent in " (days.len()) " days" }
+        (chart::month(&hours, &days))
+    })
+}
+
+/// The dates of the last thirty days, today's the last, in UTC.
+fn days() -> Vec<String> {
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let ago = |days: i64| today.saturating_sub(jiff::Span::new().days(days)).to_string();
+    (0..30).rev().map(ago).collect()
 }
