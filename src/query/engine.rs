@@ -36,8 +36,10 @@ use crate::usage::Usage;
 impl From<SqlError> for QueryError {
     fn from(error: SqlError) -> Self {
         let known = error.known();
+        let asks = error.help.as_ref().is_some_and(|h| h.ends_with('?'));
         let help: Vec<String> = error.help.into_iter().chain(known).collect();
-        Self::sql(error.message, Some(error.span), error.label, help.join("; "))
+        let help = help.join(if asks { " " } else { "; " });
+        Self::sql(error.message, Some(error.span), error.label, help)
     }
 }
 
@@ -276,7 +278,9 @@ impl<'r, 'a> Engine<'r, 'a> {
     ) -> Result<(), QueryError> {
         match self.guard.stream(statement, sql, sink) {
             Err(QueryError::Sql(mut problem)) => {
-                problem.span = None;
+                let (query, text) = (&self.parsed.query, &self.spelled.text);
+                problem.span = statement::failing(query, text, &problem.message)
+                    .map(|span| self.spelled.place(&span));
                 Err(self.too_long().unwrap_or(QueryError::Sql(problem)))
             }
             other => other.map(|_| ()),

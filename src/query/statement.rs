@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::QueryError;
+use crate::blendsql::tree::{ExprKind, Query};
 
 /// Words that begin a statement which is not for reading.
 const OTHERS: [&str; 20] = [
@@ -194,4 +195,28 @@ impl Iterator for Tokens<'_> {
             return Some(start..self.at);
         }
     }
+}
+
+/// Where a query fails while it runs: `SQLite` says what is wrong, and not where, so
+/// that is told only when there is one place that can fail so.
+pub(super) fn failing(query: &Query, sql: &str, message: &str) -> Option<Range<usize>> {
+    let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
+    let mut places: Vec<Range<usize>> = Vec::new();
+    query.each(&mut |e| {
+        let can = match &e.kind {
+            ExprKind::Function { name, .. } if json => name.starts_with("json"),
+            ExprKind::Function { name, .. } if overflow => matches!(name.as_str(), "sum" | "abs"),
+            ExprKind::Other(parts) if json => match parts.as_slice() {
+                [left, right] => sql
+                    .get(left.span.end..right.span.start)
+                    .is_some_and(|between| between.contains("->")),
+                _ => false,
+            },
+            _ => false,
+        };
+        if can && !places.contains(&e.span) {
+            places.push(e.span.clone());
+        }
+    });
+    if places.len() == 1 { places.pop() } else { None }
 }
