@@ -287,6 +287,11 @@ fn what_was_answered_while_the_server_was_gone_is_kept() {
     let again = run(&one, &cache, "1", &ROWS).exits(5);
     assert!(again.stderr.contains("it is tried again"), "{}", again.stderr);
     server.go_on();
+    // One that is there and says nothing is no better than one that is not.
+    let silent = Proxy::to(server.port());
+    silent.cut();
+    let says = run(&one, &silent.url(&cache), "1", &ROWS).exits(5);
+    assert!(says.stderr.contains("no connection within"), "{}", says.stderr);
     run(&one, &cache, "60", &ROWS).exits(0);
     assert_eq!(check(&one), complete());
     let asked = asked(&endpoint);
@@ -440,4 +445,65 @@ fn values_of_every_kind_and_size_come_back_as_they_were() {
     one.hqdl(&["cache", "import", "x.jsonl", "--cache", "local"]).exits(0);
     let local = one.hqdl(&["cache", "list", "--json", "--cache", "local"]).exits(0);
     assert_eq!(listed.stdout, local.stdout, "the same facts in the same order");
+}
+
+/// The figures of docs/scale.md that hang on waiting, not on processors: prints them.
+#[test]
+#[ignore = "measures for a minute or more: cargo test --test it -- --ignored --nocapture fleet::measure"]
+fn measure_a_shared_limit_and_a_long_way() {
+    let many = |endpoint: &Endpoint, rows: usize, spec: &str| {
+        let sql = format!(
+            "{HEROES} WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+             INSERT INTO hero (name, full_name) SELECT 'Number ' || i, 'Person ' || (i * 7) FROM n;"
+        );
+        Project::new(endpoint, &sql, spec)
+    };
+    let one_row = ["--rows-per-request", "1", "--concurrency", "16"];
+    let slow = || {
+        let endpoint = honest();
+        endpoint.fault(Fault::Latency(Duration::from_millis(200)), Times::Always);
+        endpoint
+    };
+    // A long way to the server costs a run little.
+    for delay in [0, 25] {
+        let endpoint = slow();
+        let proxy = Proxy::to(postgres::shared().port());
+        proxy.delay(delay);
+        let cache = proxy.url(&postgres::database());
+        let one = many(&endpoint, 1500, &spec());
+        for what in ["asks", "knows"] {
+            let began = Instant::now();
+            run(&one, &cache, "90", &one_row).exits(0);
+            let took = began.elapsed().as_secs_f64();
+            println!("{} ms there and back: it {what} in {took:.2} s", delay * 2);
+        }
+    }
+    let endpoint = slow();
+    let cache = postgres::database();
+    let limited = spec().replace("concurrency = 4", "concurrency = 4\nrequests_per_minute = 6000");
+    let all: Vec<_> = (0..8).map(|_| many(&endpoint, 3500, &limited)).collect();
+    let began = Instant::now();
+    let running: Vec<_> = all.iter().map(|one| start(one, &cache, "90", &one_row)).collect();
+    running.into_iter().for_each(|running| drop(running.wait().exits(0)));
+    let took = began.elapsed().as_secs_f64();
+    let mut times: Vec<_> = endpoint.requests().iter().map(|r| r.at).collect();
+    times.sort();
+    let within = |seconds: f64| {
+        let end =
+            |n: usize| times.partition_point(|t| *t < times[n] + Duration::from_secs_f64(seconds));
+        (0..times.len()).map(|n| end(n) - n).max().unwrap()
+    };
+    let first = times[0];
+    let of_20 = times.iter().filter(|t| (4.0..24.0).contains(&(**t - first).as_secs_f64())).count();
+    println!(
+        "{} requests in {took:.1} s, {of_20} in 20 s of them: {:.3} of the limit",
+        times.len(),
+        of_20 as f64 / 2000.0
+    );
+    println!(
+        "the most in a second {}, in 20 s {}, in a minute {}",
+        within(1.0),
+        within(20.0),
+        within(60.0)
+    );
 }

@@ -16,7 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::facts::FactsError;
 
 /// How long a server may take to accept a connection.
-const CONNECTING: Duration = Duration::from_secs(5);
+pub(super) const CONNECTING: Duration = Duration::from_secs(5);
 
 /// A server and its database, as they are connected to and as they are shown.
 pub(super) struct Address {

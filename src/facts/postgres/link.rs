@@ -7,14 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
-    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Timeouts,
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use tracing::{debug, warn};
 
-use super::address::{Address, said};
+use super::address::{Address, CONNECTING, said};
 use crate::facts::FactsError;
 use crate::facts::locks::wait_here;
 
@@ -84,6 +84,7 @@ impl Link {
         let manager = Manager::from_config(address.config, address.tls, recycling);
         let pool = Pool::builder(manager)
             .max_size(CONNECTIONS)
+            .runtime(Runtime::Tokio1)
             .build()
             .map_err(|e| failed(e.to_string()))?;
         let down = Mutex::new(None);
@@ -168,11 +169,16 @@ impl Link {
     {
         let all = async {
             // Whoever has a connection gives it back, so waiting for one is no failure.
-            let client =
-                self.pool.timeout_get(&Timeouts::default()).await.map_err(|e| match e {
-                    PoolError::Backend(e) => self.trouble(&e),
-                    other => Trouble::Passing(other.to_string()),
-                })?;
+            let times =
+                Timeouts { wait: None, create: Some(CONNECTING), recycle: Some(CONNECTING) };
+            let client = self.pool.timeout_get(&times).await.map_err(|e| match e {
+                PoolError::Backend(e) => self.trouble(&e),
+                // It is there, and says nothing.
+                PoolError::Timeout(_) => {
+                    Trouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
+                }
+                other => Trouble::Passing(other.to_string()),
+            })?;
             let working = tokio::time::timeout(within, work(client)).await;
             match working {
                 Ok(Ok(done)) => Ok(done),

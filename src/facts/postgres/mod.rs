@@ -37,6 +37,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 pub use self::address::is_server;
 use self::claims::Claims;
@@ -66,6 +67,7 @@ const QUEUE: usize = 1024;
 pub struct PostgresStore {
     server: Arc<Server>,
     units: Option<mpsc::Sender<keep::Waiting>>,
+    commits: Option<JoinHandle<()>>,
     limits: Arc<ServerLimits>,
 }
 
@@ -105,9 +107,9 @@ impl PostgresStore {
         });
         server.link.here(server.keep_spooled())?;
         let (units, waiting) = mpsc::channel(QUEUE);
-        server.link.handle.spawn(keep::commit_all(Arc::clone(&server), waiting));
+        let commits = server.link.handle.spawn(keep::commit_all(Arc::clone(&server), waiting));
         let limits = Arc::new(ServerLimits::new(Arc::clone(&server)));
-        Ok(Self { server, units: Some(units), limits })
+        Ok(Self { server, units: Some(units), commits: Some(commits), limits })
     }
 
     /// Does something to its end, whatever becomes of who waits for it.
@@ -264,8 +266,14 @@ impl FactStore for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        // No more commits; then what was only to be said is said, and all is let go of.
+        // No more commits than those that wait, which are in files at the least when the
+        // server does not take them; then what was only to be said is said, and all is
+        // let go of.
         drop(self.units.take());
+        if let Some(commits) = self.commits.take() {
+            let patience = link::ANSWER * 2;
+            self.server.link.here(async { drop(tokio::time::timeout(patience, commits).await) });
+        }
         self.limits.end();
         self.server.link.here(self.server.leave());
     }
