@@ -68,11 +68,11 @@ pub fn database(rng: &mut Rng) -> String {
         let (a, b, n) = (word(rng), word(rng), number(rng));
         sql.push_str(&format!("INSERT INTO p (a, b, n) VALUES ({a}, {b}, {n});\n"));
     }
-    for _ in 0..rng.usize(0..18) {
+    for _ in 0..rng.usize(3..18) {
         let (pid, c, m) = (number(rng), word(rng), number(rng));
         sql.push_str(&format!("INSERT INTO q (pid, c, m) VALUES ({pid}, {c}, {m});\n"));
     }
-    for _ in 0..rng.usize(1..7) {
+    for _ in 0..rng.usize(2..7) {
         let (k, v) = (word(rng), number(rng));
         sql.push_str(&format!("INSERT INTO r VALUES ({k}, {v});\n"));
     }
@@ -205,7 +205,7 @@ impl Writer<'_> {
             0 => "(SELECT count(*) FROM r)".to_owned(),
             1 => "-1".to_owned(),
             2 => "(SELECT «length¦¦int¦'two'»)".to_owned(),
-            n => [0, 1, 2, 3, 4, 6, 9][usize::from(n) % 7].to_string(),
+            n => [6, 1, 2, 3, 4, 6, 9][usize::from(n) % 7].to_string(),
         };
         let offset = ["", "", "", " OFFSET 1", " OFFSET 1 + 1"][self.rng.usize(..5)];
         // Without an order of all there is a choice, also among equals.
@@ -768,7 +768,7 @@ impl Writer<'_> {
             9 => format!("{text} IS {}{own}", self.pick(&["NOT ", "", "NOT DISTINCT FROM "])),
             10 => {
                 let (from, filter) = self.correlated(scope);
-                let limit = self.pick(&["LIMIT 1", "LIMIT 1 OFFSET 1", "LIMIT 0", "LIMIT 2"]);
+                let limit = self.pick(&["LIMIT 1", "LIMIT 1", "LIMIT 1 OFFSET 1", "LIMIT 2"]);
                 let not = self.pick(&["", "NOT "]);
                 format!("{not}EXISTS (SELECT 1 FROM {from} WHERE {filter} {limit})")
             }
