@@ -422,7 +422,9 @@ fn rows_per_request_decides_how_many_rows_share_a_request() {
 fn never_more_requests_in_flight_than_concurrency_allows() {
     for (concurrency, most) in [("1", 1), ("3", 3)] {
         let endpoint = honest();
-        endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+        // Long enough that all are sent before the first is answered.
+        let latency = Duration::from_millis(if most == 1 { 40 } else { 1500 });
+        endpoint.fault(Fault::Latency(latency), Times::Always);
         let project = heroes(&endpoint, "csv");
         let flags = ["--concurrency", concurrency, "--rows-per-request", "1"];
         project.materialize(&flags).exits(0);
