@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,7 +30,10 @@ impl Server {
     /// Starts one.
     pub fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("hqdl-pg-").tempdir().unwrap().keep();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Not one of those that systems give out by themselves: until the server listens,
+        // somebody else might be given it.
+        let mut ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000));
+        let port = ports.find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok()).unwrap();
         if is_root() {
             std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).unwrap();
         }
@@ -38,6 +42,8 @@ impl Server {
             .args([Path::new(PROGRAMS.unwrap()), &dir])
             .current_dir("/")
             .stdin(Stdio::piped())
+            // Who ends the tests' group leaves it to end the server.
+            .process_group(0)
             .spawn()
             .unwrap();
         let server = Self { dir, port, _guard: guard };

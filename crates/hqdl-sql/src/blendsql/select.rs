@@ -1,5 +1,6 @@
 //! One SELECT rewritten: its conditions with calls last, noted row by row.
 
+use super::frame::is_random;
 use super::rewrite::{Rewriter, Role, conjuncts, has_field};
 use super::rules::conditions_last::{fence, held_back};
 use super::rules::{CONDITIONS_LAST, CONDITIONS_OF_GROUPS};
@@ -158,8 +159,13 @@ impl Rewriter<'_> {
                 let (plain, calls): (Vec<Expr>, Vec<Expr>) =
                     conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, &scope));
                 let calls: Vec<&Expr> = calls.iter().collect();
-                let text = format!("(SELECT {}) = 1", truth::all(self, &calls, &scope));
-                let text = rest(self, &plain, Some(text));
+                let mut text = truth::all(self, &calls, &scope);
+                // A LEFT JOIN whose WHERE makes it an inner one is read in any order.
+                for plain in plain.iter().rev().filter(|e| is_settled(e)) {
+                    let plain = &self.sql[plain.span.clone()];
+                    text = format!("CASE WHEN ({plain}) THEN {text} ELSE 0 END");
+                }
+                let text = rest(self, &plain, Some(format!("(SELECT {text}) = 1")));
                 parts.push((on.span.clone(), text));
             }
         }
@@ -255,4 +261,14 @@ impl Rewriter<'_> {
             }
         }
     }
+}
+
+/// Whether an expression may be read twice: it is the same each time, and cheap.
+fn is_settled(expr: &Expr) -> bool {
+    let mut settled = true;
+    expr.each(&mut |e| {
+        let random = matches!(&e.kind, ExprKind::Function { name, .. } if is_random(name));
+        settled &= !random && e.inside().1.is_none();
+    });
+    settled
 }
