@@ -35,8 +35,9 @@
 //!   answer echoed ([`prompt::align`]).
 //! * Only states `ok` and `overridden` show a value ([`cell::State`]); every
 //!   other cell is NULL with its state kept behind it.
-//! * What is answered is in the journal before anything else happens to it
-//!   ([`facts`]); the index and the published tables can be made again from it.
+//! * What is answered is in the journal (or on the server that several machines
+//!   share) before anything else happens to it ([`facts`]); the index and the
+//!   published tables can be made again from it.
 //! * Only tables that hqdl made are ever written or dropped
 //!   ([`store::publish`]).
 //! * Recordings take the same way as live answers ([`model::replay`]).

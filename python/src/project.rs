@@ -366,6 +366,7 @@ impl Project {
     }
 
     #[pyo3(signature = (question, values, return_type=None, options=None, budget=None, on_event=None, interrupt=None))]
+    // They are the keyword arguments of `hqdl.map`.
     #[allow(clippy::too_many_arguments)]
     fn map(
         &self,

@@ -11,6 +11,22 @@ use super::journal::Journal;
 use crate::key::Meaning;
 use crate::store::now;
 
+/// Where a question was asked: its meaning's id, what its values came from, and the
+/// list that was given, as JSON.
+pub(in crate::facts) type Note = (u32, Origin, Option<String>);
+
+/// Tells each question where its values came from, as was noted, oldest first; the
+/// last list counts.
+pub(in crate::facts) fn attribute(questions: &mut [LiveQuestion], noted: Vec<Note>) {
+    for (meaning, origin, list) in noted {
+        let Some(question) = questions.iter_mut().find(|q| q.id == meaning) else { continue };
+        question.list = list.and_then(|l| serde_json::from_str(&l).ok()).or(question.list.take());
+        if !origin.column.is_empty() {
+            question.origins.push(origin);
+        }
+    }
+}
+
 /// The column of the database that a question's values came from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
@@ -123,7 +139,7 @@ impl Questions for Journal {
             .filter_map(Result::transpose)
             .collect::<rusqlite::Result<Vec<_>>>()
         })?;
-        let noted: Vec<(u32, Origin, Option<String>)> = self.run(|c| {
+        let noted: Vec<Note> = self.run(|c| {
             c.prepare(
                 "SELECT meaning, origin_table, origin_column, list FROM question ORDER BY asked_at",
             )?
@@ -132,14 +148,7 @@ impl Questions for Journal {
             })?
             .collect()
         })?;
-        for (meaning, origin, list) in noted {
-            let Some(question) = found.iter_mut().find(|q| q.id == meaning) else { continue };
-            question.list =
-                list.and_then(|l| serde_json::from_str(&l).ok()).or(question.list.take());
-            if !origin.column.is_empty() {
-                question.origins.push(origin);
-            }
-        }
+        attribute(&mut found, noted);
         Ok(found)
     }
 

@@ -12,7 +12,7 @@ use super::link::Worked;
 use super::text;
 use crate::facts::FactsError;
 use crate::facts::history::{Dictionary, Questions, RefreshJobs};
-use crate::facts::questions::{Learned, LiveQuestion, Origin};
+use crate::facts::questions::{Learned, LiveQuestion, Origin, attribute};
 use crate::facts::rounds::{Open, Subject};
 use crate::store::now;
 
@@ -89,14 +89,7 @@ impl Questions for Server {
             let list: Option<String> = r.try_get(3)?;
             Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), origin, list))
         })?;
-        for (meaning, origin, list) in noted {
-            let Some(question) = found.iter_mut().find(|q| q.id == meaning) else { continue };
-            question.list =
-                list.and_then(|l| serde_json::from_str(&l).ok()).or(question.list.take());
-            if !origin.column.is_empty() {
-                question.origins.push(origin);
-            }
-        }
+        attribute(&mut found, noted);
         Ok(found)
     }
 
