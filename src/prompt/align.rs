@@ -6,6 +6,7 @@
 //! * without a number, the key alone must name exactly one of the rows asked;
 //! * keys are the same when they are the same text, or the same but for case,
 //!   spaces and punctuation, and no other row of the request fits as well;
+//!   `&amp;` and `&` are the same punctuation, and so are XML's other references;
 //! * NULL is echoed as `null`; nothing at all may be NULL or the empty text, and
 //!   tells two rows with these apart no better than it does us;
 //! * a request for one row is answered by one row: there, a part of the key may
@@ -13,6 +14,7 @@
 //!   which is noted. A part that contradicts the key is nobody's.
 
 use super::label::{self, fold};
+use super::markup::unescaped;
 use crate::value::Value;
 
 /// The rows of a request, as answers are matched with them.
@@ -37,6 +39,8 @@ struct Part {
     /// Canonical text; empty for NULL.
     text: String,
     folded: String,
+    /// The same of what its references to characters stand for, where it has any.
+    meant: Option<String>,
     null: bool,
 }
 
@@ -82,7 +86,10 @@ impl Keys {
     pub fn new<'r>(rows: impl IntoIterator<Item = &'r [Value]>) -> Self {
         let part = |value: &Value| {
             let text = value.canonical().unwrap_or_default().into_owned();
-            Part { folded: fold(&text), null: *value == Value::Null, text }
+            let folded = fold(&text);
+            let meant = Some(fold(&unescaped(&text)));
+            let meant = meant.filter(|meant| !meant.is_empty() && *meant != folded);
+            Part { folded, meant, null: *value == Value::Null, text }
         };
         let keys: Vec<&[Value]> = rows.into_iter().collect();
         let tags = label::tags(keys.iter().copied());
@@ -108,6 +115,12 @@ impl Keys {
         self.rows.is_empty()
     }
 
+    /// The text of a part of a row's key.
+    #[must_use]
+    pub fn part(&self, row: usize, part: usize) -> Option<&str> {
+        Some(self.rows.get(row)?.parts.get(part)?.text.as_str())
+    }
+
     /// How many parts a key has.
     #[must_use]
     pub fn parts(&self) -> usize {
@@ -118,8 +131,12 @@ impl Keys {
     /// the ways to read it are tried.
     #[must_use]
     pub fn may_name(&self, text: &str) -> bool {
+        let plain = fold(&unescaped(text));
         let text = fold(&Value::from(text).canonical().unwrap_or_default());
-        let holds = |part: &Part| text.contains(&part.folded);
+        let holds = |part: &Part| {
+            let forms = [Some(&part.folded), part.meant.as_ref()];
+            forms.into_iter().flatten().any(|p| text.contains(p) || plain.contains(p))
+        };
         self.rows.iter().any(|row| {
             // Of the only row, one part that is right may be enough.
             let partly = self.rows.len() == 1
@@ -367,6 +384,8 @@ impl Part {
         if folded.is_empty() || self.folded.is_empty() {
             return None;
         }
-        (folded == self.folded).then_some(Fit::Nearly)
+        let plain = fold(&unescaped(field));
+        let is = |text: &String| *text == folded || *text == plain;
+        (is(&self.folded) || self.meant.as_ref().is_some_and(is)).then_some(Fit::Nearly)
     }
 }

@@ -111,9 +111,14 @@ pub fn read(
         why: why.to_owned(),
         raw: cut(raw).to_owned(),
     };
+    let dated = |row: usize, cells: Vec<Answer>| {
+        let cells = cells.into_iter().zip(checkers);
+        cells.map(|(cell, checker)| checker.dated(cell, |part| keys.part(row, part))).collect()
+    };
     rows.into_iter()
         .zip(conflicts)
-        .map(|(row, conflict)| match row {
+        .enumerate()
+        .map(|(n, (row, conflict))| match row {
             None if refused => failed(State::Refused, "the model refused", content),
             None if content.trim().is_empty() => {
                 failed(State::Invalid, "the completion is empty", "")
@@ -124,8 +129,8 @@ pub fn read(
             }
             Some(Found { cells: Err(why), text, .. }) => failed(State::Invalid, &why, &text),
             Some(Found { cells: Ok(cells), note, text, .. }) => RowOutcome::Read(match note {
-                None => cells,
-                Some(note) => cells
+                None => dated(n, cells),
+                Some(note) => dated(n, cells)
                     .into_iter()
                     .map(|a| if a.state.shows() { a.repaired(&note, cut(&text)) } else { a })
                     .collect(),

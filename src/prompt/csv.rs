@@ -10,6 +10,7 @@ use super::align::{Echoed, Fit, Keys, Place};
 use super::astray;
 use super::completion::{Ending, Found, is_fence};
 use super::fields::{self, Field};
+use super::quotes;
 use super::record::{Record, lenient, plain, record, table};
 use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
@@ -296,7 +297,18 @@ fn reading(fields: &[Field], keys: &Keys, checkers: &[&Checker], line: &str) -> 
         }
     };
     let rest = fields.get(place.taken..).unwrap_or_default();
-    let cells = fields::cells(rest, checkers);
+    let values = texts.get(place.taken..).unwrap_or_default();
+    let named = quotes::naming(&texts[..texts.len() - values.len()], place.row, keys);
+    let quote = quotes::of_writer(named, values, checkers);
+    let cells = if quote.is_some() && rest.len() == checkers.len() {
+        let cell = |(field, checker): (&Field, &&Checker)| {
+            quotes::taken_off(quote, &field.text, checker)
+                .unwrap_or_else(|| fields::cell(field, checker))
+        };
+        Ok(rest.iter().zip(checkers).map(cell).collect())
+    } else {
+        fields::cells(rest, checkers)
+    };
     let good =
         cells.iter().flatten().filter(|a| matches!(a.state, State::Ok | State::Unknown)).count();
     let note = (place.fit == Fit::Partly).then(|| {

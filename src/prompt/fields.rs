@@ -102,7 +102,7 @@ pub fn may_be(fields: &[Field], checkers: &[&Checker]) -> bool {
 }
 
 /// A field as the cell of a column.
-fn cell(field: &Field, checker: &Checker) -> Answer {
+pub fn cell(field: &Field, checker: &Checker) -> Answer {
     if field.quoted && field.text.is_empty() {
         return checker.empty();
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use super::align::{Echoed, Fit, Keys, Place};
 use super::completion::Found;
-use super::label;
+use super::{label, quotes};
 use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
 use crate::value::Value;
@@ -150,19 +150,30 @@ fn found(
             (place, key.map(|k| format!("the key was echoed as \"{}\"", k.join(", "))))
         }
         // One row was asked about and one came back: it is that one.
-        (None, None) if keys.len() == 1 && only && label.is_none_or(|l| l == "1") => (
+        (None, None) if keys.len() == 1 && only && label.as_ref().is_none_or(|l| l == "1") => (
             Place { row: 0, fit: Fit::Partly, taken: 0, echo: Echoed::Key },
             Some("the key was not echoed".to_owned()),
         ),
         _ => return None,
     };
     let cells = object.get("cells").and_then(Json::as_object).unwrap_or(object);
-    let answers: Vec<Answer> = columns
+    let cells: Vec<Option<&Json>> = columns
+        .iter()
+        .map(|name| cells.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v))
+        .collect();
+    let named: Vec<&str> = label.iter().chain(key.iter().flatten()).map(String::as_str).collect();
+    let texts: Vec<&str> =
+        cells.iter().map(|cell| cell.and_then(Json::as_str).unwrap_or_default()).collect();
+    let quote = quotes::of_writer(quotes::naming(&named, place.row, keys), &texts, checkers);
+    let answers: Vec<Answer> = cells
         .iter()
         .zip(checkers)
-        .map(|(name, checker)| {
-            let cell = cells.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v);
-            cell.map_or_else(|| Answer::without_value(State::Invalid, None), |c| checker.json(c))
+        .map(|(cell, checker)| match cell {
+            None => Answer::without_value(State::Invalid, None),
+            Some(cell) => cell
+                .as_str()
+                .and_then(|text| quotes::taken_off(quote, text, checker))
+                .unwrap_or_else(|| checker.json(cell)),
         })
         .collect();
     let text = Json::Object(object.clone()).to_string();

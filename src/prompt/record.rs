@@ -93,8 +93,11 @@ pub fn lenient(line: &str) -> Vec<Field> {
         let (field, after) = match (quote, closing) {
             (Some(q), Some(end)) => {
                 let inner = &bare[1..=end];
-                let unclear = closes_first(inner, q);
-                (Field { unclear, ..unquoted(inner, q) }, bare[end + 2..].trim_start())
+                let field = match twice(inner, q) {
+                    Some(text) => Field { text: text.to_owned(), quoted: true, unclear: false },
+                    None => Field { unclear: closes_first(inner, q), ..unquoted(inner, q) },
+                };
+                (field, bare[end + 2..].trim_start())
             }
             // Never closed: the last field has begun with it. Where commas stand in it
             // the quote may be a slip, and `'til` begins with an apostrophe: only a type
@@ -115,6 +118,13 @@ pub fn lenient(line: &str) -> Vec<Field> {
             None => return fields,
         }
     }
+}
+
+/// What stands in quotes twice over, `''British''`: quotes that are part of a value are
+/// doubled within those of the field, which makes three.
+fn twice(inner: &str, quote: char) -> Option<&str> {
+    let text = inner.strip_prefix(quote)?.strip_suffix(quote)?;
+    (!text.is_empty() && !text.contains(quote)).then_some(text)
 }
 
 /// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,

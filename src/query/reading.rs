@@ -221,6 +221,7 @@ pub(super) fn column(
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
         unknown: None,
         aliases: std::collections::BTreeMap::new(),
+        year: None,
         example: None,
         bindings: Vec::new(),
         classify: false,

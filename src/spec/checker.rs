@@ -42,6 +42,8 @@ pub struct Checker {
     list: Option<Lookup>,
     /// What is taken for "not known", in lower case; `None` is [`UNKNOWN`].
     unknown: Option<Vec<String>>,
+    /// The part of the key that holds the year of a date given without one.
+    year: Option<usize>,
 }
 
 impl Checker {
@@ -56,7 +58,22 @@ impl Checker {
                 .unknown
                 .as_ref()
                 .map(|words| words.iter().map(|w| w.trim().to_lowercase()).collect()),
+            year: column.year,
         }
+    }
+
+    /// An answer that is a date but for its year, with the year that its row's key
+    /// holds; `part` tells the parts of that key.
+    #[must_use]
+    pub fn dated<'k>(&self, answer: Answer, part: impl Fn(usize) -> Option<&'k str>) -> Answer {
+        let read = || {
+            let year = part(self.year?)?;
+            let four = year.len() == 4 && year.bytes().all(|b| b.is_ascii_digit());
+            let raw = answer.raw.as_deref().filter(|_| answer.state == State::Invalid && four)?;
+            let (value, note) = super::coerce::date_in(year.parse().ok()?, raw)?;
+            Some(Answer::ok(CellValue::One(value)).repaired(note, raw))
+        };
+        read().unwrap_or(answer)
     }
 
     /// Whether the cells of this column are lists.

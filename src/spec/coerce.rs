@@ -9,6 +9,13 @@ use crate::value::Value;
 #[must_use]
 pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
     let text = text.trim();
+    if kind != Type::Text
+        && let Some(inner) =
+            ['\'', '"'].iter().find_map(|q| text.strip_prefix(*q)?.strip_suffix(*q))
+    {
+        // No value but a text stands in quotes.
+        return Some((coerce(kind, inner)?.0, Some("quotes around it taken off")));
+    }
     match kind {
         Type::Text => Some((text.into(), None)),
         Type::Integer => {
@@ -92,22 +99,7 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
     {
         return Some((day.into(), NOTE));
     }
-    let ordinal = |word: &'_ str| -> Option<String> {
-        let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
-        (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
-    };
-    // "Dec." is "Dec".
-    let abbreviated = |word: &'_ str| -> String {
-        let bare = word.strip_suffix('.').filter(|w| w.chars().all(char::is_alphabetic));
-        bare.unwrap_or(word).to_owned()
-    };
-    let tidy = text
-        .replace(',', " ")
-        .split_whitespace()
-        .filter(|word| *word != "of")
-        .map(|word| ordinal(word).unwrap_or_else(|| abbreviated(word)))
-        .collect::<Vec<_>>()
-        .join(" ");
+    let tidy = tidy(text);
     // A year of two digits is none.
     let mut digits = tidy.split(|c: char| !c.is_ascii_digit());
     if !digits.any(|run| run.len() == 4) {
@@ -134,6 +126,42 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
         [Some(a), Some(b)] if a == b => Some((a.to_string().into(), NOTE)),
         _ => None,
     }
+}
+
+/// A day and a month by its name, in a year that is known otherwise. Two digits
+/// that may be that year themselves (`May 07` in 2007) name no day.
+#[must_use]
+pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
+    use jiff::civil::Date;
+    let tidy = tidy(&text.replace('-', " "));
+    let digits: String = tidy.chars().filter(char::is_ascii_digit).collect();
+    let may_be_year = digits.len() == 2 && digits.parse() == Ok(year.rem_euclid(100));
+    if tidy.split(' ').count() != 2 || digits.len() > 2 || may_be_year {
+        return None;
+    }
+    let whole = format!("{tidy} {year:04}");
+    let formats = ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y"];
+    let day = formats.iter().find_map(|f| Date::strptime(f, &whole).ok())?;
+    Some((day.to_string().into(), "the year of its key put to the date"))
+}
+
+/// The words of a date: `27th of Dec.,` as `27 Dec`.
+fn tidy(text: &str) -> String {
+    let ordinal = |word: &'_ str| -> Option<String> {
+        let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
+        (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
+    };
+    // "Dec." is "Dec".
+    let abbreviated = |word: &'_ str| -> String {
+        let bare = word.strip_suffix('.').filter(|w| w.chars().all(char::is_alphabetic));
+        bare.unwrap_or(word).to_owned()
+    };
+    text.replace(',', " ")
+        .split_whitespace()
+        .filter(|word| *word != "of")
+        .map(|word| ordinal(word).unwrap_or_else(|| abbreviated(word)))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn url(text: &str) -> Option<(Value, Option<&'static str>)> {

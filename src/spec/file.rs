@@ -344,6 +344,9 @@ pub struct ColumnTable {
     pub aliases: Option<AliasesField>,
     /// Whether values outside `values` pass.
     pub open: Option<bool>,
+    /// Of a date: the key column that holds the year of a date given without one
+    /// (`May 27`). A column `date` beside the key column `year` needs no word.
+    pub year: Option<String>,
     /// One-to-many: the values go to a table of their own.
     pub many: Option<ManyTable>,
     /// What a model writes for what it does not know, instead of `?`, `unknown`,

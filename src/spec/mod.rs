@@ -276,6 +276,10 @@ pub struct Column {
     /// part of what the column means.
     #[serde(default)]
     pub aliases: BTreeMap<String, String>,
+    /// The part of the key that holds the year of dates given without one. No part
+    /// of what the column means.
+    #[serde(default)]
+    pub year: Option<usize>,
     /// A value of the kind that is expected, shown to the model; no part of what
     /// it means.
     pub example: Option<String>,

@@ -67,6 +67,7 @@ mod queries;
 mod queries_cli;
 mod query_cases;
 mod readers;
+mod readings;
 mod regressions;
 mod replies;
 mod restaurants;

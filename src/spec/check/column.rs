@@ -5,10 +5,11 @@ use std::path::Path;
 
 use super::{Check, join, literal};
 use crate::key::{ListHash, Meaning};
+use crate::problem::nearest;
 use crate::spec::checker::Checker;
 use crate::spec::file::{AliasesField, ColumnTable, ExpansionTable, QuestionField, ValuesField};
 use crate::spec::shape::Step;
-use crate::spec::{Binding, Column, Many, SLOTS, ValueList};
+use crate::spec::{Binding, Column, Many, SLOTS, Type, ValueList};
 use crate::value::Value;
 
 impl Check<'_> {
@@ -82,11 +83,33 @@ impl Check<'_> {
                 .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
             unknown: c.unknown.clone(),
             aliases,
+            year: self.year(&at("year"), e, c),
             example: None,
             bindings,
             fingerprint: meaning.fingerprint(),
             meaning,
         }
+    }
+
+    /// The part of the key that holds the year of a column's dates: the one that the
+    /// spec names; `year` is what `date` goes by.
+    fn year(&mut self, place: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
+        let part = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
+        let Some(name) = &c.year else {
+            let dated = c.kind == Type::Date && c.name.eq_ignore_ascii_case("date");
+            return part("year").filter(|_| dated);
+        };
+        if c.kind != Type::Date {
+            let message = format!("`{}` is {}, and has no year", c.name, c.kind.name());
+            self.error(place, &message, "", "`year` is for columns of type \"date\"");
+        } else if part(name).is_none() {
+            let help = nearest(name, e.key.iter().map(String::as_str)).map_or_else(
+                || format!("the key is {}", e.key.join(", ")),
+                |n| format!("did you mean \"{n}\"?"),
+            );
+            self.error(place, &format!("`{name}` is no column of the key"), "", &help);
+        }
+        part(name)
     }
 
     /// Other words for the values, by how they are looked up.

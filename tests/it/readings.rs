@@ -1,0 +1,192 @@
+//! Readings of what models write that a key, a type or the row itself makes certain:
+//! dates without a year, keys with XML's references, quotes around every value. What
+//! could be read in two ways is not read.
+
+use hqdl::cell::State;
+use hqdl::prompt::align::Keys;
+use hqdl::prompt::{RowOutcome, completion};
+use hqdl::spec::checker::Checker;
+use hqdl::value::Value;
+use serde_json::{Value as Json, json};
+
+use crate::fixture::Fixture;
+
+const FILMS: &str = r#"
+[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "llm"
+source = "film"
+key = ["title", "year"]
+[[expansion.column]]
+name = "date"
+type = "date"
+[[expansion.column]]
+name = "nation"
+"#;
+
+/// What a completion says of films: a list of cells each, or why there are none.
+fn read(spec: &str, films: &[(&str, i64)], content: &str) -> Vec<Json> {
+    let expansion = Fixture::new().expansion(spec);
+    let rows: Vec<Vec<Value>> =
+        films.iter().map(|(title, year)| vec![(*title).into(), Value::Integer(*year)]).collect();
+    let columns: Vec<String> = expansion.columns.iter().map(|c| c.name.clone()).collect();
+    let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
+    let checkers: Vec<&Checker> = checkers.iter().collect();
+    let keys = Keys::new(rows.iter().map(Vec::as_slice));
+    let outcomes =
+        completion::read(content, false, &keys, expansion.key.names(), &columns, &checkers);
+    let told = |outcome: &RowOutcome| match outcome {
+        RowOutcome::Read(cells) => cells
+            .iter()
+            .map(|cell| match cell.state {
+                State::Ok => cell.value.to_json(),
+                state => json!({ state.name(): cell.raw }),
+            })
+            .collect(),
+        RowOutcome::Failed { why, .. } => json!(why),
+    };
+    outcomes.iter().map(told).collect()
+}
+
+/// The first cell of the one film that is asked about.
+fn date_of(spec: &str, year: i64, written: &str) -> Json {
+    read(spec, &[("Alien", year)], &format!("1 Alien,\"{written}\",US"))[0][0].clone()
+}
+
+#[test]
+fn a_date_without_a_year_is_in_the_year_of_its_key() {
+    for (written, date) in [
+        ("May 27", "2007-05-27"),
+        ("27 May", "2007-05-27"),
+        ("27th of May", "2007-05-27"),
+        ("27-May", "2007-05-27"),
+        ("Sept. 9", ""),
+        ("Sep. 9", "2007-09-09"),
+        ("September 9th", "2007-09-09"),
+        // A year of its own holds.
+        ("May 27, 1999", "1999-05-27"),
+        ("May 1999", "1999-05"),
+        // The seventh, or the year.
+        ("May 07", ""),
+        ("07 May", ""),
+        ("May 7", "2007-05-07"),
+        // Day or month, month or day, and what is no day.
+        ("05-27", ""),
+        ("05/06", ""),
+        ("February 29", ""),
+        ("May", ""),
+        ("27", ""),
+        ("May 127", ""),
+        ("May 27 28", ""),
+    ] {
+        let read = date_of(FILMS, 2007, written);
+        let expected = match date {
+            "" => json!({ "invalid": written }),
+            date => json!(date),
+        };
+        assert_eq!(read, expected, "{written}");
+    }
+    assert_eq!(date_of(FILMS, 2008, "February 29"), json!("2008-02-29"));
+    // What is no year gives none.
+    assert_eq!(date_of(FILMS, 12, "May 27"), json!({ "invalid": "May 27" }));
+}
+
+#[test]
+fn which_part_of_the_key_is_the_year_is_said_or_named_so() {
+    let born = FILMS.replace("name = \"date\"", "name = \"born\"");
+    assert_eq!(date_of(&born, 2007, "May 27"), json!({ "invalid": "May 27" }));
+    let said = born.replace("type = \"date\"", "type = \"date\"\nyear = \"year\"");
+    assert_eq!(date_of(&said, 2007, "May 27"), json!("2007-05-27"));
+    // It is no part of what the column means.
+    let meaning = |spec: &str| Fixture::new().expansion(spec).columns.remove(0).fingerprint;
+    assert_eq!(meaning(&born), meaning(&said));
+    for (wrong, told) in [
+        (said.replace("year = \"year\"", "year = \"yaer\""), "`yaer` is no column of the key"),
+        (said.replace("type = \"date\"", "type = \"url\""), "and has no year"),
+    ] {
+        assert!(Fixture::new().problems(&wrong).render(false).contains(told), "{told}");
+    }
+}
+
+#[test]
+fn a_key_is_known_by_what_its_references_stand_for() {
+    let films = [("R&amp;B &#x2013; Blues", 1990), ("Tom & Jerry", 1992), ("&lt;", 3), ("&gt;", 3)];
+    let lines = |names: [&str; 2]| {
+        format!("1,{},1990,1990-01-02,US\n2,{},1992,1992-03-04,UK", names[0], names[1])
+    };
+    let right = [json!(["1990-01-02", "US"]), json!(["1992-03-04", "UK"])];
+    for names in [
+        ["R&amp;B &#x2013; Blues", "Tom & Jerry"],
+        ["R&B \u{2013} Blues", "Tom &amp; Jerry"],
+        ["R&B - Blues", "Tom &#38; Jerry"],
+    ] {
+        assert_eq!(read(FILMS, &films[..2], &lines(names)), right, "{names:?}");
+        // By the key alone.
+        let alone = lines(names).replace("1,R", "R").replace("2,T", "T");
+        assert_eq!(read(FILMS, &films[..2], &alone), right, "{alone}");
+        let json = json!({ "rows": [
+            { "key": [names[0], 1990], "cells": { "date": "1990-01-02", "nation": "US" } },
+            { "key": [names[1], 1992], "cells": { "date": "1992-03-04", "nation": "UK" } },
+        ] });
+        assert_eq!(read(FILMS, &films[..2], &json.to_string()), right, "{json}");
+    }
+    // Nothing but punctuation tells nobody.
+    for line in ["&lt;,3,1990-01-02,US", "<,3,1990-01-02,US", "&amp;,3,1990-01-02,US"] {
+        let of = read(FILMS, &films[2..], line);
+        let read = of.iter().filter(|row| row.is_array()).count();
+        assert_eq!(read, usize::from(line.starts_with("&lt;")), "{line}: {of:?}");
+    }
+    // Where two keys mean the same, neither is taken for the other.
+    let both = [("R&amp;B", 1990), ("R&B", 1990)];
+    let of = read(FILMS, &both, "R&B,1990,1990-01-02,US");
+    assert_eq!(of[1], json!(["1990-01-02", "US"]));
+    assert!(of[0].is_string(), "{of:?}");
+    let of = read(FILMS, &both, "R & B!,1990,1990-01-02,US");
+    assert!(of.iter().all(Json::is_string), "{of:?}");
+}
+
+#[test]
+fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
+    let right = json!(["1979-05-25", "British"]);
+    let one = |content: &str| read(FILMS, &[("Alien", 1979)], content).remove(0);
+    for content in [
+        "'1 Alien','1979-05-25','British'",
+        "\"1 Alien\",\"'1979-05-25'\",\"'British'\"",
+        "'1 Alien',''1979-05-25'',''British''",
+        "\"1 Alien\",\"\"1979-05-25\"\",\"\"British\"\"",
+        "| 1 Alien | '1979-05-25' | 'British' |",
+        "{\"row\": \"1 Alien\", \"cells\": {\"date\": \"'1979-05-25'\", \"nation\": \"'British'\"}}",
+    ] {
+        assert_eq!(one(content), right, "{content}");
+    }
+    // A name in quotes that it has not tells, too.
+    let unknown = json!([{ "unknown": null }, "British"]);
+    let named = "{\"row\": \"'1 Alien'\", \"key\": [\"'Alien'\", 1979], \
+                 \"cells\": {\"date\": null, \"nation\": \"'British'\"}}";
+    let named = named.replace("\"'1 Alien'\"", "\"1\"");
+    assert_eq!(one(&named), unknown, "{named}");
+    // Where nothing tells, or a text stands without them, they may be the value's.
+    for (content, expected) in [
+        (
+            "{\"row\": \"1 Alien\", \"cells\": {\"date\": \"1979-05-25\", \"nation\": \"'British'\"}}",
+            json!(["1979-05-25", "'British'"]),
+        ),
+        (
+            "{\"row\": \"1 Alien\", \"cells\": {\"date\": null, \"nation\": \"\\\"Heroes\\\"\"}}",
+            json!([{ "unknown": null }, "\"Heroes\""]),
+        ),
+        (
+            "\"1 Alien\",\"1979-05-25\",\"\"\"Heroes\"\"\"",
+            json!(["1979-05-25", "\"Heroes\""]),
+        ),
+        (
+            "\"1 Alien\",\"'1979-05-25'\",\"'Heroes' and 'Villains'\"",
+            json!(["1979-05-25", "'Heroes' and 'Villains'"]),
+        ),
+    ] {
+        assert_eq!(one(content), expected, "{content}");
+    }
+}
