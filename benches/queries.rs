@@ -218,7 +218,7 @@ fn rewritten(sql: &str) -> usize {
     let found = hqdl::blendsql::scan(sql).expect("calls");
     let parsed = parse(sql, found).expect("a query");
     let usages = usage::of_calls(sql, &parsed, &Heroes);
-    let site = Site { function: "hq_call", ..Site::default() };
+    let site = Site::default();
     let sites = vec![site; parsed.calls.len()];
     let costs = Costs::default();
     let rewritten = Rewriter::new(sql, &sites, &Heroes, &costs).run(&parsed);

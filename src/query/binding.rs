@@ -11,6 +11,7 @@ use super::smoothie::{Route, RouteKind};
 use super::views::Stored;
 use super::{QueryError, fits};
 use crate::blendsql::Call;
+use crate::blendsql::runtime::Function;
 use crate::blendsql::usage::Usage;
 use crate::routing::question::{Slot, binding as bound_question};
 use crate::spec::{Binding, Spec, Type};
@@ -88,11 +89,11 @@ impl Calls {
                             _ => stored = None,
                         }
                         self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
-                        others.push_str(&format!(
-                            ", hq_call({number}, 0, {}) AS {}",
-                            bound.keys.texts.join(", "),
-                            crate::sql::name(&other.name)
-                        ));
+                        let arguments = [number.to_string(), "0".to_owned()];
+                        let answer =
+                            Function::Call.of(&[&arguments[..], &bound.keys.texts].concat());
+                        let name = crate::sql::name(&other.name);
+                        others.push_str(&format!(", {answer} AS {name}"));
                     }
                     for (name, key) in expansion.key.names().iter().zip(&bound.keys.texts) {
                         if mentions(binding, name) {

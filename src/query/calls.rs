@@ -20,7 +20,7 @@ use super::{QueryError, Request};
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
-use crate::blendsql::{Call, Kind};
+use crate::blendsql::{Call, Subject};
 use crate::facts::Origin;
 use crate::key::{Fingerprint, KeyColumns, ListHash};
 use crate::spec::{Column, Echo, Expansion, Spec, Type};
@@ -107,13 +107,7 @@ impl Calls {
             sites: parsed
                 .calls
                 .iter()
-                .map(|c| Site {
-                    function: "hq_call",
-                    rows: matches!(c.kind, Kind::Qa | Kind::Validate),
-                    pairs: c.kind == Kind::Join,
-                    document: c.kind == Kind::Answer,
-                    ..Site::default()
-                })
+                .map(|c| Site { subject: c.ingredient.subject(), ..Site::default() })
                 .collect(),
             ..Self::default()
         };
@@ -122,8 +116,8 @@ impl Calls {
             let unknown = Usage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
             let text = sql[call.span.clone()].to_owned();
-            match call.kind {
-                Kind::Map | Kind::Answer => {
+            match call.ingredient.subject() {
+                Subject::Value | Subject::Document => {
                     let mut why = "no column of the spec is asked this question".to_owned();
                     if spec.expansions.is_empty() {
                         "there is no spec".clone_into(&mut why);
@@ -148,23 +142,23 @@ impl Calls {
                             Err(reason) => why = reason.unwrap_or(why),
                         }
                     }
-                    if call.kind == Kind::Map {
+                    if call.ingredient.subject() == Subject::Value {
                         calls.map(n, sql, parsed, usage, choosing)?;
                     } else {
                         calls.answer(n, call, usage, alone.get(&n).unwrap_or(&unknown));
                     }
                     calls.live(n, call, text, why);
                 }
-                Kind::Qa | Kind::Validate => {
+                Subject::Rows => {
                     calls.qa(n, sql, parsed, usage, choosing)?;
                     calls.live(n, call, text, "it is asked of rows, not of an entity".to_owned());
                 }
-                Kind::Join => {
-                    let criterion = if call.question.trim().is_empty() {
-                        "the values of the list that mean the same thing".to_owned()
-                    } else {
-                        call.question.trim().to_owned()
+                Subject::Pair => {
+                    let criterion = match call.question.trim() {
+                        "" => call.ingredient.default_question(),
+                        said => said,
                     };
+                    let criterion = criterion.to_owned();
                     calls.asks[n] = Asks::Pair { join: calls.joins.len() };
                     let left = usage.keys.first().and_then(|k| k.name.clone());
                     let left = left.unwrap_or_else(|| "value".to_owned());

@@ -11,6 +11,8 @@ use super::QueryError;
 use super::documents::Document;
 use super::live::{Live, broken, int};
 use super::targets::spell;
+#[cfg(doc)]
+use crate::blendsql::runtime::Function;
 
 /// Candidates that are put in an order; of more, rows come as they are.
 const MOST: usize = 20_000;
@@ -114,10 +116,10 @@ impl Candidates {
 }
 
 impl Live {
-    /// `hq_rank(call, document, …)`
+    /// [`Function::Rank`]
     pub(super) fn rank(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         if self.candidates.are_too_many() {
-            self.full = true;
+            self.pass.full = true;
             return Err(broken("the pass is full"));
         }
         let mut hasher = blake3::Hasher::new();

@@ -194,7 +194,7 @@ impl TooLong {
     #[must_use]
     pub fn error(&self, calls: &[Call], text: &str, spelled: &Spelled) -> QueryError {
         let call = calls.get(self.call);
-        let name = call.map_or("a call", |c| c.kind.name());
+        let name = call.map_or("a call", |c| c.ingredient.name());
         let question = call.map(|c| c.question.trim().to_owned()).unwrap_or_default();
         let shown = call.and_then(|c| text.get(c.span.clone())).is_some();
         let about = if self.exact { "" } else { "about " };

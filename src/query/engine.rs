@@ -162,8 +162,8 @@ impl<'r, 'a> Engine<'r, 'a> {
         let facts = request.facts.latest().clone();
         let contexts = Contexts::new(request);
         let mut live = Live::new(facts, calls.asks.clone(), targets, calls.joins.len(), contexts);
-        live.overrides = overrides;
-        live.recursing = parsed.recursing(&text);
+        live.known.overrides = overrides;
+        live.statement.recursing = parsed.recursing(&text);
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
         guard.lock()?;
@@ -208,7 +208,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             let mut live = lock(&self.live);
             live.takes(&direct);
             live.begin();
-            live.stored = true;
+            live.statement.stored = true;
         }
         let mut kept = Kept::default();
         match self.run_once(&direct, &mut kept) {
@@ -219,7 +219,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             }
             // What is wrong with the query itself is told when it runs again.
             Err(QueryError::Sql(_)) => {
-                lock(&self.live).stored = false;
+                lock(&self.live).statement.stored = false;
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -305,7 +305,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 later.push(birth);
                 continue;
             }
-            let target = &live.targets[birth.target];
+            let target = &live.known.targets[birth.target];
             let list = target.expansion.columns[birth.column].values.as_ref();
             if let Some(meaning) = target.wanted.meaning(birth.column) {
                 history.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
@@ -318,7 +318,7 @@ impl<'r, 'a> Engine<'r, 'a> {
 
     /// What stopped the query, when that was a context.
     fn too_long(&self) -> Option<QueryError> {
-        let too_long = lock(&self.live).failure.take()?;
+        let too_long = lock(&self.live).known.failure.take()?;
         Some(too_long.error(&self.parsed.calls, &self.spelled.text, &self.spelled))
     }
 
@@ -345,14 +345,14 @@ impl<'r, 'a> Engine<'r, 'a> {
         let live = lock(&self.live);
         let mut routes = self.calls.routes.clone();
         let (mut notes, mut unbounded) = (Vec::new(), Vec::new());
-        for (call, cut) in live.contexts.cuts() {
+        for (call, cut) in live.known.contexts.cuts() {
             // A route a call, in their order.
             if let Some(route) = routes.get_mut(call) {
                 route.why = format!("{}; {cut}", route.why);
                 notes.push(format!("{}: {cut}", route.call));
             }
         }
-        for (pairs, join) in live.joins.iter().zip(&self.calls.joins) {
+        for (pairs, join) in live.known.joins.iter().zip(&self.calls.joins) {
             if let (Some(narrow), Some(route)) = (join.narrow, routes.get_mut(join.call))
                 && pairs.narrowed > 0
             {
@@ -391,11 +391,11 @@ impl<'r, 'a> Engine<'r, 'a> {
         }
         Meta {
             requests: usage.requests + inner(|m| m.requests),
-            values_asked: live.counts.asked + inner(|m| m.values_asked),
-            values_reused: live.counts.reused + inner(|m| m.values_reused),
-            values_missing: live.counts.without_value
-                + live.unreadable.len() as u64
-                + live.mismatched.len() as u64
+            values_asked: live.known.counts.asked + inner(|m| m.values_asked),
+            values_reused: live.known.counts.reused + inner(|m| m.values_reused),
+            values_missing: live.known.counts.without_value
+                + live.known.unreadable.len() as u64
+                + live.known.mismatched.len() as u64
                 + inner(|m| m.values_missing),
             passes: self.passes.clone(),
             input_tokens: usage.input_tokens + inner(|m| m.input_tokens),

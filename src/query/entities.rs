@@ -24,7 +24,7 @@ impl Live {
             }
         };
         let spelling = *hasher.finalize().as_bytes();
-        if let Some(entity) = self.targets[target].known(&spelling) {
+        if let Some(entity) = self.known.targets[target].known(&spelling) {
             return Some(entity);
         }
         let document = match Document::read(value) {
@@ -35,7 +35,7 @@ impl Live {
             }
         };
         let key = vec![Value::Text(document.key())];
-        Some(self.targets[target].entity(&spelling, || Row { key, context: Vec::new() }))
+        Some(self.known.targets[target].entity(&spelling, || Row { key, context: Vec::new() }))
     }
 
     /// The entity of some rows: the digest of what the model is shown of them.
@@ -48,18 +48,19 @@ impl Live {
         let read: Result<Vec<Value>, _> = values.iter().map(|v| Value::read(*v)).collect();
         let mut contexts = read.map_err(|e| broken(&e.to_string()))?;
         let given = (call, *digest(&contexts).as_bytes());
-        if let Some(entity) = self.contexts.entity(&given) {
+        if let Some(entity) = self.known.contexts.entity(&given) {
             return Ok(entity);
         }
-        if let Err(too_long) = self.contexts.fit(call, &mut contexts) {
-            self.failure = Some(too_long);
+        if let Err(too_long) = self.known.contexts.fit(call, &mut contexts) {
+            self.known.failure = Some(too_long);
             return Err(broken("a context is too long"));
         }
         let shown = digest(&contexts).to_hex().as_str()[..16].to_owned();
         let key = vec![Value::Text(if contexts.is_empty() { "-".to_owned() } else { shown })];
         let spelling = key[0].to_string().into_bytes();
-        let entity = self.targets[target].entity(&spelling, || Row { key, context: contexts });
-        self.contexts.is(given, entity);
+        let entity =
+            self.known.targets[target].entity(&spelling, || Row { key, context: contexts });
+        self.known.contexts.is(given, entity);
         Ok(entity)
     }
 }

@@ -34,7 +34,7 @@ impl Engine<'_, '_> {
         {
             let live = lock(&self.live);
             for (n, entities) in by_target(demands) {
-                self.count(&live.targets[n], entities, once, &mut most)?;
+                self.count(&live.known.targets[n], entities, once, &mut most)?;
             }
         }
         for (n, wanted) in self.calls.joins.iter().enumerate() {
@@ -52,10 +52,10 @@ impl Engine<'_, '_> {
         once: bool,
         most: &mut Most,
     ) -> Result<(), QueryError> {
-        let wishes = lock(&self.live).joins[n].take();
+        let wishes = lock(&self.live).known.joins[n].take();
         let request = self.request;
         let before = most.values;
-        let mut counts = lock(&self.live).counts;
+        let mut counts = lock(&self.live).known.counts;
         let mut longest: Option<(Target, Demand)> = None;
         for (list, wishes) in join::lists_of(n, wanted, &wishes, &self.live, request) {
             let asked = join::Asked::of(wanted, list, &wishes, request, &mut counts)?;
@@ -65,7 +65,7 @@ impl Engine<'_, '_> {
                 longest = asked.demands.first().map(|d| (target, *d)).or(longest);
             }
         }
-        lock(&self.live).counts.reused = counts.reused;
+        lock(&self.live).known.counts.reused = counts.reused;
         let pairs: u64 = wishes.iter().map(|(_, _, rights)| rights.len() as u64).sum();
         let more = pairs.saturating_sub(most.values - before);
         if !once

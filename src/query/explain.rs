@@ -84,7 +84,7 @@ impl Engine<'_, '_> {
                 ended => ended?,
             }
         }
-        let demands = lock(&self.live).notes.all();
+        let demands = lock(&self.live).pass.notes.all();
         Ok(Asked { demands, unbounded, once: most.once && rewritten.first.is_none() })
     }
 
@@ -106,7 +106,7 @@ impl Engine<'_, '_> {
             Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
             ended => ended?,
         }
-        if lock(&self.live).pended > 0 {
+        if lock(&self.live).pass.pended > 0 {
             return Ok(None);
         }
         let mut seen = HashSet::new();
@@ -121,6 +121,6 @@ impl Engine<'_, '_> {
         let mut live = lock(&self.live);
         live.takes(rewritten);
         live.begin();
-        live.survey = true;
+        live.statement.survey = true;
     }
 }

@@ -88,7 +88,7 @@ impl<'r> Reader<'r> {
     pub fn told(mut self, learning: &mut Learning) -> Told {
         let live = Shared::clone(&self.live);
         let live = lock(&live);
-        let candidates = &live.notes.candidates;
+        let candidates = &live.pass.notes.candidates;
         if self.rule.ranked {
             self.rows.sort_by_key(|(_, _, rank)| *rank);
         }
@@ -230,6 +230,7 @@ impl Sink for Reader<'_> {
         let candidate = usize::try_from(number(row.last())).unwrap_or(usize::MAX);
         let rank = if self.rule.ranked { number(row.get(width)) } else { 0 };
         let state = lock(&self.live)
+            .pass
             .notes
             .candidates
             .get(candidate)

@@ -5,7 +5,7 @@ use super::reading::{is_list, kind};
 use crate::blendsql::parse::parse;
 use crate::blendsql::tree::{Body, ExprKind};
 use crate::blendsql::usage::{Compared, Usage};
-use crate::blendsql::{Call, Kind, ReturnType, yes_no};
+use crate::blendsql::{Call, ReturnType, Subject, yes_no};
 use crate::spec::{Column, SLOTS, Type};
 use crate::value::Value;
 
@@ -130,7 +130,7 @@ fn of_truth(
         let computed = usage.compared.contains(&Compared::Words);
         return if computed { Err("a value is asked for") } else { Ok(Given::AsItIs) };
     };
-    if call.kind == Kind::Answer && !computed && column.kind == Type::Boolean {
+    if call.ingredient.subject() == Subject::Document && !computed && column.kind == Type::Boolean {
         // It says yes and no in words by itself.
         return Ok(Given::AsItIs);
     }

@@ -1,4 +1,5 @@
-//! The functions that calls become, on a connection.
+//! The functions that calls become, on a connection: what each of
+//! [`Function`] does there.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
 use super::live::{Live, Shared, int, lock};
-use super::smoothie::owned;
+use crate::blendsql::runtime::Function;
 use crate::value::Value;
 
 /// Arguments that most calls of a function have at most.
@@ -21,9 +22,10 @@ const FEW: usize = 8;
 pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
     // None is deterministic: a call must not be evaluated before it is reached.
     let flags = FunctionFlags::SQLITE_UTF8;
-    let make = |name: &str, run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
+    let make = |function: Function,
+                run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
         let live = Arc::clone(live);
-        connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
+        connection.create_scalar_function(function.name(), -1, flags, move |ctx: &Context<'_>| {
             // Once a row and more: no allocation for what is few, as it mostly is.
             let mut few = [ValueRef::Null; FEW];
             let many: Vec<ValueRef<'_>>;
@@ -40,45 +42,33 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
             run(&mut lock(&live), values).map(ToSqlOutput::Owned)
         })
     };
-    make("hq_call", Live::call)?;
-    make("hq_rank", Live::rank)?;
-    make("hq_row", |_, _| Ok(Sql::Integer(1)))?;
-    make("hq_open", |live, values| Ok(live.open(values, false)))?;
-    make("hq_close", Live::close)?;
-    make("hq_start", |live, values| Ok(live.open(values, true)))?;
-    make("hq_run", Live::run)?;
-    make("hq_hold", |live, values| Ok(live.hold(values)))?;
-    make("hq_row_note", Live::candidate)?;
-    make("hq_mark", |live, _| Ok(Sql::Integer(live.pended + 1)))?;
-    make("hq_leaf", |live, values| Ok(Sql::Integer(live.leaf(values))))?;
-    make("hq_quiet", |live, _| {
-        live.quiet.push(live.pended);
-        Ok(Sql::Null)
-    })?;
-    make("hq_settled", |live, values| {
-        // What was only looked at does not wait: where it is needed it is asked.
-        if let Some(pended) = live.quiet.pop() {
-            live.pended = pended;
-        }
-        Ok(Sql::Integer(int(values, 1)))
-    })?;
-    make("hq_limit", |live, values| {
-        let pending = int(values, 0) != live.pended + 1;
-        Ok(if pending { Sql::Integer(0) } else { values.get(1).map_or(Sql::Null, |v| owned(*v)) })
-    })?;
-    // A value, noting whether a call in it is pending.
-    make("hq_after", |live, values| {
-        live.noted = if int(values, 0) == live.pended + 1 { 0 } else { 2 };
-        Ok(values.get(1).map_or(Sql::Null, |v| owned(*v)))
-    })?;
-    make("hq_all", |_, values| Ok(Sql::Integer(kleene(values, 0))))?;
-    make("hq_any", |_, values| Ok(Sql::Integer(kleene(values, 1))))?;
-    make("hq_note", |live, values| {
-        live.noted = int(values, 0);
-        Ok(Sql::Integer(live.noted))
-    })?;
-    make("hq_noted", |live, _| Ok(Sql::Integer(live.noted)))?;
-    connection.create_aggregate_function("hq_rows", -1, flags, Rows)
+    for function in Function::ALL {
+        match function {
+            Function::Call => make(function, Live::call),
+            Function::Rank => make(function, Live::rank),
+            Function::Row => make(function, |_, _| Ok(Sql::Integer(1))),
+            Function::Open => make(function, |live, values| Ok(live.open(values, false))),
+            Function::Close => make(function, Live::close),
+            Function::Start => make(function, |live, values| Ok(live.open(values, true))),
+            Function::Run => make(function, Live::run),
+            Function::Hold => make(function, |live, values| Ok(live.hold(values))),
+            Function::RowNote => make(function, Live::candidate),
+            Function::Mark => make(function, |live, _| Ok(Sql::Integer(live.mark()))),
+            Function::Leaf => make(function, |live, values| Ok(Sql::Integer(live.leaf(values)))),
+            Function::Quiet => make(function, |live, _| Ok(live.quiet())),
+            Function::Settled => make(function, |live, values| Ok(live.settled(values))),
+            Function::Limit => make(function, |live, values| Ok(live.limit(values))),
+            Function::After => make(function, |live, values| Ok(live.after(values))),
+            Function::All => make(function, |_, values| Ok(Sql::Integer(kleene(values, 0)))),
+            Function::Any => make(function, |_, values| Ok(Sql::Integer(kleene(values, 1)))),
+            Function::Note => make(function, |live, values| Ok(live.note(int(values, 0)))),
+            Function::Noted => make(function, |live, _| Ok(live.noted())),
+            Function::Rows => {
+                connection.create_aggregate_function(function.name(), -1, flags, Rows)
+            }
+        }?;
+    }
+    Ok(())
 }
 
 /// Whether conditions settle it: `settles` when one of them is, 2 when one is open.
@@ -92,7 +82,7 @@ fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
     }
 }
 
-/// `hq_rows(titles, values…)`: rows as one JSON text.
+/// [`Function::Rows`].
 struct Rows;
 
 impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {

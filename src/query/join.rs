@@ -36,12 +36,12 @@ pub fn ask(
     asker: &Asker<'_>,
     request: &Request<'_>,
 ) -> Result<u64, QueryError> {
-    let wishes = lock(live).joins[number].take();
+    let wishes = lock(live).known.joins[number].take();
     let by_list = lists_of(number, join, &wishes, live, request);
     for (_, spelling, rights) in wishes {
         // What the model was not shown is no partner.
         let mut live = lock(live);
-        let known = live.joins[number].known.entry(spelling).or_default();
+        let known = live.known.joins[number].known.entry(spelling).or_default();
         known.extend(rights.into_iter().map(|(_, spelling)| (spelling, false)));
     }
     let mut counts = Counts::default();
@@ -54,13 +54,13 @@ pub fn ask(
         for ((_, spelling, rights), entity) in wishes.into_iter().zip(asked.entities) {
             let facts = request.facts.latest();
             let cell = asked.targets[0].cell(entity, 0, facts, None, &mut Counts::default())?;
-            know(&mut live.joins[number], spelling, rights, cell);
+            know(&mut live.known.joins[number], spelling, rights, cell);
         }
     }
     let mut live = lock(live);
-    live.counts.asked += counts.asked;
-    live.counts.reused += counts.reused;
-    live.counts.without_value += counts.without_value;
+    live.known.counts.asked += counts.asked;
+    live.known.counts.reused += counts.reused;
+    live.known.counts.without_value += counts.without_value;
     Ok(counts.asked)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn lists_of(
         texts.sort_unstable();
         texts.dedup();
         if let Some(narrow) = join.narrow.filter(|n| *n < texts.len()) {
-            let narrowed = &mut lock(live).joins[number].narrowed;
+            let narrowed = &mut lock(live).known.joins[number].narrowed;
             *narrowed = (*narrowed).max(texts.len());
             texts = alike(&left.to_string(), texts, narrow);
         }

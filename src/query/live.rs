@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use foldhash::{HashMap, HashSet, HashSetExt};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::asks::Asks;
@@ -12,9 +12,12 @@ use super::candidates::Candidates;
 use super::context::{Contexts, TooLong};
 use super::documents::Document;
 use super::notes::Notes;
+use super::smoothie::owned;
 use super::targets::{Cell, Counts, Demand, Target, spell};
 use super::touched::Touched;
 use crate::blendsql::rewrite::{Rewritten, Seen};
+#[cfg(doc)]
+use crate::blendsql::runtime::Function;
 use crate::facts::Facts;
 use crate::overrides::Overrides;
 use crate::prompt::Row;
@@ -38,7 +41,20 @@ pub struct Pairs {
 
 /// The state that the functions share.
 pub struct Live {
-    /// What is known.
+    /// What is known, and of what.
+    pub known: Known,
+    /// What is being run.
+    pub statement: Statement,
+    /// What the pass came to so far.
+    pub pass: PassState,
+    /// Rows that are asked about in an order of ours.
+    pub candidates: Candidates,
+    spelling: Vec<u8>,
+}
+
+/// What calls ask for, and what is known of it. It does not change in a pass.
+pub struct Known {
+    /// Facts of all expansions.
     pub facts: Facts,
     /// What people said.
     pub overrides: Option<Overrides>,
@@ -48,54 +64,65 @@ pub struct Live {
     pub targets: Vec<Target>,
     /// The joins.
     pub joins: Vec<Pairs>,
-    /// What was found and asked.
-    pub counts: Counts,
-    /// What is waited for in this pass.
-    pub notes: Notes,
-    /// What conditions came to, in this pass.
-    pub seen: HashMap<usize, Seen>,
-    /// Rows that a call was reached for in this pass, and its different values.
-    pub touched: Vec<Touched>,
     /// The contexts of questions about rows.
     pub contexts: Contexts,
     /// The contexts that stop the query.
     pub failure: Option<TooLong>,
+    /// What was found and asked.
+    pub counts: Counts,
     /// Answers that are no values for a call: its regular expression says so.
     pub mismatched: HashSet<Demand>,
     /// Values that no model can be shown, by their digests: one is met in each pass.
     pub unreadable: HashSet<[u8; 32]>,
-    /// Rows that are asked about in an order of ours.
-    pub candidates: Candidates,
+}
+
+/// What is being run, and how it is looked at.
+#[derive(Default)]
+pub struct Statement {
     /// Whether there is something to learn about conditions.
     learns: bool,
-    /// What is only looked at is noted, too: all conditions of a row.
+    /// Calls in subqueries of each condition, by where it stands.
+    leaves: HashMap<usize, Vec<usize>>,
+    /// What is only looked up is noted, too: all conditions of a row.
     pub survey: bool,
     /// Conditions that wait are taken to hold: all that may be reached is.
     pub possible: bool,
-    leaves: HashMap<usize, Vec<usize>>,
-    /// Pending calls so far, less those that no row waits for.
-    pub(super) pended: i64,
-    pub(super) pending_of: Vec<u64>,
-    /// The pass was broken off: what it reached is asked first.
-    pub(super) full: bool,
+    /// A value that is not known ends the pass: tables were to answer.
+    pub stored: bool,
     /// Whether each call stands in a recursive common table expression, whose
     /// rows may never end while it is pending.
     pub recursing: Vec<bool>,
-    /// How often such calls may be pending in a pass, and how often they were.
-    room: u64,
+    /// How often such calls may be pending in a pass.
+    recursions: u64,
+}
+
+/// What a pass came to so far.
+#[derive(Default)]
+pub struct PassState {
+    /// What is waited for.
+    pub notes: Notes,
+    /// What conditions came to.
+    pub seen: HashMap<usize, Seen>,
+    /// Rows that a call was reached for, and its different values.
+    pub touched: Vec<Touched>,
+    /// Pending calls so far, less those that no row waits for.
+    pub pended: i64,
+    /// The same of each call.
+    pub pending_of: Vec<u64>,
+    /// It was broken off: what it reached is asked first.
+    pub full: bool,
+    /// How often calls of recursive common table expressions were pending.
     recursed: u64,
-    pub(super) noted: i64,
-    /// While not empty, only what is known is looked at and nothing is demanded;
-    /// calls that were pending before, one within another.
-    pub(super) quiet: Vec<i64>,
-    spelling: Vec<u8>,
-    /// A value that is not there ends the pass: tables were to answer.
-    pub(super) stored: bool,
+    /// The truth that was noted last.
+    pub noted: i64,
+    /// While not empty, calls are only looked up and nothing is demanded: calls that
+    /// were pending before, one within another.
+    pub quiet: Vec<i64>,
 }
 
 /// How often calls of recursive common table expressions may be pending in the
 /// first pass that they fill.
-const FIRST_ROOM: u64 = 64;
+const FIRST_RECURSIONS: u64 = 64;
 
 impl Live {
     /// The state before the first pass.
@@ -107,87 +134,68 @@ impl Live {
         joins: usize,
         contexts: Contexts,
     ) -> Self {
-        let touched = vec![Touched::default(); asks.len()];
+        let joins = (0..joins).map(|_| Pairs::default()).collect();
         Self {
-            facts,
-            overrides: None,
-            pending_of: vec![0; asks.len()],
-            asks,
-            targets,
-            joins: (0..joins).map(|_| Pairs::default()).collect(),
-            counts: Counts::default(),
-            notes: Notes::default(),
-            seen: HashMap::new(),
-            touched,
-            contexts,
-            failure: None,
-            mismatched: HashSet::new(),
-            unreadable: HashSet::new(),
+            pass: PassState::of(asks.len()),
+            known: Known {
+                facts,
+                overrides: None,
+                asks,
+                targets,
+                joins,
+                contexts,
+                failure: None,
+                counts: Counts::default(),
+                mismatched: HashSet::new(),
+                unreadable: HashSet::new(),
+            },
+            statement: Statement { recursions: FIRST_RECURSIONS, ..Statement::default() },
             candidates: Candidates::default(),
-            learns: false,
-            survey: false,
-            possible: false,
-            leaves: HashMap::new(),
-            pended: 0,
-            full: false,
-            recursing: Vec::new(),
-            room: FIRST_ROOM,
-            recursed: 0,
-            noted: 0,
-            quiet: Vec::new(),
             spelling: Vec::new(),
-            stored: false,
         }
     }
 
     /// Takes the conditions of a rewriting.
     pub fn takes(&mut self, rewritten: &Rewritten) {
-        self.learns = rewritten.leaves.len() > 1;
-        self.leaves =
+        self.statement.learns = rewritten.leaves.len() > 1;
+        self.statement.leaves =
             rewritten.leaves.iter().map(|(at, leaf)| (*at, leaf.inner_calls.clone())).collect();
     }
 
     /// Begins a pass.
     pub fn begin(&mut self) {
-        self.notes.clear();
-        self.pended = 0;
-        self.targets.iter_mut().for_each(Target::forget);
-        self.seen.clear();
-        self.touched.iter_mut().for_each(|t| *t = Touched::default());
-        if self.full {
-            self.room = self.room.saturating_mul(2);
+        if self.pass.full {
+            self.statement.recursions = self.statement.recursions.saturating_mul(2);
         }
-        self.full = false;
-        self.recursed = 0;
-        self.pending_of.iter_mut().for_each(|p| *p = 0);
-        self.quiet.clear();
+        self.pass = PassState::of(self.known.asks.len());
+        self.known.targets.iter_mut().for_each(Target::forget);
     }
 
     fn pend(&mut self, call: usize) {
-        self.pended += 1;
-        if self.quiet.is_empty() {
-            self.pending_of[call] += 1;
+        self.pass.pended += 1;
+        if self.pass.quiet.is_empty() {
+            self.pass.pending_of[call] += 1;
         }
     }
 
-    /// `hq_call(number, mark, values…)`
+    /// [`Function::Call`]
     pub(super) fn call(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let (number, mark) = (int(values, 0), int(values, 1));
         let call = usize::try_from(number).unwrap_or(usize::MAX);
-        if call >= self.asks.len() {
+        if call >= self.known.asks.len() {
             return Err(broken("no such call"));
         }
-        if mark != 0 && mark != self.pended + 1 {
+        if mark != 0 && mark != self.pass.pended + 1 {
             // A value of it is pending itself.
             self.pend(call);
             return Ok(Sql::Null);
         }
         let values = values.get(2..).unwrap_or_default();
-        let (target, column, entity) = match self.asks[call] {
+        let (target, column, entity) = match self.known.asks[call] {
             Asks::Cell { target, column, .. } => {
                 let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
                 // Of a key in parts, those of the other sources are NULL.
-                let in_parts = !self.targets[target].expansion.key_parts.is_empty();
+                let in_parts = !self.known.targets[target].expansion.key_parts.is_empty();
                 let nobody = if in_parts {
                     values.iter().all(null)
                 } else {
@@ -202,7 +210,8 @@ impl Live {
                 let read: Result<Vec<Value>, Unreadable> =
                     values.iter().map(|v| Value::read(*v)).collect();
                 let entity = read.ok().map(|key| {
-                    self.targets[target].entity(&spelling, || Row { key, context: Vec::new() })
+                    self.known.targets[target]
+                        .entity(&spelling, || Row { key, context: Vec::new() })
                 });
                 if entity.is_none() {
                     self.is_unreadable((target, column), &spelling);
@@ -219,47 +228,49 @@ impl Live {
             Asks::Pair { join } => return self.pair(call, join, values),
         };
         // All conditions of a row are looked at once; one may be evaluated again.
-        if self.learns && !self.quiet.is_empty() {
-            self.touched[call].note(entity);
+        if self.statement.learns && !self.pass.quiet.is_empty() {
+            self.pass.touched[call].note(entity);
         }
-        let counts = &mut self.counts;
-        let cell = self.targets[target]
-            .cell(entity, column, &self.facts, self.overrides.as_ref(), counts)
+        let counts = &mut self.known.counts;
+        let cell = self.known.targets[target]
+            .cell(entity, column, &self.known.facts, self.known.overrides.as_ref(), counts)
             .map_err(|e| broken(&e.to_string()))?;
         match cell {
             Cell::Known(value) => {
-                let formed = match &self.asks[call] {
+                let formed = match &self.known.asks[call] {
                     Asks::Cell { form, .. }
                     | Asks::Document { form, .. }
                     | Asks::Rows { form, .. } => form.of(value),
                     Asks::Pair { .. } => value.clone(),
                 };
                 if formed == Sql::Null && *value != Sql::Null {
-                    self.mismatched.insert(Demand { target, entity, column });
+                    self.known.mismatched.insert(Demand { target, entity, column });
                 }
                 Ok(formed)
             }
             Cell::Failed => Ok(Sql::Null),
-            Cell::Unseen | Cell::Missing if self.stored => Err(broken("a table lacks a value")),
+            Cell::Unseen | Cell::Missing if self.statement.stored => {
+                Err(broken("a table lacks a value"))
+            }
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
-                if !self.quiet.is_empty() && !self.survey {
+                if !self.pass.quiet.is_empty() && !self.statement.survey {
                     return Ok(Sql::Null);
                 }
                 // What is only looked at is asked nobody: it fills no pass.
-                let recursing = self.recursing.get(call).is_some_and(|r| *r);
-                self.recursed += u64::from(recursing);
-                if self.recursed > self.room {
-                    self.full = true;
+                let recursing = self.statement.recursing.get(call).is_some_and(|r| *r);
+                self.pass.recursed += u64::from(recursing);
+                if self.pass.recursed > self.statement.recursions {
+                    self.pass.full = true;
                     return Err(broken("the pass is full"));
                 }
-                if let Asks::Document { .. } = self.asks[call]
+                if let Asks::Document { .. } = self.known.asks[call]
                     && let Some(Ok(Some(document))) = values.first().map(|v| Document::read(*v))
                 {
-                    self.targets[target].keep(entity, document);
+                    self.known.targets[target].keep(entity, document);
                 }
-                self.notes.demand(demand);
+                self.pass.notes.demand(demand);
                 Ok(Sql::Null)
             }
         }
@@ -269,7 +280,7 @@ impl Live {
     pub(super) fn is_unreadable(&mut self, asks: (usize, usize), spelling: &[u8]) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(asks.0 as u64).to_le_bytes()).update(&(asks.1 as u64).to_le_bytes());
-        self.unreadable.insert(*hasher.update(spelling).finalize().as_bytes());
+        self.known.unreadable.insert(*hasher.update(spelling).finalize().as_bytes());
     }
 
     fn pair(&mut self, call: usize, join: usize, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
@@ -280,13 +291,13 @@ impl Live {
         let (mut l, mut r) = (Vec::new(), Vec::new());
         spell(&[*left], &mut l);
         spell(&[*right], &mut r);
-        let quiet = !self.quiet.is_empty();
-        let pairs = &mut self.joins[join];
+        let quiet = !self.pass.quiet.is_empty();
+        let pairs = &mut self.known.joins[join];
         if let Some(partners) = pairs.known.get(&l).and_then(|known| known.get(&r)) {
             return Ok(Sql::Integer(i64::from(*partners)));
         }
         if quiet {
-            self.pended += 1;
+            self.pass.pended += 1;
             return Ok(Sql::Null);
         }
         let (Ok(left), Ok(right)) = (Value::read(*left), Value::read(*right)) else {
@@ -307,23 +318,79 @@ impl Live {
         Ok(Sql::Null)
     }
 
-    /// `hq_leaf(place, wanted, mark, whether it holds)`
+    /// [`Function::Mark`]
+    pub(super) fn mark(&self) -> i64 {
+        self.pass.pended + 1
+    }
+
+    /// [`Function::Quiet`]
+    pub(super) fn quiet(&mut self) -> Sql {
+        self.pass.quiet.push(self.pass.pended);
+        Sql::Null
+    }
+
+    /// [`Function::Settled`]: what was only looked up does not wait; where it is
+    /// needed it is asked.
+    pub(super) fn settled(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        if let Some(pended) = self.pass.quiet.pop() {
+            self.pass.pended = pended;
+        }
+        Sql::Integer(int(values, 1))
+    }
+
+    /// [`Function::Limit`]
+    pub(super) fn limit(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        if int(values, 0) == self.mark() {
+            values.get(1).map_or(Sql::Null, |v| owned(*v))
+        } else {
+            Sql::Integer(0)
+        }
+    }
+
+    /// [`Function::After`]
+    pub(super) fn after(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        self.pass.noted = if int(values, 0) == self.mark() { 0 } else { 2 };
+        values.get(1).map_or(Sql::Null, |v| owned(*v))
+    }
+
+    /// [`Function::Note`]
+    pub(super) fn note(&mut self, truth: i64) -> Sql {
+        self.pass.noted = truth;
+        Sql::Integer(truth)
+    }
+
+    /// [`Function::Noted`]
+    pub(super) fn noted(&self) -> Sql {
+        Sql::Integer(self.pass.noted)
+    }
+
+    /// [`Function::Leaf`]
     pub(super) fn leaf(&mut self, values: &[ValueRef<'_>]) -> i64 {
         let at = usize::try_from(int(values, 0)).unwrap_or_default();
-        let inner = self.leaves.get(&at).is_some_and(|calls| {
-            calls.iter().any(|c| self.pending_of.get(*c).is_some_and(|p| *p > 0))
+        let inner = self.statement.leaves.get(&at).is_some_and(|calls| {
+            calls.iter().any(|c| self.pass.pending_of.get(*c).is_some_and(|p| *p > 0))
         });
-        if inner || int(values, 2) != self.pended + 1 {
-            return if self.possible { 1 } else { 2 };
+        if inner || int(values, 2) != self.pass.pended + 1 {
+            return if self.statement.possible { 1 } else { 2 };
         }
         let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);
-        let seen = self.seen.entry(at).or_default();
+        let seen = self.pass.seen.entry(at).or_default();
         if holds == wanted {
             seen.held += 1;
         } else {
             seen.failed += 1;
         }
         i64::from(holds)
+    }
+}
+
+impl PassState {
+    fn of(calls: usize) -> Self {
+        Self {
+            touched: vec![Touched::default(); calls],
+            pending_of: vec![0; calls],
+            ..Self::default()
+        }
     }
 }
 

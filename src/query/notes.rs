@@ -13,6 +13,8 @@ use rusqlite::types::{Value as Sql, ValueRef};
 use super::live::{Live, broken, int};
 use super::smoothie::owned;
 use super::targets::{Demand, spell};
+#[cfg(doc)]
+use crate::blendsql::runtime::Function;
 
 /// Rows of an EXISTS or of a value of an IN that are asked about at once, at most.
 pub const WITNESSES: usize = 20;
@@ -79,11 +81,6 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Begins a statement.
-    pub fn clear(&mut self) {
-        *self = Self { waiting: HashSet::new(), ..Self::default() };
-    }
-
     /// All that is waited for, each cell once.
     #[must_use]
     pub fn all(&self) -> Vec<Demand> {
@@ -109,20 +106,20 @@ impl Notes {
 }
 
 impl Live {
-    /// `hq_open(unit)`, and `hq_start(unit)` of all rows of an EXISTS or IN.
+    /// [`Function::Open`], and [`Function::Start`] of all rows of an EXISTS or IN.
     pub(super) fn open(&mut self, values: &[ValueRef<'_>], run: bool) -> Sql {
         let unit = usize::try_from(int(values, 0)).unwrap_or_default();
-        let pended = self.pended;
+        let pended = self.pass.pended;
         let (demands, held, rows) = (Vec::new(), Vec::new(), Vec::new());
-        self.notes.stack.push(Frame { unit, run, pended, demands, held, rows });
+        self.pass.notes.stack.push(Frame { unit, run, pended, demands, held, rows });
         Sql::Integer(0)
     }
 
-    /// `hq_close(opened, truth[, value])`
+    /// [`Function::Close`]
     pub(super) fn close(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
-        let frame = self.notes.pop(false)?;
-        let (state, waits) = (int(values, 1), self.pended - frame.pended);
-        let notes = &mut self.notes;
+        let frame = self.pass.notes.pop(false)?;
+        let (state, waits) = (int(values, 1), self.pass.pended - frame.pended);
+        let notes = &mut self.pass.notes;
         match notes.stack.last_mut() {
             Some(run) if run.run && run.unit == frame.unit => {
                 let mut value = Vec::new();
@@ -140,12 +137,12 @@ impl Live {
         Ok(Sql::Integer(i64::from(state == 1)))
     }
 
-    /// `hq_run(settles, once, started, value)`
+    /// [`Function::Run`]
     pub(super) fn run(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
-        let frame = self.notes.pop(true)?;
+        let frame = self.pass.notes.pop(true)?;
         let (settles, once) = (int(values, 0), int(values, 1) == 1);
         let value = values.get(3).map_or(Sql::Null, |v| owned(*v));
-        let waits = self.pended - frame.pended;
+        let waits = self.pass.pended - frame.pended;
         let of_rows: i64 = frame.rows.iter().map(|r| r.waits).sum();
         let certain: HashSet<&Vec<u8>> =
             frame.rows.iter().filter(|r| r.state == 1).map(|r| &r.value).collect();
@@ -153,40 +150,40 @@ impl Live {
         let settled = value == Sql::Integer(settles)
             || frame.rows.iter().all(|r| r.state != 2 || certain.contains(&r.value));
         if settled && waits == of_rows && waits > 0 {
-            self.pended = frame.pended;
+            self.pass.pended = frame.pended;
             return Ok(value);
         }
         if waits > 0 {
             if once {
-                self.notes.waiting.insert(frame.unit);
+                self.pass.notes.waiting.insert(frame.unit);
             }
             for demand in frame.demands.into_iter().chain(witnesses(frame.rows)) {
-                self.notes.demand(demand);
+                self.pass.notes.demand(demand);
             }
-        } else if once && self.notes.waiting.contains(&frame.unit) {
-            self.pended += 1;
+        } else if once && self.pass.notes.waiting.contains(&frame.unit) {
+            self.pass.pended += 1;
         }
         Ok(value)
     }
 
-    /// `hq_hold(mark, how many calls are not heard, these, values…)`
+    /// [`Function::Hold`]
     pub(super) fn hold(&mut self, values: &[ValueRef<'_>]) -> Sql {
-        let known = int(values, 0) == self.pended + 1;
+        let known = int(values, 0) == self.pass.pended + 1;
         let unheard = usize::try_from(int(values, 1)).unwrap_or_default();
         let (calls, held) = values.split_at((2 + unheard).min(values.len()));
         let waits = (2..calls.len()).any(|n| {
-            usize::try_from(int(calls, n)).is_ok_and(|c| self.pending_of.get(c) > Some(&0))
+            usize::try_from(int(calls, n)).is_ok_and(|c| self.pass.pending_of.get(c) > Some(&0))
         });
-        if let Some(frame) = self.notes.stack.last_mut() {
+        if let Some(frame) = self.pass.notes.stack.last_mut() {
             frame.held = held.iter().map(|v| owned(*v)).collect();
         }
         Sql::Integer(if known && !waits { 1 } else { 3 })
     }
 
-    /// `hq_row_note(opened, state)`: the number of the candidate.
+    /// [`Function::RowNote`]
     pub(super) fn candidate(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
-        let frame = self.notes.pop(false)?;
-        let waits = self.pended > frame.pended;
+        let frame = self.pass.notes.pop(false)?;
+        let waits = self.pass.pended > frame.pended;
         let state = match int(values, 1) {
             3 => State::Unvalued,
             2 => State::Possible,
@@ -194,10 +191,10 @@ impl Live {
             1 => State::Certain,
             _ => State::Fails,
         };
-        self.pended = frame.pended;
-        let number = self.notes.candidates.len();
+        self.pass.pended = frame.pended;
+        let number = self.pass.notes.candidates.len();
         let Frame { demands, held, .. } = frame;
-        self.notes.candidates.push(Candidate { state, demands, held });
+        self.pass.notes.candidates.push(Candidate { state, demands, held });
         Ok(Sql::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 }

@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::first_rows::{ENOUGH, Reader, Told};
 use super::kept::Kept;
 use super::learning::Learning;
-use super::live::{Live, lock};
+use super::live::{Known, lock};
 use super::smoothie::{Pass, Sink};
 use super::targets::Demand;
 use super::{QueryError, join};
@@ -33,7 +33,7 @@ impl Engine<'_, '_> {
             let began = Instant::now();
             lock(&self.live).takes(&rewritten);
             lock(&self.live).begin();
-            lock(&self.live).survey = learning.surveys(&rewritten);
+            lock(&self.live).statement.survey = learning.surveys(&rewritten);
             let mut kept = Kept::default();
             let mut reader = rewritten
                 .first
@@ -45,14 +45,14 @@ impl Engine<'_, '_> {
             };
             let full = match ended {
                 // What the rows before demand is asked for first.
-                Err(QueryError::Sql(_)) if lock(&self.live).full => true,
+                Err(QueryError::Sql(_)) if lock(&self.live).pass.full => true,
                 Err(QueryError::Output(e)) if reader.is_some() && e.to_string() == ENOUGH => false,
                 ended => ended.map(|()| false)?,
             };
             let seconds = began.elapsed().as_secs_f64();
             self.learn();
             // A condition with few values for many rows comes first anyhow.
-            if lock(&self.live).survey && self.costs.spread.values().any(|s| *s < CHEAP) {
+            if lock(&self.live).statement.survey && self.costs.spread.values().any(|s| *s < CHEAP) {
                 learning.learnt();
                 self.passes.push(Pass { demanded: 0, seconds });
                 continue;
@@ -64,7 +64,7 @@ impl Engine<'_, '_> {
                 self.passes.push(Pass { demanded: 0, seconds });
                 continue;
             }
-            let waits = full || lock(&self.live).pended > 0;
+            let waits = full || lock(&self.live).pass.pended > 0;
             // What the last answers came to says in which order to ask now.
             if (waits || reader.is_some())
                 && !reordered
@@ -89,11 +89,11 @@ impl Engine<'_, '_> {
                     self.sql.clone_from(&rewritten.sql);
                     return self.give(&rewritten, &kept, sink);
                 }
-                _ => learning.choose(&rewritten, &mut lock(&self.live).notes),
+                _ => learning.choose(&rewritten, &mut lock(&self.live).pass.notes),
             };
             let mut seen = HashSet::new();
             let demands: Vec<Demand> = demands.into_iter().filter(|d| seen.insert(*d)).collect();
-            let paired = lock(&self.live).joins.iter().any(|j| !j.wanted.is_empty());
+            let paired = lock(&self.live).known.joins.iter().any(|j| !j.wanted.is_empty());
             if demands.is_empty() && !paired {
                 self.passes.push(Pass { demanded: 0, seconds });
                 if full {
@@ -119,7 +119,7 @@ impl Engine<'_, '_> {
         self.note(demands)?;
         if !demands.is_empty() {
             let mut live = lock(&self.live);
-            let Live { targets, counts, .. } = &mut *live;
+            let Known { targets, counts, .. } = &mut live.known;
             asker.ask(targets, demands, counts)?;
         }
         for (n, wanted) in self.calls.joins.iter().enumerate() {
@@ -131,13 +131,13 @@ impl Engine<'_, '_> {
     /// Learns from a pass what conditions come to and what calls cost.
     fn learn(&mut self) {
         let mut live = lock(&self.live);
-        for (call, touched) in live.touched.iter().enumerate() {
+        for (call, touched) in live.pass.touched.iter().enumerate() {
             if touched.rows > 0 {
                 let spread = touched.values as f64 / touched.rows as f64;
                 self.costs.spread.insert(call, spread);
             }
         }
-        for (at, seen) in live.seen.drain() {
+        for (at, seen) in live.pass.seen.drain() {
             let known = self.costs.seen.entry(at).or_default();
             if seen.held + seen.failed >= known.held + known.failed {
                 *known = seen;
@@ -148,7 +148,7 @@ impl Engine<'_, '_> {
     /// How many rows share a request, of the expansion that takes the most.
     fn together(&self) -> u64 {
         let live = lock(&self.live);
-        let most = live.targets.iter().map(|t| u64::from(t.expansion.rows_per_request)).max();
+        let most = live.known.targets.iter().map(|t| u64::from(t.expansion.rows_per_request)).max();
         let at_once = self.request.model.as_ref().and_then(|m| m.rows_at_most());
         most.unwrap_or(1).min(at_once.map_or(u64::MAX, u64::from)).max(1)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::QueryError;
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::usage::{Compared, Key, Usage};
-use crate::blendsql::{Call, Kind, Quantifier, yes_no};
+use crate::blendsql::{Call, Quantifier, Subject, yes_no};
 use crate::key::{ListHash, Meaning};
 use crate::spec::{Column, Many, Type, ValueList};
 use crate::value::Value;
@@ -51,16 +51,16 @@ pub(super) fn said_quantity(call: &Call) -> String {
 /// Calls that ask the same thing are read as the same: what is known of one is
 /// known of all.
 pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashMap<usize, Usage> {
-    let mut same: HashMap<(Kind, &str, bool, Vec<String>), Vec<usize>> = HashMap::new();
+    let mut same: HashMap<(&str, &str, bool, Vec<String>), Vec<usize>> = HashMap::new();
     for (n, call) in parsed.calls.iter().enumerate() {
-        if matches!(call.kind, Kind::Map | Kind::Answer) {
+        if matches!(call.ingredient.subject(), Subject::Value | Subject::Document) {
             let keys = usages.get(&n).map(|u| u.keys.as_slice()).unwrap_or_default();
             let key = |k: &Key| match &k.origin {
                 Some(origin) => format!("{}::{}", origin.table, origin.column),
                 None => k.text.clone(),
             };
             let keys = keys.iter().map(key).collect();
-            let asks = (call.kind, call.question.trim(), call.options.is_some(), keys);
+            let asks = (call.ingredient.name(), call.question.trim(), call.options.is_some(), keys);
             same.entry(asks).or_default().push(n);
         }
     }
@@ -89,8 +89,8 @@ pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashM
 
 /// What an answer is read as.
 pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type {
-    if call.kind == Kind::Validate {
-        return Type::Boolean;
+    if let Some(kind) = call.ingredient.returns() {
+        return kind;
     }
     if let Some(said) = call.return_type.or(usage.said) {
         return said.scalar;
@@ -142,7 +142,7 @@ pub(super) fn is_untold(call: &Call, usage: &Usage, column: &Column) -> bool {
 /// Whether a document is asked for yes or no: the question begins like one, or
 /// its answer is compared with yes and no, and with nothing else.
 fn is_yes_no(call: &Call, usage: &Usage) -> bool {
-    if call.kind != Kind::Answer {
+    if call.ingredient.subject() != Subject::Document {
         return false;
     }
     let mut texts = usage.compared.iter().filter_map(|c| match c {
@@ -159,7 +159,10 @@ fn is_yes_no(call: &Call, usage: &Usage) -> bool {
 /// its truth counts or it is a number.
 pub(super) fn spelled(call: &Call, usage: &Usage) -> Option<[String; 2]> {
     let number = |c: &Compared| matches!(c, Compared::Truth | Compared::Number);
-    if call.kind != Kind::Answer || usage.condition || usage.compared.iter().any(number) {
+    if call.ingredient.subject() != Subject::Document
+        || usage.condition
+        || usage.compared.iter().any(number)
+    {
         return None;
     }
     // Cast to what is no text.

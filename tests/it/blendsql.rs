@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use hqdl::blendsql::{Argument, Call, Choices, Kind, Quantifier, SqlError, mask, scan};
+use hqdl::blendsql::{Argument, Call, Choices, Quantifier, SqlError, ingredients, mask, scan};
 use hqdl::value::Value;
 use proptest::prelude::*;
 
 /// A call in one line, its ranges as the text that they cover.
 fn show(sql: &str, call: &Call) -> String {
-    let mut parts = vec![format!("{} {:?}", call.kind.name(), call.question)];
+    let mut parts = vec![format!("{} {:?}", call.ingredient.name(), call.question)];
     for value in &call.values {
         parts.push(match value {
             Argument::Column { table, column, span } => {
@@ -875,8 +875,8 @@ fn blendsqls_own_test_queries_are_read() {
         ("l055", "the return type cannot be a parameter"),
     ];
     assert_eq!(refused, expected.map(|(id, message)| (id, message.to_owned())).into());
-    let count = |kind| calls.iter().filter(|(_, call)| call.kind == kind).count();
-    let counts = Kind::ALL.map(|kind| (kind.name(), count(kind)));
+    let count = |i| calls.iter().filter(|(_, call)| call.ingredient == i).count();
+    let counts = ingredients::all().map(|i| (i.name(), count(i)));
     assert_eq!(counts, [("LLMMap", 101), ("LLMQA", 38), ("LLMValidate", 0), ("LLMJoin", 6)]);
     assert_eq!(calls.iter().map(|(_, call)| call.inner.len()).sum::<usize>(), 5);
     assert_eq!(calls.iter().filter(|(_, call)| call.row).count(), 6);
@@ -1150,7 +1150,7 @@ fn call_of(value: BoxedStrategy<(String, String, Option<String>)>) -> BoxedStrat
     let values = proptest::collection::vec(value, 1..3);
     (0..3_usize, quoted(), values, settings(), blank(), any::<bool>(), any::<bool>())
         .prop_map(|(kind, question, values, settings, blank, comma, named)| {
-            let kind = [Kind::Map, Kind::Qa, Kind::Validate][kind];
+            let kind = ingredients::all()[kind];
             let mut arguments: Vec<String> = values.iter().map(|v| v.0.clone()).collect();
             let question_text = if named { format!("question={}", question.0) } else { question.0 };
             // The question's comma may be missing where the value says so.

@@ -59,7 +59,7 @@ fn the_scanners_seeds_are_rewritten_without_a_call_left() {
         assert!(reads);
         let calls = scan(&spelled.text).unwrap();
         let Ok(parsed) = parse(&spelled.text, calls) else { continue };
-        let site = Site { function: "hq_call", ..Site::default() };
+        let site = Site::default();
         let sites = vec![site; parsed.calls.len()];
         let costs = Costs::default();
         let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);
@@ -175,7 +175,7 @@ fn mutate() {
             let Ok(spelled) = Spelled::of(&sql) else { continue };
             let Ok(calls) = scan(&spelled.text) else { continue };
             let Ok(parsed) = parse(&spelled.text, calls) else { continue };
-            let site = Site { function: "hq_call", ..Site::default() };
+            let site = Site::default();
             let sites = vec![site; parsed.calls.len()];
             let costs = Costs::default();
             let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);

@@ -1,6 +1,7 @@
 //! Functions of many rows: aggregates and windows, which make a SELECT something
 //! else than rows of its FROM clause.
 
+use super::runtime::Function;
 use super::tree::{Core, Expr, ExprKind, Query};
 
 /// Functions that make a SELECT one of groups.
@@ -19,7 +20,7 @@ pub(super) const AGGREGATES: [&str; 17] = [
     "percentile",
     "percentile_cont",
     "percentile_disc",
-    "hq_rows",
+    Function::Rows.name(),
     "max",
     "min",
 ];

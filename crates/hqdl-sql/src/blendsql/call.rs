@@ -2,74 +2,12 @@
 //! values, which say what the answer is.
 
 use super::argument::{self, span};
+use super::ingredients::keyword::{KEYWORDS, find};
+use super::ingredients::{Arguments, Keyword, Which};
 use super::lexer::{Lexeme, Token};
 use super::scan::{Piece, Written};
-use super::{Argument, Call, Kind, SqlError, choices, result};
+use super::{Argument, Call, SqlError, choices, result};
 use hqdl_values::problem::nearest;
-
-/// What a keyword argument says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keyword {
-    Question,
-    Value,
-    Context,
-    Left,
-    Right,
-    Options,
-    ReturnType,
-    Quantifier,
-    Regex,
-    Narrow,
-    /// Which model is asked.
-    Model,
-    /// Answers to show the model as examples of their form.
-    Examples,
-    /// Whether the answer is to be a long one.
-    Long,
-    /// Rows to show the model as examples: a spec has them.
-    Shots,
-    /// Tunes `BlendSQL`'s own machinery; changes no result here, and is told.
-    Tuning,
-}
-
-/// The keywords as they are and as they once were, and what each says.
-const KEYWORDS: [(&str, Keyword); 35] = [
-    ("question", Keyword::Question),
-    ("join_criteria", Keyword::Question),
-    ("value", Keyword::Value),
-    ("values", Keyword::Value),
-    ("context", Keyword::Context),
-    ("left_on", Keyword::Left),
-    ("right_on", Keyword::Right),
-    ("options", Keyword::Options),
-    ("return_type", Keyword::ReturnType),
-    ("output_type", Keyword::ReturnType),
-    ("quantifier", Keyword::Quantifier),
-    ("modifier", Keyword::Quantifier),
-    ("regex", Keyword::Regex),
-    ("pattern", Keyword::Regex),
-    ("limit", Keyword::Tuning),
-    ("narrow", Keyword::Narrow),
-    ("batch_size", Keyword::Tuning),
-    ("few_shot_examples", Keyword::Shots),
-    ("few_shot", Keyword::Shots),
-    ("num_few_shot_examples", Keyword::Shots),
-    ("example_outputs", Keyword::Examples),
-    ("max_tokens", Keyword::Tuning),
-    ("model", Keyword::Model),
-    ("context_formatter", Keyword::Tuning),
-    ("list_options_in_prompt", Keyword::Tuning),
-    ("options_searcher", Keyword::Tuning),
-    ("context_searcher", Keyword::Tuning),
-    ("enable_constrained_decoding", Keyword::Tuning),
-    ("cascade_filter", Keyword::Tuning),
-    ("enable_cascade_filter", Keyword::Tuning),
-    ("searcher", Keyword::Tuning),
-    ("long_answer", Keyword::Long),
-    ("value_limit", Keyword::Tuning),
-    ("table", Keyword::Tuning),
-    ("sep", Keyword::Tuning),
-];
 
 /// Operators that are words.
 const OPERATORS: [&str; 14] = [
@@ -77,47 +15,23 @@ const OPERATORS: [&str; 14] = [
     "NOTNULL", "OR", "REGEXP",
 ];
 
-impl Keyword {
-    /// Whether an ingredient has this argument.
-    fn is_of(self, kind: Kind) -> bool {
-        match self {
-            Self::Left | Self::Right | Self::Narrow => kind == Kind::Join,
-            Self::Question | Self::Model | Self::Shots | Self::Tuning => true,
-            _ => kind != Kind::Join,
-        }
-    }
-}
-
-/// Whether `[` after `keyword=` begins a list; where SQL is expected it begins
-/// a quoted name.
-pub(super) fn takes_a_list(keyword: &str) -> bool {
-    !matches!(
-        find(keyword),
-        Some(Keyword::Value | Keyword::Context | Keyword::Left | Keyword::Right)
-    )
-}
-
-fn find(keyword: &str) -> Option<Keyword> {
-    KEYWORDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(keyword)).map(|(_, what)| *what)
-}
-
 /// Reads the arguments of a call that was taken apart.
 pub(super) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
-    let kind = written.kind;
+    let ingredient = written.ingredient;
     let mut parts = Parts::default();
     let named = |k: &Piece| k.keyword.and_then(|k| find(k.text(sql))) == Some(Keyword::Question);
     let question_is_named = written.pieces.iter().any(named);
     for piece in &written.pieces {
-        parts.add(sql, kind, piece, question_is_named)?;
+        parts.add(sql, ingredient, piece, question_is_named)?;
     }
     let empty = written.name.end..written.close.end;
     let question = match parts.question {
-        Some(question) if kind == Kind::Join || !question.trim().is_empty() => question,
-        None if kind == Kind::Join => String::new(),
+        Some(question) if ingredient.question_may_lack() || !question.trim().is_empty() => question,
+        None if ingredient.question_may_lack() => String::new(),
         _ => {
             return Err(SqlError::new(
-                empty,
-                format!("`{}` has no question", kind.name()),
+                empty.clone(),
+                format!("`{}` has no question", ingredient.name()),
                 "expected a question, as a text, first",
             ));
         }
@@ -125,34 +39,22 @@ pub(super) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
     // Part of the question: what is said to the model decides the answer.
     let question = parts.appended.iter().fold(question, |q, more| format!("{q} {more}"));
     let mut positional = parts.values.into_iter();
-    let values: Vec<Argument> = if kind == Kind::Join {
-        let left = parts.left.or_else(|| positional.next());
-        let right = parts.right.or_else(|| positional.next());
-        left.into_iter().chain(right).chain(positional).collect()
-    } else {
-        parts.value.into_iter().chain(positional).collect()
-    };
-    match (kind, values.as_slice()) {
-        (Kind::Map, []) => Err(SqlError::new(
-            written.close.span(),
-            "`LLMMap` has no value to ask about",
-            "expected a column or an expression before this",
-        )
-        .help(format!("write {{{{LLMMap('{}', t.column)}}}}", short(&question)))),
-        (Kind::Join, [] | [_]) => Err(SqlError::new(
-            empty,
-            "`LLMJoin` needs two columns",
-            "expected the left and the right column",
-        )
-        .help("write {{LLMJoin(t.a, u.b)}}")),
-        (Kind::Join, [_, _, third, ..]) => {
-            Err(SqlError::new(place(third), "`LLMJoin` joins two columns", "one column too many")
-                .help("what makes two values partners is given as join_criteria='…'"))
-        }
-        _ => Ok(()),
-    }?;
+    let left = parts
+        .left
+        .or_else(|| if ingredient.takes(Keyword::Left) { positional.next() } else { None });
+    let right = parts
+        .right
+        .or_else(|| if ingredient.takes(Keyword::Right) { positional.next() } else { None });
+    let values: Vec<Argument> =
+        parts.value.into_iter().chain(left).chain(right).chain(positional).collect();
+    written.ingredient.check(&Arguments {
+        question: &question,
+        values: &values,
+        empty,
+        close: written.close.span(),
+    })?;
     Ok(Call {
-        kind,
+        ingredient,
         span: written.open.start..written.end,
         question,
         values,
@@ -193,15 +95,15 @@ impl Parts {
     fn add(
         &mut self,
         sql: &str,
-        kind: Kind,
+        ingredient: Which,
         piece: &Piece,
         question_is_named: bool,
     ) -> Result<(), SqlError> {
         let Some(name) = piece.keyword else {
             self.positions += 1;
-            return self.position(sql, kind, &piece.tokens, question_is_named);
+            return self.position(sql, ingredient, &piece.tokens, question_is_named);
         };
-        let keyword = keyword(sql, kind, name)?;
+        let keyword = keyword(sql, ingredient, name)?;
         let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
         if !repeatable && self.seen.contains(&keyword) {
             return Err(SqlError::new(
@@ -255,20 +157,21 @@ impl Parts {
     fn position(
         &mut self,
         sql: &str,
-        kind: Kind,
+        ingredient: Which,
         tokens: &[Token],
         question_is_named: bool,
     ) -> Result<(), SqlError> {
-        if kind == Kind::Join {
-            // `LLMJoin(l, r, 'criteria')`
-            if let ([text], false, 3) = (tokens, question_is_named, self.positions)
+        let at = ingredient.question_at();
+        if at > 1 {
+            if let ([text], false) = (tokens, question_is_named)
+                && self.positions == at
                 && text.lexeme == Lexeme::Text
             {
                 self.question = Some(text.content(sql));
                 return Ok(());
             }
         } else if self.positions == 1 && !question_is_named {
-            return self.first(sql, kind, tokens);
+            return self.first(sql, ingredient, tokens);
         } else if let ([text], 1) = (tokens, self.positions)
             && text.lexeme == Lexeme::Text
             && argument::old_column(sql, tokens).is_none()
@@ -285,14 +188,14 @@ impl Parts {
     }
 
     /// The question, perhaps with the value behind it and no comma between.
-    fn first(&mut self, sql: &str, kind: Kind, tokens: &[Token]) -> Result<(), SqlError> {
+    fn first(&mut self, sql: &str, ingredient: Which, tokens: &[Token]) -> Result<(), SqlError> {
         let (text, rest) = match tokens {
             [text, rest @ ..] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
                 (*text, rest)
             }
             _ => {
                 result::written_text(sql, tokens, "the question").map_err(|error| SqlError {
-                    message: format!("the question of `{}` is no text", kind.name()),
+                    message: format!("the question of `{}` is no text", ingredient.name()),
                     ..error
                 })?;
                 // `None`: left out, as if it had not been written.
@@ -332,16 +235,16 @@ fn value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
 }
 
 /// Which argument a keyword names.
-fn keyword(sql: &str, kind: Kind, name: Token) -> Result<Keyword, SqlError> {
+fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlError> {
     let word = name.text(sql);
     let has: Vec<&str> =
-        KEYWORDS.iter().filter(|(_, k)| k.is_of(kind)).map(|(name, _)| *name).collect();
+        KEYWORDS.iter().filter(|(_, k)| ingredient.takes(*k)).map(|(name, _)| *name).collect();
     match find(word) {
-        Some(keyword) if keyword.is_of(kind) => Ok(keyword),
+        Some(keyword) if ingredient.takes(keyword) => Ok(keyword),
         found => {
             let error = SqlError::new(
                 name.span(),
-                format!("`{}` has no argument `{word}`", kind.name()),
+                format!("`{}` has no argument `{word}`", ingredient.name()),
                 "not an argument",
             );
             Err(match nearest(word, has) {
@@ -353,19 +256,6 @@ fn keyword(sql: &str, kind: Kind, name: Token) -> Result<Keyword, SqlError> {
             })
         }
     }
-}
-
-/// The arguments of an ingredient that change its answer, each by its first name.
-pub(super) fn listed(kind: Kind) -> String {
-    let mut seen: Vec<Keyword> = Vec::new();
-    let mut names: Vec<&str> = Vec::new();
-    for (name, keyword) in KEYWORDS {
-        if keyword.is_of(kind) && keyword != Keyword::Tuning && !seen.contains(&keyword) {
-            seen.push(keyword);
-            names.push(name);
-        }
-    }
-    names.join(", ")
 }
 
 /// Whether a word after these tokens begins an argument of its own, `… options=`,
@@ -398,19 +288,4 @@ fn continues(sql: &str, token: Token) -> bool {
         Lexeme::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
         _ => false,
     }
-}
-
-fn place(argument: &Argument) -> std::ops::Range<usize> {
-    match argument {
-        Argument::Column { span, .. } | Argument::Sql(span) | Argument::Query(span) => span.clone(),
-    }
-}
-
-/// The beginning of a question, for a line of help.
-fn short(question: &str) -> String {
-    let line = question.lines().next().unwrap_or_default();
-    if line == question && line.chars().count() <= 40 {
-        return line.replace('\'', "''");
-    }
-    line.chars().take(30).chain(['…']).collect::<String>().replace('\'', "''")
 }

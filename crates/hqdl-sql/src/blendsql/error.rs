@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use annotate_snippets::Renderer;
 
-use super::{Kind, call};
+use super::ingredients::keyword::listed;
+use super::ingredients::{self, Ingredient};
 use hqdl_values::problem::{self, Problem, Severity};
 
 /// Why a query cannot be read, with its place in the text.
@@ -38,11 +39,11 @@ impl SqlError {
     #[must_use]
     pub fn known(&self) -> Option<String> {
         let names = if self.message.starts_with("there is no ingredient") {
-            Kind::ALL.map(Kind::name).join(", ")
+            ingredients::all().map(Ingredient::name).join(", ")
         } else {
             let (name, _) = self.message.split_once("` has no argument `")?;
-            let kind = Kind::ALL.into_iter().find(|k| name.trim_start_matches('`') == k.name())?;
-            call::listed(kind)
+            let name = name.trim_start_matches('`');
+            listed(ingredients::all().into_iter().find(|i| i.name() == name)?)
         };
         let known = format!("there are {names}");
         (self.help.as_ref() != Some(&known)).then_some(known)

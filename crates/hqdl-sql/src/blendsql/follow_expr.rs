@@ -9,7 +9,7 @@ use super::lineage::Lineage;
 use super::scope::{Affinity, Origin, bare};
 use super::tree::{Expr, ExprKind, Query};
 use super::usage::{Compared, Key, Options, Reached, Usage};
-use super::{Call, Choices, Kind, ReturnType, rewrite};
+use super::{Call, Choices, ReturnType, Subject, rewrite};
 use hqdl_values::Type;
 
 impl Follow<'_> {
@@ -218,7 +218,9 @@ impl Follow<'_> {
         } else {
             (None, Flow::default())
         };
-        for call in flow.calls.iter().filter(|n| self.calls[**n].kind == Kind::Answer) {
+        for call in
+            flow.calls.iter().filter(|n| self.calls[**n].ingredient.subject() == Subject::Document)
+        {
             let usage = self.found.entry(*call).or_default();
             let said = said.map(|scalar| ReturnType { scalar, list: false });
             usage.said = usage.said.or(said);

@@ -1,9 +1,10 @@
 //! `SUQL`'s functions, which are calls without braces: `answer(text, 'question')`
 //! and `summary(text)`, wherever an expression may stand.
 
+use super::ingredients::Answer;
 use super::lexer::{Brackets, Lexeme, Token};
 use super::scan::Scanner;
-use super::{Argument, Call, Kind, SqlError};
+use super::{Argument, Call, SqlError};
 
 /// What `summary(text)` asks, in the words of `SUQL`.
 const SUMMARY: &str = "what is the summary of this document?";
@@ -66,7 +67,7 @@ impl Scanner<'_> {
             return Err(said("the text is missing"));
         };
         Ok(Some(Call {
-            kind: Kind::Answer,
+            ingredient: &Answer,
             values: vec![Argument::Sql(first.start..last.end)],
             span,
             question,

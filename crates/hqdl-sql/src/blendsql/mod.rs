@@ -22,12 +22,14 @@ mod aggregates;
 mod argument;
 mod call;
 mod choices;
+mod emit;
 mod error;
 mod flow;
 mod follow;
 mod follow_expr;
 mod frame;
 mod function;
+pub mod ingredients;
 mod joined;
 pub mod lexer;
 pub mod lineage;
@@ -40,6 +42,7 @@ mod reach;
 mod result;
 pub mod rewrite;
 pub mod rules;
+pub mod runtime;
 mod scan;
 pub mod scope;
 mod select;
@@ -56,6 +59,7 @@ use std::ops::Range;
 
 pub use error::SqlError;
 pub use function::may_have_calls;
+pub use ingredients::{Ingredient, Subject, Which};
 pub use lexer::orders_outermost;
 pub use scan::scan;
 
@@ -66,7 +70,7 @@ use hqdl_values::value::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// Which ingredient is called.
-    pub kind: Kind,
+    pub ingredient: Which,
     /// The bytes of `{{…}}`, braces included, or of a function's name and
     /// arguments.
     pub span: Range<usize>,
@@ -110,38 +114,6 @@ impl Call {
     }
 }
 
-/// The ingredients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// `LLMMap`: a question about each value.
-    Map,
-    /// `LLMQA`: a question about the rows of a query.
-    Qa,
-    /// `LLMValidate`: a claim about the rows of a query, true or false.
-    Validate,
-    /// `LLMJoin`: which values of two columns are partners.
-    Join,
-    /// `answer`, `summary`: a question about each document.
-    Answer,
-}
-
-impl Kind {
-    /// All that are written in braces.
-    pub const ALL: [Self; 4] = [Self::Map, Self::Qa, Self::Validate, Self::Join];
-
-    /// The name as `BlendSQL` spells it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Map => "LLMMap",
-            Self::Qa => "LLMQA",
-            Self::Validate => "LLMValidate",
-            Self::Join => "LLMJoin",
-            Self::Answer => "answer",
-        }
-    }
-}
-
 /// A value that a call is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Argument {
@@ -159,6 +131,16 @@ pub enum Argument {
     /// A query: what is inside its parentheses, without blanks and comments
     /// around it.
     Query(Range<usize>),
+}
+
+impl Argument {
+    /// Where it stands.
+    #[must_use]
+    pub fn span(&self) -> Range<usize> {
+        match self {
+            Self::Column { span, .. } | Self::Sql(span) | Self::Query(span) => span.clone(),
+        }
+    }
 }
 
 /// What an answer is chosen from.

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::lexer::{Brackets, Lexeme, Token, next};
-use super::{Argument, Call, Choices, Kind};
+use super::{Argument, Call, Choices, Subject};
 use hqdl_values::sql::name;
 
 /// A part of the text and what is read in its place.
@@ -111,13 +111,13 @@ impl Reader<'_> {
     }
 
     fn call(&mut self, call: &Call, level: usize, at: usize, added: &mut Vec<(usize, Item)>) {
-        if call.kind == Kind::Answer {
+        if call.ingredient.subject() == Subject::Document {
             return;
         }
         let tokens = &self.levels[level].tokens;
         let before = |n: usize| at.checked_sub(n).and_then(|n| tokens.get(n)).copied();
         let is = |n: usize, word: &str| before(n).is_some_and(|t| t.is_word(self.sql, word));
-        if call.kind == Kind::Join && is(1, "JOIN") {
+        if call.ingredient.subject() == Subject::Pair && is(1, "JOIN") {
             self.join(call, level, at, added);
         } else if call.row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
             let values = before(1).map_or(call.span.start, |t| t.start);
@@ -161,7 +161,7 @@ impl Reader<'_> {
             }
             here = self.levels[level].outer;
         }
-        if matches!(call.kind, Kind::Qa | Kind::Validate) {
+        if call.ingredient.subject() == Subject::Rows {
             let new = format!("(SELECT {} FROM {})", name(column), name(table));
             self.edits.push((span.clone(), new));
         }

@@ -2,6 +2,8 @@
 //! asks.
 
 use super::aggregates::{is_of_rows, own};
+use super::emit;
+use super::ingredients::Subject;
 use super::most::{ANSWER, At, CONTEXT, Probing, sum};
 use super::rewrite::name_text;
 use super::tree::{Expr, ExprKind, Query};
@@ -149,9 +151,10 @@ impl Probing<'_, '_> {
 
     fn call(&mut self, n: usize, args: &[Expr], at: At<'_>) -> Option<String> {
         let site = self.rows.sites.get(n)?.clone();
+        let rows = site.subject == Subject::Rows;
         if args.iter().any(Expr::has_call) {
             self.out.once = false;
-            self.unknown(n, if site.rows { CONTEXT } else { ANSWER });
+            self.unknown(n, if rows { CONTEXT } else { ANSWER });
             return sum(args.iter().filter_map(|a| self.reach(a, at)).collect());
         }
         let mut of_group = false;
@@ -165,17 +168,16 @@ impl Probing<'_, '_> {
             self.of_groups |= of_group;
             return None;
         }
-        let keyed = site.keys.is_some() && site.rows;
+        let keyed = site.keys.is_some() && rows;
         if !keyed && !args.iter().all(|a| self.rows.certain(a, at.frame, at.of_rows)) {
-            self.unknown(n, if site.rows { CONTEXT } else { ANSWER });
+            self.unknown(n, if rows { CONTEXT } else { ANSWER });
             return None;
         }
         let keys: Vec<String> = match &site.keys {
             Some(keys) => keys.clone(),
-            None => args.iter().map(|a| self.argument(a, site.rows, at)).collect(),
+            None => args.iter().map(|a| self.argument(a, rows, at)).collect(),
         };
-        let comma = if keys.is_empty() { "" } else { ", " };
-        let text = format!("{}({n}, 0{comma}{})", site.function, keys.join(", "));
+        let text = emit::call(n, false, &keys);
         let text =
             if site.row.is_some() { text } else { format!("{}{text}{}", site.before, site.after) };
         self.calls.push(n);

@@ -19,6 +19,8 @@
 
 use std::collections::HashMap;
 
+use super::emit;
+use super::ingredients::Subject;
 use super::parse::Parsed;
 use super::plan::Plan;
 use super::rules::first_rows::FirstRows;
@@ -28,20 +30,15 @@ use super::tree::{Body, Expr, ExprKind, Query, Span};
 /// How a call is written in the SQL that is run.
 #[derive(Debug, Clone, Default)]
 pub struct Site {
-    /// What stands before the function.
+    /// What stands before its answer.
     pub before: String,
-    /// The function's name.
-    pub function: &'static str,
     /// Its arguments, when they are not those of the call.
     pub keys: Option<Vec<String>>,
-    /// What stands after the function.
+    /// What stands after it.
     pub after: String,
-    /// A query among its arguments stands for its rows, not for its value.
-    pub rows: bool,
-    /// It is asked about a document.
-    pub document: bool,
-    /// It is asked about pairs: every row must be there before it is.
-    pub pairs: bool,
+    /// What it is asked about: a query among the arguments of one about rows stands
+    /// for its rows, not for its value.
+    pub subject: Subject,
     /// The list it gives is a row of so many values.
     pub row: Option<u32>,
 }
@@ -325,15 +322,14 @@ impl<'q> Rewriter<'q> {
         let nested = args.iter().any(Expr::has_call);
         let keys: Vec<String> = match &site.keys {
             Some(keys) => keys.clone(),
-            None => args.iter().map(|a| self.argument(a, site.rows, scope)).collect(),
+            None => args
+                .iter()
+                .map(|a| self.argument(a, site.subject == Subject::Rows, scope))
+                .collect(),
         };
-        let mark = if nested { "hq_mark()" } else { "0" };
-        let comma = if keys.is_empty() { "" } else { ", " };
-        let text = format!("{}({n}, {mark}{comma}{})", site.function, keys.join(", "));
+        let text = emit::call(n, nested, &keys);
         if let Some(width) = site.row {
-            let values: Vec<String> =
-                (0..width).map(|at| format!("json_extract({text}, '$[{at}]')")).collect();
-            return format!("({})", values.join(", "));
+            return emit::row_of(&text, width);
         }
         format!("{}{text}{}", site.before, site.after)
     }
@@ -355,7 +351,6 @@ impl<'q> Rewriter<'q> {
         let text = self.query(query, scope, Role::Rows);
         match outputs {
             Some(fields) => {
-                let names: Vec<String> = (1..=fields.len()).map(|n| format!("c{n}")).collect();
                 let titles: Vec<String> =
                     fields.iter().map(|f| hqdl_values::sql::text(&f.name)).collect();
                 // A name that the query uses for none of its own tables.
@@ -363,11 +358,7 @@ impl<'q> Rewriter<'q> {
                 while self.sql.to_lowercase().contains(&own) {
                     own.push('_');
                 }
-                format!(
-                    "(WITH {own}({0}) AS ({text}) SELECT hq_rows(json_array({1}), {0}) FROM {own})",
-                    names.join(", "),
-                    titles.join(", ")
-                )
+                emit::context(&own, &titles, &text)
             }
             None => format!("({text})"),
         }

@@ -1,7 +1,8 @@
 //! Finds the calls in a query and takes each apart into its arguments' tokens.
 
+use super::ingredients::{self, Which};
 use super::lexer::{self, Brackets, Lexeme, Token};
-use super::{Call, Kind, SqlError, call};
+use super::{Call, SqlError, call};
 use hqdl_values::problem::nearest;
 
 /// How deep calls may stand in calls; each is a level of recursion.
@@ -43,7 +44,7 @@ pub(super) struct Written {
     pub open: Token,
     /// The ingredient's name.
     pub name: Token,
-    pub kind: Kind,
+    pub ingredient: Which,
     pub row: bool,
     pub pieces: Vec<Piece>,
     /// The `)` after the arguments.
@@ -104,12 +105,12 @@ impl Scanner<'_> {
     pub(super) fn call(&mut self, open: Token, row: bool) -> Result<Call, SqlError> {
         self.deeper(open)?;
         let name = self.inside(open, Brackets::Name)?;
-        let kind = ingredient(self.sql, open, name)?;
+        let ingredient = ingredient(self.sql, open, name)?;
         let paren = self.inside(open, Brackets::Name)?;
         if !paren.is(b'(') {
             return Err(SqlError::new(
                 paren.span(),
-                format!("`{}` is called without arguments", kind.name()),
+                format!("`{}` is called without arguments", ingredient.name()),
                 "expected `(`",
             ));
         }
@@ -137,13 +138,16 @@ impl Scanner<'_> {
         if end.lexeme != Lexeme::Close {
             return Err(SqlError::new(
                 end.span(),
-                format!("something stands between `)` and `}}}}` of `{}`", kind.name()),
+                format!("something stands between `)` and `}}}}` of `{}`", ingredient.name()),
                 "expected `}}`",
             )
             .help("what is done with the answer stands after `}}`"));
         }
         self.done();
-        call::read(self.sql, Written { open, name, kind, row, pieces, close, inner, end: end.end })
+        call::read(
+            self.sql,
+            Written { open, name, ingredient, row, pieces, close, inner, end: end.end },
+        )
     }
 
     /// One argument, and the `,` or `)` that ends it.
@@ -166,7 +170,7 @@ impl Scanner<'_> {
             {
                 keyword = Some(name);
                 tokens.clear();
-                if call::takes_a_list(name.text(self.sql)) {
+                if ingredients::keyword::takes_a_list(name.text(self.sql)) {
                     brackets = Brackets::List;
                 }
             }
@@ -251,31 +255,32 @@ impl Scanner<'_> {
 }
 
 /// Which ingredient the first word of a call names.
-fn ingredient(sql: &str, open: Token, name: Token) -> Result<Kind, SqlError> {
-    let names = || Kind::ALL.iter().map(|k| k.name());
-    let all = || format!("there are {}", names().collect::<Vec<_>>().join(", "));
+fn ingredient(sql: &str, open: Token, name: Token) -> Result<Which, SqlError> {
+    let all = ingredients::all();
+    let names = || all.iter().map(|i| i.name());
+    let known = || format!("there are {}", names().collect::<Vec<_>>().join(", "));
     match name.lexeme {
         Lexeme::Word => {}
         Lexeme::Close => {
             let span = open.start..name.end;
             return Err(
-                SqlError::new(span, "a call is empty", "expected an ingredient").help(all())
+                SqlError::new(span, "a call is empty", "expected an ingredient").help(known())
             );
         }
         _ => {
             let error = SqlError::new(name.span(), "a call names no ingredient", "expected a name");
-            return Err(error.help(all()));
+            return Err(error.help(known()));
         }
     }
     let word = name.text(sql);
-    if let Some(kind) = Kind::ALL.into_iter().find(|k| k.name().eq_ignore_ascii_case(word)) {
-        return Ok(kind);
+    if let Some(found) = all.iter().copied().find(|i| i.name().eq_ignore_ascii_case(word)) {
+        return Ok(found);
     }
     let error =
         SqlError::new(name.span(), format!("there is no ingredient `{word}`"), "not an ingredient");
     Err(match nearest(word, names()) {
         Some(near) => error.help(format!("did you mean `{near}`?")),
-        None => error.help(all()),
+        None => error.help(known()),
     })
 }
 

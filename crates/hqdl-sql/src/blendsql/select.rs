@@ -1,5 +1,6 @@
 //! One SELECT rewritten: its conditions with calls last, noted row by row.
 
+use super::emit;
 use super::frame::is_random;
 use super::rewrite::{Rewriter, Role, conjuncts, has_field};
 use super::rules::conditions_last::{fence, held_back};
@@ -104,27 +105,27 @@ impl Rewriter<'_> {
             if calls.is_empty() { "1".to_owned() } else { truth::all(self, &calls, &scope) };
         for held in &held {
             let plain = &self.sql[held.span.clone()];
-            text = format!("CASE {text} WHEN 1 THEN (({plain}) IS TRUE) WHEN 2 THEN 2 ELSE 0 END");
+            text = emit::and(&text, &emit::plain(plain, true));
         }
         if let Some(first) = first.as_mut().filter(|f| !f.grouped) {
             first.truth = text;
         } else if !calls.is_empty() {
             if fence.len() > 1 {
-                text = format!("CASE WHEN hq_row({}) THEN {text} ELSE 0 END", fence.join(", "));
+                text = emit::for_whole_rows(&fence, &text);
             }
             // What SQLite would evaluate later, or make a join of, goes before.
             (guards, where_plain) =
                 where_plain.into_iter().partition(|e| self.hangs_on_rows(e, &scope));
             for guard in guards.iter().chain(if movable { &on_plain } else { &[][..] }).rev() {
                 let guard = &self.sql[guard.span.clone()];
-                text = format!("CASE WHEN ({guard}) THEN {text} ELSE 0 END");
+                text = emit::guarded(&format!("({guard})"), &text);
             }
             let conditions = calls.iter().map(|c| truth::leaves(self, c, &scope)).sum();
             let unit = self.unit(core.span.start, conditions);
             // Rows of one value are witnesses of the same.
             let value = if role == Role::Set { self.witness(core, &scope) } else { None };
-            let value = value.map_or(String::new(), |e| format!(", {}", &self.sql[e.span.clone()]));
-            combined = Some(format!("(SELECT hq_close(hq_open({unit}), {text}{value}))"));
+            let value = value.map(|e| &self.sql[e.span.clone()]);
+            combined = Some(format!("(SELECT {})", emit::noted_row(unit, &text, value)));
         }
         if calls.is_empty() {
             where_plain.extend(held);
@@ -163,7 +164,7 @@ impl Rewriter<'_> {
                 // A LEFT JOIN whose WHERE makes it an inner one is read in any order.
                 for plain in plain.iter().rev().filter(|e| is_settled(e)) {
                     let plain = &self.sql[plain.span.clone()];
-                    text = format!("CASE WHEN ({plain}) THEN {text} ELSE 0 END");
+                    text = emit::guarded(&format!("({plain})"), &text);
                 }
                 let text = rest(self, &plain, Some(format!("(SELECT {text}) = 1")));
                 parts.push((on.span.clone(), text));
@@ -176,8 +177,7 @@ impl Rewriter<'_> {
             all.extend(&late);
             let text = truth::all(self, &all, &scope);
             let unit = self.unit(having.span.start, 1);
-            let text = format!("hq_close(hq_open({unit}), {text})");
-            parts.push((having.span.clone(), text));
+            parts.push((having.span.clone(), emit::noted_row(unit, &text, None)));
         }
         if let Some(first) = first {
             self.yield_rows(first, query, core, &scope, parts);

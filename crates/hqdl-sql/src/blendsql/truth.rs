@@ -6,6 +6,7 @@
 //! down to the leaves, so two values and *pending* are enough; where NULL and
 //! false must be told apart, the condition is asked both ways.
 
+use super::emit;
 use super::rewrite::{Leaf, Rewriter};
 use super::scope::{Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Source};
@@ -20,7 +21,7 @@ pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Sco
     }
     // What is known settles a row before anything is asked for it.
     let known = rewriter.known(&node, scope);
-    format!("CASE hq_settled(hq_quiet(), {known}) WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {text} END")
+    emit::settled_first(&known, &text)
 }
 
 /// The value of AND, OR with calls: 1, 0 or NULL.
@@ -28,9 +29,7 @@ pub(super) fn value(rewriter: &mut Rewriter<'_>, expr: &Expr, scope: &Scope<'_>)
     let (holds, fails) = (node(expr, true), node(expr, false));
     let holds = rewriter.truth(&holds, scope, &mut Vec::new());
     let fails = rewriter.truth(&fails, scope, &mut Vec::new());
-    format!(
-        "(CASE {holds} WHEN 1 THEN 1 WHEN 2 THEN NULL ELSE CASE {fails} WHEN 1 THEN 0 ELSE NULL END END)"
-    )
+    emit::value_of(&holds, &fails)
 }
 
 /// Conditions with calls in a condition.
@@ -75,16 +74,12 @@ impl Rewriter<'_> {
             Node::All(parts) => {
                 let mut texts = self.ordered(parts, true, scope, leaves);
                 let Some(last) = texts.pop() else { return "1".to_owned() };
-                texts.into_iter().rev().fold(last, |rest, first| {
-                    format!("CASE {first} WHEN 1 THEN {rest} WHEN 2 THEN 2 ELSE 0 END")
-                })
+                texts.into_iter().rev().fold(last, |rest, first| emit::and(&first, &rest))
             }
             Node::Any(parts) => {
                 let mut texts = self.ordered(parts, false, scope, leaves);
                 let Some(last) = texts.pop() else { return "0".to_owned() };
-                texts.into_iter().rev().fold(last, |rest, first| {
-                    format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
-                })
+                texts.into_iter().rev().fold(last, |rest, first| emit::or(&first, &rest))
             }
         }
     }
@@ -113,23 +108,11 @@ impl Rewriter<'_> {
                 }
             }
             Node::All(parts) | Node::Any(parts) => {
-                let (name, settles) = match node {
-                    Node::All(_) => ("hq_all", 0),
-                    _ => ("hq_any", 1),
-                };
-                // What is plain may keep the rest from an error.
                 let (plain, open): (Vec<&Node<'_>>, Vec<&Node<'_>>) =
                     parts.iter().partition(|p| self.odds(p, scope).cost == 0.0);
-                let texts: Vec<String> = open.iter().map(|p| self.known(p, scope)).collect();
-                let rest = format!("{name}({})", texts.join(", "));
-                if plain.is_empty() {
-                    return rest;
-                }
-                let whens: Vec<String> = plain
-                    .iter()
-                    .map(|p| format!("WHEN {} = {settles} THEN {settles}", self.known(p, scope)))
-                    .collect();
-                format!("CASE {} ELSE {rest} END", whens.join(" "))
+                let open: Vec<String> = open.iter().map(|p| self.known(p, scope)).collect();
+                let plain: Vec<String> = plain.iter().map(|p| self.known(p, scope)).collect();
+                emit::looked_at(matches!(node, Node::All(_)), &plain, &open)
             }
         }
     }
@@ -167,15 +150,14 @@ impl Rewriter<'_> {
         leaves: &mut Vec<String>,
     ) -> String {
         let text = self.value(expr, scope);
-        let truth = if wanted { "TRUE" } else { "FALSE" };
         if !self.bears(expr, scope) {
-            return format!("(({text}) IS {truth})");
+            return emit::plain(&text, wanted);
         }
         let at = expr.span.start;
         let mut inner_calls = Vec::new();
         self.unheard(expr, scope, &mut inner_calls);
         self.note_leaf(at, Leaf { inner_calls });
-        let text = format!("hq_leaf({at}, {}, hq_mark(), (({text}) IS {truth}))", u8::from(wanted));
+        let text = emit::leaf(at, &text, wanted);
         leaves.push(text.clone());
         text
     }

@@ -1,6 +1,7 @@
 //! Expressions whose value counts, written with functions in the place of calls:
 //! what comes after a pending call is not looked at.
 
+use super::emit;
 use super::rewrite::{Rewriter, Role};
 use super::scope::{Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
@@ -32,7 +33,7 @@ impl Rewriter<'_> {
     ) {
         for expr in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
             let text = self.value(expr, scope);
-            parts.push((expr.span.clone(), format!("hq_limit(hq_mark(), {text})")));
+            parts.push((expr.span.clone(), emit::limit(&text)));
         }
     }
 
@@ -82,12 +83,9 @@ impl Rewriter<'_> {
                 for (when, then) in whens {
                     if when.has_call() {
                         let text = truth::all(self, &[when], scope);
-                        parts.push((when.span.clone(), format!("hq_note({text}) = 1")));
+                        parts.push((when.span.clone(), emit::when(&text)));
                         let then_text = self.value(then, scope);
-                        parts.push((
-                            then.span.clone(),
-                            format!("{then_text} WHEN hq_noted() = 2 THEN NULL"),
-                        ));
+                        parts.push((then.span.clone(), emit::or_pending(&then_text)));
                     } else {
                         self.value_part(then, scope, &mut parts);
                     }
@@ -104,11 +102,10 @@ impl Rewriter<'_> {
             {
                 let mut parts = Vec::new();
                 let text = self.value(operand, scope);
-                parts.push((operand.span.clone(), format!("hq_after(hq_mark(), {text})")));
+                parts.push((operand.span.clone(), emit::remembered(&text)));
                 whens.iter().for_each(|(_, then)| self.value_part(then, scope, &mut parts));
                 let text = self.value(otherwise, scope);
-                let text = format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END");
-                parts.push((otherwise.span.clone(), text));
+                parts.push((otherwise.span.clone(), emit::unless_pending(&text)));
                 self.compose(&expr.span, parts)
             }
             ExprKind::Function { name, args, filter: None, window: false }
@@ -118,9 +115,8 @@ impl Rewriter<'_> {
             {
                 let truth = truth::all(self, &[&args[0]], scope);
                 let (then, otherwise) = (self.value(&args[1], scope), self.value(&args[2], scope));
-                format!(
-                    "CASE WHEN hq_note({truth}) = 1 THEN {then} WHEN hq_noted() = 2 THEN NULL ELSE {otherwise} END"
-                )
+                let (when, then) = (emit::when(&truth), emit::or_pending(&then));
+                format!("CASE WHEN {when} THEN {then} ELSE {otherwise} END")
             }
             ExprKind::Function { name, args, filter: None, window: false }
                 if matches!(name.as_str(), "coalesce" | "ifnull")
@@ -131,13 +127,9 @@ impl Rewriter<'_> {
                 // The next is looked at when those before are NULL, not pending.
                 let mut texts = Vec::new();
                 for arg in args {
-                    let text = self.value(arg, scope);
-                    let text = format!("hq_after(hq_mark(), {text})");
-                    texts.push(if texts.is_empty() {
-                        text
-                    } else {
-                        format!("CASE hq_noted() WHEN 2 THEN NULL ELSE {text} END")
-                    });
+                    let text = emit::remembered(&self.value(arg, scope));
+                    let first = texts.is_empty();
+                    texts.push(if first { text } else { emit::unless_pending(&text) });
                 }
                 format!("{name}({})", texts.join(", "))
             }

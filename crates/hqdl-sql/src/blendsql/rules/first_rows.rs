@@ -17,6 +17,8 @@
 
 use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
+use crate::blendsql::emit;
+use crate::blendsql::ingredients::Subject;
 use crate::blendsql::rewrite::own_calls;
 use crate::blendsql::scope::{Scope, bare};
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
@@ -121,7 +123,9 @@ impl Rewriter<'_> {
                 && plain(result.and_then(|c| c.expr.as_ref()).unwrap_or(&o.expr))
         });
         let mut pairs = false;
-        calls.iter().for_each(|c| own_calls(c, &mut |n| pairs |= self.sites[n].pairs));
+        calls
+            .iter()
+            .for_each(|c| own_calls(c, &mut |n| pairs |= self.sites[n].subject == Subject::Pair));
         let results = || core.columns.iter().filter_map(|c| c.expr.as_ref());
         let (starred, held): (Vec<_>, Vec<_>) =
             (0..core.columns.len()).partition(|n| core.columns[*n].expr.is_none());
@@ -220,20 +224,13 @@ impl Rewriter<'_> {
         let truth = if values.is_empty() {
             first.truth.clone()
         } else {
-            let mut given = vec!["hq_mark()".to_owned(), unheard.len().to_string()];
-            given.extend(unheard.iter().map(usize::to_string));
-            given.extend(values);
-            let held = format!("hq_hold({})", given.join(", "));
-            match first.truth.as_str() {
-                "1" => held,
-                truth => format!("CASE {truth} WHEN 1 THEN {held} WHEN 2 THEN 2 ELSE 0 END"),
-            }
+            emit::held(&first.truth, &unheard, values)
         };
         let rank = first.likened.take().map_or(String::new(), |(calls, rank)| {
             self.out.likened.extend(calls);
             format!(", {rank}")
         });
-        let noted = format!("{rank}, hq_row_note(hq_open({unit}), {truth})");
+        let noted = format!("{rank}, {}", emit::row_number(unit, &truth));
         parts.push((last.span.end..last.span.end, noted));
         if core.distinct {
             parts.push((core.span.start..head.span.start, "SELECT ".to_owned()));

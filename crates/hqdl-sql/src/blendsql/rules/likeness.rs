@@ -8,6 +8,8 @@
 
 use super::{Refused, Rewriter};
 use crate::blendsql::aggregates::own;
+use crate::blendsql::emit;
+use crate::blendsql::ingredients::Subject;
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query};
 
 impl Rewriter<'_> {
@@ -35,7 +37,7 @@ impl Rewriter<'_> {
         calls.iter().for_each(|c| {
             own(c, &mut |e| {
                 if let ExprKind::Call(n, args) = &e.kind
-                    && self.sites[*n].document
+                    && self.sites[*n].subject == Subject::Document
                     && let [document] = args.as_slice()
                     && !document.has_call()
                 {
@@ -44,6 +46,6 @@ impl Rewriter<'_> {
                 }
             });
         });
-        (!of.is_empty()).then(|| (numbers, format!("hq_rank({})", of.join(", "))))
+        (!of.is_empty()).then(|| (numbers, emit::rank(&of)))
     }
 }

@@ -8,6 +8,7 @@
 
 use super::{ONE_WITNESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{has_window, is_aggregate};
+use crate::blendsql::emit;
 use crate::blendsql::scope::{Scope, bare};
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, Query};
 
@@ -34,12 +35,12 @@ impl Rewriter<'_> {
         let settles = match &expr.kind {
             ExprKind::In { operand, .. } => {
                 let between = &self.sql[operand.span.end..query.span.start];
-                i32::from(!between.to_ascii_lowercase().contains("not"))
+                !between.to_ascii_lowercase().contains("not")
             }
-            _ => 1,
+            _ => true,
         };
-        let once = i32::from(!self.is_correlated(query, scope));
-        format!("hq_run({settles}, {once}, hq_start({unit}), ({text}))")
+        let once = !self.is_correlated(query, scope);
+        emit::noted_rows(settles, once, unit, &text)
     }
 
     /// The SELECT of an EXISTS or IN that one row settles: more rows never undo it.

@@ -7,6 +7,7 @@
 //! asking, so with one of these the order is that of the text.
 
 use super::{ORDER, Rewriter};
+use crate::blendsql::ingredients::Subject;
 use crate::blendsql::scope::Scope;
 use crate::blendsql::tree::{Expr, ExprKind};
 use crate::blendsql::truth::{Node, may_fail};
@@ -75,7 +76,7 @@ impl Rewriter<'_> {
 
     /// Values that a call asks for, for each row: many rows may share one.
     fn cost(&self, call: usize) -> f64 {
-        let one = if self.sites[call].pairs { 5.0 } else { 1.0 };
+        let one = if self.sites[call].subject == Subject::Pair { 5.0 } else { 1.0 };
         one * self.costs.spread.get(&call).copied().unwrap_or(1.0).max(0.001)
     }
 

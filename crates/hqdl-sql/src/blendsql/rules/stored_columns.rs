@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::blendsql::emit;
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::{Rewritten, Site};
 use crate::blendsql::scope::bare;
@@ -168,8 +169,8 @@ impl<'q> Direct<'q> {
         if args.iter().any(Expr::has_call) {
             return None;
         }
-        let keys = site.keys.as_ref()?.join(", ");
-        let otherwise = format!("{}{}({n}, 0, {keys}){}", site.before, site.function, site.after);
+        let asked = emit::call(*n, false, site.keys.as_ref()?);
+        let otherwise = format!("{}{asked}{}", site.before, site.after);
         let text = match place.as_mut().filter(|p| p.has(view)) {
             Some(place) => {
                 let alias = self.joined(place, *n, view);

@@ -1,0 +1,17 @@
+//! `SUQL`'s `answer(text, 'question')` and `summary(text)`: a question about each
+//! document. They are functions, written without braces.
+
+use super::{Ingredient, Subject};
+
+/// `answer(text, 'question')`
+pub struct Answer;
+
+impl Ingredient for Answer {
+    fn name(&self) -> &'static str {
+        "answer"
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Document
+    }
+}

@@ -1,0 +1,62 @@
+//! `LLMJoin`: which values of two columns are partners.
+
+use super::{Arguments, Ingredient, Keyword, Subject};
+use crate::blendsql::SqlError;
+
+/// `{{LLMJoin(left, right, join_criteria='…', narrow=N)}}`
+pub struct LlmJoin;
+
+impl Ingredient for LlmJoin {
+    fn name(&self) -> &'static str {
+        "LLMJoin"
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Pair
+    }
+
+    fn takes(&self, keyword: Keyword) -> bool {
+        matches!(
+            keyword,
+            Keyword::Left
+                | Keyword::Right
+                | Keyword::Narrow
+                | Keyword::Question
+                | Keyword::Model
+                | Keyword::Shots
+                | Keyword::Tuning
+        )
+    }
+
+    fn question_at(&self) -> usize {
+        3
+    }
+
+    fn question_may_lack(&self) -> bool {
+        true
+    }
+
+    fn default_question(&self) -> &'static str {
+        "the values of the list that mean the same thing"
+    }
+
+    fn check(&self, written: &Arguments<'_>) -> Result<(), SqlError> {
+        match written.values {
+            [] | [_] => Err(SqlError::new(
+                written.empty.clone(),
+                "`LLMJoin` needs two columns",
+                "expected the left and the right column",
+            )
+            .help("write {{LLMJoin(t.a, u.b)}}")),
+            [_, _] => Ok(()),
+            [_, _, third, ..] => {
+                let error = SqlError::new(
+                    third.span(),
+                    "`LLMJoin` joins two columns",
+                    "one column too many",
+                );
+                Err(error.help("what makes two values partners is given as join_criteria='…'"))
+            }
+        }
+    }
+}

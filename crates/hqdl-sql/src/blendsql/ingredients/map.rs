@@ -1,0 +1,38 @@
+//! `LLMMap`: a question about each value.
+
+use super::{Arguments, Ingredient, Subject};
+use crate::blendsql::SqlError;
+
+/// `{{LLMMap('question', value, context…)}}`
+pub struct LlmMap;
+
+impl Ingredient for LlmMap {
+    fn name(&self) -> &'static str {
+        "LLMMap"
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Value
+    }
+
+    fn check(&self, written: &Arguments<'_>) -> Result<(), SqlError> {
+        if !written.values.is_empty() {
+            return Ok(());
+        }
+        Err(SqlError::new(
+            written.close.clone(),
+            "`LLMMap` has no value to ask about",
+            "expected a column or an expression before this",
+        )
+        .help(format!("write {{{{LLMMap('{}', t.column)}}}}", short(written.question))))
+    }
+}
+
+/// The beginning of a question, for a line of help.
+fn short(question: &str) -> String {
+    let line = question.lines().next().unwrap_or_default();
+    if line == question && line.chars().count() <= 40 {
+        return line.replace('\'', "''");
+    }
+    line.chars().take(30).chain(['…']).collect::<String>().replace('\'', "''")
+}

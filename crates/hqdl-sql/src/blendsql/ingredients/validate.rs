@@ -1,0 +1,21 @@
+//! `LLMValidate`: a claim about the rows of queries, true or false.
+
+use super::{Ingredient, Subject};
+use hqdl_values::Type;
+
+/// `{{LLMValidate('claim', (SELECT …), …)}}`
+pub struct LlmValidate;
+
+impl Ingredient for LlmValidate {
+    fn name(&self) -> &'static str {
+        "LLMValidate"
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Rows
+    }
+
+    fn returns(&self) -> Option<Type> {
+        Some(Type::Boolean)
+    }
+}
