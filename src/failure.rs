@@ -266,6 +266,11 @@ impl From<MaterializeError> for Failure {
                 error.to_string(),
                 "batches need an endpoint that has the Batch API: `provider = \"openai\"`",
             ),
+            MaterializeError::BatchesOfOther { .. } => Self::input(
+                error.to_string(),
+                "leave `--batch` out, or give the expansion a spec of its own with that model in \
+                 [model]",
+            ),
             MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
         }
     }

@@ -40,7 +40,8 @@ pub(crate) use self::packing::halves;
 use self::packing::smaller;
 use crate::cell::{State, Tally};
 use crate::facts::{CommitUnit, Completion, ReservationId, Wanted};
-use crate::model::{self, Errand, Ledger, ModelChoice, Reply, Tokens, Undone};
+use crate::model::budget::Budget;
+use crate::model::{self, Errand, Ledger, Model, ModelChoice, Reply, Tokens, Undone};
 use crate::plan::Cut;
 use crate::prompt::{Frame, Prompt};
 use crate::spec::Expansion;
@@ -245,10 +246,11 @@ async fn ask(
     let mut record = context.record(cut, prompt.hash());
     tracing::Span::current().record("prompt", record.prompt_hash.as_str());
     let since = context.run.liveness.answers();
+    let unlimited = Budget::default();
     let errand = Errand {
-        model: &*context.run.endpoint,
+        model: context.endpoint(),
         prompt: &prompt,
-        budget: &context.run.budget,
+        budget: if context.choice.is_free { &unlimited } else { &context.run.budget },
         price: context.choice.price.as_ref(),
         count: &|reply: &Reply| context.count(&frame, &prompt, reply),
         holds: &|reply: &Reply| !context.read(cut, &frame, reply, false).0.is_empty(),
@@ -256,8 +258,7 @@ async fn ask(
         most_tries: context.run.liveness.tries(todo.piece_since.is_some()),
         tries: 0.into(),
         ledger: context
-            .run
-            .endpoint
+            .endpoint()
             .bills()
             .then_some(Ledger { facts: &context.run.facts, run: context.run.id }),
     };
@@ -268,7 +269,7 @@ async fn ask(
         () = stopped_off_wire(stopping, &errand) => return Ok((Vec::new(), None)),
     };
     record.seconds = began.elapsed().as_secs_f64();
-    let remarks = context.run.endpoint.remarks();
+    let remarks = context.endpoint().remarks();
     remarks.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
     let (reply, note) = match asked {
         Ok(answered) => answered,
@@ -331,6 +332,11 @@ impl Context {
         }
     }
 
+    /// Who is asked.
+    pub(crate) fn endpoint(&self) -> &dyn Model {
+        self.choice.endpoint.as_deref().unwrap_or(&*self.run.endpoint)
+    }
+
     /// The record of a request that is being asked now.
     pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
         Completion {
@@ -382,7 +388,7 @@ impl Context {
         let cost = record.cost_usd;
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
-        let last = (attempt >= ATTEMPTS && !held_back) || self.run.endpoint.repeats_itself();
+        let last = (attempt >= ATTEMPTS && !held_back) || self.endpoint().repeats_itself();
         let (facts, again) = self.read(cut, frame, &reply, last);
         let ask_again: usize = again.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
@@ -442,7 +448,7 @@ impl Context {
         prompt: &Prompt,
     ) -> Result<(), Stopped> {
         let price = self.choice.price.as_ref();
-        if !self.run.endpoint.bills() || model::beyond(tokens, worst, price).is_none() {
+        if !self.endpoint().bills() || model::beyond(tokens, worst, price).is_none() {
             return Ok(());
         }
         if !self.run.counts {

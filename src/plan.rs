@@ -134,6 +134,10 @@ impl Range3 {
 pub struct ExpansionPlan {
     /// Its name.
     pub name: String,
+    /// The model that is asked.
+    pub model: String,
+    /// What is paid for its requests, in USD per million tokens.
+    pub price: Option<PriceTable>,
     /// Its entities.
     pub keys: u64,
     /// Rows published whose key is in no source any more.
@@ -188,8 +192,6 @@ pub struct Plan {
     pub room: Room,
     /// Time under the limits, in seconds.
     pub seconds: f64,
-    /// USD that a token costs: input, output.
-    pub rates: (f64, f64),
     /// Whether a request that the budget does not hold is asked in parts.
     pub splits: bool,
 }
@@ -223,23 +225,12 @@ impl Plan {
 
     /// Puts a price and a time on the tokens: none where there is no pace, since
     /// nobody is waited for.
-    pub fn price(&mut self, price: Option<&PriceTable>, limits: &Limits, pace: Option<Pace>) {
+    pub fn price(&mut self, limits: &Limits, pace: Option<Pace>) {
         let (input, output) = (self.input_tokens() as f64, self.output_tokens());
-        let repeated: u64 = self.expansions.iter().map(|e| e.repeated_tokens).sum();
-        self.priced = price.is_some();
-        self.rates = price.map_or((0.0, 0.0), |p| (p.input / 1e6, p.output / 1e6));
+        self.priced = self.expansions.iter().all(|e| e.price.is_some());
         self.splits = true;
-        if let Some(price) = price {
-            let cached = price.cached_input.unwrap_or(price.input);
-            let all = input * price.input;
-            // At best every repeated beginning comes out of the endpoint's cache.
-            let best = all - repeated as f64 * (price.input - cached);
-            self.cost_usd = Range3::new(
-                (best + output.low * price.output) / 1e6,
-                (all + output.likely * price.output) / 1e6,
-                (all + output.most * price.output) / 1e6,
-            );
-        }
+        self.cost_usd = Range3::default();
+        self.expansions.iter().for_each(|e| self.cost_usd.add(e.cost_usd(), 1.0));
         let requests = self.requests() as f64;
         let per_minute =
             |used: f64, limit: Option<u32>| limit.map_or(0.0, |l| used / f64::from(l) * 60.0);
@@ -252,8 +243,11 @@ impl Plan {
     }
 
     /// Takes the price and the time of the Batch API for those of live requests.
-    pub fn batch(&mut self, price: Option<&PriceTable>, limits: &Limits) {
-        self.price(price.map(PriceTable::batched).as_ref(), limits, None);
+    pub fn batch(&mut self, limits: &Limits) {
+        for expansion in &mut self.expansions {
+            expansion.price = expansion.price.as_ref().map(PriceTable::batched);
+        }
+        self.price(limits, None);
         self.splits = false;
         self.seconds = BATCH_SECONDS;
     }
@@ -276,7 +270,7 @@ impl Plan {
                     })
                     .collect();
                 json!({
-                    "expansion": e.name, "keys": e.keys, "orphaned": e.orphaned, "columns": columns,
+                    "expansion": e.name, "model": e.model, "keys": e.keys, "orphaned": e.orphaned, "columns": columns,
                     "requests": e.requests, "input_tokens": e.input_tokens,
                     "output_tokens": e.output_tokens.likely.round() as u64,
                 })

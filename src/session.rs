@@ -76,6 +76,14 @@ impl SpecOverrides {
         if self.price.is_some() {
             model.price = self.price;
         }
+        // Who is asked, as flags say it, is asked of all.
+        if self.provider.is_some()
+            || self.model.is_some()
+            || self.base_url.is_some()
+            || !self.recordings.is_empty()
+        {
+            draft.ask_one_model();
+        }
         let limits = &mut draft.file.limits;
         limits.concurrency = self.concurrency.or(limits.concurrency);
         limits.budget_usd = self.budget_usd.or(limits.budget_usd);

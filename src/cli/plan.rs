@@ -56,7 +56,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     if talk.json {
         anstream::println!("{}", plan.to_json());
     } else {
-        print(&plan, &session.spec.model.name, options.batch);
+        print(&plan, options.batch);
     }
     let missing = options.check && plan.cells() > 0;
     Ok(if missing { ExitCode::from(INCOMPLETE) } else { ExitCode::SUCCESS })
@@ -103,7 +103,7 @@ fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(plan: &Plan, model: &str, batch: bool) {
+fn print(plan: &Plan, batch: bool) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["expansion", "column", "known", "to ask", "why"]);
@@ -142,7 +142,9 @@ fn print(plan: &Plan, model: &str, batch: bool) {
         if plan.counted { "" } else { " (estimated: the tokenizer of this model is not known)" };
     anstream::println!();
     anstream::println!("cells     {}", plan.cells());
-    anstream::println!("requests  {} to {model}", plan.requests());
+    let mut models: Vec<&str> = plan.expansions.iter().map(|e| e.model.as_str()).collect();
+    models.dedup();
+    anstream::println!("requests  {} to {}", plan.requests(), models.join(" and "));
     anstream::println!(
         "tokens    {} in, {} out{counted}",
         progress::thousands(plan.input_tokens()),

@@ -59,11 +59,15 @@ pub(super) fn read(
         Err(problems) => return Reading { files, spec: Err(problems.into()) },
     };
     let spec = &session.spec;
-    spec.model.recordings.iter().cloned().for_each(&mut see);
-    let recordings: Vec<Stamp> = spec.model.recordings.iter().map(|p| Stamp::of(p)).collect();
+    let recordings = || spec.all_models().flat_map(|m| &m.recordings);
+    recordings().cloned().for_each(&mut see);
+    let recordings: Vec<Stamp> = recordings().map(|p| Stamp::of(p)).collect();
     let questions: Vec<_> =
         spec.expansions.iter().flat_map(|e| &e.columns).map(|c| (&c.name, &c.bindings)).collect();
-    let made_from = format!("{:?} {:?} {recordings:?} {questions:?}", spec.model, spec.limits);
+    let made_from = format!(
+        "{:?} {:?} {:?} {recordings:?} {questions:?}",
+        spec.model, spec.models, spec.limits
+    );
     let model = match before.filter(|b| b.made_from == made_from && b.model.is_ok()) {
         Some(before) => before.model.clone(),
         None => {

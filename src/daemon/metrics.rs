@@ -278,8 +278,16 @@ impl Model for Metered {
         self.model.bills()
     }
 
+    fn finds_by_prompt(&self) -> bool {
+        self.model.finds_by_prompt()
+    }
+
     fn format(&self) -> Format {
         self.model.format()
+    }
+
+    fn other(&self, name: &str) -> Option<Arc<dyn Model>> {
+        self.model.other(name).map(|other| Self::of(other, &self.metrics))
     }
 }
 

@@ -52,6 +52,8 @@ impl Form {
             name: self.model,
             reuse: self.reuse,
             price: self.price,
+            endpoint: None,
+            is_free: false,
             max_output: self.max_output,
             format: self.format,
             rows: self.expansion.rows_per_request,

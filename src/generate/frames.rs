@@ -22,7 +22,7 @@ impl Context {
         let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
         prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts);
         prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.choice.max_output);
-        prompt.with_keys = self.run.endpoint.finds_by_prompt().then(|| self.hash_with_keys(cut));
+        prompt.with_keys = self.endpoint().finds_by_prompt().then(|| self.hash_with_keys(cut));
         (frame, prompt)
     }
 
@@ -54,7 +54,7 @@ impl Context {
     /// The columns that a prompt names: those asked for, or all of the row for
     /// a model that answers whole rows.
     pub(super) fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
-        if self.run.endpoint.answers_whole_rows() { &cut.whole } else { &cut.columns }
+        if self.endpoint().answers_whole_rows() { &cut.whole } else { &cut.columns }
     }
 
     fn rows<'c>(&self, cut: &'c Cut) -> Vec<Cow<'c, Row>> {

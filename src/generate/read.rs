@@ -44,7 +44,7 @@ impl Context {
             }
         }
         // Who is refused in company may be answered alone.
-        let company = cut.gaps.len() > 1 && !self.run.endpoint.repeats_itself();
+        let company = cut.gaps.len() > 1 && !self.endpoint().repeats_itself();
         let mut facts = Vec::new();
         let mut again: Again = BTreeMap::new();
         for (gap, outcome) in cut.gaps.iter().zip(outcomes) {

@@ -37,7 +37,6 @@ use crate::plan::Plan;
 use crate::spec::{Expansion, Provider, Spec};
 use crate::store::output::{Target, sweep};
 use crate::store::{Database, StoreError};
-use crate::tokens::Tokenizer;
 
 /// Why a spec could not be materialized.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +65,14 @@ pub enum MaterializeError {
     /// The model takes no batches.
     #[error("recordings take no batches")]
     NoBatches,
+    /// Batches go to the model of `[model]` alone.
+    #[error("`{expansion}` is asked of [model.{model}], and batches are sent to [model] alone")]
+    BatchesOfOther {
+        /// The expansion.
+        expansion: String,
+        /// The model that it names.
+        model: String,
+    },
     /// The runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -194,6 +201,14 @@ impl<'w> Work<'w> {
         if way == Way::Batch && self.spec.model.provider == Provider::Replay {
             return Err(MaterializeError::NoBatches);
         }
+        let other = self.spec.expansions.iter().find_map(|e| Some((e, e.model.as_deref()?)));
+        if way == Way::Batch
+            && let Some((expansion, model)) = other
+            && self.model.other(model).is_some()
+        {
+            let expansion = expansion.name.clone();
+            return Err(MaterializeError::BatchesOfOther { expansion, model: model.to_owned() });
+        }
         self.way = way;
         Ok(self)
     }
@@ -209,12 +224,11 @@ impl<'w> Work<'w> {
     /// # Errors
     /// [`MaterializeError`] when keys or facts cannot be read.
     pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
-        let tokenizer = Tokenizer::of(&self.spec.model.name);
-        let mut plan = Plan { counted: tokenizer.is_exact(), ..Plan::default() };
+        let mut plan = Plan { counted: self.counts_exactly(), ..Plan::default() };
         let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
         let target = Database::open(self.spec.target()).ok();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            let mut survey = self.survey(n, Some(tokenizer))?;
+            let mut survey = self.survey(n, true)?;
             warnings.extend(
                 survey
                     .keys
@@ -257,7 +271,7 @@ impl<'w> Work<'w> {
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Report, MaterializeError> {
         let mut report = Report {
-            priced: self.spec.model.price.is_some(),
+            priced: self.spec.all_models().all(|m| m.price.is_some()),
             target: self.spec.target().clone(),
             ..Report::of(&self.spec)
         };
@@ -290,7 +304,7 @@ impl<'w> Work<'w> {
         self.version.set(self.database.version()?);
         let mut surveys = Vec::new();
         for (n, expansion) in self.spec.expansions.iter().enumerate() {
-            let survey = self.survey(n, None)?;
+            let survey = self.survey(n, false)?;
             for remark in survey.keys.report.remarks() {
                 listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
             }

@@ -177,7 +177,7 @@ impl Work<'_> {
         self.in_files.replace((!again).then(BTreeMap::new));
         let mut surveys = Vec::new();
         for n in 0..self.spec.expansions.len() {
-            surveys.push(self.survey(n, None)?);
+            surveys.push(self.survey(n, false)?);
         }
         let passed_over = self.passed_over(&surveys)?;
         passed_over.into_iter().for_each(|told| listener(&Event::Warning(told)));

@@ -34,9 +34,9 @@ impl<'w> Work<'w> {
     /// columns that mean what they mean now.
     pub(super) fn stands_as_ours(&self, db: &Database) -> bool {
         let Ok(place) = self.facts.history().place() else { return false };
-        let model = self.model.name();
         self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
-            let now = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
+            let model = self.choice(expansion).name;
+            let now = Standing::now(&self.spec, n, &model, &self.overrides, place.clone());
             let means = |s: &Standing| expansion.columns.iter().all(|c| s.means(c));
             db.standing(&self.spec, &expansion.name).is_some_and(|s| s.holds(&now) && means(&s))
         })
@@ -132,7 +132,7 @@ impl<'w> Work<'w> {
         }
         let mut again = Vec::new();
         for (n, (expansion, before)) in self.spec.expansions.iter().zip(surveys).enumerate() {
-            let survey = self.survey(n, None)?;
+            let survey = self.survey(n, false)?;
             if survey.names != before.names {
                 listener(&Event::Warning(format!(
                     "{}: rows of its sources came or went meanwhile, and what is published is what they are now",
@@ -178,8 +178,8 @@ impl<'w> Work<'w> {
                     error: c.error,
                 })
             };
-            let model = self.model.name();
-            let standing = Standing::now(&self.spec, n, model, &self.overrides, place.clone());
+            let model = self.choice(&self.spec.expansions[n]).name;
+            let standing = Standing::now(&self.spec, n, &model, &self.overrides, place.clone());
             publication.close(&self.spec, &tables.finish(), &standing, &mut origins)?;
         }
         for warning in publication.views(&self.spec)? {

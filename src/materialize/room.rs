@@ -16,11 +16,9 @@ impl<'w> Work<'w> {
             Provider::Replay => None,
             Provider::Openai => Some(Pace::of(self.facts.history(), &self.spec.model.name)?),
         };
-        let price = self.spec.model.paid();
-        let price = price.as_ref();
         match self.way {
-            Way::Batch => plan.batch(price, &self.spec.limits),
-            _ => plan.price(price, &self.spec.limits, pace),
+            Way::Batch => plan.batch(&self.spec.limits),
+            _ => plan.price(&self.spec.limits, pace),
         }
         plan.room = self.room()?;
         Ok(())
@@ -35,13 +33,11 @@ impl<'w> Work<'w> {
         if self.room()? == Room::default() {
             return Ok(surveys);
         }
-        let tokenizer = Tokenizer::of(&self.spec.model.name);
-        let metered =
-            |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, Some(tokenizer));
+        let metered = |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, true);
         let surveys: Vec<Survey<'w>> =
             surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
         let expansions = surveys.iter().map(|s| s.plan.clone()).collect();
-        let mut plan = Plan { expansions, counted: tokenizer.is_exact(), ..Plan::default() };
+        let mut plan = Plan { expansions, counted: self.counts_exactly(), ..Plan::default() };
         self.price(&mut plan)?;
         if let Some(warning) = plan.warning() {
             listener(&Event::Warning(warning));
@@ -49,9 +45,15 @@ impl<'w> Work<'w> {
         Ok(surveys)
     }
 
+    /// Whether the tokens of all expansions are counted as their models count them.
+    pub(super) fn counts_exactly(&self) -> bool {
+        let of = |e| Tokenizer::of(&self.choice(e).tokenizer);
+        self.spec.expansions.iter().all(|e| of(e).is_exact())
+    }
+
     /// What the next run may spend, or the one that is gone on with.
     fn room(&self) -> Result<Room, FactsError> {
-        if self.spec.model.provider == Provider::Replay {
+        if self.spec.all_models().all(|m| m.provider == Provider::Replay) {
             return Ok(Room::default());
         }
         let history = self.facts.history();

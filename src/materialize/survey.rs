@@ -81,11 +81,7 @@ impl Survey<'_> {
 
 impl<'w> Work<'w> {
     /// Looks every key of an expansion up.
-    pub(super) fn survey(
-        &self,
-        n: usize,
-        tokenizer: Option<Tokenizer>,
-    ) -> Result<Survey<'w>, MaterializeError> {
+    pub(super) fn survey(&self, n: usize, priced: bool) -> Result<Survey<'w>, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let filter = self.selection.filter.as_deref();
         let gathered = Keys::gather(self.database, expansion, filter);
@@ -96,7 +92,7 @@ impl<'w> Work<'w> {
             }
             (_, keys) => (keys?, None),
         };
-        Ok(Survey { unfit, ..self.survey_keys(n, keys, tokenizer)? })
+        Ok(Survey { unfit, ..self.survey_keys(n, keys, priced)? })
     }
 
     /// The expansions that `--where` does not apply to, told.
@@ -127,26 +123,29 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Looks every one of these keys up; with a tokenizer, what is missing is
+    /// Looks every one of these keys up; where asked for, what is missing is
     /// priced, too.
     pub(super) fn survey_keys(
         &self,
         n: usize,
         keys: Keys<'w>,
-        tokenizer: Option<Tokenizer>,
+        priced: bool,
     ) -> Result<Survey<'w>, MaterializeError> {
         let expansion = &self.spec.expansions[n];
-        let mut plan = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
+        let choice = self.choice(expansion);
+        let (name, model) = (expansion.name.clone(), choice.tokenizer.clone());
+        let mut plan =
+            ExpansionPlan { name, model, price: choice.price, ..ExpansionPlan::default() };
         plan.columns = expansion
             .columns
             .iter()
             .map(|c| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() })
             .collect();
-        let mut meter = tokenizer.map(|t| {
-            let choice = self.choice(expansion);
-            Meter::new(expansion, choice.format, t).capped(choice.max_output)
+        let mut meter = priced.then(|| {
+            let tokenizer = Tokenizer::of(&choice.tokenizer);
+            Meter::new(expansion, choice.format, tokenizer).capped(choice.max_output)
         });
-        let mut batcher = Batcher::new(expansion, self.choice(expansion).rows);
+        let mut batcher = Batcher::new(expansion, choice.rows);
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = Counts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];

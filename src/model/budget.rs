@@ -126,7 +126,7 @@ impl Budget {
     /// # Errors
     /// [`FactsError`] when the journal cannot be read.
     pub fn of_run(history: &dyn History, spec: &Spec, run: RunId) -> Result<Self, FactsError> {
-        if spec.model.provider == Provider::Replay {
+        if spec.all_models().all(|m| m.provider == Provider::Replay) {
             return Ok(Self::default());
         }
         let limits = &spec.limits;

@@ -5,6 +5,7 @@ pub mod batch;
 pub mod budget;
 mod choice;
 pub mod embeddings;
+mod models;
 pub mod openai;
 pub mod providers;
 pub mod replay;
@@ -176,34 +177,39 @@ pub trait Model: Send + Sync {
     fn format(&self) -> Format {
         Format::Json
     }
+
+    /// Another of the spec's models, by the name it has there.
+    fn other(&self, _: &str) -> Option<Arc<dyn Model>> {
+        None
+    }
 }
 
-/// The model that the settings name.
+/// The models that the settings name.
 ///
 /// # Errors
 /// [`SetupError`] when its key or its recordings are missing.
 pub fn connect(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    match spec.model.provider {
+    models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
             Ok(Arc::new(openai::Endpoint::new(&spec.model, per_minute(&spec.limits))?))
         }
         Provider::Replay => recordings(spec),
-    }
+    })
 }
 
-/// The model that the settings name, asked under limits that are shared by all
-/// who ask it with these facts.
+/// The models that the settings name, asked under limits that are shared by all
+/// who ask them with these facts.
 ///
 /// # Errors
 /// [`SetupError`] when its key or its recordings are missing.
 pub fn connect_with(spec: &Spec, facts: &Facts) -> Result<Arc<dyn Model>, SetupError> {
-    match spec.model.provider {
+    models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => {
             let limits = per_minute(&spec.limits);
             Ok(Arc::new(openai::Endpoint::shared(&spec.model, limits, facts)?))
         }
         Provider::Replay => recordings(spec),
-    }
+    })
 }
 
 fn per_minute(limits: &Limits) -> PerMinute {
@@ -231,16 +237,16 @@ fn recordings(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
     Ok(Arc::new(recordings))
 }
 
-/// The model that the settings name, for plans: its name and habits, without
-/// a key. Asking it is an error.
+/// The models that the settings name, for plans: their names and habits, without
+/// a key. Asking them is an error.
 ///
 /// # Errors
-/// [`SetupError`] when its recordings cannot be read.
+/// [`SetupError`] when recordings cannot be read.
 pub fn for_planning(spec: &Spec) -> Result<Arc<dyn Model>, SetupError> {
-    match spec.model.provider {
+    models::all(spec, &|spec| match spec.model.provider {
         Provider::Openai => Ok(Arc::new(Planned(spec.model.name.clone()))),
         Provider::Replay => recordings(spec),
-    }
+    })
 }
 
 /// A model that is only planned with.

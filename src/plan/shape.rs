@@ -1,6 +1,6 @@
 //! Requests of one shape, and how many of them a budget holds.
 
-use super::{ENVELOPE, Plan};
+use super::{ENVELOPE, ExpansionPlan, Plan, Range3};
 use crate::tokens::Tokenizer;
 use crate::usage::Spent;
 
@@ -73,11 +73,13 @@ impl Plan {
             self.room.usd.unwrap_or(f64::INFINITY),
             self.room.tokens.map_or(f64::INFINITY, |t| t as f64),
         );
-        let cost = |(input, output): (f64, f64)| {
-            (input * self.rates.0 + output * self.rates.1, input + output)
-        };
         let mut cells = 0;
-        for (_, shape) in self.expansions.iter().flat_map(|e| &e.shapes) {
+        let shapes =
+            self.expansions.iter().flat_map(|e| e.shapes.iter().map(|(_, shape)| (shape, e.price)));
+        for (shape, price) in shapes {
+            let rates = price.map_or((0.0, 0.0), |p| (p.input / 1e6, p.output / 1e6));
+            let cost =
+                |(input, output): (f64, f64)| (input * rates.0 + output * rates.1, input + output);
             let (mut rows, mut size) = (shape.requests * shape.rows, shape.rows);
             while rows > 0 {
                 size = size.min(rows);
@@ -105,5 +107,22 @@ impl Plan {
             }
         }
         (cells, None)
+    }
+}
+
+impl ExpansionPlan {
+    /// What its requests cost, in USD; nothing where there is no price.
+    pub(super) fn cost_usd(&self) -> Range3 {
+        let Some(price) = &self.price else { return Range3::default() };
+        let output = self.output_tokens;
+        let cached = price.cached_input.unwrap_or(price.input);
+        let all = self.input_tokens as f64 * price.input;
+        // At best every repeated beginning comes out of the endpoint's cache.
+        let best = all - self.repeated_tokens as f64 * (price.input - cached);
+        Range3::new(
+            (best + output.low * price.output) / 1e6,
+            (all + output.likely * price.output) / 1e6,
+            (all + output.most * price.output) / 1e6,
+        )
     }
 }

@@ -21,7 +21,8 @@ impl Calls {
             Compared::Text(text) if kind == Type::Text => Some(text.clone()),
             _ => None,
         });
-        let target = self.target(NAME, names.to_vec(), vec![TEXT.to_owned()]);
+        let target =
+            self.target(self.models[n].clone(), NAME, names.to_vec(), vec![TEXT.to_owned()]);
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = usage.said.is_none() && kind == Type::Real;

@@ -231,6 +231,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
     Expansion {
         name: "routing".to_owned(),
         about,
+        model: None,
         sources: Vec::new(),
         key_parts: Vec::new(),
         key: KeyColumns::new(vec!["question".to_owned()]),

@@ -131,7 +131,7 @@ impl Calls {
 
 /// A question that a column answers, and how.
 pub(super) struct Bound {
-    expansion: usize,
+    pub(super) expansion: usize,
     column: usize,
     binding: Binding,
     slot: Slot,

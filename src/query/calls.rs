@@ -43,10 +43,13 @@ pub struct Calls {
     pub births: Vec<Birth>,
     /// Which way each call took.
     pub routes: Vec<Route>,
+    /// Which of the spec's models each call names; `None` is that of `[model]`.
+    pub(super) models: Vec<Option<String>>,
     /// The columns of expansions that the query gave birth to.
     columns_at: HashMap<(usize, Asked), usize>,
-    /// The expansions of questions about rows, by the names of their contexts.
-    questions_at: HashMap<(Vec<String>, Asked), usize>,
+    /// The expansions of questions about rows, by their models and the names of
+    /// their contexts.
+    questions_at: HashMap<(Option<String>, Vec<String>, Asked), usize>,
 }
 
 /// What a column asks: its meaning, and its list of values.
@@ -87,6 +90,8 @@ pub struct Join {
     /// How many values are put before the model, those most alike, where the query
     /// says so.
     pub narrow: Option<usize>,
+    /// Which of the spec's models is asked; `None` is that of `[model]`.
+    pub model: Option<String>,
 }
 
 impl Calls {
@@ -104,6 +109,7 @@ impl Calls {
     ) -> Result<Self, QueryError> {
         let mut calls = Self {
             asks: vec![Asks::Pair { join: usize::MAX }; parsed.calls.len()],
+            models: parsed.calls.iter().map(|call| of_spec(call, spec)).collect(),
             sites: parsed
                 .calls
                 .iter()
@@ -127,13 +133,18 @@ impl Calls {
                     };
                     match bound(spec, call, usage, choosing, &chosen)? {
                         Ok(Some(bound)) => {
-                            calls.bind(n, call, &bound, usage, spec, text)?;
-                            continue;
+                            match calls.another_model(n, call, &spec.expansions[bound.expansion]) {
+                                None => {
+                                    calls.bind(n, call, &bound, usage, spec, text)?;
+                                    continue;
+                                }
+                                Some(reason) => why = reason,
+                            }
                         }
                         Ok(None) => {}
                         Err(reason) => why = reason,
                     }
-                    if spec.routing_by_model {
+                    if spec.routing_by_model && call.model.is_none() {
                         match learned(spec, call, usage, choosing, &chosen, binder)? {
                             Ok(bound) => {
                                 calls.bind(n, call, &bound, usage, spec, text)?;
@@ -163,7 +174,8 @@ impl Calls {
                     let left = usage.keys.first().and_then(|k| k.name.clone());
                     let left = left.unwrap_or_else(|| "value".to_owned());
                     let narrow = call.narrow.map(|n| n as usize);
-                    calls.joins.push(Join { criterion, left, call: n, narrow });
+                    let model = calls.models[n].clone();
+                    calls.joins.push(Join { criterion, left, call: n, narrow, model });
                     calls.live(n, call, text, "a join is asked pair by pair".to_owned());
                 }
             }
@@ -171,7 +183,19 @@ impl Calls {
         Ok(calls)
     }
 
+    /// Why a column cannot answer a call that names a model.
+    fn another_model(&self, n: usize, call: &Call, expansion: &Expansion) -> Option<String> {
+        let said = call.model.as_ref().map(|(name, _)| name)?;
+        (self.models[n] != expansion.model)
+            .then(|| format!("its column is asked of another model than `{said}`"))
+    }
+
     fn live(&mut self, n: usize, call: &Call, text: String, mut why: String) {
+        if let Some((said, _)) = &call.model {
+            why.push_str("; asked of `");
+            why.push_str(said);
+            why.push('`');
+        }
         let column = match &self.asks[n] {
             Asks::Cell { target, column, .. } | Asks::Document { target, column, .. } => {
                 self.expansions[*target].expansion.columns.get(*column)
@@ -217,7 +241,7 @@ impl Calls {
             _ => None,
         });
         let untold = is_untold(call, usage, &column);
-        let target = self.target("values", names, Vec::new());
+        let target = self.target(self.models[n].clone(), "values", names, Vec::new());
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
@@ -249,11 +273,11 @@ impl Calls {
         let column = column(&question, kind, values, is_list(call), &key);
         let untold = is_untold(call, usage, &column);
         // A question about rows is alone in its expansion: rows differ.
-        let asks = (contexts.clone(), asked(&column));
+        let asks = (self.models[n].clone(), contexts.clone(), asked(&column));
         let target = match self.questions_at.get(&asks) {
             Some(target) => *target,
             None => {
-                let target = self.target("question", key, contexts);
+                let target = self.target(self.models[n].clone(), "question", key, contexts);
                 self.column(target, column);
                 self.questions_at.insert(asks, target);
                 target
@@ -301,10 +325,18 @@ impl Calls {
         }
     }
 
-    /// The expansion with this key, made when there is none.
-    pub(super) fn target(&mut self, name: &str, key: Vec<String>, context: Vec<String>) -> usize {
+    /// The expansion with this key that is asked of a model, made when
+    /// there is none.
+    pub(super) fn target(
+        &mut self,
+        model: Option<String>,
+        name: &str,
+        key: Vec<String>,
+        context: Vec<String>,
+    ) -> usize {
         let same = |e: &AdHoc| {
             e.in_spec.is_none()
+                && e.expansion.model == model
                 && e.expansion.name == name
                 && e.expansion.key.names() == key
                 && e.expansion.context == context
@@ -317,6 +349,7 @@ impl Calls {
         let expansion = Expansion {
             name: name.to_owned(),
             about: String::new(),
+            model,
             sources: Vec::new(),
             key_parts: Vec::new(),
             key_types: vec![None; key.len()],
@@ -382,6 +415,12 @@ impl Calls {
         }
         Ok(targets)
     }
+}
+
+/// The model of the spec that a call names; `None` is that of `[model]`.
+fn of_spec(call: &Call, spec: &Spec) -> Option<String> {
+    let (name, _) = call.model.as_ref()?;
+    spec.model_named(name).flatten().map(str::to_owned)
 }
 
 /// A table that a context names without reading it.

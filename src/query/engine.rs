@@ -31,6 +31,8 @@ use crate::blendsql::rules::stored_columns::direct;
 use crate::blendsql::spelling::Spelled;
 use crate::blendsql::{self, SqlError, usage};
 use crate::overrides::Overrides;
+use crate::problem::nearest;
+use crate::spec::Spec;
 use crate::usage::Usage;
 
 impl From<SqlError> for QueryError {
@@ -131,7 +133,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         check(&text, &parsed, &guard)?;
         let usages = usage::of_calls(&text, &parsed, &schema);
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
-        models(&parsed, model)?;
+        models(&parsed, request.spec)?;
         let mut nested = Nested {
             request,
             guard: &guard,
@@ -149,7 +151,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             [] => None,
             _ => Some(Overrides::read(request.spec)?),
         };
-        let views = views(&calls, &targets, overrides.as_ref(), request, model, &guard)?;
+        let views = views(&calls, &targets, overrides.as_ref(), request, &guard)?;
         let views = views.filter(|_| request.again.is_none());
         let not_stored = match &views {
             _ if request.spec.expansions.is_empty() => "there is no expansion",
@@ -411,18 +413,26 @@ impl<'r, 'a> Engine<'r, 'a> {
     }
 }
 
-/// Makes sure that no call wants to be asked of another model than the one there is.
-fn models(parsed: &Parsed, model: &str) -> Result<(), QueryError> {
+/// Makes sure that the models which calls name are the spec's.
+fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     let wanted = parsed.calls.iter().filter_map(|c| c.model.as_ref());
-    match wanted.into_iter().find(|(name, _)| name != model) {
-        None => Ok(()),
-        Some((name, span)) => Err(QueryError::sql(
-            format!("`{name}` is not the model that is asked"),
-            Some(span.clone()),
-            format!("it is `{model}`"),
-            "leave `model=` out, or name the model in the spec's [model] or by --model",
-        )),
-    }
+    let unknown = |(name, _): &&(String, Range<usize>)| spec.model_named(name).is_none();
+    let Some((name, span)) = wanted.into_iter().find(unknown) else { return Ok(()) };
+    let main = Some(spec.model.name.as_str()).filter(|name| !name.is_empty());
+    let known: Vec<&str> = main.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
+    let label = match known.as_slice() {
+        [] => "no model is named".to_owned(),
+        [one] => format!("there is `{one}`"),
+        more => format!("there are `{}`", more.join("`, `")),
+    };
+    let help = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => {
+            format!("leave `model=` out, or add [model.NAME] to the spec with the name `{name}`")
+        }
+    };
+    let message = format!("`{name}` is none of the models that may be asked");
+    Err(QueryError::sql(message, Some(span.clone()), label, help))
 }
 
 /// Prepares the query with NULLs in the place of its calls: what is wrong with

@@ -126,21 +126,23 @@ impl Engine<'_, '_> {
         let spec = self.request.spec;
         let expansion = &target.expansion;
         let format = expansion.format.unwrap_or(Format::Json);
-        let mut meter = Meter::new(expansion, format, Tokenizer::of(&spec.model.name));
+        let choice = self.request.choice(expansion);
+        let mut meter = Meter::new(expansion, format, Tokenizer::of(&choice.tokenizer));
         let mut shown = Shown {
             most: spec.limits.passage_tokens,
-            model: &spec.model.name,
+            model: &choice.tokenizer,
             compare: &mut |question, passages| Ok(by_words(question, passages)),
         };
         cuts(target, entities, rows, &mut shown)?.iter().for_each(|cut| meter.count(cut));
-        let mut of_one = ExpansionPlan { name: expansion.name.clone(), ..ExpansionPlan::default() };
+        let (name, price) = (expansion.name.clone(), choice.price);
+        let mut of_one = ExpansionPlan { name, price, ..ExpansionPlan::default() };
         let column =
             |c: &crate::spec::Column| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() };
         of_one.columns = expansion.columns.iter().map(column).collect();
         meter.finish(&mut of_one);
         let mut plan = Plan::default();
         plan.expansions.push(of_one);
-        plan.price(spec.model.paid().as_ref(), &spec.limits, None);
+        plan.price(&spec.limits, None);
         Ok(Usage {
             requests: plan.requests(),
             input_tokens: plan.input_tokens(),

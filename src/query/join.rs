@@ -216,6 +216,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
     Expansion {
         name: "join".to_owned(),
         about: "values and their partners in a list".to_owned(),
+        model: join.model.clone(),
         sources: Vec::new(),
         key_parts: Vec::new(),
         key: KeyColumns::new(vec![join.left.clone()]),

@@ -58,7 +58,7 @@ pub fn map(
     let began = Instant::now();
     let names = ["value".to_owned()];
     let mut calls = Calls::default();
-    let at = calls.target("values", names.to_vec(), Vec::new());
+    let at = calls.target(None, "values", names.to_vec(), Vec::new());
     let options = question.options.map(<[Value]>::to_vec);
     let text = filled(question.text, &names);
     let asked = column(&text, question.kind, options, question.list, &names);

@@ -41,7 +41,6 @@ pub(super) fn views(
     targets: &[Target],
     overrides: Option<&Overrides>,
     request: &Request<'_>,
-    model: &str,
     guard: &Guard,
 ) -> Result<Option<BTreeMap<usize, View>>, QueryError> {
     let Some(overrides) = overrides else { return Ok(None) };
@@ -53,7 +52,8 @@ pub(super) fn views(
         let standing = known.entry(stored.expansion).or_insert_with(|| {
             let standing = guard.database().standing(request.spec, &expansion.name)?;
             let place = request.facts.history().place().ok()?;
-            let now = Standing::now(request.spec, stored.expansion, model, overrides, place);
+            let model = request.choice(expansion).name;
+            let now = Standing::now(request.spec, stored.expansion, &model, overrides, place);
             (standing.holds(&now) && joins(stored, request, guard)).then_some(standing)
         });
         let Some(standing) = standing else { return Ok(None) };

@@ -5,15 +5,12 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::check::{Catalog, Check, embeddings};
-use super::file::{self, Provider, SpecFile};
-use super::secret::{is_variable, without_keys};
+use super::file::{self, SpecFile};
+use super::secret::without_keys;
 use super::shape::{self, Step, Tree};
-use super::{BatchLimits, Limits, ModelSettings, Spec};
+use super::{BatchLimits, Limits, Spec};
 use crate::problem::{Problem, Problems, Severity};
 
-/// The most tokens of an answer when the spec does not say: what every model
-/// in use allows.
-pub const MAX_OUTPUT_TOKENS: u32 = 4096;
 /// Requests in flight when neither the spec nor a flag says.
 pub const CONCURRENCY: u32 = 16;
 
@@ -54,9 +51,11 @@ pub struct Draft {
     /// Paths given by flags are relative to the working directory.
     database: Option<PathBuf>,
     output: Option<PathBuf>,
-    recordings: Option<Vec<PathBuf>>,
+    pub(super) recordings: Option<Vec<PathBuf>>,
+    /// Whether flags say who is asked, of whatever the spec asks others.
+    pub(super) one_model: bool,
     /// Whether there is no file: it may lack expansions, and a model.
-    bare: bool,
+    pub(super) bare: bool,
 }
 
 impl Draft {
@@ -92,6 +91,7 @@ impl Draft {
                 database: None,
                 output: None,
                 recordings: None,
+                one_model: false,
                 bare: false,
             }),
             // Not reached while the schema is made from the types; if it were,
@@ -126,6 +126,7 @@ impl Draft {
             database: Some(database),
             output: None,
             recordings: None,
+            one_model: false,
             bare: true,
         }
     }
@@ -149,6 +150,11 @@ impl Draft {
     /// Takes other recordings than the spec's.
     pub fn set_recordings(&mut self, paths: Vec<PathBuf>) {
         self.recordings = Some(paths);
+    }
+
+    /// Asks all cells of the model in `[model]`, whatever the spec says.
+    pub fn ask_one_model(&mut self) {
+        self.one_model = true;
     }
 
     /// The database this draft is to be checked against.
@@ -204,11 +210,13 @@ impl Draft {
             names: HashMap::new(),
             asked: HashMap::new(),
         };
+        let model = self.model(&mut check, None, &self.file.model);
         let spec = Spec {
             path: self.path.clone(),
             database: self.database(),
             output: self.output(),
-            model: self.model(&mut check),
+            models: self.models(&mut check, &model),
+            model,
             limits: self.limits(&mut check),
             embeddings: embeddings(
                 self.file.embeddings.as_ref(),
@@ -254,98 +262,8 @@ impl Draft {
         Problems { path, text: without_keys(&self.text), problems }
     }
 
-    fn beside(&self, path: &str) -> PathBuf {
+    pub(super) fn beside(&self, path: &str) -> PathBuf {
         tidy(&self.path.parent().unwrap_or(Path::new("")).join(path))
-    }
-
-    fn model(&self, check: &mut Check<'_>) -> ModelSettings {
-        let model = &self.file.model;
-        let at = |field: &str| [Step::from("model"), field.into()];
-        if let Some(url) = &model.base_url
-            && !(url.starts_with("http://") || url.starts_with("https://"))
-        {
-            check.error(
-                &at("base_url"),
-                &format!("`{url}` is no URL of an endpoint"),
-                "expected http://… or https://…",
-                "",
-            );
-        }
-        if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
-            check.error(
-                &at("api_key_env"),
-                "`api_key_env` is not the name of an environment variable",
-                "expected a name such as OPENAI_API_KEY",
-                "a key itself is never in a spec; if this is one, revoke it",
-            );
-        }
-        if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
-            check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");
-        }
-        if let Some(price) = &model.price {
-            let all = [
-                ("input", price.input),
-                ("output", price.output),
-                ("cached_input", price.cached_input.unwrap_or(0.0)),
-                ("batch", price.batch.unwrap_or(0.0)),
-            ];
-            for (field, usd) in all {
-                if !(usd >= 0.0 && usd.is_finite()) {
-                    let place = [Step::from("model"), "price".into(), field.into()];
-                    check.error(
-                        &place,
-                        &format!("`{field}` is no price"),
-                        "expected USD per million tokens, 0 or more",
-                        "",
-                    );
-                }
-            }
-        }
-        let recordings: Vec<PathBuf> = self
-            .recordings
-            .clone()
-            .unwrap_or_else(|| model.recordings.iter().map(|r| self.beside(r)).collect());
-        if model.provider == Provider::Replay {
-            if recordings.is_empty() {
-                check.error(
-                    &at("provider"),
-                    "provider \"replay\" has no recordings",
-                    "",
-                    "name files in `recordings`, or pass --recordings",
-                );
-            }
-            for (n, path) in recordings.iter().enumerate() {
-                if !path.is_file() {
-                    let place = [Step::from("model"), "recordings".into(), n.into()];
-                    check.error(
-                        &place,
-                        &format!("no recording at {}", path.display()),
-                        "no such file",
-                        "",
-                    );
-                }
-            }
-        } else if model.name.is_empty() && !self.bare {
-            check.error(
-                &at("name"),
-                "the model has no name",
-                "",
-                "set `name` in [model], or pass --model",
-            );
-        }
-        ModelSettings {
-            provider: model.provider,
-            name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
-            base_url: model.base_url.clone(),
-            api_key_env: model.api_key_env.clone(),
-            temperature: model.temperature,
-            max_output_tokens: model.max_output_tokens.unwrap_or(MAX_OUTPUT_TOKENS).max(1),
-            price: model.price,
-            recordings,
-            reuse: model.reuse,
-            echo: model.echo.unwrap_or_default(),
-            unknown: model.unknown.clone(),
-        }
     }
 
     fn limits(&self, check: &mut Check<'_>) -> Limits {
@@ -378,12 +296,11 @@ impl Draft {
                     "",
                 );
             } else if usd.is_some()
-                && self.file.model.price.is_none()
-                && self.file.model.provider == Provider::Openai
+                && let Some(model) = self.unpriced()
             {
                 check.error(
                     &at(field),
-                    &format!("`{field}` cannot be kept: the model has no price"),
+                    &format!("`{field}` cannot be kept: the model{model} has no price"),
                     "",
                     "set `price` in [model], or --price IN,OUT (0 for a model of your own), or cap tokens with `budget_tokens`",
                 );

@@ -58,9 +58,8 @@ pub struct DatabaseTable {
     pub output: Option<String>,
 }
 
-/// `[model]`
+/// `[model]`, and others beside it: `[model.NAME]`.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
-#[schemars(extend("additionalProperties" = false))]
 pub struct ModelTable {
     /// Which kind of endpoint answers.
     #[serde(default)]
@@ -90,6 +89,35 @@ pub struct ModelTable {
     /// What a model writes for what it does not know, instead of `?`, `unknown`,
     /// `n/a` and the like; of columns that do not say themselves.
     pub unknown: Option<Vec<String>>,
+    /// Other models that an expansion, or a call in a query, may name.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, OtherModelTable>,
+}
+
+/// `[model.NAME]`: a model beside that of `[model]`. What it leaves out is as
+/// `[model]` says, but for what belongs to another endpoint or another model: a key,
+/// a price.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = false))]
+pub struct OtherModelTable {
+    /// Which kind of endpoint answers.
+    pub provider: Option<Provider>,
+    /// The model's name, as the endpoint knows it.
+    #[serde(default)]
+    pub name: String,
+    /// The endpoint's base URL.
+    pub base_url: Option<String>,
+    /// The name of the environment variable that holds the key (never a key).
+    pub api_key_env: Option<String>,
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
+    /// The most tokens an answer may have.
+    pub max_output_tokens: Option<u32>,
+    /// Price in USD per million tokens.
+    pub price: Option<PriceTable>,
+    /// Files of recorded completions, relative to the spec (`provider = "replay"`).
+    #[serde(default)]
+    pub recordings: Vec<String>,
 }
 
 /// Which kind of endpoint answers.
@@ -199,6 +227,9 @@ pub struct ExpansionTable {
     /// What its rows are, in a sentence for the model.
     #[serde(default)]
     pub about: String,
+    /// Which model its cells are asked of: the NAME of a `[model.NAME]`; that of
+    /// `[model]` when left out.
+    pub model: Option<String>,
     /// Where the keys come from: a table, a SELECT, or `[[expansion.source]]`.
     pub source: SourceField,
     /// The columns that identify an entity to the model.

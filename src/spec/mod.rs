@@ -10,6 +10,7 @@ pub mod checker;
 pub mod coerce;
 pub mod draft;
 pub mod file;
+mod models;
 mod secret;
 pub mod shape;
 mod value_list;
@@ -50,6 +51,8 @@ pub struct Spec {
     pub output: Option<PathBuf>,
     /// The model that is asked.
     pub model: ModelSettings,
+    /// Others that an expansion or a call may name, by the names they have there.
+    pub models: BTreeMap<String, ModelSettings>,
     /// What a run may use.
     pub limits: Limits,
     /// What tells which texts are alike, when there is such a model.
@@ -61,6 +64,35 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// The settings of the model that an expansion or a call names; those of `[model]`
+    /// where it names none.
+    #[must_use]
+    pub fn settings(&self, model: Option<&str>) -> &ModelSettings {
+        model.and_then(|name| self.models.get(name)).unwrap_or(&self.model)
+    }
+
+    /// The `[model.NAME]` that a call means by a name: its NAME, or what its endpoint
+    /// calls it; `Some(None)` is that of `[model]`. `None` where nothing has this name.
+    #[must_use]
+    pub fn model_named(&self, name: &str) -> Option<Option<&str>> {
+        if let Some((own, _)) = self.models.get_key_value(name) {
+            return Some(Some(own));
+        }
+        if self.model.name == name {
+            return Some(None);
+        }
+        let mut called = self.models.iter().filter(|(_, m)| m.name == name);
+        match (called.next(), called.next()) {
+            (Some((own, _)), None) => Some(Some(own)),
+            _ => None,
+        }
+    }
+
+    /// All models that a cell may be asked of.
+    pub fn all_models(&self) -> impl Iterator<Item = &ModelSettings> {
+        std::iter::once(&self.model).chain(self.models.values())
+    }
+
     /// The views that join a source with its expansions, by name: `<source>_expanded`,
     /// or `<expansion>_expanded` for a SELECT that has no name of its own and yields
     /// all of its expansion's keys.
@@ -99,7 +131,7 @@ impl Spec {
 }
 
 /// `[model]`, its paths resolved.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelSettings {
     /// Which kind of endpoint answers.
     pub provider: Provider,
@@ -187,6 +219,9 @@ pub struct Expansion {
     pub name: String,
     /// What its rows are.
     pub about: String,
+    /// Which of the spec's models its cells are asked of; `None` is that of `[model]`.
+    #[serde(skip)]
+    pub model: Option<String>,
     /// Where its keys come from.
     #[serde(skip)]
     pub sources: Vec<Source>,

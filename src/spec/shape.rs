@@ -211,7 +211,12 @@ impl<'s> Walk<'s> {
         for (field, value) in table {
             let name: &str = field.get_ref();
             self.path.push(name.into());
-            if let Some(inner) = declared(name).or(others) {
+            // Beside fields that have names, a table may stand under any.
+            let fits = |o: &&'s Json| {
+                known.is_none_or(serde_json::Map::is_empty)
+                    || self.forms(o).iter().any(|f| takes(f, value.get_ref()))
+            };
+            if let Some(inner) = declared(name).or(others.filter(fits)) {
                 if let Some(json) = self.value(inner, value) {
                     mended.insert(name.to_owned(), json);
                 }

@@ -56,6 +56,7 @@ mod lending;
 mod limits;
 mod log;
 mod mapping;
+mod models;
 mod oracle;
 mod packing;
 mod postgres;

@@ -178,10 +178,7 @@ fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
             "{\"row\": \"1 Alien\", \"cells\": {\"date\": null, \"nation\": \"\\\"Heroes\\\"\"}}",
             json!([{ "unknown": null }, "\"Heroes\""]),
         ),
-        (
-            "\"1 Alien\",\"1979-05-25\",\"\"\"Heroes\"\"\"",
-            json!(["1979-05-25", "\"Heroes\""]),
-        ),
+        ("\"1 Alien\",\"1979-05-25\",\"\"\"Heroes\"\"\"", json!(["1979-05-25", "\"Heroes\""])),
         (
             "\"1 Alien\",\"'1979-05-25'\",\"'Heroes' and 'Villains'\"",
             json!(["1979-05-25", "'Heroes' and 'Villains'"]),

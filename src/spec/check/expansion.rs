@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::{Check, did_you_mean, join};
 use crate::key::KeyColumns;
+use crate::problem::nearest;
 use crate::spec::file::{Echo, ExpansionTable, SourceField, SpecFile};
 use crate::spec::shape::Step;
 use crate::spec::{Column, Expansion, Source, SourceRows};
@@ -15,7 +16,9 @@ impl Check<'_> {
     pub(in crate::spec) fn expansions(&mut self, file: &SpecFile) -> Vec<Expansion> {
         let mut made = Vec::new();
         for (n, e) in file.expansion.iter().enumerate() {
-            let mut expansion = self.expansion(&[Step::from("expansion"), n.into()], e);
+            let place = [Step::from("expansion"), n.into()];
+            let mut expansion = self.expansion(&place, e);
+            expansion.model = self.model_of(&join(&place, &["model".into()]), e, file);
             expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
             for column in &mut expansion.columns {
                 column.unknown = column.unknown.take().or_else(|| file.model.unknown.clone());
@@ -23,6 +26,24 @@ impl Check<'_> {
             made.push(expansion);
         }
         made
+    }
+
+    /// The model that an expansion names; `None` for that of `[model]`.
+    fn model_of(&mut self, place: &[Step], e: &ExpansionTable, file: &SpecFile) -> Option<String> {
+        let name = e.model.as_ref()?;
+        if file.model.others.contains_key(name) {
+            return Some(name.clone());
+        }
+        if *name != file.model.name {
+            let known: Vec<&str> = file.model.others.keys().map(String::as_str).collect();
+            let help = match nearest(name, known.iter().copied()) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None if known.is_empty() => format!("add [model.{name}] with its name"),
+                None => format!("there are {}", known.join(", ")),
+            };
+            self.error(place, &format!("there is no [model.{name}]"), "", &help);
+        }
+        None
     }
 
     fn expansion(&mut self, place: &[Step], e: &ExpansionTable) -> Expansion {
@@ -114,6 +135,7 @@ impl Check<'_> {
         Expansion {
             name: e.name.clone(),
             about: e.about.clone(),
+            model: None,
             sources,
             key: KeyColumns::new(e.key.clone()),
             key_parts,

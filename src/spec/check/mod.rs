@@ -112,7 +112,7 @@ impl Check<'_> {
     }
 }
 
-fn join(place: &[Step], more: &[Step]) -> Vec<Step> {
+pub(super) fn join(place: &[Step], more: &[Step]) -> Vec<Step> {
     [place, more].concat()
 }
 

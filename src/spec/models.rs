@@ -1,0 +1,185 @@
+//! `[model]` and `[model.NAME]`: who may be asked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::ModelSettings;
+use super::check::{Check, join};
+use super::draft::Draft;
+use super::file::{ModelTable, OtherModelTable, Provider};
+use super::secret::is_variable;
+use super::shape::Step;
+
+/// The most tokens of an answer when the spec does not say: what every model
+/// in use allows.
+pub const MAX_OUTPUT_TOKENS: u32 = 4096;
+
+impl ModelTable {
+    /// Another model as if it stood in `[model]`.
+    #[must_use]
+    pub fn other(&self, other: &OtherModelTable) -> Self {
+        let elsewhere = other.base_url.is_some() && other.base_url != self.base_url;
+        let own = self.name == other.name && !elsewhere;
+        Self {
+            provider: other.provider.unwrap_or(if other.recordings.is_empty() {
+                self.provider
+            } else {
+                Provider::Replay
+            }),
+            name: other.name.clone(),
+            base_url: other.base_url.clone().or_else(|| self.base_url.clone()),
+            api_key_env: other
+                .api_key_env
+                .clone()
+                .or_else(|| self.api_key_env.clone().filter(|_| !elsewhere)),
+            temperature: other.temperature.or(self.temperature),
+            max_output_tokens: other.max_output_tokens.or(self.max_output_tokens),
+            price: other.price.or(self.price.filter(|_| own)),
+            recordings: if other.recordings.is_empty() {
+                self.recordings.clone()
+            } else {
+                other.recordings.clone()
+            },
+            reuse: self.reuse,
+            echo: self.echo,
+            unknown: self.unknown.clone(),
+            others: BTreeMap::new(),
+        }
+    }
+}
+
+/// Which model a message is about, where it is not that of `[model]`.
+fn in_words(other: Option<&str>) -> String {
+    other.map_or(String::new(), |name| format!(" of [model.{name}]"))
+}
+
+impl Draft {
+    /// The models beside that of `[model]`, which has these settings.
+    pub(super) fn models(
+        &self,
+        check: &mut Check<'_>,
+        main: &ModelSettings,
+    ) -> BTreeMap<String, ModelSettings> {
+        let table = &self.file.model;
+        let mut settings = |(name, other): (&String, &_)| {
+            let of = match self.one_model {
+                true => main.clone(),
+                false => self.model(check, Some(name), &table.other(other)),
+            };
+            (name.clone(), of)
+        };
+        table.others.iter().map(&mut settings).collect()
+    }
+
+    /// A model that has no price and would be paid, in words.
+    pub(super) fn unpriced(&self) -> Option<String> {
+        let main = &self.file.model;
+        let free = |m: &ModelTable| m.price.is_some() || m.provider == Provider::Replay;
+        if !free(main) {
+            return Some(String::new());
+        }
+        let mut others = main.others.iter().filter(|_| !self.one_model);
+        others.find(|(_, other)| !free(&main.other(other))).map(|(name, _)| in_words(Some(name)))
+    }
+
+    /// The settings of `[model]`, or of a `[model.NAME]`, brought into its form.
+    pub(super) fn model(
+        &self,
+        check: &mut Check<'_>,
+        other: Option<&str>,
+        model: &ModelTable,
+    ) -> ModelSettings {
+        let mut table = vec![Step::from("model")];
+        table.extend(other.map(Step::from));
+        let at = |field: &str| join(&table, &[field.into()]);
+        if let Some(url) = &model.base_url
+            && !(url.starts_with("http://") || url.starts_with("https://"))
+        {
+            check.error(
+                &at("base_url"),
+                &format!("`{url}` is no URL of an endpoint"),
+                "expected http://… or https://…",
+                "",
+            );
+        }
+        if model.api_key_env.as_ref().is_some_and(|name| !is_variable(name)) {
+            check.error(
+                &at("api_key_env"),
+                "`api_key_env` is not the name of an environment variable",
+                "expected a name such as OPENAI_API_KEY",
+                "a key itself is never in a spec; if this is one, revoke it",
+            );
+        }
+        if model.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
+            check.error(&at("temperature"), "`temperature` is out of range", "expected 0 to 2", "");
+        }
+        if let Some(price) = &model.price {
+            let all = [
+                ("input", price.input),
+                ("output", price.output),
+                ("cached_input", price.cached_input.unwrap_or(0.0)),
+                ("batch", price.batch.unwrap_or(0.0)),
+            ];
+            for (field, usd) in all {
+                if !(usd >= 0.0 && usd.is_finite()) {
+                    let place = join(&at("price"), &[field.into()]);
+                    check.error(
+                        &place,
+                        &format!("`{field}` is no price"),
+                        "expected USD per million tokens, 0 or more",
+                        "",
+                    );
+                }
+            }
+        }
+        let recordings: Vec<PathBuf> = self
+            .recordings
+            .clone()
+            .filter(|_| other.is_none())
+            .unwrap_or_else(|| model.recordings.iter().map(|r| self.beside(r)).collect());
+        if model.provider == Provider::Replay {
+            if recordings.is_empty() {
+                check.error(
+                    &at("provider"),
+                    "provider \"replay\" has no recordings",
+                    "",
+                    "name files in `recordings`, or pass --recordings",
+                );
+            }
+            for (n, path) in recordings.iter().enumerate() {
+                if !path.is_file() {
+                    let place = join(&at("recordings"), &[n.into()]);
+                    check.error(
+                        &place,
+                        &format!("no recording at {}", path.display()),
+                        "no such file",
+                        "",
+                    );
+                }
+            }
+        } else if model.name.is_empty() && !self.bare {
+            check.error(
+                &at("name"),
+                &format!("the model{} has no name", in_words(other)),
+                "",
+                &match other {
+                    None => "set `name` in [model], or pass --model".to_owned(),
+                    Some(other) => format!("set `name` in [model.{other}]"),
+                },
+            );
+        }
+        ModelSettings {
+            provider: model.provider,
+            name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
+            base_url: model.base_url.clone(),
+            api_key_env: model.api_key_env.clone(),
+            temperature: model.temperature,
+            max_output_tokens: model.max_output_tokens.unwrap_or(MAX_OUTPUT_TOKENS).max(1),
+            price: model.price,
+            recordings,
+            reuse: model.reuse,
+            echo: model.echo.unwrap_or_default(),
+            unknown: model.unknown.clone(),
+        }
+    }
+}
