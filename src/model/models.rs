@@ -8,15 +8,15 @@ use super::{Admitting, Asking, Model, ModelError, SetupError, openai};
 use crate::prompt::Prompt;
 use crate::spec::{Format, Spec};
 
+/// A model, or why there is none.
+type Connected = Result<Arc<dyn Model>, SetupError>;
+
 /// The model that a spec's settings name, with the others that they name.
 ///
 /// # Errors
 /// That of `connect` for `[model]`. Another one that cannot be asked says so when it
 /// is: who does not use it needs no key for it.
-pub(super) fn all(
-    spec: &Spec,
-    connect: &dyn Fn(&Spec) -> Result<Arc<dyn Model>, SetupError>,
-) -> Result<Arc<dyn Model>, SetupError> {
+pub(super) fn all(spec: &Spec, connect: &dyn Fn(&Spec) -> Connected) -> Connected {
     let first = connect(spec)?;
     // What flags say of the model they say of all.
     let others = spec.models.iter().filter(|(_, settings)| **settings != spec.model);

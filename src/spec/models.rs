@@ -62,9 +62,10 @@ impl Draft {
     ) -> BTreeMap<String, ModelSettings> {
         let table = &self.file.model;
         let mut settings = |(name, other): (&String, &_)| {
-            let of = match self.one_model {
-                true => main.clone(),
-                false => self.model(check, Some(name), &table.other(other)),
+            let of = if self.one_model {
+                main.clone()
+            } else {
+                self.model(check, Some(name), &table.other(other))
             };
             (name.clone(), of)
         };

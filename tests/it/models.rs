@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Request};
 use crate::project::{Ended, Project};
 
 const SPEC: &str = r#"
@@ -85,7 +85,7 @@ fn each_expansion_is_asked_of_its_model_at_its_price() {
     assert!(paid <= most && bill(&large, 10.0, 30.0) > paid / 2.0, "{paid} of {most}");
     assert!(small.requests().iter().all(|r| r.body["model"] == "gpt-4o-mini"));
     assert!(large.requests().iter().all(|r| r.body["model"] == "gpt-4o"));
-    assert!(large.requests().iter().flat_map(|r| r.cells()).all(|(_, column)| column == "river"));
+    assert!(large.requests().iter().flat_map(Request::cells).all(|(_, column)| column == "river"));
     let rows = project.rows("SELECT DISTINCT country, river FROM llm JOIN big USING (name)");
     assert_eq!(rows, [["small country", "large river"]]);
     for (table, column, model) in [("llm", "country", "gpt-4o-mini"), ("big", "river", "gpt-4o")] {
