@@ -148,6 +148,8 @@ pub struct ExpansionPlan {
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
+    /// Input tokens that may come on top, at the most.
+    pub maybe_input: u64,
     /// Those of them that repeat an earlier request's beginning.
     pub repeated_tokens: u64,
     /// Output tokens.

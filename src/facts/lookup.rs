@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::in_flight::ClaimKey;
 use super::index::{Fact, Record};
-use super::{FactsError, History};
+use super::{FactsError, History, unify};
 use crate::cell::State;
 use crate::key::Entity;
 use crate::spec::checker::Checker;
@@ -124,6 +124,8 @@ impl Wanted {
                 let list =
                     column.values.as_ref().map(|v| history.value_list(&v.hash)).transpose()?;
                 let checker = Checker::new(column);
+                let whose = Some(model).filter(|_| reuse == Reuse::SameModel);
+                unify::recall(history, column, &checker, whose)?;
                 Ok(WantedColumn {
                     meaning,
                     list,

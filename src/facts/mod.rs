@@ -51,6 +51,7 @@ mod spending;
 mod store;
 mod throttle;
 pub mod transfer;
+pub mod unify;
 mod wire;
 
 use std::ops::Deref;

@@ -14,6 +14,7 @@ mod rounds;
 mod run;
 mod shots;
 mod survey;
+mod unify;
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -248,6 +249,7 @@ impl<'w> Work<'w> {
                 ));
             }
             plan.expansions.push(survey.plan.clone());
+            plan.expansions.extend(self.unify_plan(n, &survey));
             surveys.push(survey);
         }
         warnings.extend(self.rounds_gone_on_with(&surveys));
@@ -326,9 +328,10 @@ impl<'w> Work<'w> {
         }
         let target = Target::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 = surveys.iter().map(Survey::missing).sum();
+        let strangers = surveys.iter().any(|s| !s.strangers.is_empty());
         let ask = report.stopped.is_none()
             && match self.way {
-                Way::Live => missing > 0,
+                Way::Live => missing > 0 || strangers,
                 Way::Batch => missing > 0 || under_way > 0,
                 Way::Kept => false,
             };
@@ -346,6 +349,7 @@ impl<'w> Work<'w> {
         }
         // Before anything is paid for.
         target.try_writing()?;
+        let mut learned = Vec::new();
         if ask {
             surveys = self.warn_of_budget(surveys, listener)?;
         }
@@ -367,8 +371,19 @@ impl<'w> Work<'w> {
             if let Err(error) = self.end_rounds(&surveys, report) {
                 report.failed.get_or_insert(error.into());
             }
+            if self.way == Way::Live && report.stopped.is_none() && report.failed.is_none() {
+                match self.unify(run, interrupt, report) {
+                    Ok(all) if all.is_empty() => {}
+                    Ok(all) => {
+                        self.look_again(&all, &mut surveys, &target)?;
+                        learned = all;
+                    }
+                    Err(error) => report.failed = Some(error),
+                }
+            }
         }
         self.settle(run.as_ref(), report);
+        self.tell_unified(&learned, &surveys, report);
         report.reused += report.found;
         // A run that brought nothing has nothing to show but what one before it was
         // killed with; what stands may be another model's, and is better than NULLs.

@@ -130,6 +130,15 @@ impl Report {
         }
     }
 
+    /// Of the cells that came, those on no list are at most these any more: a model has
+    /// said what others mean.
+    pub(super) fn unified(&mut self, expansion: &str, column: &str, not_in_list: u64) {
+        let asked = self.column(expansion, column);
+        let fewer = asked.map_or(0, |c| c.asked.at_most(State::NotInList, not_in_list));
+        let left = self.asked.get(State::NotInList) - fewer.min(self.asked.get(State::NotInList));
+        self.asked.at_most(State::NotInList, left);
+    }
+
     /// Counts what columns used, those that still are.
     pub fn used(&mut self, used: &[ColumnUsed]) {
         for (expansion, name, used) in used {

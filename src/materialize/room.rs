@@ -36,7 +36,10 @@ impl<'w> Work<'w> {
         let metered = |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, true);
         let surveys: Vec<Survey<'w>> =
             surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
-        let expansions = surveys.iter().map(|s| s.plan.clone()).collect();
+        let whole = |(n, s): (usize, &Survey<'w>)| {
+            std::iter::once(s.plan.clone()).chain(self.unify_plan(n, s)).collect::<Vec<_>>()
+        };
+        let expansions = surveys.iter().enumerate().flat_map(whole).collect();
         let mut plan = Plan { expansions, counted: self.counts_exactly(), ..Plan::default() };
         self.price(&mut plan)?;
         if let Some(warning) = plan.warning() {

@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::report::Counts;
+use super::unify::Strangers;
 use super::{Halt, MaterializeError, Work};
 use crate::cell::{State, Tally};
+use crate::facts::unify::LONGEST_WORD;
 use crate::facts::{FactsError, Found, Reason, Record};
 use crate::key::Entity;
 use crate::overrides::Override;
@@ -55,6 +57,8 @@ pub(super) struct Survey<'db> {
     pub(super) overridden: HashSet<Entity>,
     /// Why `--where` does not apply to it, when it does not.
     pub(super) unfit: Option<String>,
+    /// Answers outside of lists that no model was asked about.
+    pub(super) strangers: Strangers,
 }
 
 /// Where published tables are something else than a survey found.
@@ -157,6 +161,7 @@ impl<'w> Work<'w> {
         let (mut under_way, mut under_way_again) = (vec![0; columns], vec![0; columns]);
         let (mut known, mut asked_keys) = (0, 0);
         let mut overridden = HashSet::new();
+        let mut strangers = Strangers::new();
         self.look_for_parcels()?;
         self.each_known(&keys, &mut |key: &KeyRow, found: Known| {
             let record = found;
@@ -199,6 +204,13 @@ impl<'w> Work<'w> {
                         column_plan.known += 1;
                         known += 1;
                         cells[column].add(fact.answer.state, 1);
+                        let checker = self.wanted[n].checker(column);
+                        let words = checker.map(|c| c.strangers(&fact.answer)).unwrap_or_default();
+                        let words = words.into_iter().filter(|w| w.len() <= LONGEST_WORD);
+                        for word in words.filter(|_| self.columns[n][column]) {
+                            let words = strangers.entry(column).or_default();
+                            words.entry(word.to_lowercase()).or_insert(word);
+                        }
                         if let Some(meter) = &mut meter {
                             meter.learn(column, &fact.answer.value);
                         }
@@ -249,6 +261,7 @@ impl<'w> Work<'w> {
             open: places,
             differs: None,
             overridden,
+            strangers,
             unfit: None,
         })
     }

@@ -122,7 +122,7 @@ impl ExpansionPlan {
         Range3::new(
             (best + output.low * price.output) / 1e6,
             (all + output.likely * price.output) / 1e6,
-            (all + output.most * price.output) / 1e6,
+            (all + self.maybe_input as f64 * price.input + output.most * price.output) / 1e6,
         )
     }
 }

@@ -217,6 +217,7 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
             many: None,
             unknown: None,
             aliases: std::collections::BTreeMap::new(),
+            unify: false,
             year: None,
             example: None,
             bindings: Vec::new(),

@@ -206,6 +206,7 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         many: Some(Many { table: String::new(), column: "value".to_owned() }),
         unknown: None,
         aliases: std::collections::BTreeMap::new(),
+        unify: false,
         year: None,
         example: None,
         bindings: Vec::new(),

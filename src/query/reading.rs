@@ -224,6 +224,7 @@ pub(super) fn column(
         many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
         unknown: None,
         aliases: std::collections::BTreeMap::new(),
+        unify: false,
         year: None,
         example: None,
         bindings: Vec::new(),

@@ -8,6 +8,7 @@
 
 use serde_json::Value as Json;
 
+use super::unified::{UNIFIED, Unified};
 use super::value_list::{ALIAS, Lookup};
 use super::{Column, Type};
 use crate::cell::{Answer, CellValue, LEFT_OUT, State};
@@ -53,7 +54,11 @@ impl Checker {
         Self {
             kind: column.kind,
             many: column.many.is_some(),
-            list: column.values.as_ref().map(|list| Lookup::new(list, &column.aliases)),
+            list: column.values.as_ref().map(|list| {
+                let mut lookup = Lookup::new(list, &column.aliases);
+                lookup.unified = column.unify.then(Unified::default);
+                lookup
+            }),
             unknown: column
                 .unknown
                 .as_ref()
@@ -74,6 +79,33 @@ impl Checker {
             Some(Answer::ok(CellValue::One(value)).repaired(note, raw))
         };
         read().unwrap_or(answer)
+    }
+
+    /// What a model said of words outside the list, where the column asks for that.
+    #[must_use]
+    pub fn unified(&self) -> Option<&Unified> {
+        self.list.as_ref()?.unified.as_ref()
+    }
+
+    /// The words of an answer that are on no list, and that no model was asked about.
+    #[must_use]
+    pub fn strangers(&self, answer: &Answer) -> Vec<String> {
+        let (Some(list), Some(unified)) = (&self.list, self.unified()) else { return Vec::new() };
+        let raw = answer.raw.as_deref().filter(|_| {
+            answer.state == State::NotInList || answer.state == State::Ok && answer.leaves_out()
+        });
+        let words = match (raw, self.many) {
+            (None, _) => Vec::new(),
+            (Some(raw), false) => vec![raw.to_owned()],
+            (Some(raw), true) => self.items(raw).unwrap_or_default(),
+        };
+        let is_word = |word: &&String| {
+            let word = word.trim();
+            // A number is itself or another one.
+            let named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
+            named && list.find(word).is_none() && !unified.knows(word)
+        };
+        words.iter().filter(is_word).map(|word| word.trim().to_owned()).collect()
     }
 
     /// Whether the cells of this column are lists.
@@ -169,7 +201,11 @@ impl Checker {
 
     /// Whether an alias decided what a kept answer is, or would decide it now.
     fn hangs_on_aliases(&self, answer: &Answer) -> bool {
-        if answer.repair.as_ref().is_some_and(|r| r.contains(ALIAS)) {
+        if answer.repair.as_ref().is_some_and(|r| r.contains(ALIAS) || r.contains(UNIFIED)) {
+            return true;
+        }
+        let outside = answer.state == State::NotInList || answer.leaves_out();
+        if self.unified().is_some() && outside {
             return true;
         }
         let Some(list) = self.list.as_ref().filter(|l| !l.aliases.is_empty()) else { return false };
@@ -320,6 +356,19 @@ impl Checker {
         if let Ok(Json::Array(items)) = serde_json::from_str(text) {
             return self.json(&Json::Array(items));
         }
+        match self.items(text) {
+            Some(items) => self.list(&items),
+            // Brackets and quotes alone are no answer, not even that there is none.
+            None => Answer::without_value(State::Invalid, raw.to_owned()),
+        }
+    }
+
+    /// The items of a list written as text; `None` where it has none.
+    fn items(&self, text: &str) -> Option<Vec<String>> {
+        if let Ok(Json::Array(items)) = serde_json::from_str(text) {
+            return Some(items.iter().filter_map(Json::as_str).map(str::to_owned).collect());
+        }
+        let exact = |t: &str| self.list.as_ref().is_some_and(|l| l.exact.contains_key(t.trim()));
         let body = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
         let separator = ['|', ';', '\n'].into_iter().find(|s| body.contains(*s)).unwrap_or(',');
         let pieces: Vec<&str> = body.split(separator).collect();
@@ -343,11 +392,7 @@ impl Checker {
             }
             at += taken;
         }
-        if items.is_empty() {
-            // Brackets and quotes alone are no answer, not even that there is none.
-            return Answer::without_value(State::Invalid, raw.to_owned());
-        }
-        self.list(&items)
+        Some(items).filter(|items| !items.is_empty())
     }
 
     /// The value of a type that `text` spells, with a note when it was not

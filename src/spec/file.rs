@@ -373,6 +373,10 @@ pub struct ColumnTable {
     /// `{ "United Kingdom" = "UK" }`, or a CSV file beside the spec, with a header
     /// and two columns: the words, the value.
     pub aliases: Option<AliasesField>,
+    /// Whether each different answer outside a closed list is put before the model once,
+    /// which says what value means the same, or that none does.
+    #[serde(default)]
+    pub unify: bool,
     /// Whether values outside `values` pass.
     pub open: Option<bool>,
     /// Of a date: the key column that holds the year of a date given without one

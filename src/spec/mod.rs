@@ -13,6 +13,7 @@ pub mod file;
 mod models;
 mod secret;
 pub mod shape;
+mod unified;
 mod value_list;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub use check::Catalog;
 pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, Provider, Reuse};
 pub use hqdl_values::{PriceTable, Type};
+pub use unified::Unified;
 
 use crate::cell::CellValue;
 use crate::key::{Fingerprint, KeyColumns, ListHash, Meaning};
@@ -311,6 +313,10 @@ pub struct Column {
     /// part of what the column means.
     #[serde(default)]
     pub aliases: BTreeMap<String, String>,
+    /// Whether answers outside its list are put before the model, which says what value
+    /// each means. No part of what the column means.
+    #[serde(default)]
+    pub unify: bool,
     /// The part of the key that holds the year of dates given without one. No part
     /// of what the column means.
     #[serde(default)]

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::ValueList;
+use super::unified::{UNIFIED, Unified};
 
 /// How a repair tells that other words for a value were brought to it.
 pub(super) const ALIAS: &str = "alias";
@@ -20,6 +21,8 @@ pub(super) struct Lookup {
     pub(super) aliases: HashMap<String, usize>,
     /// `None` where two values fold to the same text.
     pub(super) folded: HashMap<String, Option<usize>>,
+    /// Words outside it that a model said the meaning of, where it is asked for that.
+    pub(super) unified: Option<Unified>,
     squeezed: HashMap<String, Option<usize>>,
     /// "Vision - Heat" by "heat vision", "Wayne, Bruce" by "bruce wayne".
     inverted: HashMap<String, Option<usize>>,
@@ -37,6 +40,7 @@ impl Lookup {
                 .filter_map(|(words, value)| Some((words.clone(), position(value)?)))
                 .collect(),
             folded: HashMap::new(),
+            unified: None,
             squeezed: HashMap::new(),
             inverted: HashMap::new(),
         };
@@ -86,7 +90,11 @@ impl Lookup {
         if let Some(Some(at)) = self.inverted.get(&text.to_lowercase()) {
             return Some((value(*at)?, Some("word order")));
         }
-        Some((self.near(text)?, Some("spelling")))
+        if let Some(value) = self.near(text) {
+            return Some((value, Some("spelling")));
+        }
+        let meant = self.unified.as_ref()?.value(text)?;
+        Some((value(*self.exact.get(&meant)?)?, Some(UNIFIED)))
     }
 
     /// The one value that is a slip of the pen away.

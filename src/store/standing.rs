@@ -73,7 +73,11 @@ impl Standing {
 fn meaning(column: &Column) -> String {
     let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
     let unknown = column.unknown.as_ref().map_or(String::new(), |words| format!(" {words:?}"));
-    format!("{} {:?} {list} {}{unknown}", column.fingerprint, column.kind, column.many.is_some())
+    let unify = if column.unify { " unify" } else { "" };
+    let aliases = Some(&column.aliases).filter(|a| !a.is_empty());
+    let aliases = aliases.map_or(String::new(), |a| format!(" {a:?}"));
+    let many = column.many.is_some();
+    format!("{} {:?} {list} {many}{unknown}{unify}{aliases}", column.fingerprint, column.kind)
 }
 
 impl Database {

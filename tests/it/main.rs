@@ -90,3 +90,4 @@ mod swan_runs;
 mod tidy;
 mod truth;
 mod tutorial;
+mod unify;

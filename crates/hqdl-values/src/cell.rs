@@ -158,6 +158,14 @@ impl Tally {
         }
     }
 
+    /// Counts at most `n` cells in a state; how many fewer these are now.
+    pub fn at_most(&mut self, state: State, n: u64) -> u64 {
+        let Some(at) = State::ALL.iter().position(|s| *s == state) else { return 0 };
+        let fewer = self.0[at].saturating_sub(n);
+        self.0[at] -= fewer;
+        fewer
+    }
+
     /// The count of a state.
     #[must_use]
     pub fn get(&self, state: State) -> u64 {

@@ -66,6 +66,11 @@ impl Check<'_> {
             .enumerate()
             .map(|(n, q)| self.binding(&join(place, &["questions".into(), n.into()]), e, c, q))
             .collect();
+        if c.unify && values.as_ref().is_none_or(|v| v.open) {
+            let label = if values.is_some() { "other values pass" } else { "it has no values" };
+            let message = format!("`unify` of `{}`, which has no closed list", c.name);
+            self.error(&at("unify"), &message, label, "add `values`, without `open`");
+        }
         if c.classify && values.is_none() {
             let place = join(place, &["classify".into()]);
             let label = "there is no list of values to choose from";
@@ -83,6 +88,7 @@ impl Check<'_> {
                 .map(|m| Many { table: m.table.clone(), column: m.column.clone() }),
             unknown: c.unknown.clone(),
             aliases,
+            unify: c.unify,
             year: self.year(&at("year"), e, c),
             example: None,
             bindings,

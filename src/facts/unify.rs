@@ -1,0 +1,116 @@
+//! What a model said of words outside a value list: a question of its own about each
+//! word, kept as a fact, and remembered by column and list so that whoever reads answers
+//! of that column can read them by it.
+
+use super::{FactsError, History, Learned};
+use crate::key::{KeyColumns, Meaning};
+use crate::spec::checker::Checker;
+use crate::spec::{Column, Echo, Expansion, Type, ValueList};
+use crate::store::now;
+
+/// Words that share a request.
+const ROWS: u32 = 20;
+/// Bytes of the longest answer that is taken for a word, and not for prose.
+pub const LONGEST_WORD: usize = 200;
+
+/// By what words of a column are remembered: what it means, and its list.
+fn offered(column: &Column) -> String {
+    let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
+    let text = format!("unify v1 {} {list}", column.fingerprint);
+    blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+}
+
+/// Tells a column's checker what is known of words outside its list.
+///
+/// # Errors
+/// [`FactsError`] when the history cannot be read.
+pub fn recall(
+    history: &dyn History,
+    column: &Column,
+    checker: &Checker,
+    model: Option<&str>,
+) -> Result<(), FactsError> {
+    let Some(unified) = checker.unified() else { return Ok(()) };
+    let learned = history.all_learned(&offered(column))?;
+    for one in learned.into_iter().filter(|l| model.is_none_or(|m| m == l.model)) {
+        unified.learn(&one.ask, Some(one.literal).filter(|v| !v.is_empty()));
+    }
+    Ok(())
+}
+
+/// Remembers which value of a column's list a word means; `None` is none of them.
+///
+/// # Errors
+/// [`FactsError`] when it cannot be kept.
+pub fn remember(
+    history: &dyn History,
+    column: &Column,
+    (word, value): (&str, Option<&str>),
+    model: &str,
+    completion: i64,
+) -> Result<(), FactsError> {
+    let learned = Learned {
+        ask: word.to_owned(),
+        model: model.to_owned(),
+        expansion: String::new(),
+        column: column.name.clone(),
+        operator: "unify".to_owned(),
+        literal: value.unwrap_or_default().to_owned(),
+        completion,
+        bound_at: now(),
+    };
+    history.learn(&offered(column), word, &learned)
+}
+
+/// The expansion whose rows are words, and which asks what each means.
+#[must_use]
+pub fn question(column: &Column, list: &ValueList, model: Option<String>) -> Expansion {
+    let of = match column.about.trim() {
+        "" => format!("`{}`", column.name),
+        about => format!("`{}` ({about})", column.name),
+    };
+    let about = format!("the value that means the same as this answer for {of}");
+    let meaning = Meaning {
+        key: vec!["answer".to_owned()],
+        column: "value".to_owned(),
+        kind: Type::Text.name().to_owned(),
+        about: about.clone(),
+        many: false,
+        list: "closed".to_owned(),
+    };
+    let value = Column {
+        name: "value".to_owned(),
+        kind: Type::Text,
+        about,
+        values: Some(list.clone()),
+        many: None,
+        unknown: None,
+        aliases: std::collections::BTreeMap::new(),
+        unify: false,
+        year: None,
+        example: None,
+        bindings: Vec::new(),
+        classify: false,
+        fingerprint: meaning.fingerprint(),
+        meaning,
+    };
+    Expansion {
+        name: "unify".to_owned(),
+        about: format!(
+            "Each row is an answer that was given for {of}. Which one of the values means the \
+             same? Where none does, the value is not known."
+        ),
+        model,
+        sources: Vec::new(),
+        key: KeyColumns::new(vec!["answer".to_owned()]),
+        key_parts: Vec::new(),
+        key_types: vec![None],
+        context: Vec::new(),
+        rows_per_request: ROWS,
+        format: None,
+        echo: Echo::default(),
+        shots: Vec::new(),
+        override_shots: 0,
+        columns: vec![value],
+    }
+}

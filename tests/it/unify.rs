@@ -1,0 +1,192 @@
+//! `unify = true`: an answer outside a closed list is put before the model once, which
+//! says what value means the same, or none; that is kept, and all rows are read by it.
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::project::Project;
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 1.0, output = 2.0 }
+
+[[expansion]]
+name = "llm"
+source = "place"
+key = ["name"]
+
+[[expansion.column]]
+name = "country"
+about = "the country it is in"
+values = { list = ["UK", "France", "Spain"] }
+UNIFY
+"#;
+
+const PLACES: &str = "CREATE TABLE place (name TEXT PRIMARY KEY);
+     INSERT INTO place VALUES ('Leeds'), ('Lyon'), ('Vigo'), ('York'), ('Hull')";
+
+/// Says countries as nobody's list does, and what these words mean when it is asked.
+fn endpoint() -> Endpoint {
+    Endpoint::start(|column, key| match (column, key[0].as_str().unwrap_or_default()) {
+        ("country", "Leeds" | "Hull") => "United Kingdom".into(),
+        ("country", "York") => "united kingdom".into(),
+        ("country", "Lyon") => "Gondor".into(),
+        ("country", "Nice") => "Great Britain".into(),
+        ("country", _) => "Spain".into(),
+        ("value", word) if word.eq_ignore_ascii_case("united kingdom") => "UK".into(),
+        ("value", "Great Britain") => "UK".into(),
+        _ => Json::Null,
+    })
+}
+
+fn project(endpoint: &Endpoint, more: &str) -> Project {
+    Project::new(endpoint, PLACES, &SPEC.replace("UNIFY", more))
+}
+
+fn countries(project: &Project) -> Vec<Vec<Json>> {
+    project.rows(
+        "SELECT l.name, l.country, h.state FROM llm AS l
+         JOIN hqdl_cell AS h ON h.key = json_array(l.name) ORDER BY 1",
+    )
+}
+
+/// The words that were put before the model.
+fn words(endpoint: &Endpoint) -> Vec<String> {
+    let cells = endpoint.cells_since(0).into_iter();
+    let mut words: Vec<String> = cells
+        .filter(|(_, column)| column == "value")
+        .map(|(key, _)| key[0].as_str().unwrap_or_default().to_owned())
+        .collect();
+    words.sort();
+    words
+}
+
+fn unified() -> Vec<Vec<Json>> {
+    [
+        ("Hull", json!("UK"), "ok"),
+        ("Leeds", json!("UK"), "ok"),
+        ("Lyon", Json::Null, "not_in_list"),
+        ("Vigo", json!("Spain"), "ok"),
+        ("York", json!("UK"), "ok"),
+    ]
+    .map(|(name, country, state)| vec![json!(name), country, json!(state)])
+    .to_vec()
+}
+
+#[test]
+fn each_word_outside_the_list_is_asked_about_once() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, "unify = true");
+    let ended = project.materialize(&[]).exits(1);
+    assert_eq!(countries(&project), unified());
+    assert_eq!(words(&endpoint), ["Gondor", "United Kingdom"]);
+    let (input, output) = endpoint.billed();
+    let paid = (input as f64 + 2.0 * output as f64) / 1e6;
+    let told = ended.done()["cost_usd"].as_f64().unwrap();
+    assert!((told - paid).abs() < 1e-9, "{told} of {paid}");
+    assert_eq!(ended.done()["cells"]["ok"], 4);
+    let why = project.hqdl(&["why", "llm", "Leeds", "country", "--spec", "specs/x.toml"]).exits(0);
+    for told in ["United Kingdom", "unified by the model"] {
+        assert!(why.stdout.contains(told), "{told}: {}", why.stdout);
+    }
+    // Again, and with a row that says the same: no word is asked about twice.
+    let asked = endpoint.count();
+    project.materialize(&[]).exits(1);
+    assert_eq!(endpoint.count(), asked);
+    project.execute("INSERT INTO place VALUES ('Nice')");
+    project.materialize(&[]).exits(1);
+    assert_eq!(words(&endpoint), ["Gondor", "Great Britain", "United Kingdom"]);
+    assert_eq!(countries(&project)[3][1], "UK");
+    // A query reads by it, whether from the tables or from the facts.
+    let asked = endpoint.count();
+    let sql = "SELECT count(*) FROM place WHERE {{LLMMap('In UK?', place.name)}}";
+    let text = project.spec_text();
+    project.spec(&text.replace(
+        "unify = true",
+        "unify = true\nquestions = [{ ask = \"In {value}?\", sql = \"country = {value}\" }]",
+    ));
+    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+    assert_eq!(ended.lines[0]["rows"], json!([[4]]), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(endpoint.count(), asked);
+}
+
+#[test]
+fn it_reads_what_was_answered_and_is_no_part_of_the_fingerprint() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, "");
+    project.materialize(&[]).exits(1);
+    let before = countries(&project);
+    assert_eq!(before[0][2], "not_in_list");
+    let asked = endpoint.count();
+    // Turned on: the plan tells of the words, and they alone are asked about.
+    project.spec(&SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()));
+    let plan = project.plan(&[]);
+    let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    assert_eq!(plan["totals"]["cells"], 2, "{plan}");
+    let ended = project.materialize(&[]).exits(1);
+    assert_eq!(endpoint.count(), asked + 1);
+    assert!(ended.done()["cost_usd"].as_f64().unwrap() <= most, "{most}");
+    assert_eq!(countries(&project), unified());
+    // Off: what was said is read as it was; on again, nothing is asked.
+    project.spec(&SPEC.replace("UNIFY", "").replace("{base_url}", project.base_url()));
+    project.materialize(&[]).exits(1);
+    assert_eq!(countries(&project), before);
+    project.spec(&SPEC.replace("UNIFY", "unify = true").replace("{base_url}", project.base_url()));
+    project.materialize(&[]).exits(1);
+    assert_eq!(countries(&project), unified());
+    // An alias goes before what the model says.
+    let aliases = "unify = true\naliases = { \"united kingdom\" = \"France\" }";
+    project.spec(&SPEC.replace("UNIFY", aliases).replace("{base_url}", project.base_url()));
+    project.materialize(&[]).exits(1);
+    assert_eq!(countries(&project)[1][1], "France");
+    assert_eq!(endpoint.count(), asked + 1);
+}
+
+#[test]
+fn what_a_plan_says_at_the_most_holds_with_all_words_new() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, "unify = true");
+    let most = project.plan(&[])["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    let paid = project.materialize(&[]).exits(1).done()["cost_usd"].as_f64().unwrap();
+    assert!(paid <= most, "{paid} of {most}");
+}
+
+#[test]
+fn values_of_a_list_are_unified_one_by_one() {
+    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str().unwrap()) {
+        ("country", "Leeds") => json!(["Spain", "United Kingdom", "Gondor"]),
+        ("country", _) => json!(["Great Britain"]),
+        ("value", "United Kingdom" | "Great Britain") => "UK".into(),
+        _ => Json::Null,
+    });
+    let many = "unify = true\nmany = { table = \"llm_country\", column = \"country\" }";
+    let project = project(&endpoint, many);
+    project.materialize(&[]).exits(0);
+    let rows = project.rows("SELECT name, group_concat(country) FROM llm_country GROUP BY 1");
+    assert_eq!(rows[1], [json!("Leeds"), json!("Spain,UK")]);
+    assert_eq!(rows[0], [json!("Hull"), json!("UK")]);
+    assert_eq!(words(&endpoint), ["Gondor", "Great Britain", "United Kingdom"]);
+}
+
+#[test]
+fn it_needs_a_closed_list() {
+    let endpoint = endpoint();
+    for (from, to) in
+        [("] }", "], open = true }"), ("values = { list = [\"UK\", \"France\", \"Spain\"] }\n", "")]
+    {
+        let project = Project::new(
+            &endpoint,
+            PLACES,
+            &SPEC.replace("UNIFY", "unify = true").replace(from, to),
+        );
+        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        assert!(ended.stderr.contains("has no closed list"), "{}", ended.stderr);
+    }
+}
