@@ -12,6 +12,8 @@ use crate::store::Database;
 const KEY_COLUMNS: usize = 3;
 /// Columns that keys are tried from; 41 keys come of six.
 const CANDIDATES: usize = 6;
+/// The average characters up to which the essays of a table of essays are their names.
+const OWN_NAME_LENGTH: u64 = 40;
 /// Rows a key is tried on first: most fail there already.
 const TRIAL_ROWS: u64 = 2_000;
 
@@ -57,7 +59,15 @@ impl Identity {
 
     /// Whether one of the columns is called a name or title.
     pub fn is_named(&self, table: &Table) -> bool {
-        self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| look::is_name(&c.name))
+        self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| is_name(table, c))
+    }
+
+    /// Whether it tells one thing from others: a name does, and so does what no two rows
+    /// share. Classes that rows are counted by, and what was measured of them, do not,
+    /// unless they are called after things.
+    pub fn tells(&self, table: &Table) -> bool {
+        let thing = |c: &usize| table.columns.get(*c).is_some_and(|c| look::is_thing(&c.words));
+        self.columns.iter().any(thing) || self.is_named(table) || self.is_unique(table)
     }
 
     /// The names of the columns.
@@ -88,13 +98,19 @@ fn count(
 /// those without (of five customers, the countries may differ by chance), then
 /// small ones, then those with more names, then the leftmost.
 fn sets(table: &Table) -> Vec<Vec<usize>> {
-    let rank = |c: &Column| (!look::is_name(&c.name), look::is_code_name(&c.words));
+    let named = |c: &Column| is_name(table, c);
+    let year = |c: &Column| c.kind == Kind::Number && look::is_year(&c.words);
+    let rank = |c: &Column| (!named(c), !year(c), look::is_code_name(&c.words));
+    let person = |c: &Column| look::is_part_of_person(&c.words);
+    // Who runs a school is not the school.
+    let persons = !table.columns.iter().any(|c| c.kind == Kind::Name && named(c) && !person(c));
     let mut candidates: Vec<(usize, &Column)> = Vec::new();
     for (n, column) in table.columns.iter().enumerate() {
         // Two spellings of one name cannot stand together in a key.
         let lower = column.name.to_lowercase();
         let known = candidates.iter().any(|(_, c)| c.name.to_lowercase() == lower);
-        if column.kind == Kind::Name && !known && !look::is_private(&column.words) {
+        let may = column.kind == Kind::Name && (persons || !person(column)) || year(column);
+        if may && !known && !look::is_private(&column.words) {
             candidates.push((n, column));
         }
     }
@@ -107,15 +123,32 @@ fn sets(table: &Table) -> Vec<Vec<usize>> {
             let chosen = (0..candidates.len()).filter(|n| bits & (1 << n) != 0);
             let mut set: Vec<_> = chosen.filter_map(|n| candidates.get(n).copied()).collect();
             set.sort_by_key(|(n, _)| *n);
-            sets.push(set);
+            // A year tells apart what has one name, and nothing else.
+            if set.iter().all(|(_, c)| !year(c)) || set.iter().any(|(_, c)| named(c)) {
+                sets.push(set);
+            }
         }
     }
     sets.sort_by_key(|set| {
-        let names = set.iter().filter(|(_, c)| look::is_name(&c.name)).count();
+        let names = set.iter().filter(|(_, c)| named(c)).count();
+        let years = set.iter().filter(|(_, c)| year(c)).count();
         let codes = set.iter().filter(|(_, c)| look::is_code_name(&c.words)).count();
         let places: Vec<usize> = set.iter().map(|(n, _)| *n).collect();
-        (names == 0, set.len(), Reverse(names), codes, places)
+        (names == 0, set.len(), Reverse(names), Reverse(years), codes, places)
     });
     let places = |set: Vec<(usize, &Column)>| set.into_iter().map(|(n, _)| n).collect();
     sets.into_iter().map(places).collect()
+}
+
+/// Whether a column holds the names of a table's rows: it says so, or it is called as
+/// they are, `School` of `schools`.
+fn is_name(table: &Table, column: &Column) -> bool {
+    look::is_name(&column.name) || column.kind == Kind::Name && is_called_as(table, column)
+}
+
+/// Whether a column is called as the rows of its table are, and has names.
+pub fn is_called_as(table: &Table, column: &Column) -> bool {
+    column.length <= OWN_NAME_LENGTH
+        && !table.words.is_empty()
+        && look::singular(column.words.clone()) == table.words
 }

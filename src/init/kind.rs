@@ -1,6 +1,7 @@
 //! What the rows of a table are, by its names: things that a model may know, persons
 //! whose data is nobody's business, what happened once, or a framework's own.
 
+use super::identity::is_called_as;
 use super::look;
 use super::survey::Table;
 
@@ -19,13 +20,20 @@ pub enum Holds {
 
 /// Beginnings of the names of programs' own tables: Django and its kin, Rails,
 /// Alembic, Prisma, Flyway, Knex, `SpatiaLite`, browsers, phones.
-const FRAMEWORKS: [&str; 31] = [
+const FRAMEWORKS: [&str; 38] = [
     "django_",
     "auth_",
     "account_email",
     "socialaccount_",
     "authtoken_",
     "celery_",
+    "taggit_",
+    "reversion_",
+    "guardian_",
+    "axes_",
+    "silk_",
+    "oauth2_provider_",
+    "easy_thumbnails_",
     "wagtail",
     "alembic_version",
     "schema_migrations",
@@ -53,7 +61,7 @@ const FRAMEWORKS: [&str; 31] = [
     "android_metadata",
 ];
 /// Names of them as a whole.
-const FRAMEWORK_TABLES: [&str; 14] = [
+const FRAMEWORK_TABLES: [&str; 15] = [
     "meta",
     "migrations",
     "migration",
@@ -63,6 +71,7 @@ const FRAMEWORK_TABLES: [&str; 14] = [
     "content_annotations",
     "context_annotations",
     "segment_usage",
+    "segments",
     "visit_source",
     "typed_url_sync_metadata",
     "iso_metadata",
@@ -147,9 +156,6 @@ const EVENTS: [&str; 42] = [
     "revision",
 ];
 
-/// Words for the names of a private person.
-const PERSON_NAMES: [&str; 6] =
-    ["firstname", "lastname", "surname", "forename", "givenname", "familyname"];
 /// Words of columns that say when something happened.
 const TIMES: [&str; 6] = ["date", "time", "datetime", "timestamp", "at", "when"];
 
@@ -158,10 +164,19 @@ pub fn of(table: &Table) -> Holds {
     let name = table.name.to_lowercase();
     let last = table.words.last().map_or("", String::as_str);
     let any = |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
-    let person_name = |words: &[String]| PERSON_NAMES.contains(&words.concat().as_str());
-    if FRAMEWORKS.iter().any(|f| name.starts_with(f)) || FRAMEWORK_TABLES.contains(&&*name) {
+    // What a browser keeps of where somebody was.
+    let visits = |words: &[String]| words == ["visit", "count"];
+    if any(&visits)
+        || FRAMEWORKS.iter().any(|f| name.starts_with(f))
+        || FRAMEWORK_TABLES.contains(&&*name)
+    {
         Holds::Framework
-    } else if PERSONS.contains(&last) || (any(&person_name) && any(&look::is_private)) {
+    } else if PERSONS.contains(&last)
+        // A school has a principal with a phone, and is none.
+        || any(&look::is_part_of_person)
+            && any(&look::is_private)
+            && !table.columns.iter().any(|c| is_called_as(table, c))
+    {
         Holds::Persons
     } else if EVENTS.contains(&last) || happened(table) {
         Holds::Events

@@ -246,3 +246,74 @@ pub fn is_name(name: &str) -> bool {
     let lower = name.to_lowercase();
     lower.contains("name") || lower.contains("title")
 }
+
+/// Whether a column of this name holds a part of a person's name.
+pub fn is_part_of_person(words: &[String]) -> bool {
+    let parts = [
+        "firstname",
+        "lastname",
+        "surname",
+        "forename",
+        "givenname",
+        "familyname",
+        "fname",
+        "lname",
+    ];
+    // `School Name` ends in no `lname`.
+    let last = [&words[words.len().saturating_sub(1)..], &words[words.len().saturating_sub(2)..]];
+    last.iter().any(|words| {
+        let end = words.concat();
+        parts.contains(&end.trim_end_matches(|c: char| c.is_ascii_digit()))
+    })
+}
+
+/// Whether a column of this name holds the year that tells one thing from another of
+/// its name: of films, cars, seasons.
+pub fn is_year(words: &[String]) -> bool {
+    words.last().is_some_and(|w| w == "year" || w == "season")
+}
+
+/// Whether a column of this name holds the names of things, though many rows are about
+/// one: of species, shares, teams.
+pub fn is_thing(words: &[String]) -> bool {
+    let things = [
+        "species",
+        "symbol",
+        "ticker",
+        "team",
+        "club",
+        "country",
+        "nation",
+        "city",
+        "town",
+        "place",
+        "region",
+        "company",
+        "firm",
+        "brand",
+        "make",
+        "model",
+        "product",
+        "variety",
+        "artist",
+        "author",
+        "band",
+        "director",
+        "airline",
+        "carrier",
+        "language",
+        "university",
+        "college",
+        "school",
+        "museum",
+        "drug",
+        "disease",
+        "planet",
+        "element",
+        "mineral",
+        "station",
+        "stadium",
+        "breed",
+    ];
+    words.last().is_some_and(|w| things.contains(&w.as_str()))
+}

@@ -166,13 +166,20 @@ impl Found {
     }
 
     /// How much an expansion of an entity promises: a name that tells its rows apart,
-    /// value lists that it may lack, and rows that are many but not endless.
-    fn promise_of(&self, entity: &Entity) -> (bool, bool, bool, bool, u64) {
+    /// others that belong to it, value lists that it may lack, and rows that are many but not endless.
+    fn promise_of(&self, entity: &Entity) -> (bool, bool, bool, bool, bool, u64) {
         let table = &entity.table;
+        // What others speak of is what the database is about.
+        let leads_here = |t: &Table| {
+            t.name != table.name
+                && t.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&table.name))
+        };
+        let mut tables = self.entities.iter().map(|e| &e.table).chain(&self.facts);
         let modest = (3..=MODEST_ROWS).contains(&table.rows);
         (
             entity.key.is_named(table),
             entity.key.is_unique(table),
+            tables.any(leads_here),
             !self.lists_of(entity).is_empty(),
             modest,
             table.rows,
@@ -197,7 +204,10 @@ impl Found {
                     self.facts.push(table);
                 }
                 // Orders have a status, but that is not who they are.
-                Some(key) if key.distinct * 2 >= table.rows || !list::refers_to_any(&table) => {
+                Some(key)
+                    if key.tells(&table)
+                        && (key.distinct * 2 >= table.rows || !list::refers_to_any(&table)) =>
+                {
                     self.entities.push(Entity { table, key, owned: None });
                 }
                 _ => self.facts.push(table),

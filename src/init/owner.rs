@@ -27,7 +27,11 @@ impl Owned {
         }
         let (foreign, owner) = table.foreign.iter().find_map(|f| {
             let owner = all.iter().find(|o| o.table.name.eq_ignore_ascii_case(&f.table))?;
-            let other = owner.table.name != table.name;
+            // A few classes of many rows that have names of their own own nothing.
+            let class = entity.key.is_unique(table)
+                && entity.key.columns.len() == 1
+                && owner.table.rows * 3 < table.rows;
+            let other = owner.table.name != table.name && !class;
             (other && owner.key.columns.len() == 1 && owner.key.is_named(&owner.table))
                 .then_some((f, owner))
         })?;

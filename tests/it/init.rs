@@ -170,7 +170,7 @@ list # no" (id INTEGER PRIMARY KEY, "sou'rce ""q"" {value}" TEXT);
 list # no" VALUES (1, 'a'), (2, 'b''"""c');
            CREATE TABLE "values" (n INTEGER, "DESCRIPTION" TEXT, "名前" TEXT, email TEXT);
            INSERT INTO "values" VALUES (1, 'x', '山', 'a@b.c'), (2, 'x', '川', 'd@e.f');
-           CREATE TABLE "\u0041\" ("\t" TEXT, x REAL);
+           CREATE TABLE "\u0041\" ("\t model" TEXT, x REAL);
            INSERT INTO "\u0041\" VALUES ('tab', 1.5), ('tab', 2.5);
            CREATE TABLE "Ünï.cödé" ("naïve name" TEXT, "NAME" TEXT, y);
            INSERT INTO "Ünï.cödé" VALUES ('a b', NULL, 1), (NULL, 'a b', 2), ('a b', 'a b', 3);
@@ -241,7 +241,7 @@ fn every_odd_name_survives_everywhere_it_can_stand() {
             &format!(
                 "CREATE TABLE {list} (id INTEGER PRIMARY KEY, {} TEXT);
                  INSERT INTO {list} VALUES (1, 'a'), (2, 'b');
-                 CREATE TABLE {entity} (k TEXT, {} TEXT, {} INTEGER);
+                 CREATE TABLE {entity} (k_name TEXT, {} TEXT, {} INTEGER);
                  INSERT INTO {entity} VALUES ('x', 'y', 1), ('x', 'z', 2);",
                 q(&format!("{odd} list")),
                 entity,

@@ -193,3 +193,85 @@ fn clean_leaves_the_tables_of_another_spec() {
     let kept = project.rows("SELECT count(*) FROM hqdl_cell WHERE expansion = 'other'");
     assert_eq!(kept[0][0], 0);
 }
+
+/// What `init` proposes for a database: each expansion with its key.
+fn proposed(sql: &str, wanted: &[(&str, &str)]) {
+    let dir = folder_with(sql);
+    hqdl(dir.path(), &["init", "my.db", "-s", "my.toml"]).exits(0);
+    let toml = std::fs::read_to_string(dir.path().join("my.toml")).unwrap();
+    let of = |field: &str| -> Vec<String> {
+        let start = format!("{field} = ");
+        let values = toml.lines().filter_map(|l| l.strip_prefix(&start));
+        values.map(|value| value.replace(['"', '[', ']'], "")).collect()
+    };
+    let names = of("name").into_iter().filter_map(|n| Some(n.strip_prefix("llm_")?.to_owned()));
+    let found: Vec<(String, String)> = names.zip(of("key")).collect();
+    let found: Vec<(&str, &str)> = found.iter().map(|(n, k)| (&**n, &**k)).collect();
+    assert_eq!(found, wanted, "{toml}");
+}
+
+/// Classes that rows are counted by are no things, however many of them stand together.
+#[test]
+fn measurements_are_no_entities() {
+    let rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)";
+    let word =
+        |n: usize| format!("CASE i % {n} WHEN 0 THEN 'Low' WHEN 1 THEN 'Mid' ELSE 'Top' END");
+    let filled = |create: &str, table: &str, values: &str| {
+        format!(
+            "CREATE TABLE {table} ({create}); INSERT INTO {table} {rows} SELECT {values} FROM n;"
+        )
+    };
+    let (two, three) = (word(2), word(3));
+    for (create, table, values) in [
+        ("cut, color, price REAL", "diamonds", format!("{two}, {three}, i")),
+        ("weather, temp REAL", "days", format!("{three}, i")),
+        (
+            "tailnum, origin, dest, year INTEGER, dep_time INTEGER",
+            "flights",
+            format!("'N' || (i % 9), {two}, {three}, 2013, i"),
+        ),
+    ] {
+        proposed(&filled(create, table, &values), &[]);
+    }
+    // But species and shares are, though many rows are about one.
+    let iris = filled("species, width REAL", "iris", &format!("{three}, i"));
+    proposed(&iris, &[("iris", "species")]);
+}
+
+/// What rows are called after, and the year that parts those of one name, are their key;
+/// who runs them is not.
+#[test]
+fn rows_are_known_by_their_own_names() {
+    proposed(
+        "CREATE TABLE schools (id INTEGER PRIMARY KEY, Phone TEXT, School TEXT, City TEXT,
+                               AdmFName1 TEXT, AdmLName1 TEXT);
+         INSERT INTO schools VALUES (1, '1', 'Oak', 'Rome', 'Ann', 'Lee'), (2, '2', 'Oak', 'Oslo', 'Bob', 'Fox'),
+                                    (3, '3', 'Elm', 'Oslo', 'Cy', 'Orr');",
+        &[("schools", "School, City")],
+    );
+    proposed(
+        "CREATE TABLE movies (title TEXT, year INTEGER, mpaa TEXT, votes INTEGER);
+         INSERT INTO movies VALUES ('Alice', 1951, 'G', 1), ('Alice', 2010, 'PG', 2), ('Brazil', 1985, 'R', 3);",
+        &[("movies", "title, year")],
+    );
+    // What others belong to comes first, and a class of it is no owner.
+    proposed(
+        "CREATE TABLE series (id INTEGER PRIMARY KEY, name TEXT);
+         CREATE TABLE elements (id INTEGER PRIMARY KEY, name TEXT, series_id INTEGER REFERENCES series (id));
+         CREATE TABLE isotopes (isotope_name TEXT, element_id INTEGER REFERENCES elements (id));
+         INSERT INTO series VALUES (1, 'Noble gases'), (2, 'Alkali metals');
+         INSERT INTO elements VALUES (1, 'Helium', 1), (2, 'Neon', 1), (3, 'Argon', 1), (4, 'Lithium', 2),
+                                     (5, 'Sodium', 2), (6, 'Potassium', 2), (7, 'Krypton', 1);
+         INSERT INTO isotopes SELECT name || '-' || n, id FROM elements, (SELECT 1 AS n UNION SELECT 2);",
+        &[
+            ("elements", "name"),
+            ("isotopes", "isotope_name, element"),
+        ],
+    );
+    // Where somebody was is nobody's business.
+    proposed(
+        "CREATE TABLE urls (id INTEGER PRIMARY KEY, url TEXT, title TEXT, visit_count INTEGER);
+         INSERT INTO urls VALUES (1, 'https://a.example', 'A page', 1), (2, 'https://b.example', 'B page', 2);",
+        &[],
+    );
+}
