@@ -186,6 +186,14 @@ impl From<OverrideError> for Failure {
         match error {
             OverrideError::Store(e) => e.into(),
             OverrideError::Edit(e) => e.into(),
+            OverrideError::Refused(all) => match all.as_slice() {
+                [one] => Self::input(one.to_string(), one.hint()),
+                all => {
+                    let told: Vec<String> =
+                        all.iter().map(|o| format!("{o} ({})", o.hint())).collect();
+                    Self::input(told.join("; "), "nothing was changed")
+                }
+            },
         }
     }
 }

@@ -324,8 +324,8 @@ impl Context {
             wanted,
             frames: Mutex::default(),
             packing: Packing::new(choice.rows),
+            output_cap: OutputCap::of_model(run.reasons.contains(&choice.tokenizer)),
             choice,
-            output_cap: OutputCap::default(),
             told: false.into(),
             beside_batches: false,
             tokenizer: OnceLock::new(),
@@ -428,14 +428,10 @@ impl Context {
             && !reply.cut_off
             && reply.broken.is_none()
             && prompt.max_output < self.choice.max_output
-            && (self.output_cap.was_reasoned_away(
-                prompt,
-                &reply.content,
-                tokens,
-                self.choice.max_output,
-            ) || prompt.is_begun(&reply.content)
-                && prompt.astray(&reply.content).is_none()
-                && self.output_cap.was_too_small(prompt, tokens))
+            && (self.output_cap.was_reasoned_away(prompt, &reply.content, tokens)
+                || prompt.is_begun(&reply.content)
+                    && prompt.astray(&reply.content).is_none()
+                    && self.output_cap.was_too_small(prompt, tokens))
     }
 
     /// Stops the run when a request cost more than was reserved for it; where

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-pub use self::pace::Pace;
+pub use self::pace::{Pace, reasoning};
 pub use self::room::{Beyond, Room};
 pub use self::shape::Shape;
 use crate::cell::CellValue;

@@ -254,44 +254,40 @@ impl Session {
     pub fn suggest(&self) -> Result<Suggestions, SuggestError> {
         suggest(self.facts()?, Some((&self.spec, &self.database)))
     }
+}
 
-    /// Says what a cell is, whatever the model says: `key` in the order of the key,
-    /// NULL for NULL. Returns what speaks against it, and changes nothing then, unless
-    /// it is `forced`.
-    ///
-    /// # Errors
-    /// [`OverrideError`] when the sources or the file of overrides fail.
-    pub fn override_cell(
-        &self,
-        table: &str,
-        key: &[String],
-        column: &str,
-        value: &str,
-        note: &str,
-        forced: bool,
-    ) -> Result<Vec<EditError>, OverrideError> {
-        let has = |e: &Expansion, entities: &[Entity]| self.has(e, entities);
-        if !forced {
-            let against = objections(&self.spec, (table, key, column, value), has)?;
-            if !against.is_empty() {
-                return Ok(against);
-            }
+/// Says what a cell is, whatever the model says: table, `key` in the order of the key
+/// with NULL for NULL, column and value. What speaks against it is an error, unless it
+/// is `forced`.
+///
+/// # Errors
+/// [`OverrideError`]; nothing is changed then.
+pub fn override_cell(
+    spec: &Spec,
+    database: &Database,
+    (table, key, column, value): (&str, &[String], &str, &str),
+    note: &str,
+    forced: bool,
+) -> Result<(), OverrideError> {
+    let has = |e: &Expansion, entities: &[Entity]| has(database, e, entities);
+    if !forced {
+        let against = objections(spec, (table, key, column, value), has)?;
+        if !against.is_empty() {
+            return Err(OverrideError::Refused(against));
         }
-        overrides::set(&self.spec, table, key, column, value, note)?;
-        Ok(Vec::new())
     }
+    Ok(overrides::set(spec, table, key, column, value, note)?)
+}
 
-    /// Whether a source of an expansion has one of some entities.
-    fn has(&self, expansion: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
-        let mut found = false;
-        let look = |key: &KeyRow| {
-            found |= entities.contains(&key.entity);
-            Ok::<_, rusqlite::Error>(())
-        };
-        let keys = Keys::gather(&self.database, expansion, None)?;
-        keys.each(&mut { look }).map_err(|e| self.database.error(&e))?;
-        Ok(found)
-    }
+/// Whether a source of an expansion has one of some entities.
+fn has(database: &Database, of: &Expansion, entities: &[Entity]) -> Result<bool, StoreError> {
+    let mut found = false;
+    let look = |key: &KeyRow| {
+        found |= entities.contains(&key.entity);
+        Ok::<_, rusqlite::Error>(())
+    };
+    Keys::gather(database, of, None)?.each(&mut { look }).map_err(|e| database.error(&e))?;
+    Ok(found)
 }
 
 /// Why a cell cannot be overridden.
@@ -303,4 +299,7 @@ pub enum OverrideError {
     /// The file of overrides failed, or the cell is none.
     #[error(transparent)]
     Edit(#[from] EditError),
+    /// All that speaks against it.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Refused(Vec<EditError>),
 }

@@ -13,7 +13,7 @@ use hqdl::materialize::{Report, Selection, Way};
 use hqdl::model::{self, Model, SetupError};
 use hqdl::problem::Problems;
 use hqdl::query::{self, Again, Dialect, Meta, Param, QueryError, Question, Request};
-use hqdl::session::{Cache, Session, SpecOverrides, user_cache};
+use hqdl::session::{Cache, Session, SpecOverrides, override_cell, user_cache};
 use hqdl::spec::{Draft, PriceTable, Provider, Spec, Type};
 use hqdl::store::output;
 use hqdl::value::Value;
@@ -341,15 +341,8 @@ impl Project {
         let settings = Arc::clone(&self.0);
         Ok(py.detach(move || -> Result<(), Failed> {
             let session = session(&settings.about, &settings.overrides, Cache::Temporary)?;
-            let against = session.override_cell(&table, &key, &column, &value, &note, force)?;
-            match against.as_slice() {
-                [] => Ok(()),
-                all => {
-                    let said: Vec<String> = all.iter().map(ToString::to_string).collect();
-                    let hints: Vec<String> = all.iter().map(|o| o.hint()).collect();
-                    Err(input(said.join("; "), hints.join("; ")))
-                }
-            }
+            let cell = (table.as_str(), &*key, column.as_str(), value.as_str());
+            Ok(override_cell(&session.spec, &session.database, cell, &note, force)?)
         })?)
     }
 

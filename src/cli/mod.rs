@@ -47,24 +47,29 @@ struct Cli {
     talk: Talk,
     /// Write what is done, step by step, to the end of a file; `RUST_LOG` says how much [default:
     /// hqdl=debug].
-    #[arg(long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE")]
+    #[arg(
+        long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE", display_order = LAST + 3
+    )]
     log: Option<PathBuf>,
 }
 
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no value, 2 wrong input, \
 3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";
 
+/// Where help lists what every command takes: after its own flags.
+const LAST: usize = 500;
+
 /// How much is said, and how.
 #[derive(Debug, Clone, Copy, Args)]
 struct Talk {
     /// Print JSON to stdout: a stable contract.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = LAST)]
     json: bool,
     /// Say nothing but errors.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = LAST + 1)]
     quiet: bool,
     /// Say more.
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = LAST + 2)]
     verbose: bool,
 }
 

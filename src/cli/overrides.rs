@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::Talk;
 use super::failure::Failure;
-use crate::overrides::{self, EditError, read_lines};
-use crate::session::{Cache, Session, SpecOverrides};
+use crate::overrides::{self, read_lines};
+use crate::session::{Cache, Session, SpecOverrides, override_cell};
 use crate::spec::Draft;
 
 #[derive(Debug, clap::Args)]
@@ -59,10 +59,9 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             let [key @ .., column, value] = words.as_slice() else {
                 return Err(Failure::input("no column", "KEY… COLUMN VALUE"));
             };
-            let session = open(spec)?;
-            let told = session.override_cell(table, key, column, value, note, *force)?;
-            refuse(&told)?;
-            Ok(said(talk, "set", &session.spec.overrides_path()))
+            let Session { spec, database, .. } = open(spec)?;
+            override_cell(&spec, &database, (table, key, column, value), note, *force)?;
+            Ok(said(talk, "set", &spec.overrides_path()))
         }
         Command::Unset { spec, table, words } => {
             let [key @ .., column] = words.as_slice() else {
@@ -88,18 +87,6 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
                 }
             }
             Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// All that is wrong, at once.
-fn refuse(objections: &[EditError]) -> Result<(), Failure> {
-    match objections {
-        [] => Ok(()),
-        [one] => Err(Failure::input(one.to_string(), one.hint())),
-        all => {
-            let said: Vec<String> = all.iter().map(|o| format!("{o} ({})", o.hint())).collect();
-            Err(Failure::input(said.join("; "), "nothing was changed"))
         }
     }
 }

@@ -8,6 +8,7 @@ use super::Settings;
 use super::clients::Clients;
 use super::event::Event;
 use super::metrics::Metrics;
+use super::spending::ColumnSpending;
 use super::status::Status;
 use crate::facts::Facts;
 
@@ -24,4 +25,5 @@ pub(super) struct House {
     pub(super) told: broadcast::Sender<Told>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clients: Clients,
+    pub(super) spent: Arc<ColumnSpending>,
 }

@@ -121,6 +121,8 @@ pub(super) struct Going {
     pub(super) failed: u64,
     pub(super) last_error: Option<String>,
     told: Option<Instant>,
+    /// Whether something has happened since that nobody was told.
+    owed: bool,
 }
 
 impl Progress {
@@ -163,11 +165,27 @@ impl Progress {
                 _ => return,
             };
             if at_once || going.told.is_none_or(|t| t.elapsed() >= SHOWN_EVERY) {
-                going.told = Some(Instant::now());
-                // A loop that is busy sees the figures a little later.
-                let _ = events.try_send(Event::Progress(id));
+                // A loop that is busy is told of the next event.
+                let is_told = events.try_send(Event::Progress(id)).is_ok();
+                going.told = is_told.then(Instant::now);
+            } else {
+                going.owed = true;
             }
         })
+    }
+
+    /// Tells the loop again, in a moment, when something happens until then: the last
+    /// thing before a long silence is shown, too.
+    pub(super) fn look_again(self: &Arc<Self>, id: u64, events: &mpsc::Sender<Event>) {
+        let (progress, events) = (Arc::clone(self), events.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(SHOWN_EVERY).await;
+            let is_owed = std::mem::take(&mut progress.lock().owed);
+            if is_owed {
+                progress.lock().told = Some(Instant::now());
+                let _ = events.send(Event::Progress(id)).await;
+            }
+        });
     }
 }
 

@@ -30,6 +30,7 @@ mod runs;
 mod signals;
 mod spec;
 mod specs;
+mod spending;
 mod state;
 mod status;
 mod watch;

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::event::Event;
 use super::house::House;
 use super::job::{self, Ended, Progress};
 use super::spec::Begin;
@@ -29,7 +30,6 @@ pub(super) struct Runs {
 
 struct Run {
     status: RunStatus,
-    since: Instant,
     progress: Arc<Progress>,
     interrupt: watch::Sender<bool>,
     waiting: Option<oneshot::Sender<()>>,
@@ -70,7 +70,8 @@ impl Runs {
             cause: order.cause,
             state: RunState::Running,
             began: crate::store::now(),
-            seconds: 0.0,
+            since: Instant::now(),
+            took: None,
             cells: 0,
             done: 0,
             usage: crate::usage::Usage::default(),
@@ -84,8 +85,7 @@ impl Runs {
         let progress = Arc::new(Progress::default());
         let (facts, metrics) = (Arc::clone(&house.facts), &house.metrics);
         job::run(order, facts, receive, &progress, metrics, house.events.clone());
-        let since = Instant::now();
-        self.going.push(Run { status, since, progress, interrupt, waiting: ended });
+        self.going.push(Run { status, progress, interrupt, waiting: ended });
     }
 
     /// Tells a run to end; whether it is under way.
@@ -102,9 +102,10 @@ impl Runs {
     }
 
     /// A run has something to show.
-    pub(super) fn progress(&mut self, id: u64) {
+    pub(super) fn progress(&mut self, id: u64, events: &mpsc::Sender<Event>) {
         if let Some(run) = self.going.iter_mut().find(|r| r.status.id == id) {
             take(run);
+            run.progress.look_again(id, events);
         }
     }
 
@@ -120,7 +121,7 @@ impl Runs {
         take(&mut run);
         let shown = run.is_shown() || ended.published || ended.failure.is_some();
         let mut status = run.status;
-        status.seconds = ended.seconds;
+        status.took = Some(ended.seconds);
         status.state = match ended {
             Ended { interrupted: true, .. } => RunState::Interrupted,
             Ended { failure: Some(_), .. } => RunState::Failed,
@@ -192,7 +193,6 @@ impl Runs {
 fn take(run: &mut Run) {
     let going = run.progress.now();
     let status = &mut run.status;
-    status.seconds = run.since.elapsed().as_secs_f64();
     (status.cells, status.done, status.usage) = (going.cells, going.done, going.usage);
     (status.failed, status.last_error) = (going.failed, going.last_error);
 }

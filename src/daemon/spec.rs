@@ -195,8 +195,12 @@ impl Entry {
     /// to be read again then.
     pub(super) fn changed(&self) -> Option<Cause> {
         let at = self.files.iter().position(|(file, stamp)| Stamp::of(file) != *stamp);
-        // Its own file is the first.
-        at.map(|n| if n == 0 { Cause::Spec } else { Cause::Files })
+        // Its own file is the first, the overrides are the second.
+        at.map(|n| match n {
+            0 => Cause::Spec,
+            1 => Cause::Overrides,
+            _ => Cause::Files,
+        })
     }
 
     /// Takes a client's wish.

@@ -88,6 +88,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         told: broadcast::channel(BEHIND).0,
         metrics: Arc::default(),
         clients: Clients::default(),
+        spent: Arc::default(),
     };
     let (watch, why) = match watch {
         Some(Ok(watch)) => (Some(watch), None),
@@ -199,7 +200,7 @@ impl Loop {
             }
             Event::Checked(checked) => self.checked(*checked),
             Event::Progress(run) => {
-                self.runs.progress(run);
+                self.runs.progress(run, &self.house.events);
                 self.tell_run(run);
             }
             Event::Ended(ended) => self.ended(*ended),
@@ -248,7 +249,7 @@ impl Loop {
 
     fn reload(&mut self) {
         self.specs.change_all(|entry| entry.files.clear());
-        self.rescan(Cause::Files);
+        self.rescan(Cause::Reload);
     }
 
     /// Files changed: which specs do they concern?

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
+use tokio::time::Instant;
 
 use super::loaded::Loaded;
 use crate::cell::{State, Tally};
@@ -100,8 +101,12 @@ pub enum Cause {
     Begin,
     /// The spec changed.
     Spec,
-    /// Its database, overrides or recordings changed.
+    /// What people say of its cells changed.
+    Overrides,
+    /// Its database or recordings changed.
     Files,
+    /// Everything was read again, since somebody said so.
+    Reload,
     /// Requests had failed.
     Retry,
     /// The budget of another day is there.
@@ -117,7 +122,9 @@ impl Cause {
         match self {
             Self::Begin => "daemon began",
             Self::Spec => "spec changed",
+            Self::Overrides => "overrides changed",
             Self::Files => "data changed",
+            Self::Reload => "reload",
             Self::Retry => "retry",
             Self::Day => "new day",
             Self::Client => "client",
@@ -138,8 +145,10 @@ pub struct RunStatus {
     pub state: RunState,
     /// When it began, RFC 3339.
     pub began: String,
-    /// How long it took, or has taken so far.
-    pub seconds: f64,
+    /// The same, by a clock that nobody sets.
+    pub since: Instant,
+    /// How long it took; `None` while it goes on.
+    pub took: Option<f64>,
     /// Cells to ask for.
     pub cells: u64,
     /// Those that have ended.
@@ -249,12 +258,18 @@ pub fn coverage(column: &ColumnReport) -> f64 {
 }
 
 impl RunStatus {
+    /// How long it took, or has taken so far.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.took.unwrap_or_else(|| self.since.elapsed().as_secs_f64())
+    }
+
     /// As `/v1/runs` shows it.
     #[must_use]
     pub fn to_json(&self) -> Json {
         json!({
             "run": self.id, "spec": self.spec, "cause": self.cause.name(), "state": self.state.name(),
-            "began": self.began, "seconds": self.seconds, "cells": self.cells, "cells_done": self.done,
+            "began": self.began, "seconds": self.seconds(), "cells": self.cells, "cells_done": self.done,
             "requests": self.usage.requests, "input_tokens": self.usage.input_tokens,
             "output_tokens": self.usage.output_tokens, "cost_usd": self.usage.cost_usd,
             "budget_usd": self.budget, "failed_requests": self.failed, "last_error": self.last_error,

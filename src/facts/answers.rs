@@ -22,6 +22,28 @@ impl Journal {
     }
 }
 
+const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
+  c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+  FROM completion AS c JOIN model AS m ON m.id = c.model";
+
+fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, String)> {
+    let completion = Completion {
+        run: r.get(0)?,
+        model: r.get(1)?,
+        prompt_hash: r.get(2)?,
+        content: r.get(3)?,
+        error: r.get(4)?,
+        input_tokens: r.get(5)?,
+        cached_input_tokens: r.get(6)?,
+        output_tokens: r.get(7)?,
+        cost_usd: r.get(8)?,
+        asked_at: r.get(9)?,
+        seconds: r.get(10)?,
+        cells: r.get(11)?,
+    };
+    Ok((completion, r.get(12)?))
+}
+
 impl Answers for Journal {
     fn id(&self) -> Result<String, FactsError> {
         self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
@@ -32,31 +54,13 @@ impl Answers for Journal {
     }
 
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
-        self.run(|c| {
-            c.prepare_cached(
-                "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens, c.cached_input_tokens,
-                        c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
-                 FROM completion AS c JOIN model AS m ON m.id = c.model WHERE c.id = ?1",
-            )?
-            .query_row([id], |r| {
-                let completion = Completion {
-                    run: r.get(0)?,
-                    model: r.get(1)?,
-                    prompt_hash: r.get(2)?,
-                    content: r.get(3)?,
-                    error: r.get(4)?,
-                    input_tokens: r.get(5)?,
-                    cached_input_tokens: r.get(6)?,
-                    output_tokens: r.get(7)?,
-                    cost_usd: r.get(8)?,
-                    asked_at: r.get(9)?,
-                    seconds: r.get(10)?,
-                    cells: r.get(11)?,
-                };
-                Ok((completion, r.get(12)?))
-            })
-            .optional()
-        })
+        let sql = format!("{COMPLETION} WHERE c.id = ?1");
+        self.run(|c| c.prepare_cached(&sql)?.query_row([id], read_completion).optional())
+    }
+
+    fn latest_completions(&self, most: u32) -> Result<Vec<(Completion, String)>, FactsError> {
+        let sql = format!("{COMPLETION} ORDER BY c.id DESC LIMIT ?1");
+        self.run(|c| c.prepare_cached(&sql)?.query_map([most], read_completion)?.collect())
     }
 
     fn answers_after(

@@ -30,7 +30,7 @@ use super::parcels::{Packed, Parcel};
 use super::questions::{Learned, LiveQuestion, Origin};
 use super::requests::{Known, Request};
 use super::rounds::{Open, Subject};
-use super::spending::{Hour, Totals};
+use super::spending::{ColumnDay, Hour, Totals};
 use crate::key::{Entity, ListHash, Meaning};
 use crate::usage::{Doubt, Spent};
 
@@ -43,6 +43,7 @@ pub trait History:
     + Integrity
     + Questions
     + RefreshJobs
+    + RequestForms
     + Runs
     + Spending
     + Send
@@ -58,6 +59,7 @@ impl<T> History for T where
         + Integrity
         + Questions
         + RefreshJobs
+        + RequestForms
         + Runs
         + Spending
         + Send
@@ -137,6 +139,11 @@ pub trait Spending {
     /// The hours since a moment (RFC 3339, UTC) in which something was spent.
     fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError>;
 
+    /// What the cells of the lines after a line cost, by day (since `since`, a date)
+    /// and column, and the last line there is. A cell costs its share of its request;
+    /// what was paid for no cell is in none.
+    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError>;
+
     /// Requests, tokens and price of everything ever paid for, and the runs.
     fn totals(&self) -> Result<Totals, FactsError>;
 }
@@ -152,6 +159,9 @@ pub trait Answers {
 
     /// A completion, by id, with its model's name.
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
+
+    /// The last completions there are, at most so many, each with its model's name.
+    fn latest_completions(&self, most: u32) -> Result<Vec<(Completion, String)>, FactsError>;
 
     /// Visits the facts that came after a line, in order, but for what is damaged,
     /// and what entities were known to be before that. Returns the last line.
@@ -328,6 +338,17 @@ pub trait Questions {
 
     /// Remembers what a model made of a question.
     fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError>;
+}
+
+/// What requests to endpoints hold, where those have refused some of it. It is
+/// forgotten after a day.
+pub trait RequestForms {
+    /// What requests hold to what this hash stands for: an endpoint, a model and its
+    /// settings.
+    fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError>;
+
+    /// Remembers it, or, without a form, forgets it.
+    fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError>;
 }
 
 /// Asking again for what is known, over several runs.

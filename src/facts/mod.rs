@@ -43,6 +43,7 @@ mod prefetch;
 pub mod questions;
 mod rates;
 mod remote;
+mod request_forms;
 pub mod requests;
 mod reservations;
 pub mod rounds;
@@ -79,7 +80,7 @@ pub use prefetch::Prefetch;
 pub use questions::{Learned, LiveQuestion, Origin};
 pub use remote::{RemoteStore, status};
 pub use requests::{Known, Request};
-pub use spending::{Hour, Totals};
+pub use spending::{ColumnDay, Hour, Totals};
 pub use store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
 pub use throttle::{Admission, Admitted, Place, RateLimits, Throttle};
 

@@ -12,8 +12,8 @@ use super::journal::Journal;
 use super::throttle::Place;
 use crate::limits::{MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
 
-/// How long an endpoint's limits are remembered when it does not say them again.
-const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long what an endpoint said is remembered when it does not say it again.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Journal {
     /// A request is about to leave for a place, with so many tokens at the most.
@@ -106,11 +106,11 @@ impl Journal {
 }
 
 /// Milliseconds since 1970, by the clock on the wall.
-fn millis() -> i64 {
+pub(super) fn millis() -> i64 {
     part(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
-fn part(duration: Duration) -> i64 {
+pub(super) fn part(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 

@@ -1,5 +1,7 @@
 //! What was spent when, over all runs.
 
+use rusqlite::params;
+
 use super::FactsError;
 use super::history::Spending;
 use super::ids::RunId;
@@ -26,6 +28,19 @@ pub struct Hour {
     pub tokens: u64,
     /// Requests that were answered.
     pub requests: u64,
+}
+
+/// What the cells of a column cost on a day.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ColumnDay {
+    /// Its date, UTC.
+    pub day: String,
+    /// What the column means: [`crate::key::Meaning`] as JSON.
+    pub meaning: String,
+    /// USD.
+    pub usd: f64,
+    /// Cells that were answered.
+    pub cells: u64,
 }
 
 impl Spending for Journal {
@@ -112,6 +127,30 @@ impl Spending for Journal {
                 })?
                 .collect()
         })
+    }
+
+    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
+        let last = self.head()?;
+        let sql = format!(
+            "SELECT substr(asked_at, 1, 10), m.meaning, sum(cost_usd / c.cells), count(*)
+             FROM answer AS a JOIN completion AS c ON c.id = a.completion,
+               json_each(iif(json_valid(a.cells), a.cells, '[]')) AS cell
+             JOIN meaning AS m ON m.id = cell.value ->> 0
+             WHERE a.id > ?1 AND a.id <= ?2 AND asked_at >= ?3 AND c.{PAID} GROUP BY 1, m.id ORDER BY 1, 2"
+        );
+        let columns = self.run(|c| {
+            c.prepare_cached(&sql)?
+                .query_map(params![line, last, since], |r| {
+                    Ok(ColumnDay {
+                        day: r.get(0)?,
+                        meaning: r.get(1)?,
+                        usd: r.get::<_, Option<f64>>(2)?.unwrap_or_default(),
+                        cells: r.get(3)?,
+                    })
+                })?
+                .collect()
+        });
+        Ok((last, columns?))
     }
 }
 

@@ -10,6 +10,7 @@ use super::{Listener, Liveness};
 use crate::facts::{Facts, FactsError, RunId};
 use crate::model::Model;
 use crate::model::budget::Budget;
+use crate::plan::reasoning;
 use crate::spec::Spec;
 use crate::usage::Usage;
 
@@ -33,6 +34,8 @@ pub struct ModelRun {
     pub concurrency: usize,
     /// Cells that others have brought since they were found missing.
     pub found: AtomicU64,
+    /// The models that reason before they answer: their answers may have all there is.
+    pub reasons: Vec<String>,
     /// Whether the endpoint is there.
     pub liveness: Liveness,
 }
@@ -79,6 +82,7 @@ impl ModelRun {
             budget,
             concurrency: spec.limits.concurrency as usize,
             interrupt,
+            reasons: reasoning(facts.history(), spec)?.into_keys().collect(),
             ..Self::of_answers(endpoint, facts, id, events)
         })
     }
@@ -87,6 +91,7 @@ impl ModelRun {
     #[must_use]
     pub fn of_answers(endpoint: Arc<dyn Model>, facts: &Facts, id: RunId, events: Events) -> Self {
         Self {
+            reasons: Vec::new(),
             id,
             endpoint,
             // Whether a parcel fits a budget is decided when it is packed.

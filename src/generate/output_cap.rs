@@ -1,6 +1,7 @@
 //! The cap on an answer: what is planned for its rows, times a factor that follows
 //! what answers take.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::info;
@@ -18,17 +19,24 @@ const AT_CAP: f64 = 0.9;
 
 /// A factor on what is planned for a request's answer; never below 1.
 #[derive(Debug)]
-pub struct OutputCap(Mutex<f64>);
-
-impl Default for OutputCap {
-    fn default() -> Self {
-        Self(Mutex::new(1.0))
-    }
+pub struct OutputCap {
+    factor: Mutex<f64>,
+    /// Whether the model reasons first, of which the rows tell nothing: then an answer
+    /// has no cap but the model's own.
+    reasons: AtomicBool,
 }
 
 impl OutputCap {
+    /// The cap on answers of a model that reasons, or does not.
+    pub(super) fn of_model(reasons: bool) -> Self {
+        Self { factor: Mutex::new(1.0), reasons: reasons.into() }
+    }
+
     /// The most tokens that an answer may have.
     pub(super) fn of(&self, planned: u64) -> u64 {
+        if self.reasons.load(Ordering::Relaxed) {
+            return u64::MAX;
+        }
         (planned as f64 * *self.factor()).ceil() as u64
     }
 
@@ -57,24 +65,17 @@ impl OutputCap {
     }
 
     /// Whether hidden reasoning took all of a cap before a word was said, which tells
-    /// nothing of what the words take; the next answer may have all there is.
-    pub(super) fn was_reasoned_away(
-        &self,
-        prompt: &Prompt,
-        said: &str,
-        tokens: Tokens,
-        most: u64,
-    ) -> bool {
+    /// nothing of what the words take; the next answers may have all there is.
+    pub(super) fn was_reasoned_away(&self, prompt: &Prompt, said: &str, tokens: Tokens) -> bool {
         let all_of_it = tokens.output as f64 >= AT_CAP * prompt.max_output as f64;
         if !all_of_it || !said.trim().is_empty() {
             return false;
         }
-        let mut factor = self.factor();
-        *factor = factor.max(most as f64 / prompt.planned_output.max(1) as f64);
+        self.reasons.store(true, Ordering::Relaxed);
         true
     }
 
     fn factor(&self) -> MutexGuard<'_, f64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.factor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

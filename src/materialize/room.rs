@@ -14,7 +14,7 @@ impl<'w> Work<'w> {
     pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
         let pace = match self.spec.model.provider {
             Provider::Replay => None,
-            Provider::Openai => Some(Pace::of(self.facts.history(), &self.spec.model.name)?),
+            Provider::Openai => Some(Pace::of(self.facts.history(), &self.spec.model)?),
         };
         match self.way {
             Way::Batch => plan.batch(&self.spec.limits),

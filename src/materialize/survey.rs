@@ -10,7 +10,7 @@ use crate::facts::unify::LONGEST_WORD;
 use crate::facts::{FactsError, Found, Reason, Record};
 use crate::key::Entity;
 use crate::overrides::Override;
-use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter};
+use crate::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter, Pace};
 use crate::spec::Expansion;
 use crate::store::keys::{KeyRow, Keys, Places};
 use crate::store::versions::{Shown, Sums, Version};
@@ -244,6 +244,8 @@ impl<'w> Work<'w> {
         if let Some(mut meter) = meter {
             batcher.finish().iter().for_each(|cut| meter.count(cut));
             meter.finish(&mut plan);
+            let settings = self.spec.settings(expansion.model.as_deref());
+            plan.reason(Pace::of(self.facts.history(), settings)?.reasoning);
         }
         Ok(Survey {
             keys,

@@ -23,7 +23,7 @@ use super::providers::{self, Habits};
 use super::request_form::RequestForm;
 use super::wire::{Failure, error_of_chat, failed};
 use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
-use crate::facts::{Facts, Throttle};
+use crate::facts::{Facts, FactsError, Throttle};
 use crate::key::tagged_text;
 use crate::prompt::Prompt;
 use crate::spec::ModelSettings;
@@ -51,6 +51,10 @@ pub struct Endpoint {
     temperature: Option<f64>,
     /// What requests hold, by what the endpoint has refused so far.
     form: Mutex<RequestForm>,
+    /// Where that is remembered, and the hash it is found by.
+    memory: Option<(Facts, String)>,
+    /// Whether the form is one that was remembered, and has not served yet.
+    untried: AtomicBool,
     /// What was learnt of the endpoint and not told yet.
     remarks: Mutex<Vec<String>>,
     /// Whether it has ever answered.
@@ -85,7 +89,26 @@ impl Endpoint {
         let parts = [base(settings).to_owned(), key.text().to_owned()];
         let id = tagged_text("hqdl endpoint v1", &parts);
         let throttle = facts.throttle(&id, &settings.name, limits)?;
-        Self::with_key(settings, key, throttle)
+        let mut endpoint = Self::with_key(settings, key, throttle)?;
+        endpoint.remember(settings, facts)?;
+        Ok(endpoint)
+    }
+
+    /// Goes on with what the endpoint has refused before, and keeps what it refuses
+    /// for those who come after. Another endpoint, model or temperature is asked in
+    /// full.
+    fn remember(&mut self, settings: &ModelSettings, facts: &Facts) -> Result<(), FactsError> {
+        let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
+        let parts = [self.base.clone(), self.model.clone(), temperature];
+        let place = tagged_text("hqdl request form v1", &parts);
+        let known = facts.history().request_form(&place)?;
+        let form = known.and_then(|text| serde_json::from_str(&text).ok());
+        if let Some(form) = form.as_ref().and_then(RequestForm::remembered) {
+            self.form = form.into();
+            self.untried = true.into();
+        }
+        self.memory = Some((facts.clone(), place));
+        Ok(())
     }
 
     /// The same endpoint for requests that somebody else sends.
@@ -125,6 +148,8 @@ impl Endpoint {
             model: settings.name.clone(),
             temperature: settings.temperature,
             form: RequestForm::new(habits).into(),
+            memory: None,
+            untried: false.into(),
             remarks: Mutex::default(),
             reached: false.into(),
             key,
@@ -155,15 +180,36 @@ impl Endpoint {
     /// Takes a refusal of a request of some form for what it says of the form: what
     /// the endpoint does not take, it is asked without from here on.
     fn learn(&self, form: RequestForm, error: ModelError) -> ModelError {
-        let Some((next, told)) = form.without_refused(&error) else { return error };
+        let refused = matches!(&error, ModelError::Refused { status: 400 | 422, .. });
+        let Some((next, told)) = form.without_refused(&error) else {
+            // What was remembered may hold no more: it is asked in full, once.
+            if refused && self.untried.swap(false, Ordering::Relaxed) {
+                *self.form.lock().unwrap_or_else(PoisonError::into_inner) =
+                    RequestForm::new(self.habits);
+                self.keep_in_mind(None);
+                return at_once(&error.to_string());
+            }
+            return error;
+        };
         let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
         // Many requests may be refused at once; the first one changes the form.
         if *now == form {
             *now = next;
+            self.keep_in_mind(Some(next));
             let remark = format!("{told} ({error})");
             self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
         }
         at_once(&format!("{told}: {error}"))
+    }
+
+    /// Writes down what requests hold, or that nothing is known of it any more. It
+    /// costs the next command one request that is refused when it cannot be written.
+    fn keep_in_mind(&self, form: Option<RequestForm>) {
+        let Some((facts, place)) = &self.memory else { return };
+        let form = form.map(|form| form.to_json().to_string());
+        if let Err(error) = facts.history().note_request_form(place, form.as_deref()) {
+            debug!(%error, "what the endpoint refused is not remembered");
+        }
     }
 
     /// What a failure in a batch says of the form of requests.
@@ -331,6 +377,7 @@ impl Model for Endpoint {
             let form = self.form();
             let error = match self.chat(prompt, form).await {
                 Ok(mut reply) => {
+                    self.untried.store(false, Ordering::Relaxed);
                     reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
                     return Ok(reply);
                 }

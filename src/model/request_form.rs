@@ -1,5 +1,5 @@
 //! What requests to an endpoint hold beside their messages. What it refuses, it is
-//! asked without from then on.
+//! asked without from then on, by the commands of the next day, too.
 
 use serde_json::{Value as Json, json};
 
@@ -45,6 +45,30 @@ impl RequestForm {
             schema: habits.schema,
             stream: true,
         }
+    }
+
+    /// As it is remembered.
+    pub(super) fn to_json(self) -> Json {
+        json!({
+            "cap": self.cap.map(|(name, _)| name), "last": self.cap.is_some_and(|(_, last)| last),
+            "temperature": self.temperature, "schema": self.schema, "stream": self.stream,
+        })
+    }
+
+    /// The form that was remembered; `None` when it is none of ours.
+    pub(super) fn remembered(json: &Json) -> Option<Self> {
+        let holds = |name: &str| json.get(name)?.as_bool();
+        let last = holds("last")?;
+        let cap = match json.get("cap")? {
+            Json::Null => None,
+            name => Some((*[NEW_CAP, OLD_CAP].iter().find(|cap| *name == **cap)?, last)),
+        };
+        Some(Self {
+            cap,
+            temperature: holds("temperature")?,
+            schema: holds("schema")?,
+            stream: holds("stream")?,
+        })
     }
 
     /// Writes it into a request.

@@ -77,7 +77,9 @@ impl EditError {
             Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
             Self::Key { names, .. } => format!("its key is {}", names.join(", ")),
             Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
-            Self::NoKey { .. } => "--force says it all the same, for a row to come".to_owned(),
+            Self::NoKey { .. } => {
+                "forced (--force), it is said all the same, for a row to come".to_owned()
+            }
             Self::Value { instead, .. } => instead.clone(),
             Self::None => "`hqdl override list SPEC` lists them".to_owned(),
             Self::File(_) => "mend the line; nothing was asked and nothing changed".to_owned(),
@@ -161,7 +163,10 @@ fn wrong_value(column: &Column, value: &str) -> Option<EditError> {
             let near: Vec<&str> = near.into_iter().take(5).map(String::as_str).collect();
             let more = if all.len() > near.len() { " …" } else { "" };
             let list = format!("the list has {}{more}", near.join(", "));
-            ("it is not in the value list", format!("{list}; --force says it all the same"))
+            (
+                "it is not in the value list",
+                format!("{list}; forced (--force), it is said all the same"),
+            )
         }
         _ => {
             let kind = column.kind.name();

@@ -39,6 +39,15 @@ impl Shape {
         self.most = (all.max(beyond(rows)), one.max(beyond(widest)), held);
     }
 
+    /// Counts reasoning, likely so many tokens a request: an answer may have all that it
+    /// may have, however few its rows are. Returns the most that all of them may have.
+    pub(super) fn reason(&mut self, likely: f64) -> f64 {
+        let most = self.outputs.2;
+        self.outputs = (most, 0, most);
+        self.row_output += likely / self.rows.max(1) as f64;
+        (self.requests * most) as f64
+    }
+
     /// Cells of a request for so many rows.
     fn cells(&self, rows: u64) -> u64 {
         self.columns * rows
@@ -58,6 +67,21 @@ impl Shape {
         let all = (self.requests * self.rows).max(1) as f64;
         let row = self.all_rows as f64 / all;
         ((self.shared + ENVELOPE) as f64 + row * rows as f64, self.row_output * rows as f64)
+    }
+}
+
+impl ExpansionPlan {
+    /// Counts what the model thinks before it answers: likely so many tokens a request,
+    /// and at the most all that an answer may have.
+    pub fn reason(&mut self, likely: f64) {
+        if likely <= 0.0 {
+            return;
+        }
+        let most: f64 = self.shapes.iter_mut().map(|(_, shape)| shape.reason(likely)).sum();
+        let output = &mut self.output_tokens;
+        output.likely = (output.likely + likely * self.requests as f64).min(most);
+        output.low = output.low.min(output.likely);
+        output.most = most;
     }
 }
 

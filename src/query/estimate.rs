@@ -10,7 +10,7 @@ use super::live::lock;
 use super::passages::Shown;
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
-use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan};
+use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
 use crate::spec::Format;
 use crate::tokens::Tokenizer;
 use crate::usage::Usage;
@@ -20,6 +20,8 @@ use crate::usage::Usage;
 struct Most {
     all: Usage,
     values: u64,
+    /// Tokens of reasoning that answers likely have, by model.
+    reasoning: BTreeMap<String, f64>,
 }
 
 impl Engine<'_, '_> {
@@ -30,7 +32,8 @@ impl Engine<'_, '_> {
         demands: &[Demand],
         once: bool,
     ) -> Result<(u64, Usage), QueryError> {
-        let mut most = Most::default();
+        let reasoning = reasoning(self.request.facts.history(), self.request.spec)?;
+        let mut most = Most { reasoning, ..Most::default() };
         {
             let live = lock(&self.live);
             for (n, entities) in by_target(demands) {
@@ -72,7 +75,8 @@ impl Engine<'_, '_> {
             && more > 0
             && let Some((target, demand)) = longest
         {
-            most.add(&self.alone(&target, demand.entity, demand.column)?, more);
+            let one = self.alone(&target, demand.entity, demand.column, most)?;
+            most.add(&one, more);
             most.values += more;
         }
         Ok(())
@@ -95,12 +99,12 @@ impl Engine<'_, '_> {
             entities.values().flatten().copied().collect();
         let at_once = self.request.model.as_ref().and_then(|m| m.rows_at_most());
         let rows = target.expansion.rows_per_request;
-        let together = self.used(target, entities, at_once.map_or(rows, |n| n.min(rows)))?;
+        let together = self.used(target, entities, at_once.map_or(rows, |n| n.min(rows)), most)?;
         most.add(&together, 1);
         if let (false, Some((_, entity))) = (once, longest) {
             let mut largest = Usage::default();
             for column in columns {
-                let one = self.alone(target, entity, column)?;
+                let one = self.alone(target, entity, column, most)?;
                 largest.input_tokens = largest.input_tokens.max(one.input_tokens);
                 largest.output_tokens = largest.output_tokens.max(one.output_tokens);
                 largest.cost_usd = largest.cost_usd.max(one.cost_usd);
@@ -112,8 +116,14 @@ impl Engine<'_, '_> {
     }
 
     /// What asking for one cell alone takes.
-    fn alone(&self, target: &Target, entity: usize, column: usize) -> Result<Usage, QueryError> {
-        self.used(target, BTreeMap::from([(entity, vec![column])]), 1)
+    fn alone(
+        &self,
+        target: &Target,
+        entity: usize,
+        column: usize,
+        most: &Most,
+    ) -> Result<Usage, QueryError> {
+        self.used(target, BTreeMap::from([(entity, vec![column])]), 1, most)
     }
 
     /// What asking for some cells of an expansion takes, so many rows together.
@@ -122,12 +132,14 @@ impl Engine<'_, '_> {
         target: &Target,
         entities: BTreeMap<usize, Vec<usize>>,
         rows: u32,
+        most: &Most,
     ) -> Result<Usage, QueryError> {
         let spec = self.request.spec;
         let expansion = &target.expansion;
         let format = expansion.format.unwrap_or(Format::Json);
         let choice = self.request.choice(expansion);
-        let mut meter = Meter::new(expansion, format, Tokenizer::of(&choice.tokenizer));
+        let mut meter = Meter::new(expansion, format, Tokenizer::of(&choice.tokenizer))
+            .capped(choice.max_output);
         let mut shown = Shown {
             most: spec.limits.passage_tokens,
             model: &choice.tokenizer,
@@ -140,6 +152,7 @@ impl Engine<'_, '_> {
             |c: &crate::spec::Column| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() };
         of_one.columns = expansion.columns.iter().map(column).collect();
         meter.finish(&mut of_one);
+        of_one.reason(most.reasoning.get(&choice.tokenizer).copied().unwrap_or_default());
         let mut plan = Plan::default();
         plan.expansions.push(of_one);
         plan.price(&spec.limits, None);

@@ -214,6 +214,7 @@ fn overrides_show_at_once() {
         .hqdl(&["override", "set", "specs/x.toml", "llm", "Zed", "Zed Zedsson", "motto", "Zzz"])
         .exits(0);
     until("shown", || motto() == [[json!("Zzz")]]);
+    until("told", || daemon.status()["runs"][0]["cause"] == "overrides changed");
     let word = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "motto",
                        "value": "Zzzz", "note": "louder" });
     daemon.post("/v1/overrides", &word).is(200);
@@ -230,6 +231,16 @@ fn overrides_show_at_once() {
     let wrong = json!({ "table": "llm", "key": ["Zed"], "column": "motto", "value": "x" });
     let refused = daemon.post("/v1/overrides", &wrong).is(400);
     assert_eq!(refused.json()["error"]["hint"], "its key is name, full_name");
+    // As on the command line, what is not on the list must be meant.
+    let mut beyond = json!({ "table": "llm", "key": ["Zed", "Zed Zedsson"], "column": "eye_color",
+                             "value": "Purple" });
+    let refused = daemon.post("/v1/overrides", &beyond).is(400).error();
+    assert!(refused.contains("not in the value list"), "{refused}");
+    beyond["force"] = true.into();
+    daemon.post("/v1/overrides", &beyond).is(200);
+    until("beyond the list", || {
+        project.rows("SELECT eye_color FROM llm WHERE name = 'Zed'") == [[json!("Purple")]]
+    });
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
 

@@ -102,6 +102,8 @@ pub enum Fault {
     NoStream(&'static str),
     /// 400 to whoever sends one of these parameters.
     Refuses(&'static [&'static str]),
+    /// 400 to whoever does not send this parameter.
+    Demands(&'static str),
     /// So many tokens of hidden reasoning before the answer, within its cap.
     Reasons(u64),
 }
@@ -505,6 +507,9 @@ async fn answer(
                 let words = format!("Unsupported parameter: '{name}' is not supported here.");
                 return error(StatusCode::BAD_REQUEST, &words);
             }
+        }
+        Some(Fault::Demands(name)) if body.get(*name).is_none() => {
+            return error(StatusCode::BAD_REQUEST, &format!("Missing: '{name}' is required."));
         }
         Some(Fault::Huge(status, bytes)) => return stream::huge(*status, *bytes),
         Some(Fault::Ramble(how) | Fault::RambleWhole(how)) => {

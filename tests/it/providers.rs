@@ -165,6 +165,119 @@ fn what_an_endpoint_refuses_it_is_asked_without_once_and_told() {
     }
 }
 
+/// The requests since the `from`-th that send one of these parameters.
+fn sending(endpoint: &Endpoint, from: usize, parameters: &[&str]) -> usize {
+    let sends = |r: &&Request| parameters.iter().any(|p| r.body.get(*p).is_some());
+    endpoint.requests()[from..].iter().filter(sends).count()
+}
+
+/// No command learns again what one before it has learnt.
+#[test]
+fn the_next_command_does_not_send_what_was_refused() {
+    let lists: [&[&str]; 3] = [
+        &["max_tokens"],
+        &["response_format", "stream"],
+        &["max_tokens", "max_completion_tokens", "temperature", "response_format", "stream"],
+    ];
+    for parameters in lists {
+        let endpoint = honest();
+        endpoint.fault(Fault::Refuses(parameters), Times::Always);
+        let project = heroes(&endpoint, "json");
+        project.spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
+        project.materialize(&["--limit", "3", "--concurrency", "1"]).exits(0);
+        assert_eq!(sending(&endpoint, 0, parameters), parameters.len(), "{parameters:?}");
+        let before = endpoint.count();
+        project.materialize(&["--concurrency", "1"]).exits(0);
+        check_complete(&project);
+        assert!(endpoint.count() > before);
+        assert_eq!(sending(&endpoint, before, parameters), 0, "{parameters:?}");
+    }
+}
+
+/// It is forgotten for another model, another temperature, and after a day.
+#[test]
+fn what_was_refused_is_asked_again_of_others_and_in_time() {
+    let refused = ["temperature"];
+    for what in ["model", "temperature", "a day"] {
+        let endpoint = honest();
+        endpoint.fault(Fault::Refuses(&["temperature"]), Times::Once);
+        let project = heroes(&endpoint, "json");
+        project.spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
+        project.materialize(&["--limit", "3", "--concurrency", "1"]).exits(0);
+        let before = endpoint.count();
+        assert!(sending(&endpoint, 0, &refused) < before);
+        let text = project.spec_text();
+        match what {
+            "model" => project.spec(&text.replace("test-model", "other-model")),
+            "temperature" => project.spec(&text.replace("temperature = 0.0", "temperature = 1.0")),
+            _ => {
+                let day = "UPDATE request_form SET heard_at = heard_at - 24 * 60 * 60 * 1000";
+                project.execute_in("cache/journal.sqlite", day);
+            }
+        }
+        project.materialize(&["--concurrency", "1"]).exits(0);
+        let sent = endpoint.count() - before;
+        assert_eq!(sending(&endpoint, before, &refused), sent, "{what}");
+    }
+}
+
+/// It is forgotten where it does not serve any more: the endpoint is asked in full.
+#[test]
+fn what_was_refused_once_and_is_demanded_now_is_sent() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Refuses(&["temperature"]), Times::Always);
+    let project = heroes(&endpoint, "json");
+    project.spec(&project.spec_text().replace("[model]", "[model]\ntemperature = 0.0"));
+    project.materialize(&["--limit", "3", "--concurrency", "1"]).exits(0);
+    endpoint.mend();
+    endpoint.fault(Fault::Demands("temperature"), Times::Always);
+    let before = endpoint.count();
+    project.materialize(&["--concurrency", "1"]).exits(0);
+    check_complete(&project);
+    assert_eq!(endpoint.count() - before - sending(&endpoint, before, &["temperature"]), 1);
+    let before = endpoint.count();
+    project.materialize(&["--refresh", "motto", "--concurrency", "1"]).exits(0);
+    let sent = endpoint.count() - before;
+    assert!(sent > 0 && sending(&endpoint, before, &["temperature"]) == sent);
+}
+
+/// What a model thinks is in the price that is told beforehand: where its name says that
+/// it thinks, and where its latest answers do.
+#[test]
+fn a_plan_counts_the_reasoning() {
+    for (model, first) in [("o4-mini", false), ("test-model", true)] {
+        let endpoint = honest();
+        endpoint.fault(Fault::Reasons(1500), Times::Always);
+        let project = heroes(&endpoint, "json");
+        project.spec(&project.spec_text().replace("test-model", model));
+        if first {
+            project.materialize(&["--limit", "4", "--concurrency", "1"]).exits(0);
+        }
+        let totals = project.plan(&[])["totals"].clone();
+        let cost = |which: &str| totals["cost_usd"][which].as_f64().unwrap();
+        let ended = project.materialize(&["--concurrency", "1"]).exits(0);
+        check_complete(&project);
+        let done = ended.done();
+        let spent = done["cost_usd"].as_f64().unwrap();
+        assert!(spent <= cost("most"), "{model}: {spent} of {totals}");
+        assert!(cost("likely") * 2.5 >= spent && cost("likely") <= cost("most"), "{totals}");
+        // No answer was cut in the midst of its thoughts.
+        assert_eq!(done["requests"], totals["requests"], "{model}");
+        let wanted = "SELECT {{LLMMap('Which planet is it from?', hero.name)}} FROM hero";
+        let query = ["query", "--spec", "specs/x.toml", "--json", wanted];
+        let explain = ["explain", "--spec", "specs/x.toml", "--json", wanted];
+        let usd = |args: &[&str]| {
+            let ended = project.hqdl(args).exits(0);
+            let json: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+            let meta = json.get("meta").unwrap_or(&json).clone();
+            meta["cost_usd"].as_f64().unwrap_or_else(|| panic!("{meta}"))
+        };
+        let most = usd(&explain);
+        let spent = usd(&query);
+        assert!(spent > 0.0 && spent <= most, "{model}: {spent} of {most}");
+    }
+}
+
 #[test]
 fn a_complaint_about_how_much_is_asked_for_is_no_refusal_of_the_parameter() {
     let endpoint = honest();

@@ -26,6 +26,7 @@ use crate::materialize::{Selection, Work};
 use crate::model;
 use crate::overrides::{self, read_lines};
 use crate::query::guard::Guard;
+use crate::session::override_cell;
 use crate::store::Database;
 use crate::store::provenance::{Origin, find};
 
@@ -333,6 +334,9 @@ pub(super) struct Word {
     /// Why.
     #[serde(default)]
     pub(super) note: String,
+    /// Say it even of a key that no source has, or beyond the value list.
+    #[serde(default)]
+    pub(super) force: bool,
 }
 
 /// `POST /v1/overrides`: a person's word beats the model's.
@@ -362,13 +366,16 @@ impl Shop {
         let one_at_a_time = self.edits.lock().await;
         let path = loaded.spec.overrides_path();
         at_work(place, served, move || {
-            let Word { table, key, column, value, note, .. } = word;
-            let done = if set {
-                overrides::set(&loaded.spec, &table, &key, &column, &value, &note)
-            } else {
-                overrides::unset(&loaded.spec, &table, &key, &column)
-            };
-            Ok(done.map_err(Failure::from)?)
+            let Word { table, key, column, value, note, force, .. } = word;
+            let spec = &loaded.spec;
+            if !set {
+                overrides::unset(spec, &table, &key, &column).map_err(Failure::from)?;
+                return Ok(());
+            }
+            let database = Database::open(&spec.database).map_err(Failure::from)?;
+            let cell = (table.as_str(), &*key, column.as_str(), value.as_str());
+            override_cell(spec, &database, cell, &note, force).map_err(Failure::from)?;
+            Ok(())
         })
         .await?;
         drop(one_at_a_time);

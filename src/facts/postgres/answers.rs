@@ -62,6 +62,33 @@ fn id(row: &Row) -> Worked<i64> {
     Ok(row.try_get(0)?)
 }
 
+const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
+    c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+  FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model";
+
+fn read_completion(r: &Row) -> Worked<(Completion, String)> {
+    let number = |at: usize| -> Worked<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
+    let text = |at: usize| -> Worked<Option<String>> {
+        let bytes: Option<Vec<u8>> = r.try_get(at)?;
+        Ok(bytes.map(|b| String::from_utf8_lossy(&b).into_owned()))
+    };
+    let completion = Completion {
+        run: r.try_get::<_, i64>(0)?.into(),
+        model: r.try_get::<_, i32>(1)?.cast_unsigned(),
+        prompt_hash: r.try_get(2)?,
+        content: text(3)?,
+        error: text(4)?,
+        input_tokens: number(5)?,
+        cached_input_tokens: number(6)?,
+        output_tokens: number(7)?,
+        cost_usd: r.try_get(8)?,
+        asked_at: r.try_get(9)?,
+        seconds: r.try_get(10)?,
+        cells: number(11)?,
+    };
+    Ok((completion, r.try_get(12)?))
+}
+
 impl Answers for Server {
     fn id(&self) -> Result<String, FactsError> {
         Ok(self.cache.clone())
@@ -72,32 +99,12 @@ impl Answers for Server {
     }
 
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
-        let sql = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
-                     c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
-                   FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model WHERE c.id = $1";
-        let number =
-            |r: &Row, at: usize| -> Worked<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
-        let text = |r: &Row, at: usize| -> Worked<Option<String>> {
-            let bytes: Option<Vec<u8>> = r.try_get(at)?;
-            Ok(bytes.map(|b| String::from_utf8_lossy(&b).into_owned()))
-        };
-        self.first(sql, &[&id], |r| {
-            let completion = Completion {
-                run: r.try_get::<_, i64>(0)?.into(),
-                model: r.try_get::<_, i32>(1)?.cast_unsigned(),
-                prompt_hash: r.try_get(2)?,
-                content: text(r, 3)?,
-                error: text(r, 4)?,
-                input_tokens: number(r, 5)?,
-                cached_input_tokens: number(r, 6)?,
-                output_tokens: number(r, 7)?,
-                cost_usd: r.try_get(8)?,
-                asked_at: r.try_get(9)?,
-                seconds: r.try_get(10)?,
-                cells: number(r, 11)?,
-            };
-            Ok((completion, r.try_get(12)?))
-        })
+        self.first(&format!("{COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
+    }
+
+    fn latest_completions(&self, most: u32) -> Result<Vec<(Completion, String)>, FactsError> {
+        let sql = format!("{COMPLETION} ORDER BY c.id DESC LIMIT $1");
+        self.all(&sql, &[&i64::from(most)], read_completion)
     }
 
     fn answers_after(

@@ -22,6 +22,7 @@ mod limits;
 mod link;
 mod questions;
 mod records;
+mod request_forms;
 mod requests;
 mod reserve;
 mod runs;

@@ -11,7 +11,7 @@ use crate::facts::FactsError;
 use crate::facts::history::{Runs, Spending};
 use crate::facts::ids::RunId;
 use crate::facts::journal::Outcome;
-use crate::facts::spending::{Hour, Totals};
+use crate::facts::spending::{ColumnDay, Hour, Totals};
 use crate::usage::{Doubt, Spent};
 
 /// The runs of sessions that are not over.
@@ -170,6 +170,28 @@ impl Spending for Server {
                 requests: r.try_get::<_, i64>(4)?.cast_unsigned(),
             })
         })
+    }
+
+    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
+        let sql = "SELECT coalesce(max(line), 0) FROM hqdl.answer";
+        let last: i64 = self.one(sql, &[], |r| Ok(r.try_get(0)?))?;
+        let sql = "SELECT to_char(c.kept_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), t.meaning,
+               sum(c.cost_usd / nullif(c.cells, 0)), count(*)
+             FROM hqdl.answer AS a JOIN hqdl.completion AS c ON c.id = a.completion
+             JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
+             CROSS JOIN LATERAL json_array_elements(a.cells::json) AS cell
+             JOIN hqdl.meaning AS t ON t.id = (cell -> 0)::text::integer
+             WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamptz
+             GROUP BY 1, t.id, 2 ORDER BY 1, 2";
+        let columns = self.all(sql, &[&line, &last, &since], |r| {
+            Ok(ColumnDay {
+                day: r.try_get(0)?,
+                meaning: r.try_get(1)?,
+                usd: r.try_get::<_, Option<f64>>(2)?.unwrap_or_default(),
+                cells: r.try_get::<_, i64>(3)?.cast_unsigned(),
+            })
+        })?;
+        Ok((last, columns))
     }
 
     fn totals(&self) -> Result<Totals, FactsError> {

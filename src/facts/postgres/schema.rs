@@ -7,8 +7,10 @@ use super::link::{Client, Failed, Link, Worked};
 use crate::facts::FactsError;
 
 /// Every migration, by its number.
-const MIGRATIONS: [(i32, &str); 1] =
-    [(1, include_str!("../../../migrations/postgres/0001_facts.sql"))];
+const MIGRATIONS: [(i32, &str); 2] = [
+    (1, include_str!("../../../migrations/postgres/0001_facts.sql")),
+    (2, include_str!("../../../migrations/postgres/0002_refused.sql")),
+];
 /// The last of them.
 const LAST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
 /// The lock of whoever migrates: the first bytes of the hash of `hqdl`.

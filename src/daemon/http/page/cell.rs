@@ -10,6 +10,7 @@ use super::super::reply::Refusal;
 use super::spec::find;
 use super::table::text;
 use super::{Shop, Shown, Sorry, back, encoded, form, page, spec_path};
+use crate::spec::{Column, Expansion};
 use crate::store::provenance::Origin;
 
 /// Values of a list that are shown beside the form; all are offered in it.
@@ -41,13 +42,15 @@ pub(super) async fn show(
     let cells = origins(&shop, of_spec).await?;
     let (table, column, key) = place(&asked);
     let (_, loaded) = shop.loaded(Some(&name))?;
-    let list: Vec<String> = loaded
-        .spec
-        .expansions
-        .iter()
-        .filter_map(|e| e.columns.iter().find(|c| c.name.eq_ignore_ascii_case(&column)))
-        .find_map(|c| c.values.as_ref().map(|list| list.values.clone()))
-        .unwrap_or_default();
+    let of_table = |e: &&Expansion| {
+        let many = |c: &Column| c.many.as_ref().map(|many| many.table.clone());
+        let mut tables = e.columns.iter().filter_map(many).chain([e.name.clone()]);
+        tables.any(|name| name.eq_ignore_ascii_case(&table))
+    };
+    let declared = loaded.spec.expansions.iter().find(of_table);
+    let declared = declared.and_then(|e| Some(&e.columns[e.column(&column)?]));
+    let list = declared.and_then(|c| c.values.as_ref()).map_or(&[][..], |list| &list.values);
+    let many = declared.is_some_and(|c| c.many.is_some());
     let value = cells.first().map(|c| written(&c.to_json()["value"])).unwrap_or_default();
     let overridden = cells.iter().any(|c| c.state == "overridden");
     let whole = format!("{}/tables/{}", spec_path(&name), encoded(&table));
@@ -62,13 +65,16 @@ pub(super) async fn show(
                 input type="hidden" name="table" value=(table);
                 input type="hidden" name="column" value=(column);
                 @for part in &key { input type="hidden" name="key" value=(part); }
-                p { label { "Value " input name="value" value=(value) size="50" list="values" autocomplete="off"; } " (" code { "|" } " between the values of a list)" }
+                p { label { "Value " input name="value" value=(value) size="50" list="values" autocomplete="off"; }
+                    @if many { " (several, with " code { "|" } " between them)" } }
                 @if !list.is_empty() {
-                    datalist id="values" { @for value in &list { option value=(value) {} } }
-                    p.quiet { "One of " (list.len()) ": " (list.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>().join(", "))
+                    datalist id="values" { @for value in list { option value=(value) {} } }
+                    p.quiet { @if many { "Any of " } @else { "One of " } (list.len()) ":"
+                        @for value in list.iter().take(LISTED) { " " code { (value) } }
                         @if list.len() > LISTED { " …" } }
                 }
                 p { label { "Why " input name="note" size="50"; } }
+                p { label { input type="checkbox" name="force" value="yes"; " even if the value is not in the list, or no source has the key" } }
                 button name="do" value="set" { "Override" }
                 @if overridden { " " button name="do" value="unset" { "Take it back" } }
             }
@@ -100,6 +106,7 @@ pub(super) async fn set(
         column,
         value: one("value").unwrap_or_default(),
         note: one("note").unwrap_or_default(),
+        force: one("force").is_some(),
     };
     shop.override_cell(word, set).await?;
     // The tables follow within a moment.

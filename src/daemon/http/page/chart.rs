@@ -1,56 +1,94 @@
 //! What was spent: over the hours of today, against its budget, over the last days,
-//! and by model. Drawings, and the same in words.
+//! by model and by column. Drawings, and the same in words.
 
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
 use super::usd;
+use crate::daemon::spending::ColumnCost;
 use crate::facts::Hour;
 
 const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 120.0;
+const HEIGHT: f64 = 160.0;
+/// Where a drawing begins, beside its prices, and where it ends, above its dates.
+const LEFT: f64 = 96.0;
+const BOTTOM: f64 = 128.0;
+/// Columns that are shown.
+const COLUMNS: usize = 20;
 
-/// What was spent up to each hour of the day.
-pub(super) fn spent(hours: &[&Hour], budget: Option<f64>) -> Markup {
-    let total = usd_of(hours);
-    let (requests, tokens) = hours.iter().fold((0, 0), |(r, t), h| (r + h.requests, t + h.tokens));
-    let top = budget.unwrap_or(0.0).max(total).max(1e-9) * 1.1;
-    let (x, y) = (|hour: f64| hour / 24.0 * WIDTH, |usd: f64| HEIGHT - usd / top * HEIGHT);
-    let mut points = vec![(0.0, y(0.0))];
-    let mut sum = 0.0;
-    for hour in hours {
-        let at: f64 = hour.hour.get(11..13).and_then(|h| h.parse().ok()).unwrap_or(0.0);
-        points.push((x(at), y(sum)));
-        sum += hour.usd;
-        points.push((x(at + 1.0), y(sum)));
+/// A drawing with its axes: USD over a time that goes from 0 to 1.
+struct Plot {
+    top: f64,
+}
+
+/// Where a moment is, of a time from 0 to 1.
+fn x(at: f64) -> f64 {
+    LEFT + at * (WIDTH - LEFT)
+}
+
+impl Plot {
+    /// One that holds so many USD.
+    fn up_to(usd: f64) -> Self {
+        Self { top: usd.max(1e-9) * 1.1 }
     }
-    let line: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    html! {
-        p {
-            (usd(total)) " for " (requests) " requests and " (tokens) " tokens"
-            @if let Some(budget) = budget { ", of " (usd(budget)) " for the day" }
-            "."
-        }
-        svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label="Price over the hours of today (UTC)" {
-            @for hour in [0.0, 6.0, 12.0, 18.0] {
-                line.grid x1=(x(hour)) x2=(x(hour)) y1="0" y2=(HEIGHT) {}
-                text x=(x(hour) + 3.0) y=(HEIGHT - 4.0) { (hour) ":00" }
-            }
-            @for part in [0.5, 1.0].into_iter().filter(|_| top > 1e-6) {
-                line.grid x1="0" x2=(WIDTH) y1=(y(top * part / 1.1)) y2=(y(top * part / 1.1)) {}
-                text x=(WIDTH - 4.0) y=(y(top * part / 1.1) + 11.0) text-anchor="end" { (usd(top * part / 1.1)) }
-            }
-            polyline.spent points=(line.join(" ")) {}
-            @if let Some(budget) = budget {
-                line.budget x1="0" x2=(WIDTH) y1=(y(budget)) y2=(y(budget)) {}
-                text x="4" y=(y(budget) + 12.0) { "budget " (usd(budget)) }
+
+    fn y(&self, usd: f64) -> f64 {
+        BOTTOM - usd / self.top * BOTTOM
+    }
+
+    /// The drawing, between its prices and its moments.
+    fn drawn(&self, title: &str, moments: &[(f64, String)], content: &Markup) -> Markup {
+        let prices = [0.5, 1.0].map(|part| self.top / 1.1 * part);
+        html! {
+            svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(title) {
+                @for price in prices {
+                    line.grid x1=(LEFT) x2=(WIDTH) y1=(self.y(price)) y2=(self.y(price)) {}
+                    text x=(LEFT - 6.0) y=(self.y(price) + 6.0) text-anchor="end" { (usd(price)) }
+                }
+                @for (at, moment) in moments {
+                    line.grid x1=(x(*at)) x2=(x(*at)) y1="0" y2=(HEIGHT) {}
+                    text x=(x(*at) + 4.0) y=(HEIGHT - 8.0) { (moment) }
+                }
+                (content)
+                line.axis x1=(LEFT) x2=(WIDTH) y1=(BOTTOM) y2=(BOTTOM) {}
             }
         }
     }
 }
 
-fn usd_of(hours: &[&Hour]) -> f64 {
+/// What was spent up to each hour of the day.
+pub(super) fn spent(hours: &[&Hour], budget: Option<f64>) -> Markup {
+    let total = usd_of(hours);
+    let (requests, tokens) = hours.iter().fold((0, 0), |(r, t), h| (r + h.requests, t + h.tokens));
+    let plot = Plot::up_to(budget.unwrap_or(0.0).max(total));
+    let mut points = vec![(x(0.0), plot.y(0.0))];
+    let mut sum = 0.0;
+    for hour in hours {
+        let at: f64 = hour.hour.get(11..13).and_then(|h| h.parse().ok()).unwrap_or(0.0);
+        points.push((x(at / 24.0), plot.y(sum)));
+        sum += hour.usd;
+        points.push((x((at + 1.0) / 24.0), plot.y(sum)));
+    }
+    let line: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let moments = [0, 6, 12, 18].map(|hour| (f64::from(hour) / 24.0, format!("{hour}:00")));
+    let content = html! {
+        polyline.spent points=(line.join(" ")) {}
+        @if let Some(budget) = budget {
+            line.budget x1=(LEFT) x2=(WIDTH) y1=(plot.y(budget)) y2=(plot.y(budget)) {}
+        }
+    };
+    html! {
+        p {
+            (usd(total)) " for " (requests) " requests and " (tokens) " tokens"
+            @if let Some(budget) = budget { ", of " (usd(budget)) " for the day (the broken line)" }
+            "."
+        }
+        @if total > 0.0 { (plot.drawn("Price over the hours of today (UTC)", &moments, &content)) }
+    }
+}
+
+pub(super) fn usd_of(hours: &[&Hour]) -> f64 {
     hours.iter().fold(0.0, |sum, hour| sum + hour.usd)
 }
 
@@ -60,40 +98,94 @@ pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
     let of =
         |day: &str| -> Vec<&Hour> { hours.iter().filter(|h| h.hour.starts_with(day)).collect() };
     let spent: Vec<f64> = days.iter().map(|day| usd_of(&of(day))).collect();
-    let top = spent.iter().fold(1e-9, |top: f64, usd| top.max(*usd)) * 1.1;
-    let wide = WIDTH / days.len().max(1) as f64;
+    let plot = Plot::up_to(spent.iter().fold(0.0, |top: f64, usd| top.max(*usd)));
+    let all = days.len().max(1) as f64;
     let today = days.last().map_or("", String::as_str);
     let mut models: BTreeMap<&str, Vec<&Hour>> = BTreeMap::new();
     for hour in hours {
         models.entry(&hour.model).or_default().push(hour);
     }
-    html! {
-        svg.chart viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(format!("Price of each of the last {} days (UTC)", days.len())) {
-            @for (n, (day, usd)) in days.iter().zip(&spent).enumerate() {
-                rect.spent x=(n as f64 * wide + 1.0) y=(HEIGHT - usd / top * HEIGHT) width=(wide - 2.0) height=(usd / top * HEIGHT) {
-                    title { (day) ": " (self::usd(*usd)) }
-                }
-                @if n % 7 == 1 { text x=(n as f64 * wide + 2.0) y="12" { (day.get(5..).unwrap_or_default()) } }
-            }
-            @if top > 1e-6 {
-                line.grid x1="0" x2=(WIDTH) y1=(HEIGHT - HEIGHT / 1.1) y2=(HEIGHT - HEIGHT / 1.1) {}
-                text x=(WIDTH - 4.0) y=(HEIGHT - HEIGHT / 1.1 + 11.0) text-anchor="end" { (self::usd(top / 1.1)) }
+    let weekly = days.iter().enumerate().filter(|(n, _)| n % 7 == 1 && n + 5 < days.len());
+    let moment =
+        |(n, day): (usize, &String)| (n as f64 / all, day.get(5..).unwrap_or_default().to_owned());
+    let moments: Vec<(f64, String)> = weekly.map(moment).collect();
+    let bars = html! {
+        @for (n, (day, usd)) in days.iter().zip(&spent).enumerate() {
+            @let (left, top) = (x(n as f64 / all), plot.y(*usd));
+            rect.spent x=(format!("{:.1}", left + 1.0)) y=(format!("{top:.1}"))
+                width=(format!("{:.1}", (WIDTH - LEFT) / all - 2.0)) height=(format!("{:.1}", BOTTOM - top)) {
+                title { (day) ": " (self::usd(*usd)) }
             }
         }
-        @if !models.is_empty() {
-            div.wide { table {
-                thead { tr { th { "model" } th.n { "today" } th.n { (days.len()) " days" } th.n { "requests" } th.n { "tokens" } } }
-                tbody { @for (model, hours) in &models {
-                    @let now: Vec<&Hour> = hours.iter().copied().filter(|h| h.hour.starts_with(today)).collect();
-                    tr {
-                        td { (model) }
-                        td.n { (self::usd(usd_of(&now))) }
-                        td.n { (self::usd(usd_of(hours))) }
-                        td.n { (hours.iter().map(|h| h.requests).sum::<u64>()) }
-                        td.n { (hours.iter().map(|h| h.tokens).sum::<u64>()) }
-                    }
-                } }
-            } }
+    };
+    let share = |(name, hours): (&&'_ str, &Vec<&Hour>)| {
+        let now: Vec<&Hour> = hours.iter().copied().filter(|h| h.hour.starts_with(today)).collect();
+        Share {
+            name: (*name).to_owned(),
+            beside: String::new(),
+            today: usd_of(&now),
+            usd: usd_of(hours),
+            count: hours.iter().map(|h| h.requests).sum(),
+        }
+    };
+    html! {
+        @if models.is_empty() { p.quiet { "Nothing was asked." } }
+        @if spent.iter().any(|usd| *usd > 0.0) {
+            (plot.drawn(&format!("Price of each of the last {} days (UTC)", days.len()), &moments, &bars))
+        }
+        (shares("model", "requests", days.len(), &models.iter().map(share).collect::<Vec<_>>()))
+    }
+}
+
+/// What each column cost of all that these days cost, `total`.
+pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
+    let shown = &costs[..costs.len().min(COLUMNS)];
+    let rest = total - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
+    html! {
+        (shares("column", "cells", days, &shown.iter().map(Share::of).collect::<Vec<_>>()))
+        @if !costs.is_empty() && rest >= 0.00005 {
+            p.quiet {
+                (usd(rest)) " more went "
+                @if costs.len() > shown.len() { "to " (costs.len() - shown.len()) " other columns, and " }
+                "to requests, or parts of them, that brought no cell."
+            }
+        }
+    }
+}
+
+/// A part of what was spent.
+struct Share {
+    name: String,
+    beside: String,
+    today: f64,
+    usd: f64,
+    count: u64,
+}
+
+impl Share {
+    fn of(cost: &ColumnCost) -> Self {
+        let (name, beside) = cost.column.clone();
+        Self { name, beside, today: cost.today, usd: cost.usd, count: cost.cells }
+    }
+}
+
+/// Parts of what was spent, each with a bar.
+fn shares(what: &str, counted: &str, days: usize, parts: &[Share]) -> Markup {
+    let most = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
+    html! {
+        @if !parts.is_empty() {
+            table.shares {
+                thead { tr { th { (what) } th.n { "today" } th.n { (days) " days" } th.bar {} th.n { (counted) } } }
+                tbody { @for part in parts { tr {
+                    td { (part.name) @if !part.beside.is_empty() { " " span.quiet { "of " (part.beside) } } }
+                    td.n { (self::usd(part.today)) }
+                    td.n { (self::usd(part.usd)) }
+                    td.bar { svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" {
+                        rect.spent x="0" y="0" height="10" width=(format!("{:.1}", part.usd / most * 100.0)) {}
+                    } }
+                    td.n { (part.count) }
+                } } }
+            }
         }
     }
 }

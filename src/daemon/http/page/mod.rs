@@ -24,6 +24,8 @@ use super::reply::Refusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
+/// Characters that a line of a message has in the narrowest window.
+const NARROW: usize = 36;
 /// How long a form may take to come.
 const SLOW: Duration = Duration::from_secs(30);
 
@@ -112,7 +114,27 @@ fn page(title: &str, content: &Markup) -> Page {
 
 /// What went wrong, as on the command line.
 fn wrong(failure: &Failure) -> Markup {
-    html! { pre.problem role="alert" { (failure.text()) } }
+    let text = failure.text();
+    let lines: Vec<&str> = text.lines().collect();
+    html! {
+        pre.problem role="alert" {
+            @for part in lines.chunk_by(|a, b| is_quoted(a) == is_quoted(b)) {
+                span.quoted[part.iter().any(|line| is_wide(line))] { (part.join("\n")) "\n" }
+            }
+        }
+    }
+}
+
+/// Whether a line of a message quotes something, or marks a place in it.
+fn is_quoted(line: &str) -> bool {
+    line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|')
+}
+
+/// Whether a quoted line would wrap in a narrow window, away from its marks. What is
+/// said behind a mark may.
+fn is_wide(line: &str) -> bool {
+    let marked = line.rfind('^').map_or(line.len(), |last| last + 1);
+    is_quoted(line) && line.get(..marked).unwrap_or(line).chars().count() > NARROW
 }
 
 /// Where a browser goes after a form.
@@ -156,7 +178,7 @@ fn badge(spec: &SpecStatus) -> Markup {
 /// Runs, the newest first.
 fn runs(all: &[&RunStatus]) -> Markup {
     html! {
-        div.wide { table.runs {
+        @if all.is_empty() { p.quiet { "No run yet." } } @else { div.wide { table.runs {
             thead { tr {
                 th { "run" } th { "spec" } th { "why" } th { "state" } th { "cells" }
                 th.n { "requests" } th.n { "price" } th { "of its budget" } th.n { "seconds" }
@@ -188,7 +210,7 @@ fn runs(all: &[&RunStatus]) -> Markup {
                                 None => { "no budget" }
                             }
                         }
-                        td.n data-label="seconds" data-is="seconds" { (format!("{:.1}", run.seconds)) }
+                        td.n data-label="seconds" data-is="seconds" { (format!("{:.1}", run.seconds())) }
                     }
                     @if let Some(failure) = &run.failure {
                         @let again = all[..n].iter().any(|r| is_same(r, run));
@@ -199,8 +221,7 @@ fn runs(all: &[&RunStatus]) -> Markup {
                     }
                 }
             }
-        } }
-        @if all.is_empty() { p.quiet { "No run yet." } }
+        } } }
     }
 }
 

@@ -78,16 +78,19 @@ pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, sup
     let facts = Arc::clone(&shop.house.facts);
     let days = days();
     let since = format!("{}T00:00:00Z", days.first().map_or("", String::as_str));
-    let hours = at_work(place, served, move || {
-        Ok(facts.history().hours_since(&since).map_err(Failure::from)?)
-    });
-    let hours = hours.await?;
+    let (sums, of_days) = (Arc::clone(&shop.house.spent), days.clone());
+    let read = move || {
+        let hours = facts.history().hours_since(&since).map_err(Failure::from)?;
+        Ok((hours, sums.of(&facts, &of_days).map_err(Failure::from)?))
+    };
+    let (hours, columns) = at_work(place, served, read).await?;
     let today = days.last().map_or("", String::as_str);
     let of_today: Vec<_> = hours.iter().filter(|h| h.hour.starts_with(today)).collect();
     Ok(html! {
         (chart::spent(&of_today, budget))
         h2 { "Spent in " (days.len()) " days" }
         (chart::month(&hours, &days))
+        (chart::columns(&columns, chart::usd_of(&hours.iter().collect::<Vec<_>>()), days.len()))
     })
 }
 

@@ -41,6 +41,13 @@ document.addEventListener("keydown", (event) => {
     if (budget) budget.value = run.cost_usd;
     if (run.state !== "running") refresh();
   };
+  // The clock of what goes on.
+  setInterval(() => {
+    for (const row of document.querySelectorAll("tr[data-run]")) {
+      const [state, clock] = ["state", "seconds"].map((name) => row.querySelector(`[data-is="${name}"]`));
+      if (state.textContent === "running") clock.textContent = (Number(clock.textContent) + 1).toFixed(1);
+    }
+  }, 1000);
   const events = new EventSource("/v1/runs/events");
   events.addEventListener("run", (event) => show(JSON.parse(event.data)));
   events.addEventListener("spec", refresh);

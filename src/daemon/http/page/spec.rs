@@ -71,7 +71,7 @@ fn go_form(spec: &SpecStatus) -> Markup {
         }
         @if missing > 0 && spec.loaded.is_some() && spec.run.is_none() {
             form method="post" action=(format!("{}/go", spec_path(&spec.name))) {
-                label { "Spend at most $" input name="budget" inputmode="decimal" size="8" placeholder="as the spec says"; }
+                label { "Spend at most $" input name="budget" inputmode="decimal" size="15" placeholder="as the spec says"; }
                 " " button { "Ask for " (missing) " cells" }
             }
         }

@@ -86,6 +86,12 @@ pub(super) async fn show(
                 button { "Find" }
             }
             (shown(&name, &table, &rows))
+            @if rows.rows.is_empty() {
+                p.quiet {
+                    @if asked.key.is_empty() && asked.state.is_empty() { "No row has an answer yet." }
+                    @else { "No rows." }
+                }
+            }
             nav.pages {
                 @if asked.page > 0 { a rel="prev" href=(to(asked.page - 1)) { "← before" } " " }
                 "page " (asked.page + 1) " "
@@ -162,7 +168,6 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
                 }
             }
         } }
-        @if rows.rows.is_empty() { p.quiet { "No rows." } }
     }
 }
 
@@ -177,7 +182,11 @@ pub(super) fn text(value: &Json) -> String {
 }
 
 fn short(value: &Json) -> String {
-    let whole = text(value);
+    let whole = match text(value) {
+        // Something to click on.
+        whole if whole.trim().is_empty() => "(empty)".to_owned(),
+        whole => whole,
+    };
     match whole.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{}…", &whole[..at]),
         None => whole,

@@ -1,0 +1,220 @@
+//! The daemon's page in every state it has, in a real browser: narrow and wide, light
+//! and dark, nothing overflows and all of it can be read. `HQDL_PICTURES=DIR` keeps a
+//! picture of each.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use crate::browser::{Browser, chromium};
+use crate::daemon::Daemon;
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::project::{Project, heroes, honest, truth};
+
+const WIDTHS: [u32; 3] = [390, 768, 1280];
+const SCHEMES: [&str; 2] = ["light", "dark"];
+
+/// The browser on its way through the states.
+struct Walk {
+    browser: Browser,
+    complaints: Vec<String>,
+}
+
+impl Walk {
+    /// Looks at a page, which must say some words.
+    fn look(&mut self, state: &str, daemon: &Daemon, path: &str, words: &[&str]) {
+        self.browser.go(&format!("http://{}{path}", daemon.address));
+        self.judge(state, words);
+    }
+
+    /// Looks at the page that a form leads to.
+    fn press(&mut self, state: &str, button: &str, words: &[&str]) {
+        self.browser.leave(&format!("document.querySelector('{button}').click()"));
+        self.judge(state, words);
+    }
+
+    fn judge(&mut self, state: &str, words: &[&str]) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/page_looks.js");
+        let script = std::fs::read_to_string(script).unwrap();
+        let text = self.browser.eval("document.body.textContent");
+        let text = text.as_str().unwrap();
+        for words in words.iter().filter(|words| !text.contains(**words)) {
+            self.complaints.push(format!("{state}: no `{words}` in {text}"));
+        }
+        for width in WIDTHS {
+            for scheme in SCHEMES {
+                self.browser.dress(width, scheme);
+                let found = self.browser.eval(&script);
+                let at = format!("{state} at {width} px, {scheme}");
+                let found = found.as_array().unwrap().iter();
+                self.complaints.extend(found.map(|c| format!("{at}: {}", c.as_str().unwrap())));
+                if let Some(folder) = std::env::var_os("HQDL_PICTURES") {
+                    let name = format!("{}-{width}-{scheme}.png", state.replace([' ', '\''], "-"));
+                    save(&self.browser.picture(), &Path::new(&folder).join(name));
+                }
+            }
+        }
+    }
+}
+
+/// Writes a picture that came as base64.
+fn save(picture: &str, path: &Path) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut decode =
+        Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(file).spawn().unwrap();
+    decode.stdin.take().unwrap().write_all(picture.as_bytes()).unwrap();
+    assert!(decode.wait().unwrap().success());
+}
+
+/// One that says long things, and does not know everything.
+fn wordy() -> Endpoint {
+    Endpoint::start(|column, key| match (column, key[0].as_str()) {
+        ("motto", Some("Zed")) => "Wordswithoutanyspaceinthem/".repeat(12).into(),
+        ("motto", Some("007")) => "A motto that goes on and on. ".repeat(12).into(),
+        ("motto" | "born", Some("Echo")) => Json::Null,
+        _ => truth(column, key),
+    })
+}
+
+const LIVE: &str =
+    "sql=SELECT+name%2C+{{LLMMap('Which+planet+is+it+from%3F'%2C+hero.name)}}+FROM+hero";
+const WRONG: &str = "sql=SELECT+name+FROM+hero+WHERE+a_column_with_a_long_name_that_no_table_of_this_database_has_at_all+IS+NOT+NULL+AND+height+>+170+ORDER+BY+name";
+
+fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
+    walk.look(
+        "complete",
+        daemon,
+        "/",
+        &["incomplete", "38 of 40 cells have a value", "motto", "test-model"],
+    );
+    walk.look("complete spec", daemon, "/specs/x", &["coverage", "eye_color"]);
+    walk.look("table", daemon, "/specs/x/tables/llm", &["Zed Zedsson", "unknown"]);
+    walk.look("table without rows", daemon, "/specs/x/tables/llm?key=nobody", &["No rows."]);
+    let cell = |column: &str, key: &str| format!("/specs/x/cell?table=llm&column={column}&{key}");
+    let zed = "key=Zed&key=Zed%20Zedsson";
+    walk.look("why", daemon, &cell("motto", zed), &["Wordswithout", "test-model"]);
+    walk.look("why unknown", daemon, &cell("motto", "key=Echo&key=NULL"), &["unknown", "NULL"]);
+    walk.look("override form", daemon, &cell("eye_color", zed), &["One of 3", "Override"]);
+    walk.look("overrides of a list", daemon, &cell("powers", zed), &["Any of 4", "Override"]);
+    walk.browser.eval("document.querySelector('input[name=value]').value = 'Purple, of a kind'");
+    walk.press("override refused", "button[value=set]", &["Purple", "value list"]);
+    walk.look("query", daemon, "/query?spec=x", &["an example"]);
+    let known = "sql=SELECT+*+FROM+llm+WHERE+born+IS+NOT+NULL";
+    walk.look("query to run", daemon, &format!("/query?spec=x&{known}"), &["Run"]);
+    walk.press("rows", "button[value=run]", &["9 rows", "0 values asked"]);
+    walk.look("query to explain", daemon, &format!("/query?spec=x&{LIVE}"), &["Run"]);
+    walk.press("price", "button[value=run]", &["Run, for at most about $"]);
+    walk.look("query to fail", daemon, &format!("/query?spec=x&{WRONG}"), &["Run"]);
+    walk.press("query with an error", "button[value=run]", &["no such column", "^^^^"]);
+    walk.look("not found", daemon, "/nowhere", &["That did not work"]);
+    walk.look("no such spec", daemon, "/specs/nothing", &["That did not work", "nothing"]);
+    let good = project.spec_text();
+    project.spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
+    std::fs::write(project.path("specs/y.toml"), "[database\npath = ").unwrap();
+    daemon.until("broken", |spec| spec["state"] == "broken");
+    crate::daemon::until("both", || daemon.status()["specs"].as_array().unwrap().len() == 2);
+    walk.look("broken", daemon, "/", &["The last good spec stays in force.", "temprature"]);
+    walk.look("broken spec", daemon, "/specs/x", &["nome", "temprature"]);
+    walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
+}
+
+fn all(walk: &mut Walk) {
+    {
+        let endpoint = wordy();
+        let project = heroes(&endpoint, "json");
+        let daemon = Daemon::start(&project, &[]);
+        daemon.rests("incomplete");
+        at_rest(walk, &project, &daemon);
+    }
+    {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        std::fs::remove_file(project.path("specs/x.toml")).unwrap();
+        let daemon = Daemon::start(&project, &[]);
+        walk.look("empty", &daemon, "/", &["No spec in", "No run yet."]);
+        walk.look("empty query", &daemon, "/query", &["Query"]);
+    }
+    {
+        let endpoint = honest();
+        // Two of the three requests are answered, and the third is waited for.
+        endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Every(3));
+        let project = heroes(&endpoint, "csv");
+        let daemon = Daemon::start(&project, &[]);
+        let run = || daemon.status()["runs"][0].clone();
+        crate::daemon::until("under way", || run()["requests"] == 2);
+        let done = format!("{} of 40", run()["cells_done"]);
+        let answered = format!("{done} missing cells are answered by run 1");
+        walk.look("running", &daemon, "/", &[&answered]);
+        walk.look("running spec", &daemon, "/specs/x", &["End", &done, "running"]);
+    }
+    {
+        let endpoint = honest();
+        let said = format!("the key is not one of ours ({})", "no-space-in-it-".repeat(20));
+        endpoint.fault(Fault::status(401, &said, "invalid_api_key"), Times::Always);
+        let project = heroes(&endpoint, "csv");
+        let daemon = Daemon::start(&project, &[]);
+        let is_held = |spec: &Json| spec["run"].is_null() && !spec["held"].is_null();
+        daemon.until("refused", is_held);
+        daemon.form("/specs/x/go", "budget=1").is(303);
+        crate::daemon::until("failed again", || {
+            let runs = daemon.status()["runs"].as_array().cloned().unwrap_or_default();
+            runs.len() == 2 && runs.iter().all(|run| run["state"] != "running")
+        });
+        walk.look("refused", &daemon, "/", &["waiting", "failed as above", "no-space-in-it"]);
+        walk.look("refused spec", &daemon, "/specs/x", &["Waits for a go", "401"]);
+        walk.browser.eval("document.querySelectorAll('details').forEach(d => d.open = true)");
+        walk.judge("refused told in full", &["no-space-in-it"]);
+    }
+    {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        project.spec(&project.spec_text().replace(&endpoint.url(), "http://127.0.0.1:9/v1"));
+        let daemon = Daemon::start(&project, &[]);
+        daemon.rests("failing");
+        walk.look("failing", &daemon, "/", &["failing", "It is tried again", "127.0.0.1:9"]);
+        walk.look("failing spec", &daemon, "/specs/x", &["It is tried again"]);
+    }
+    {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        project.spec(&project.spec_text().replace("[limits]", "[limits]\nbudget_usd = 0.0003"));
+        let daemon = Daemon::start(&project, &[]);
+        daemon.until("held", |spec| spec["run"].is_null() && !spec["held"].is_null());
+        walk.look("waiting for money", &daemon, "/", &["Waits for a go", "budget"]);
+        walk.look("spec waiting for money", &daemon, "/specs/x", &["at most", "Ask for"]);
+    }
+    {
+        let endpoint = honest();
+        let project = heroes(&endpoint, "csv");
+        let daemon = Daemon::start(&project, &["--no-spend"]);
+        daemon.rests("waiting");
+        walk.look("not published", &daemon, "/", &["--no-spend", "Waits for a go"]);
+        walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells"]);
+        walk.look(
+            "table not published",
+            &daemon,
+            "/specs/x/tables/llm",
+            &["No row has an answer yet."],
+        );
+    }
+}
+
+#[test]
+fn in_every_state_the_page_fits_its_window_and_can_be_read() {
+    let Some(program) = chromium() else {
+        // Past the harness, which keeps what a test that passes prints.
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: in_every_state_the_page_fits_its_window_and_can_be_read: there is no chromium \
+             on the PATH"
+        );
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let mut walk = Walk { browser: Browser::start(&program, home.path()), complaints: Vec::new() };
+    all(&mut walk);
+    assert!(walk.complaints.is_empty(), "{}", walk.complaints.join("\n"));
+}
