@@ -259,3 +259,18 @@ fn who_borrows_the_cache_has_the_grace_too_and_nobody_new_does() {
     assert_eq!(project.kept().len(), CELLS);
     assert_eq!(endpoint.cells_since(0).len(), CELLS);
 }
+
+/// What a run has done is shown though nothing more happens for a long time, and its
+/// clock goes on.
+#[test]
+fn the_last_answer_before_a_silence_is_shown() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(3600)), Times::Every(3));
+    let project = heroes(&endpoint, "csv");
+    let daemon = Daemon::start(&project, &[]);
+    let run = || daemon.status()["runs"][0].clone();
+    until("both answers", || run()["requests"] == 2);
+    assert!(run()["cells_done"].as_u64().unwrap() >= 24, "{}", run());
+    let before = run()["seconds"].as_f64().unwrap();
+    until("the clock", || run()["seconds"].as_f64().unwrap() > before);
+}

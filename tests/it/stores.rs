@@ -100,6 +100,8 @@ of_every_store! {
     what_was_written_comes_back_as_it_was
     a_line_that_takes_the_place_of_a_value_is_told
     what_one_session_is_admitted_for_another_waits_for
+    a_column_costs_the_shares_of_its_cells
+    what_an_endpoint_refused_is_known_to_all
 }
 
 fn entity(name: &str) -> Entity {
@@ -359,5 +361,42 @@ fn what_one_session_is_admitted_for_another_waits_for(pairs: Vec<Pair>) {
                 tokio::time::timeout(Duration::from_millis(400), first.admit(Need::default()));
             assert!(paused.await.is_err(), "{what}: the endpoint asked to wait");
         });
+    }
+}
+
+fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let run = one.history().begin("test", "a spec").unwrap();
+        // Of four cells three were answered, one of them with what no text may hold.
+        let mut partial = unit(one, run, &["A", "B\u{0}", "C"], "a\u{0}\"b");
+        partial.completion.cells = 4;
+        runtime.block_on(one.keep(partial)).unwrap();
+        let (line, found) = other.history().columns_after(0, "2026-01-01").unwrap();
+        let [day] = &found[..] else { panic!("{what}: {found:?}") };
+        assert_eq!((day.cells, day.usd), (3, 0.25 / 4.0 * 3.0), "{what}");
+        let of: Meaning = serde_json::from_str(&day.meaning).unwrap();
+        assert_eq!(of, meaning(), "{what}");
+        // What came since, and nothing twice.
+        runtime.block_on(other.keep(unit(other, run, &["D"], "second"))).unwrap();
+        let (last, found) = one.history().columns_after(line, "2026-01-01").unwrap();
+        assert!(last > line && found.len() == 1 && found[0].cells == 1, "{what}: {found:?}");
+        assert!(one.history().columns_after(last, "2026-01-01").unwrap().1.is_empty(), "{what}");
+        assert!(one.history().columns_after(0, "2999-01-01").unwrap().1.is_empty(), "{what}");
+        let latest = one.history().latest_completions(1).unwrap();
+        assert_eq!(latest[0].0.content.as_deref(), Some("second"), "{what}");
+        assert_eq!(one.history().latest_completions(9).unwrap().len(), 2, "{what}");
+    }
+}
+
+fn what_an_endpoint_refused_is_known_to_all(pairs: Vec<Pair>) {
+    for Pair { what, one, other, .. } in &pairs {
+        let (one, other) = (one.history(), other.history());
+        assert_eq!(one.request_form("here").unwrap(), None, "{what}");
+        one.note_request_form("here", Some("first")).unwrap();
+        one.note_request_form("here", Some("second")).unwrap();
+        assert_eq!(other.request_form("here").unwrap().as_deref(), Some("second"), "{what}");
+        assert_eq!(other.request_form("there").unwrap(), None, "{what}");
+        other.note_request_form("here", None).unwrap();
+        assert_eq!(one.request_form("here").unwrap(), None, "{what}");
     }
 }

@@ -175,11 +175,13 @@ impl Spending for Server {
     fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
         let sql = "SELECT coalesce(max(line), 0) FROM hqdl.answer";
         let last: i64 = self.one(sql, &[], |r| Ok(r.try_get(0)?))?;
+        // No text here may hold a NUL, in a value that nobody looks at, either.
         let sql = "SELECT to_char(c.kept_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), t.meaning,
                sum(c.cost_usd / nullif(c.cells, 0)), count(*)
              FROM hqdl.answer AS a JOIN hqdl.completion AS c ON c.id = a.completion
              JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
-             CROSS JOIN LATERAL json_array_elements(a.cells::json) AS cell
+             CROSS JOIN LATERAL json_array_elements(
+               replace(a.cells, '\\u0000', '\\u0020')::json) AS cell
              JOIN hqdl.meaning AS t ON t.id = (cell -> 0)::text::integer
              WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamptz
              GROUP BY 1, t.id, 2 ORDER BY 1, 2";
