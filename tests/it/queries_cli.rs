@@ -886,3 +886,31 @@ fn rows_come_as_values_and_a_sink_that_is_full_ends_the_query() {
     let error = plain(&endless).run(&mut Full(0)).unwrap_err();
     assert!(matches!(error, QueryError::Output(_)), "{error}");
 }
+
+/// How many values are known is said alike by `explain` and by the query, and by the
+/// same query again; values in a column of the spec and values asked live are counted
+/// once each.
+#[test]
+fn what_is_known_is_said_alike_before_and_after() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    project.materialize(&[]).exits(0);
+    let sql = "SELECT {{LLMMap('What is the eye colour?', hero.name)}},
+                      {{LLMMap('Which planet is it from?', hero.name)}} FROM hero
+               WHERE {{LLMMap('Which planet is it from?', hero.name)}} IS NOT NULL";
+    let said = |command: &str| {
+        let args = [command, "--spec", "specs/x.toml", "--json", sql];
+        let ended = project.hqdl(&args).exits(0);
+        let json: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let meta = json.get("meta").cloned().unwrap_or(json);
+        (meta["values_asked"].as_u64().unwrap(), meta["values_reused"].as_u64().unwrap())
+    };
+    let before = said("explain");
+    let first = said("query");
+    assert_eq!(first.0, 9, "nine names: {first:?}");
+    assert!(before.0 >= first.0);
+    let known = said("query");
+    assert_eq!(known, (0, first.1 + 9), "what was asked is known now");
+    assert_eq!(said("query"), known);
+    assert_eq!(said("explain"), known);
+}

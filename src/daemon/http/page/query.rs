@@ -12,7 +12,7 @@ use super::super::rows::length;
 use super::{Shop, Sorry, encoded, form, page, usd, wrong};
 use crate::daemon::status::SpecStatus;
 use crate::query::{Meta, Sink, json};
-use crate::spec::Expansion;
+use crate::spec::{Binding, Expansion, SourceRows};
 use crate::sql;
 
 /// Rows that the page shows.
@@ -147,6 +147,7 @@ fn schema(spec: &SpecStatus) -> Markup {
             sql::name(&e.name)
         )
     };
+    let link = |sql: &str| format!("/query?spec={}&sql={}", encoded(&spec.name), encoded(sql));
     html! {
         @for e in &loaded.spec.expansions {
             strong { code { (e.name) } }
@@ -157,10 +158,23 @@ fn schema(spec: &SpecStatus) -> Markup {
                         (c.kind.name()) @if let Some(many) = &c.many { ", in " code { (many.table) } }
                     } }
                 }
-                li { a href=(format!("/query?spec={}&sql={}", encoded(&spec.name), encoded(&example(e)))) { "an example" } }
+                li { a href=(link(&example(e))) { "an example" } }
+                @if let Some(asking) = asking(e) { li { a href=(link(&asking)) { "one with a question" } } }
             }
         }
     }
+}
+
+/// A query that asks a question of the spec about the rows of a table.
+fn asking(of: &Expansion) -> Option<String> {
+    let table = of.sources.iter().find_map(|source| match &source.rows {
+        SourceRows::Table(table) => Some(sql::name(table)),
+        SourceRows::Select(_) => None,
+    })?;
+    let plain = |b: &&Binding| b.sql.is_none();
+    let asked = of.columns.iter().find_map(|c| c.bindings.iter().find(plain))?;
+    let (ask, key) = (asked.ask.replace('\'', "''"), sql::name(of.key.names().first()?));
+    Some(format!("SELECT {key}, {{{{LLMMap('{ask}', {table}.{key})}}}} FROM {table} LIMIT 20"))
 }
 
 fn table(rows: &Head) -> Markup {
