@@ -54,6 +54,7 @@ mod learning;
 mod likeness;
 mod live;
 mod map;
+pub mod macros;
 pub mod math;
 mod nested;
 mod notes;
@@ -193,11 +194,23 @@ fn in_sqlite<T>(
         let run = |sql: &str| {
             run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
         };
-        match classify::classified(request, sql)? {
-            Some(classified) => placed(&classified, run),
-            None => run(sql),
+        match macros::written(request, sql)? {
+            Some(written) => placed(&written, |sql| classified(request, sql, run)),
+            None => classified(request, sql, run),
         }
     })
+}
+
+/// Runs a query whose words that no column has are brought into questions first.
+fn classified<T>(
+    request: &Request<'_>,
+    sql: &str,
+    run: impl FnOnce(&str) -> Result<T, QueryError>,
+) -> Result<T, QueryError> {
+    match classify::classified(request, sql)? {
+        Some(classified) => placed(&classified, run),
+        None => run(sql),
+    }
 }
 
 /// What is asked again although it is known.

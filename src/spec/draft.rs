@@ -226,6 +226,10 @@ impl Draft {
             ),
             routing_by_model: self.file.routing.model,
             expansions: check.expansions(&self.file),
+            ingredients: {
+                let models: Vec<&str> = self.file.model.others.keys().map(String::as_str).collect();
+                check.ingredients(&self.file.ingredient, &models)
+            },
         };
         if self.file.expansion.is_empty() && !self.bare {
             check.error(

@@ -11,6 +11,8 @@ use hqdl_values::{PriceTable, Type};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ingredients::IngredientTable;
+
 /// An hqdl spec: one database, its expansions, model and limits.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
@@ -31,6 +33,9 @@ pub struct SpecFile {
     /// The tables added to the schema.
     #[serde(default)]
     pub expansion: Vec<ExpansionTable>,
+    /// Calls of your own in queries.
+    #[serde(default)]
+    pub ingredient: Vec<IngredientTable>,
 }
 
 impl SpecFile {
@@ -44,6 +49,7 @@ impl SpecFile {
             embeddings: None,
             routing: RoutingTable::default(),
             expansion: Vec::new(),
+            ingredient: Vec::new(),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod checker;
 pub mod coerce;
 pub mod draft;
 pub mod file;
+pub mod ingredients;
 mod models;
 mod secret;
 pub mod shape;
@@ -63,6 +64,8 @@ pub struct Spec {
     pub routing_by_model: bool,
     /// The tables added to the schema.
     pub expansions: Vec<Expansion>,
+    /// The calls that it makes.
+    pub ingredients: Vec<ingredients::IngredientTable>,
 }
 
 impl Spec {

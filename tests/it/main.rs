@@ -48,6 +48,7 @@ mod fleet;
 mod functions;
 mod generation;
 mod increments;
+mod ingredients;
 mod init;
 mod init_kinds;
 mod key_parts;

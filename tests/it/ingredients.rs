@@ -1,0 +1,232 @@
+//! Ingredients that others express: those of a spec, and BlendSQL's narrower ones.
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::project::{Ended, Project};
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+
+[model.large]
+name = "gpt-4o"
+
+[[ingredient]]
+name = "IsFruit"
+question = "Is {thing} a fruit?"
+arguments = ["thing"]
+type = "boolean"
+
+[[ingredient]]
+name = "Translate"
+question = "What is {thing} in {language}?"
+arguments = ["thing", "language"]
+type = "text"
+
+[[ingredient]]
+name = "Colour"
+question = "The colour of {thing}"
+arguments = ["thing"]
+options = ["red", "it's green"]
+model = "large"
+
+[[ingredient]]
+name = "BestOf"
+question = "Which of {rows} is the {quality}?"
+arguments = ["rows", "quality"]
+of = "rows"
+
+[[expansion]]
+name = "llm"
+source = "t"
+key = ["name"]
+[[expansion.column]]
+name = "origin"
+"#;
+
+const THINGS: &str = "CREATE TABLE t (name TEXT, day TEXT);
+     INSERT INTO t VALUES ('apple', '2024-01-05'), ('chair', '2024-02-01 10:00'), ('plum', '2024-03-09');
+     CREATE TABLE docs (title TEXT, body TEXT);
+     INSERT INTO docs VALUES ('a', 'Apples are red.'), ('b', 'Plums are blue.'), ('c', NULL)";
+
+/// Answers with what it was asked, and of whom.
+fn endpoint() -> Endpoint {
+    Endpoint::answering(|column, row| {
+        let of = row.key[0].as_str().unwrap_or_default();
+        match column.kind.as_str() {
+            "boolean" => Json::from(of != "chair"),
+            "integer" => json!(7),
+            _ if column.many => json!(["a", "b"]),
+            _ => match &column.values {
+                Some(list) => list[1].clone().into(),
+                None => column.about.clone().into(),
+            },
+        }
+    })
+}
+
+fn project(endpoint: &Endpoint) -> Project {
+    Project::new(endpoint, THINGS, SPEC)
+}
+
+fn query(project: &Project, sql: &str) -> Ended {
+    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+}
+
+fn rows(project: &Project, sql: &str) -> Json {
+    let ended = query(project, sql);
+    let rows = ended.lines.first().map(|l| l["rows"].clone()).unwrap_or_default();
+    assert!(rows.is_array(), "{sql}: {}", ended.stderr);
+    rows
+}
+
+#[test]
+fn an_ingredient_of_a_spec_asks_its_question() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    let sql = "SELECT name FROM t WHERE {{IsFruit(t.name)}} ORDER BY 1";
+    assert_eq!(rows(&project, sql), json!([["apple"], ["plum"]]));
+    // It is the question that LLMMap asks: nothing is asked again.
+    let asked = endpoint.count();
+    let same = "SELECT name FROM t WHERE {{LLMMap('Is {value} a fruit?', name)}} ORDER BY 1";
+    assert_eq!(rows(&project, same), json!([["apple"], ["plum"]]));
+    assert_eq!(
+        rows(&project, "SELECT count(*) FROM t WHERE NOT {{isfruit(thing=t.name)}}"),
+        json!([[1]])
+    );
+    assert_eq!(endpoint.count(), asked);
+    // A text becomes part of the question; a column, or another call, is shown.
+    for (call, about) in [
+        ("Translate(name, 'French')", "What is {value} in French?"),
+        ("Translate(language='It''s', thing=name)", "What is {value} in It's?"),
+        ("Translate(name, day)", "What is {value} in {value_2}?"),
+        ("Translate('t::name', 'Greek')", "What is {value} in Greek?"),
+        ("Translate({{Translate(name, 'Latin')}}, 'Greek',)", "What is {value} in Greek?"),
+    ] {
+        let sql = format!("SELECT {{{{{call}}}}} FROM t WHERE name = 'plum'");
+        assert_eq!(rows(&project, &sql), json!([[about]]), "{call}");
+    }
+    // Options, and the model that it names; a call may say others.
+    let colour = "SELECT DISTINCT {{Colour(name)}} FROM t";
+    assert_eq!(rows(&project, colour), json!([["it's green"]]));
+    assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
+    let said =
+        "SELECT DISTINCT {{Colour(name, options=('blue', 'black'), model='gpt-4o-mini')}} FROM t";
+    assert_eq!(rows(&project, said), json!([["black"]]));
+    assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
+    // Of rows, once.
+    let asked = endpoint.count();
+    let best = "SELECT {{BestOf((SELECT name FROM t), 'sweetest')}}";
+    assert_eq!(rows(&project, best), json!([["Which of {context} is the sweetest?"]]));
+    assert_eq!(endpoint.count(), asked + 1);
+}
+
+#[test]
+fn what_a_call_lacks_is_told_with_its_place() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    for (call, told) in [
+        ("Translate(name)", "`Translate` needs `language`"),
+        ("Translate(name, langage='x')", "did you mean `language=` by `langage=`?"),
+        ("IsFruit()", "`IsFruit` needs `thing`"),
+        ("IsFruit(name, day)", "`IsFruit` takes thing and no more"),
+        ("IsFruit(name, thing=day)", "`thing` is given twice"),
+        ("IsFruit(name, colour='x')", "has no argument `colour`"),
+        ("WebSearch('Who won?')", "give what a search would find"),
+        ("VQA('What is it?', name)", "no model is shown an image"),
+        ("ImageCaption(name)", "no model is shown an image"),
+        ("RAGQA('Who won?')", "`RAGQA` needs a question and documents"),
+        ("RAGQA('Who won?', 'docs')", "no column and no query"),
+        ("DT(day)", "`DT` needs `start=` or `end=`"),
+        ("DT(day, start='last week')", "`start` of `DT` is no day"),
+        ("TableSummary()", "`TableSummary` needs a table"),
+    ] {
+        let ended = query(&project, &format!("SELECT {{{{{call}}}}} FROM t")).exits(2);
+        assert!(ended.stderr.contains(told), "{call}: {}", ended.stderr);
+    }
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[test]
+fn narrower_ingredients_are_others_with_more_said() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    for (sql, expected) in [
+        ("SELECT {{LLM('Say something')}}", json!([["Say something"]])),
+        ("SELECT {{LLMQAStr('How?', (SELECT name FROM t))}}", json!([["How?"]])),
+        ("SELECT {{LLMQAInt('How many?', (SELECT name FROM t))}}", json!([[7]])),
+        ("SELECT {{LLMMapInt('How many legs?', name)}} FROM t LIMIT 1", json!([[7]])),
+        ("SELECT {{LLMQAList('Which?', (SELECT name FROM t))}}", json!([["[\"a\",\"b\"]"]])),
+        (
+            "SELECT DISTINCT {{MultiLabelMap('Which?', name, options=('a', 'b', 'c'))}} FROM t",
+            json!([["[\"a\",\"b\"]"]]),
+        ),
+        ("SELECT {{TableSummary('t')}} = {{TableSummary((SELECT * FROM t))}}", json!([[1]])),
+        ("SELECT {{TableSummary('What is sold?', t)}}", json!([["What is sold?"]])),
+        (
+            "SELECT name FROM t WHERE {{DT(t.day, start='2024-01-06', end='2024-02-01')}}",
+            json!([["chair"]]),
+        ),
+        ("SELECT name FROM t WHERE {{DT('t::day', end='2024-01-31')}}", json!([["apple"]])),
+    ] {
+        assert_eq!(rows(&project, sql), expected, "{sql}");
+    }
+}
+
+#[test]
+fn a_question_about_documents_is_asked_of_all_of_them_once() {
+    let endpoint = Endpoint::answering(|_, row| {
+        let text = row.context.iter().map(ToString::to_string).collect::<String>();
+        Json::from(text.contains("Plums are blue.") && text.contains("Apples are red."))
+    });
+    let project = project(&endpoint);
+    for (n, call) in [
+        "RAGQA('Are plums blue?', docs.body)",
+        "RAGQA('Are plums blue?', 'docs::body')",
+        "DocumentSearch('Are plums blue?', (SELECT body FROM docs))",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let read = rows(&project, &format!("SELECT {{{{{call}}}}} = 'Yes'"));
+        assert_eq!(read, json!([[1]]), "{call}");
+        assert_eq!(endpoint.count(), 1, "{n}");
+    }
+    // Of some, others.
+    rows(
+        &project,
+        "SELECT {{RAGQA('Are plums blue?', (SELECT body FROM docs WHERE title = 'a'))}} = 'Yes'",
+    );
+    assert_eq!(endpoint.count(), 2);
+}
+
+#[test]
+fn what_is_wrong_with_an_ingredient_is_told() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    let fruit = "name = \"IsFruit\"\nquestion = \"Is {thing} a fruit?\"\narguments = [\"thing\"]";
+    for (from, to, told) in [
+        ("\"IsFruit\"", "\"llmmap\"", "there is an ingredient `llmmap` already"),
+        ("\"IsFruit\"", "\"Translate\"", "there is an ingredient `Translate` already"),
+        ("\"IsFruit\"", "\"Is it?\"", "cannot name an ingredient"),
+        ("{thing}", "{thin}", "did you mean {thing}?"),
+        ("[\"thing\"]", "[]", "`IsFruit` has no argument"),
+        ("[\"thing\"]", "[\"thing\", \"Thing\"]", "`Thing` stands twice"),
+        ("Is {thing} a fruit?", "", "`IsFruit` asks nothing"),
+        ("[\"thing\"]", "[\"thing\"]\noptions = []", "has no options"),
+        ("[\"thing\"]", "[\"thing\"]\nmodel = \"huge\"", "there is no [model.huge]"),
+        ("[\"thing\"]", "[\"thing\"]\nkind = \"int\"", "unknown field `kind`"),
+    ] {
+        let text = SPEC.replace(fruit, &fruit.replacen(from, to, 1));
+        project.spec(&text.replace("{base_url}", project.base_url()));
+        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        assert!(ended.stderr.contains(told), "{told}: {}", ended.stderr);
+    }
+}
