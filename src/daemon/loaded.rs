@@ -53,6 +53,7 @@ pub(super) fn read(
     see(path.with_extension("overrides.csv"));
     see(draft.database());
     draft.output().into_iter().for_each(&mut see);
+    draft.alias_files().into_iter().for_each(&mut see);
     let cache = Cache::Open(facts.clone());
     let session = match Session::open(draft, &SpecOverrides::default(), cache) {
         Ok(session) => session,

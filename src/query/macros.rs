@@ -175,7 +175,7 @@ impl<'t> Call<'t> {
                     return Some(Self { text, open, name, paren, pieces, close, end: last.end });
                 }
                 Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => {
-                    depth = depth.checked_sub(1)?
+                    depth = depth.checked_sub(1)?;
                 }
                 Lexeme::Symbol(b',') if depth == 0 => {
                     pieces.extend(Self::piece(tokens.get(begin..at)?, Some(token)));

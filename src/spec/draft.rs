@@ -163,6 +163,18 @@ impl Draft {
         self.database.clone().unwrap_or_else(|| self.beside(&self.file.database.path))
     }
 
+    /// The files of other words for values that it names.
+    #[must_use]
+    pub fn alias_files(&self) -> Vec<PathBuf> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let columns = self.file.expansion.iter().flat_map(|e| &e.column);
+        let file = |c: &file::ColumnTable| match &c.aliases {
+            Some(file::AliasesField::File(file)) => Some(folder.join(file)),
+            _ => None,
+        };
+        columns.filter_map(file).collect()
+    }
+
     /// Where the expanded tables go, when not into the database.
     #[must_use]
     pub fn output(&self) -> Option<PathBuf> {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use crate::daemon::{Daemon, until};
 use crate::endpoint::Endpoint;
 use crate::project::Project;
 
@@ -138,4 +139,24 @@ fn aliases_that_cannot_be_are_told() {
     project.spec(&bare);
     let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
     assert!(ended.stderr.contains("`aliases` without `values`"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_daemon_sees_an_alias_file_change() {
+    let endpoint = endpoint();
+    let project = Project::new(&endpoint, PLACES, &spec("aliases = \"words.csv\""));
+    let write = |lines: &str| {
+        std::fs::write(project.path("specs/words.csv"), format!("said,means\n{lines}")).unwrap();
+    };
+    write("Gaul,France\n");
+    let _daemon = Daemon::start(&project, &[]);
+    let country = |n: usize| {
+        project.has_table("llm") && cells(&project).get(n).is_some_and(|row| row[1] != Json::Null)
+    };
+    until("the tables", || country(1));
+    assert!(!country(0));
+    let asked = endpoint.count();
+    write("Gaul,France\nUnited Kingdom,UK\n");
+    until("the new alias", || country(0));
+    assert_eq!(endpoint.count(), asked);
 }

@@ -45,6 +45,7 @@ mod faults;
 mod first_steps;
 mod fixture;
 mod fleet;
+mod forms;
 mod functions;
 mod generation;
 mod increments;

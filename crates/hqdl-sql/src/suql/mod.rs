@@ -14,6 +14,7 @@
 //! | `x::type`, `CAST` | `SQLite`'s types; whole numbers are rounded |
 //! | `a || b * c`, `a = b IN (…)` | with parentheses, where precedence differs |
 //! | `INTERVAL`, `DATE '…'`, `now()`, `EXTRACT` | `SQLite`'s date functions |
+//! | `SELECT DISTINCT ON (a) … ORDER BY a, b` | the first of each, by `row_number()` |
 //! | `LIMIT ALL`, `OFFSET` alone, `FETCH FIRST` | LIMIT and OFFSET |
 //! | `ST_Distance_Sphere(a, b)` | a question: texts have no coordinates |
 //!
@@ -21,6 +22,7 @@
 //! `NULLS FIRST` or `NULLS LAST`.
 
 mod array;
+mod distinct_on;
 mod expr;
 mod from;
 mod function;
@@ -44,8 +46,17 @@ const STACK: usize = 64 << 20;
 /// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
 pub fn translate(sql: &str) -> Result<Translated, SqlError> {
     let read = || {
-        let text = parser::Parser::new(sql)?.statement()?;
-        Ok(Translated::of(sql, &text))
+        let in_words = |sql: &str| -> Result<Translated, SqlError> {
+            let text = parser::Parser::new(sql)?.statement()?;
+            Ok(Translated::of(sql, &text))
+        };
+        match distinct_on::written(sql)? {
+            None => in_words(sql),
+            Some(first) => match in_words(&first.sql) {
+                Ok(second) => Ok(second.after(&first)),
+                Err(error) => Err(SqlError { span: first.place(&error.span), ..error }),
+            },
+        }
     };
     // Where there is room for expressions as deep as they may be, whatever thread
     // the caller has.

@@ -119,8 +119,7 @@ impl Parser<'_> {
         if self.is_word("DISTINCT") {
             let word = self.take()?;
             if self.is_word("ON") {
-                let help = "number the rows: row_number() OVER (PARTITION BY … ORDER BY …) in a \
-                            subquery, and keep the first";
+                let help = "name the columns that it shows, with the rows' order behind them";
                 return Err(unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
             }
         }
@@ -188,7 +187,7 @@ impl Parser<'_> {
             self.take()?;
             return Ok(());
         }
-        if self.peek().is_some_and(|t| self.is_name(t)) {
+        if !self.is_word("INTO") && self.peek().is_some_and(|t| self.is_name(t)) {
             self.at += 1;
             return Ok(());
         }

@@ -64,6 +64,16 @@ impl Translated {
         Self::of(old, &text)
     }
 
+    /// The same, where what it was made from was made from another text.
+    pub(super) fn after(self, first: &Self) -> Self {
+        let parts = self.parts.into_iter().map(|(at, old, same)| {
+            let place = first.place(&old);
+            let same = same && place.len() == old.len();
+            (at, place, same)
+        });
+        Self { parts: parts.collect(), sql: self.sql }
+    }
+
     /// The place in the query as it was written.
     #[must_use]
     pub fn place(&self, span: &Range<usize>) -> Range<usize> {

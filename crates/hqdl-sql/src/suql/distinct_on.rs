@@ -1,0 +1,264 @@
+//! `SELECT DISTINCT ON (a) x, y … ORDER BY a, b`: of the rows that agree on `a`, the
+//! first in the order of the query. `SQLite` has it not; it is the first row of each
+//! partition:
+//!
+//! ```text
+//! SELECT hq_c1 AS "x", hq_c2 AS "y"
+//! FROM (SELECT x AS hq_c1, y AS hq_c2, a AS hq_o1, b AS hq_o2,
+//!         row_number() OVER (PARTITION BY a ORDER BY a, b) AS hq_n …) AS hq_d
+//! WHERE hq_n = 1 ORDER BY hq_o1, hq_o2
+//! ```
+//!
+//! It is written anew word by word before anything is parsed, so that what stands in it
+//! is brought into `SQLite`'s words as everywhere.
+
+use std::ops::Range;
+
+use super::text::Translated;
+use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use hqdl_values::sql::name;
+
+/// What ends the result columns, the rows, and the order of a SELECT.
+const AFTER_ITEMS: [&str; 1] = ["FROM"];
+const AFTER_ROWS: [&str; 7] = ["ORDER", "LIMIT", "OFFSET", "FETCH", "UNION", "INTERSECT", "EXCEPT"];
+/// See [`AFTER_ROWS`].
+const AFTER_ORDER: [&str; 3] = ["LIMIT", "OFFSET", "FETCH"];
+
+/// The query with its `DISTINCT ON` written anew; `None` where it has none, or one that
+/// shows `*`, which is told where it is parsed.
+///
+/// # Errors
+/// [`SqlError`] when its words cannot be read.
+pub(super) fn written(sql: &str) -> Result<Option<Translated>, SqlError> {
+    let mut text: Option<Translated> = None;
+    // The innermost first: what stands in one that is around it is copied.
+    loop {
+        let now = text.as_ref().map_or(sql, |t| t.sql.as_str());
+        let tokens = tokens(now)?;
+        let begins = |n: &usize| {
+            let is =
+                |at: usize, word: &str| tokens.get(n + at).is_some_and(|t| t.is_word(now, word));
+            is(0, "SELECT") && is(1, "DISTINCT") && is(2, "ON")
+        };
+        let last = (0..tokens.len()).rev().filter(begins);
+        let mut selects = last.filter_map(|n| OnSelect::read(now, &tokens, n));
+        let Some(edits) = selects.next().map(|select| select.edits(now)) else { return Ok(text) };
+        let next = Translated::with(now, edits);
+        text = Some(match &text {
+            None => next,
+            Some(before) => next.after(before),
+        });
+    }
+}
+
+fn tokens(sql: &str) -> Result<Vec<Token>, SqlError> {
+    let (mut at, mut tokens) = (0, Vec::new());
+    while let Some(token) = lexer::next(sql, at, Brackets::List)? {
+        at = token.end;
+        tokens.push(token);
+    }
+    Ok(tokens)
+}
+
+/// A SELECT with `DISTINCT ON`.
+struct OnSelect {
+    /// From SELECT to the `)` of ON.
+    head: Range<usize>,
+    on: Vec<Range<usize>>,
+    items: Vec<Item>,
+    /// FROM … HAVING, WINDOW.
+    rows: Range<usize>,
+    order: Vec<Term>,
+    /// Where the order ends, or the rows where there is none.
+    end: usize,
+}
+
+/// A result column: what it is, and what it is called.
+struct Item {
+    of: Range<usize>,
+    name: String,
+    /// Its alias, where it has one.
+    alias: Option<String>,
+}
+
+/// A term of ORDER BY: what it is, and how it is ordered.
+struct Term {
+    of: Range<usize>,
+    how: String,
+}
+
+impl OnSelect {
+    /// The one that begins at the `n`th token.
+    fn read(sql: &str, tokens: &[Token], n: usize) -> Option<Self> {
+        let open = n + 3;
+        tokens.get(open).filter(|t| t.is(b'('))?;
+        let close = until(sql, tokens, open + 1, &[])?;
+        tokens.get(close).filter(|t| t.is(b')'))?;
+        let on = parts(tokens, open + 1..close);
+        let from = until(sql, tokens, close + 1, &AFTER_ITEMS)?;
+        tokens.get(from).filter(|t| t.is_word(sql, "FROM"))?;
+        let items = parts(tokens, close + 1..from);
+        let items: Vec<Item> =
+            items.into_iter().map(|part| Item::read(sql, tokens, part)).collect::<Option<_>>()?;
+        let rows_end = until(sql, tokens, from, &AFTER_ROWS).unwrap_or(tokens.len());
+        let rows = span(tokens, from..rows_end)?;
+        let (mut order, mut end) = (Vec::new(), rows.end);
+        if tokens.get(rows_end).is_some_and(|t| t.is_word(sql, "ORDER")) {
+            let order_end = until(sql, tokens, rows_end, &AFTER_ORDER).unwrap_or(tokens.len());
+            let terms = parts(tokens, rows_end + 2..order_end);
+            order = terms
+                .into_iter()
+                .map(|part| Term::read(sql, tokens, part))
+                .collect::<Option<_>>()?;
+            end = span(tokens, rows_end..order_end)?.end;
+        }
+        let on = on.into_iter().map(|part| span(tokens, part)).collect::<Option<_>>()?;
+        let head = tokens.get(n)?.start..tokens.get(close)?.end;
+        Some(Self { head, on, items, rows, order, end })
+    }
+
+    /// What a term means: an expression, or the result column that it names or counts.
+    fn meant<'s>(&self, sql: &'s str, of: &Range<usize>) -> &'s str {
+        let text = sql.get(of.clone()).unwrap_or_default().trim();
+        let counted = text.parse::<usize>().ok().and_then(|n| self.items.get(n.checked_sub(1)?));
+        let named = || {
+            let is = |i: &&Item| i.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(text));
+            self.items.iter().find(is)
+        };
+        let item = counted.or_else(named);
+        item.map_or(text, |item| sql.get(item.of.clone()).unwrap_or_default())
+    }
+
+    fn edits(&self, sql: &str) -> Vec<(Range<usize>, String)> {
+        let shown: Vec<String> = self.items.iter().enumerate().map(|(n, i)| i.shown(n)).collect();
+        let head = format!("SELECT {} FROM (SELECT ", shown.join(", "));
+        let mut edits = vec![(self.head.clone(), head)];
+        // What has a name keeps it: GROUP BY may speak of it.
+        for (n, item) in self.items.iter().enumerate().filter(|(_, i)| i.alias.is_none()) {
+            edits.push((item.of.end..item.of.end, format!(" AS hq_c{}", n + 1)));
+        }
+        let on: Vec<&str> = self.on.iter().map(|of| self.meant(sql, of)).collect();
+        let mut more = String::new();
+        let mut order = Vec::new();
+        for (n, term) in self.order.iter().enumerate() {
+            let of = self.meant(sql, &term.of);
+            more.push_str(&format!(", {of} AS hq_o{}", n + 1));
+            order.push((format!("{of}{}", term.how), format!("hq_o{}{}", n + 1, term.how)));
+        }
+        let (inner, outer): (Vec<String>, Vec<String>) = order.into_iter().unzip();
+        let by = |terms: Vec<String>| match terms.as_slice() {
+            [] => String::new(),
+            some => format!(" ORDER BY {}", some.join(", ")),
+        };
+        let number =
+            format!(", row_number() OVER (PARTITION BY {}{}) AS hq_n ", on.join(", "), by(inner));
+        edits.push((self.rows.start..self.rows.start, format!("{more}{number}")));
+        let end = format!(") AS hq_d WHERE hq_n = 1{} ", by(outer));
+        edits.push((self.rows.end..self.end, end));
+        edits
+    }
+}
+
+impl Item {
+    /// The column, the `n`th from 0, as it is shown.
+    fn shown(&self, n: usize) -> String {
+        match &self.alias {
+            Some(alias) => name(alias),
+            None => format!("hq_c{} AS {}", n + 1, name(&self.name)),
+        }
+    }
+
+    /// A result column; `None` for `*`.
+    fn read(sql: &str, tokens: &[Token], part: Range<usize>) -> Option<Self> {
+        let all = tokens.get(part.clone())?;
+        let named = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+        let last = all.last()?;
+        if last.is(b'*') {
+            return None;
+        }
+        let (of, alias) = match all {
+            [.., before, alias] if before.is_word(sql, "AS") => {
+                (part.start..part.end - 2, Some(alias))
+            }
+            // An operand and a name behind it.
+            [.., before, alias]
+                if named(alias)
+                    && (named(before) || before.is(b')') || before.lexeme == Lexeme::Text)
+                    && !before.is_word(sql, "END")
+                    && !alias.is_word(sql, "END")
+                    && !["IS", "NOT", "AND", "OR", "THEN", "ELSE"]
+                        .iter()
+                        .any(|w| before.is_word(sql, w)) =>
+            {
+                (part.start..part.end - 1, Some(alias))
+            }
+            _ => (part, None),
+        };
+        let of_span = span(tokens, of.clone())?;
+        let alias = alias.map(|t| t.content(sql));
+        let column = match tokens.get(of)? {
+            [column] | [_, _, column] if named(column) => Some(column.content(sql)),
+            _ => None,
+        };
+        let written = || sql.get(of_span.clone()).unwrap_or_default().to_owned();
+        let name = alias.clone().or(column).unwrap_or_else(written);
+        Some(Self { of: of_span, name, alias })
+    }
+}
+
+impl Term {
+    fn read(sql: &str, tokens: &[Token], part: Range<usize>) -> Option<Self> {
+        let all = tokens.get(part.clone())?;
+        let how = ["ASC", "DESC", "NULLS"];
+        let at =
+            all.iter().position(|t| how.iter().any(|w| t.is_word(sql, w))).unwrap_or(all.len());
+        let of = span(tokens, part.start..part.start + at)?;
+        let whole = span(tokens, part)?;
+        let how = sql.get(of.end..whole.end).unwrap_or_default().to_owned();
+        Some(Self { of, how })
+    }
+}
+
+/// The bytes of some tokens.
+fn span(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
+    let some = tokens.get(of)?;
+    Some(some.first()?.start..some.last()?.end)
+}
+
+/// The first token from `at` on that is one of these words, or that closes what stands
+/// around, at this depth.
+fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (n, token) in tokens.iter().enumerate().skip(at) {
+        match token.lexeme {
+            Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
+            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close if depth == 0 => return Some(n),
+            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
+            Lexeme::Symbol(b';') if depth == 0 => return Some(n),
+            _ if depth == 0 && words.iter().any(|w| token.is_word(sql, w)) => return Some(n),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What stands between the commas of some tokens.
+fn parts(tokens: &[Token], of: Range<usize>) -> Vec<Range<usize>> {
+    let (mut begin, mut depth, mut all) = (of.start, 0_usize, Vec::new());
+    for n in of.clone() {
+        match tokens.get(n).map(|t| t.lexeme) {
+            Some(Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open) => depth += 1,
+            Some(Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close) => {
+                depth = depth.saturating_sub(1);
+            }
+            Some(Lexeme::Symbol(b',')) if depth == 0 => {
+                all.push(begin..n);
+                begin = n + 1;
+            }
+            _ => {}
+        }
+    }
+    all.push(begin..of.end);
+    all
+}

@@ -1,0 +1,153 @@
+//! How many of the forms in which the dialects' users write queries run: those of
+//! `tests/corpus/forms`. Run with `--nocapture` to see each that does not.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::Endpoint;
+use crate::project::Project;
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o-mini"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+
+[[expansion]]
+name = "llm"
+source = "people"
+key = ["name"]
+[[expansion.column]]
+name = "fame"
+"#;
+
+const TABLES: &str = "
+CREATE TABLE people (name TEXT, born INTEGER, country TEXT, bio TEXT);
+INSERT INTO people VALUES ('Agnes', 1928, 'France', 'A director.'), ('Akira', 1910, 'Japan', 'Another.');
+CREATE TABLE movies (title TEXT, year INTEGER, director TEXT, plot TEXT, premiere TEXT);
+INSERT INTO movies VALUES ('Cleo', 1962, 'Agnes', 'Two hours.', '1962-04-11'),
+  ('Ran', 1985, 'Akira', 'A king.', '1985-05-31'), ('Ikiru', 1952, 'Akira', 'A clerk.', '1952-10-09');
+CREATE TABLE docs (title TEXT, content TEXT);
+INSERT INTO docs VALUES ('Cleo', 'It won.'), ('Ran', 'It lost.');
+CREATE TABLE restaurants (_id INTEGER PRIMARY KEY, name TEXT, cuisines TEXT, price TEXT, rating REAL,
+  num_reviews INTEGER, location TEXT, opening_hours TEXT, reviews TEXT, popular_dishes TEXT, opened TEXT);
+INSERT INTO restaurants VALUES
+  (1, 'Luigi''s', '[\"italian\", \"pizza\"]', 'cheap', 4.5, 12, 'Bay', '24 h', '[\"Loud.\", \"Kind.\"]', '[\"pizza\"]', '2001-02-03'),
+  (2, 'Thai Two', '[\"thai\"]', 'moderate', 3.5, 40, 'City', '9 to 5', '[\"Calm.\"]', '[]', '2010-11-12'),
+  (3, 'Greek', '[\"greek\"]', 'cheap', 4.9, 3, NULL, NULL, '[]', '[]', '2020-01-01');
+";
+
+/// The queries of a file, with the words that one is to be refused with.
+fn forms(name: &str) -> Vec<(String, Option<String>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/forms").join(name);
+    let (mut all, mut query, mut refused) = (Vec::new(), String::new(), None);
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        if let Some(words) = line.strip_prefix("-- refused: ") {
+            refused = Some(words.to_owned());
+        } else if !line.starts_with("--") {
+            query.push_str(line);
+            query.push('\n');
+            if line.ends_with(';') {
+                let text = std::mem::take(&mut query);
+                all.push((text.trim().trim_end_matches(';').to_owned(), refused.take()));
+            }
+        }
+    }
+    all
+}
+
+/// Runs all forms of a file; prints how many run, and fails at any that does otherwise
+/// than it says.
+fn run(name: &str, flags: &[&str]) {
+    let endpoint = Endpoint::answering(|column, _| {
+        let one = match (column.kind.as_str(), &column.values) {
+            ("boolean", _) => json!(true),
+            ("integer" | "real", _) => json!(7),
+            ("date", _) => json!("2001-02-03"),
+            (_, Some(list)) => list.first().cloned().into(),
+            _ => json!("ABC"),
+        };
+        if column.many { json!([one, one]) } else { one }
+    });
+    let project = Project::new(&endpoint, TABLES, SPEC);
+    let (mut ran, mut refused, mut wrong) = (0, 0, Vec::new());
+    let all = forms(name);
+    for (sql, expected) in &all {
+        let args = ["query", "--spec", "specs/x.toml", "--json", sql];
+        let ended = project.hqdl(&[&args, flags].concat());
+        let rows = ended.lines.first().is_some_and(|l| l["rows"] != Json::Null);
+        match expected {
+            None if rows => ran += 1,
+            Some(words) if !rows && ended.stderr.contains(words.as_str()) => refused += 1,
+            _ => wrong.push(format!("{sql}\n{}{}", ended.stderr, ended.stdout)),
+        }
+    }
+    println!(
+        "{name}: {} forms, {ran} run, {refused} are refused with the words that they are to be",
+        all.len()
+    );
+    assert!(wrong.is_empty(), "{} of {name}:\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+#[test]
+fn forms_of_blendsql_run() {
+    run("blendsql.sql", &[]);
+}
+
+#[test]
+fn forms_of_suql_run() {
+    run("suql.sql", &["--dialect", "suql"]);
+}
+
+/// What `DISTINCT ON` keeps is the first row of each, in the query's order.
+#[test]
+fn distinct_on_keeps_the_first_of_each() {
+    let endpoint =
+        Endpoint::start(|_, key| Json::from(key[0].as_str().unwrap_or_default().contains("Loud")));
+    let project = Project::new(&endpoint, TABLES, SPEC);
+    for (sql, columns, rows) in [
+        (
+            "SELECT DISTINCT ON (price) price, name FROM restaurants ORDER BY price, rating DESC",
+            json!(["price", "name"]),
+            json!([["cheap", "Greek"], ["moderate", "Thai Two"]]),
+        ),
+        (
+            "SELECT DISTINCT ON (price) name AS n, upper(name) FROM restaurants ORDER BY price DESC, rating",
+            json!(["n", "upper(name)"]),
+            json!([["Thai Two", "THAI TWO"], ["Luigi's", "LUIGI'S"]]),
+        ),
+        (
+            "SELECT count(*) FROM (SELECT DISTINCT ON (p) price p, name FROM restaurants r ORDER BY 1, 2 LIMIT 1) x",
+            json!(["count(*)"]),
+            json!([[1]]),
+        ),
+        (
+            "SELECT DISTINCT ON (location IS NULL) name FROM restaurants WHERE rating > 4
+             ORDER BY location IS NULL, rating OFFSET 1",
+            json!(["name"]),
+            json!([["Greek"]]),
+        ),
+        (
+            "SELECT DISTINCT ON (price) price, name FROM restaurants WHERE name LIKE 'G%'
+             UNION ALL SELECT 'x', DISTINCT_NAME FROM (SELECT DISTINCT ON (price) name AS DISTINCT_NAME
+             FROM restaurants WHERE price = 'cheap' ORDER BY price, name DESC) d",
+            json!(["price", "name"]),
+            json!([["cheap", "Greek"], ["x", "Luigi's"]]),
+        ),
+    ] {
+        let ended = project
+            .hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
+        assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
+        assert_eq!(ended.lines[0]["columns"], columns, "{sql}");
+    }
+    // An error in it is told where it was written.
+    let sql = "SELECT DISTINCT ON (price) price, nmae FROM restaurants ORDER BY price";
+    let ended =
+        project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]).exits(2);
+    assert!(ended.stderr.contains("no such column: nmae"), "{}", ended.stderr);
+}
