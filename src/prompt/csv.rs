@@ -11,7 +11,7 @@ use super::astray;
 use super::completion::{Ending, Found, is_fence};
 use super::fields::{self, Field};
 use super::quotes;
-use super::record::{Record, lenient, plain, record, table};
+use super::record::{Record, in_brackets, lenient, plain, record, table};
 use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
 
@@ -247,7 +247,7 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
     if let Some(table) = table(line) {
         return vec![table];
     }
-    if let Some(fields) = closed(&['"', '\'']) {
+    if let Some(fields) = closed(&['"', '\'']).or_else(|| in_brackets(line)) {
         return vec![fields];
     }
     let lenient = lenient(line);
@@ -320,8 +320,10 @@ fn reading(fields: &[Field], keys: &Keys, checkers: &[&Checker], line: &str) -> 
     });
     let wrapped = fields
         .iter()
-        .filter(|f| !f.quoted && f.text.len() > 1)
-        .filter(|f| f.text.starts_with(['\'', '"']) && f.text.ends_with(['\'', '"']))
+        .map(|f| f.text.trim())
+        .zip(fields)
+        .filter(|(text, f)| !f.quoted && text.len() > 1)
+        .filter(|(text, _)| text.starts_with(['\'', '"']) && text.ends_with(['\'', '"']))
         .count();
     let found = Found { row: place.row, cells, note, text: line.to_owned() };
     Some(Reading { place, found, exact: rest.len() == checkers.len(), good, wrapped })

@@ -9,24 +9,18 @@ use super::align::Keys;
 use super::label::says_none;
 use crate::cell::{Answer, State};
 use crate::spec::checker::Checker;
+use crate::spec::coerce::within_quotes;
 
 /// What is told of a value that had such quotes.
 const NOTE: &str = "quotes around it taken off";
 
-/// The text between quotes that stand around all of it, and these; not where there
-/// are more of them within.
-fn within(text: &str) -> Option<(char, &str)> {
-    let text = text.trim();
-    ['\'', '"'].into_iter().find_map(|q| {
-        let inner = text.strip_prefix(q)?.strip_suffix(q)?;
-        (!inner.is_empty() && !inner.contains(q)).then_some((q, inner))
-    })
-}
-
 /// What names a row, where the row's own key has no quotes that could explain those
 /// that it is named with.
 pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &Keys) -> &'n [&'n str] {
-    let quoted = |n| keys.part(row, n).is_some_and(|part| part.starts_with(['\'', '"']));
+    let quoted = |n| {
+        keys.part(row, n)
+            .is_some_and(|part| part.starts_with(['\'', '"', '`', '\u{2018}', '\u{201c}']))
+    };
     if (0..keys.parts()).any(quoted) { &[] } else { named }
 }
 
@@ -40,18 +34,20 @@ pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Optio
             .filter(|(cell, _)| !says_none(cell) && cell.trim().parse::<f64>().is_err())
     };
     let (first, _) = texts().next()?;
-    let (quote, _) = within(first)?;
-    if !texts().all(|(cell, _)| within(cell).is_some_and(|(q, _)| q == quote)) {
+    let (quote, _) = within_quotes(first)?;
+    if !texts().all(|(cell, _)| within_quotes(cell).is_some_and(|(q, _)| q == quote)) {
         return None;
     }
-    let same = |text: &&str| within(text).is_some_and(|(q, _)| q == quote);
+    let same = |text: &&str| within_quotes(text).is_some_and(|(q, _)| q == quote);
     // Its values are written without them.
     let needs = |(cell, checker): (&&str, &&Checker)| {
         let written = |text: &str| {
             let answer = checker.text(text);
             answer.state == State::Ok && answer.repair.is_none()
         };
-        checker.vouches() && !written(cell) && within(cell).is_some_and(|(_, inner)| written(inner))
+        checker.vouches()
+            && !written(cell)
+            && within_quotes(cell).is_some_and(|(_, inner)| written(inner))
     };
     (named.iter().any(same) || texts().any(needs)).then_some(quote)
 }
@@ -59,6 +55,6 @@ pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Optio
 /// A cell of a row whose writer puts these quotes around every value, where it has
 /// them.
 pub fn taken_off(quote: Option<char>, cell: &str, checker: &Checker) -> Option<Answer> {
-    let (_, inner) = within(cell).filter(|(q, _)| Some(*q) == quote)?;
+    let (_, inner) = within_quotes(cell).filter(|(q, _)| Some(*q) == quote)?;
     Some(checker.text(inner).repaired(NOTE, cell))
 }

@@ -44,6 +44,15 @@ pub fn record(text: &str, quotes: &[char]) -> Option<Record> {
     }
 }
 
+/// A line as a list in brackets, `['a', 'b']` or `('a', 'b')`, of well-formed fields: the
+/// first of them in quotes, so that the bracket is no part of it.
+pub fn in_brackets(line: &str) -> Option<Vec<Field>> {
+    let within = |open, close| line.strip_prefix(open)?.strip_suffix(close);
+    let inside = within('[', ']').or_else(|| within('(', ')'))?.trim();
+    let whole = record(inside, &['"', '\'']).filter(|r| !r.open && r.end == inside.len())?;
+    whole.fields.first().is_some_and(|f| f.quoted).then_some(whole.fields)
+}
+
 /// Where a field in quotes ends: at a quote that is neither doubled nor escaped.
 fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
     let doubled: String = [quote, quote].iter().collect();

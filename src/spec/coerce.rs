@@ -1,6 +1,8 @@
 //! From the words of a model to a value of a type: numbers, booleans, dates in
 //! ISO 8601, URLs. What is not beyond doubt is no value.
 
+use jiff::civil::Weekday;
+
 use super::Type;
 use crate::value::Value;
 
@@ -10,8 +12,7 @@ use crate::value::Value;
 pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
     let text = text.trim();
     if kind != Type::Text
-        && let Some(inner) =
-            ['\'', '"'].iter().find_map(|q| text.strip_prefix(*q)?.strip_suffix(*q))
+        && let Some((_, inner)) = within_quotes(text)
     {
         // No value but a text stands in quotes.
         return Some((coerce(kind, inner)?.0, Some("quotes around it taken off")));
@@ -42,6 +43,18 @@ pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
         Type::Date => date(text),
         Type::Url => url(text),
     }
+}
+
+/// The text between quotes that stand around all of it, and the first of these; not
+/// where there are more of them within.
+#[must_use]
+pub fn within_quotes(text: &str) -> Option<(char, &str)> {
+    const PAIRS: [(char, char); 5] =
+        [('\'', '\''), ('"', '"'), ('`', '`'), ('\u{2018}', '\u{2019}'), ('\u{201c}', '\u{201d}')];
+    PAIRS.iter().find_map(|(open, close)| {
+        let inner = text.trim().strip_prefix(*open)?.strip_suffix(*close)?;
+        (!inner.is_empty() && !inner.contains([*open, *close])).then_some((*open, inner))
+    })
 }
 
 /// Digits, sign, point and exponent only: no `inf`, no `nan`.
@@ -133,6 +146,7 @@ fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
 #[must_use]
 pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
     use jiff::civil::Date;
+    let (weekday, text) = weekday(text);
     let tidy = tidy(&text.replace('-', " "));
     let digits: String = tidy.chars().filter(char::is_ascii_digit).collect();
     let may_be_year = digits.len() == 2 && digits.parse() == Ok(year.rem_euclid(100));
@@ -142,7 +156,27 @@ pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
     let whole = format!("{tidy} {year:04}");
     let formats = ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y"];
     let day = formats.iter().find_map(|f| Date::strptime(f, &whole).ok())?;
-    Some((day.to_string().into(), "the year of its key put to the date"))
+    // A day of the week that it is not in that year says that another is meant.
+    let is_day = weekday.is_none_or(|w| w == day.weekday());
+    is_day.then(|| (day.to_string().into(), "the year of its key put to the date"))
+}
+
+/// The day of the week that a date begins with, `Sunday, May 27`, and the rest.
+fn weekday(text: &str) -> (Option<Weekday>, &str) {
+    const DAYS: [(&str, Weekday); 7] = [
+        ("monday", Weekday::Monday),
+        ("tuesday", Weekday::Tuesday),
+        ("wednesday", Weekday::Wednesday),
+        ("thursday", Weekday::Thursday),
+        ("friday", Weekday::Friday),
+        ("saturday", Weekday::Saturday),
+        ("sunday", Weekday::Sunday),
+    ];
+    let Some((word, rest)) = text.trim().split_once([',', ' ']) else { return (None, text) };
+    let word = word.trim_end_matches('.').to_lowercase();
+    let day =
+        DAYS.iter().find(|(name, _)| *name == word || word.len() == 3 && name.starts_with(&word));
+    day.map_or((None, text), |(_, day)| (Some(*day), rest))
 }
 
 /// The words of a date: `27th of Dec.,` as `27 Dec`.

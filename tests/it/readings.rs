@@ -66,6 +66,9 @@ fn a_date_without_a_year_is_in_the_year_of_its_key() {
         ("Sept. 9", ""),
         ("Sep. 9", "2007-09-09"),
         ("September 9th", "2007-09-09"),
+        ("Sunday, May 27", "2007-05-27"),
+        ("Sun. 27 May", "2007-05-27"),
+        ("Monday, May 27", ""),
         // A year of its own holds.
         ("May 27, 1999", "1999-05-27"),
         ("May 1999", "1999-05"),
@@ -158,6 +161,11 @@ fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
         "'1 Alien',''1979-05-25'',''British''",
         "\"1 Alien\",\"\"1979-05-25\"\",\"\"British\"\"",
         "| 1 Alien | '1979-05-25' | 'British' |",
+        "['1 Alien', '1979-05-25', 'British']",
+        "('1 Alien','1979-05-25','British')",
+        "[\"1 Alien\", \"1979-05-25\", \"British\"]",
+        "`Alien`,`1979`,`1979-05-25`,`British`",
+        "\u{2018}Alien\u{2019},1979,\u{2018}1979-05-25\u{2019},\u{2018}British\u{2019}",
         "{\"row\": \"1 Alien\", \"cells\": {\"date\": \"'1979-05-25'\", \"nation\": \"'British'\"}}",
     ] {
         assert_eq!(one(content), right, "{content}");

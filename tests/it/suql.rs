@@ -232,7 +232,7 @@ fn spellings_become_those_of_sqlite() {
 #[test]
 fn what_sqlite_cannot_say_is_an_error_with_its_place() {
     let cases = [
-        ("SELECT DISTINCT ON (a) a FROM t", "DISTINCT ON"),
+        ("SELECT DISTINCT ON (a) * FROM t", "DISTINCT ON"),
         ("SELECT a FROM t, LATERAL (SELECT t.a) AS x", "LATERAL"),
         ("SELECT a FROM t FOR UPDATE", "FOR"),
         ("SELECT a COLLATE \"de_DE\" FROM t", "\"de_DE\""),

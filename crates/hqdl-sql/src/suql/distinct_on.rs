@@ -14,9 +14,10 @@
 
 use std::ops::Range;
 
+use super::parser::Parser;
 use super::text::Translated;
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::name;
 
 /// What ends the result columns, the rows, and the order of a SELECT.
@@ -35,7 +36,7 @@ pub(super) fn written(sql: &str) -> Result<Option<Translated>, SqlError> {
     // The innermost first: what stands in one that is around it is copied.
     loop {
         let now = text.as_ref().map_or(sql, |t| t.sql.as_str());
-        let tokens = tokens(now)?;
+        let tokens = Parser::new(now)?.tokens;
         let begins = |n: &usize| {
             let is =
                 |at: usize, word: &str| tokens.get(n + at).is_some_and(|t| t.is_word(now, word));
@@ -50,15 +51,6 @@ pub(super) fn written(sql: &str) -> Result<Option<Translated>, SqlError> {
             Some(before) => next.after(before),
         });
     }
-}
-
-fn tokens(sql: &str) -> Result<Vec<Token>, SqlError> {
-    let (mut at, mut tokens) = (0, Vec::new());
-    while let Some(token) = lexer::next(sql, at, Brackets::List)? {
-        at = token.end;
-        tokens.push(token);
-    }
-    Ok(tokens)
 }
 
 /// A SELECT with `DISTINCT ON`.
@@ -233,9 +225,10 @@ fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize
     for (n, token) in tokens.iter().enumerate().skip(at) {
         match token.lexeme {
             Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-            Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close if depth == 0 => return Some(n),
+            Lexeme::Symbol(b')' | b']' | b'}' | b';') | Lexeme::Close if depth == 0 => {
+                return Some(n);
+            }
             Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
-            Lexeme::Symbol(b';') if depth == 0 => return Some(n),
             _ if depth == 0 && words.iter().any(|w| token.is_word(sql, w)) => return Some(n),
             _ => {}
         }
