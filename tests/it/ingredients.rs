@@ -1,4 +1,4 @@
-//! Ingredients that others express: those of a spec, and BlendSQL's narrower ones.
+//! Ingredients that others express: those of a spec, and `BlendSQL`'s narrower ones.
 
 use serde_json::{Value as Json, json};
 
