@@ -22,6 +22,8 @@
     const style = getComputedStyle(e);
     if (["hidden", "clip"].includes(style.overflowX) && style.textOverflow !== "ellipsis" && e.scrollWidth > e.clientWidth + 1 && !(e instanceof SVGElement || e instanceof HTMLInputElement))
       wrong.push(`${what(e)} is cut off`);
+    // No text stands in a narrow tower.
+    if (e.matches("td") && box.height > 600) wrong.push(`${what(e)} is ${box.height.toFixed(0)} high`);
     // What one works with fits a finger or a mouse.
     if (e.matches("button, select, input:not([type=hidden])")) {
       const area = e.type === "checkbox" ? e.closest("label") : e;

@@ -192,7 +192,7 @@ fn all(walk: &mut Walk) {
         let daemon = Daemon::start(&project, &["--no-spend"]);
         daemon.rests("waiting");
         walk.look("not published", &daemon, "/", &["--no-spend", "Waits for a go"]);
-        walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells"]);
+        walk.look("spec not published", &daemon, "/specs/x", &["Ask for 40 cells", "none asked"]);
         walk.look(
             "table not published",
             &daemon,

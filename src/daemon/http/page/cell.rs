@@ -69,7 +69,7 @@ pub(super) async fn show(
                     @if many { " (several, with " code { "|" } " between them)" } }
                 @if !list.is_empty() {
                     datalist id="values" { @for value in list { option value=(value) {} } }
-                    p.quiet { @if many { "Any of " } @else { "One of " } (list.len()) ":"
+                    p.quiet.values { @if many { "Any of " } @else { "One of " } (list.len()) ":"
                         @for value in list.iter().take(LISTED) { " " code { (value) } }
                         @if list.len() > LISTED { " …" } }
                 }

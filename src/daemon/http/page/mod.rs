@@ -196,8 +196,11 @@ fn runs(all: &[&RunStatus]) -> Markup {
                             }
                         }
                         td data-label="cells" {
-                            progress data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
-                            " " span data-is="cells" { (run.done) " of " (run.cells) }
+                            @if run.cells == 0 && run.state != RunState::Running { span.quiet { "none asked" } }
+                            @else {
+                                progress data-is="progress" max=(run.cells.max(1)) value=(run.done) {}
+                                " " span data-is="cells" { (run.done) " of " (run.cells) }
+                            }
                         }
                         td.n data-label="requests" data-is="requests" { (run.usage.requests) }
                         td.n data-label="price" data-is="price" { (usd(run.usage.cost_usd)) }

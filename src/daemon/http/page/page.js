@@ -30,8 +30,10 @@ document.addEventListener("keydown", (event) => {
     const part = (name) => row.querySelector(`[data-is="${name}"]`);
     const say = (name, text) => { const to = part(name); if (to) to.textContent = text; };
     const bar = part("progress");
-    bar.max = Math.max(run.cells, 1);
-    bar.value = run.cells_done;
+    if (bar) {
+      bar.max = Math.max(run.cells, 1);
+      bar.value = run.cells_done;
+    }
     say("state", run.state);
     say("cells", `${run.cells_done} of ${run.cells}`);
     say("requests", run.requests);
