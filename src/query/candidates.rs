@@ -9,7 +9,7 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::QueryError;
 use super::documents::Document;
-use super::live::{Live, broken, int};
+use super::live::{Live, int};
 use super::targets::spell;
 #[cfg(doc)]
 use crate::blendsql::runtime::Function;
@@ -119,8 +119,7 @@ impl Live {
     /// [`Function::Rank`]
     pub(super) fn rank(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         if self.candidates.are_too_many() {
-            self.pass.full = true;
-            return Err(broken("the pass is full"));
+            return Err(self.filled());
         }
         let mut hasher = blake3::Hasher::new();
         for value in values {

@@ -7,13 +7,15 @@ use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::learning::Learning;
 use super::live::{Shared, lock};
-use super::notes::{Candidate, State, WITNESSES};
+use super::notes::{Candidate, Distinct, State, WITNESSES};
 use super::smoothie::{Sink, owned};
 use super::targets::{Demand, spell};
 use crate::blendsql::rules::first_rows::FirstRows;
 
 /// Values that are asked for at once before it is known how many are needed.
 const MOST: u64 = 20;
+/// Rows that DISTINCT reads at least, although it knows what to ask.
+const READ_ON: u64 = 100_000;
 
 /// Reads candidates.
 pub struct Reader<'r> {
@@ -24,14 +26,38 @@ pub struct Reader<'r> {
     /// Rows that were asked about, and how many of them passed.
     seen: (u64, u64),
     columns: Vec<String>,
-    /// In order: the row, the number of its candidate, and its rank.
-    rows: Vec<(Vec<Sql>, usize, i64)>,
+    /// In order; of DISTINCT each different one once.
+    rows: Vec<Row>,
+    /// Where the rows of DISTINCT are, by what tells them apart.
+    places: HashMap<Vec<u8>, usize>,
+    read: u64,
     certain: u64,
     waiting: u64,
+    /// All that rows wait for.
+    demands: Distinct<Demand>,
     /// Whether the order of conditions is learnt.
     learns: bool,
-    /// The candidates to ask about for a value that rows share, by one of them.
-    witnesses: HashMap<usize, Vec<usize>>,
+}
+
+/// A row, or of DISTINCT all rows that are equal.
+struct Row {
+    values: Vec<Sql>,
+    rank: i64,
+    state: State,
+    /// The values of its columns with calls.
+    held: Vec<Sql>,
+    /// What it waits for; of equal rows what each of some waits for.
+    waits: Vec<Vec<Demand>>,
+    /// Equal rows that failed.
+    failed: usize,
+}
+
+impl Row {
+    /// What is asked of it: while none of its equals is certain one is asked about,
+    /// and more the more have failed.
+    fn witnesses(&self) -> &[Vec<Demand>] {
+        &self.waits[..self.waits.len().min(self.failed.clamp(1, WITNESSES))]
+    }
 }
 
 /// What the candidates tell.
@@ -52,10 +78,12 @@ impl<'r> Reader<'r> {
             seen,
             columns: Vec::new(),
             rows: Vec::new(),
+            places: HashMap::new(),
+            read: 0,
             certain: 0,
             waiting: 0,
+            demands: Distinct::default(),
             learns: rule.need.is_none() && rule.conditions > 1,
-            witnesses: HashMap::new(),
         }
     }
 
@@ -75,9 +103,10 @@ impl<'r> Reader<'r> {
         few.div_ceil(self.together).saturating_mul(self.together)
     }
 
-    /// Whether no row after those read can matter now.
+    /// Whether no row after those read can matter now. Of rows that are equal a later
+    /// one may be certain, and nothing need be asked: some are read on for that.
     fn enough(&self) -> bool {
-        if self.rule.ranked || self.rule.distinct {
+        if self.rule.ranked || self.rule.distinct && self.read < READ_ON {
             return false;
         }
         let full = self.rule.need.is_some_and(|need| self.certain >= need);
@@ -86,27 +115,20 @@ impl<'r> Reader<'r> {
 
     /// What was read tells.
     pub fn told(mut self, learning: &mut Learning) -> Told {
-        let live = Shared::clone(&self.live);
-        let live = lock(&live);
-        let candidates = &live.pass.notes.candidates;
         if self.rule.ranked {
-            self.rows.sort_by_key(|(_, _, rank)| *rank);
-        }
-        if self.rule.distinct {
-            self.merge(candidates);
+            self.rows.sort_by_key(|row| row.rank);
         }
         let (need, skipped) = (self.rule.need.unwrap_or(u64::MAX), self.rule.skipped);
         let (mut chosen, mut open, mut unvalued) = (Vec::new(), Vec::new(), Vec::new());
-        for (n, (_, number, _)) in self.rows.iter().enumerate() {
-            let Some(candidate) = candidates.get(*number) else { continue };
-            match candidate.state {
+        for row in &self.rows {
+            match row.state {
                 State::Fails => continue,
-                State::Possible => open.push(n),
+                State::Possible => open.push(row),
                 State::Certain | State::Unvalued => {
-                    if chosen.len() as u64 >= skipped && candidate.state == State::Unvalued {
-                        unvalued.push(n);
+                    if chosen.len() as u64 >= skipped && row.state == State::Unvalued {
+                        unvalued.push(row);
                     }
-                    chosen.push(n);
+                    chosen.push(row);
                 }
             }
             if chosen.len() as u64 >= need {
@@ -116,25 +138,20 @@ impl<'r> Reader<'r> {
         let full = chosen.len() as u64 >= need;
         // Without an order any rows do.
         let settled = open.is_empty() || full && !self.rule.ordered;
-        let waiting = |rows: &[usize], most: u64| -> Vec<&[Demand]> {
-            let numbers = rows.iter().flat_map(|n| {
-                let number = &self.rows[*n].1;
-                let one = std::slice::from_ref(number);
-                self.witnesses.get(number).map_or(one, Vec::as_slice)
-            });
-            let all = numbers.filter_map(|n| candidates.get(*n)).map(|c| c.demands.as_slice());
-            let most = usize::try_from(most).unwrap_or(usize::MAX);
-            all.filter(|d| !d.is_empty()).take(most).collect()
+        let waiting = |rows: &[&'_ Row], most: u64| -> Vec<Vec<Demand>> {
+            let all = rows.iter().flat_map(|row| row.witnesses()).filter(|d| !d.is_empty());
+            all.take(usize::try_from(most).unwrap_or(usize::MAX)).cloned().collect()
         };
         let asked = if settled {
             if unvalued.is_empty() {
                 let from = usize::try_from(skipped).unwrap_or(usize::MAX).min(chosen.len());
-                let rows = chosen[from..].iter().map(|n| self.row(*n, candidates)).collect();
+                let rows = chosen[from..].iter().map(|row| self.row_of(row)).collect();
                 return Told::Rows(self.columns, rows);
             }
             waiting(&unvalued, u64::MAX).concat()
         } else if self.learns {
-            let asked = learning.some(waiting(&open, u64::MAX));
+            let rows = waiting(&open, u64::MAX);
+            let asked = learning.some(rows.iter().map(Vec::as_slice).collect());
             learning.learnt();
             asked
         } else {
@@ -144,65 +161,79 @@ impl<'r> Reader<'r> {
             return Told::Ask(asked);
         }
         // What a row waits for was noted with another one.
-        Told::Ask(candidates.iter().flat_map(|c| c.demands.iter().copied()).collect())
+        Told::Ask(self.demands.into_iter().collect())
     }
 
-    /// Rows that are equal are one: certain when one of them is. While none is,
-    /// one of them is asked about, and more the more have failed.
-    fn merge(&mut self, candidates: &[Candidate]) {
-        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
-        let mut failed: Vec<usize> = Vec::new();
-        let mut open: Vec<Vec<usize>> = Vec::new();
-        let mut merged: Vec<(Vec<Sql>, usize, i64)> = Vec::new();
-        for row in std::mem::take(&mut self.rows) {
-            let Some(candidate) = candidates.get(row.1) else { continue };
-            let mut key = Vec::new();
-            let values: Vec<ValueRef<'_>> = row.0.iter().map(equal).collect();
-            spell(&values, &mut key);
-            let at = *places.entry(key).or_insert(merged.len());
-            if at == merged.len() {
-                failed.push(0);
-                open.push(Vec::new());
-                merged.push(row.clone());
+    /// Takes a row, with those that are equal to it where they are one.
+    fn take(&mut self, values: Vec<Sql>, rank: i64, candidate: Candidate) {
+        let Candidate { state, demands, held } = candidate;
+        self.demands.extend(demands.iter().copied());
+        let failed = usize::from(state == State::Fails);
+        let row = Row { values, rank, state, held, waits: vec![demands], failed };
+        if !self.rule.distinct {
+            if state != State::Fails {
+                self.count(&row, 1);
+                self.rows.push(row);
             }
-            match candidate.state {
-                State::Fails => failed[at] += 1,
-                State::Possible => open[at].push(row.1),
-                State::Certain | State::Unvalued => {}
-            }
-            let rank = |number: usize| match candidates.get(number).map(|c| c.state) {
-                Some(State::Certain) => 2,
-                Some(State::Possible | State::Unvalued) => 1,
-                _ => 0,
-            };
-            if rank(row.1) > rank(merged[at].1) {
-                merged[at].1 = row.1;
-            }
+            return;
         }
-        for (at, mut numbers) in open.into_iter().enumerate() {
-            numbers.truncate(failed[at].clamp(1, WITNESSES));
-            if let Some(first) = numbers.first() {
-                self.witnesses.insert(*first, numbers);
+        let mut key = Vec::new();
+        let values: Vec<ValueRef<'_>> = row.values.iter().map(equal).collect();
+        spell(&values, &mut key);
+        let at = *self.places.entry(key).or_insert(self.rows.len());
+        let Some(mut known) = self.rows.get_mut(at).map(|known| {
+            let none = Row { values: Vec::new(), held: Vec::new(), waits: Vec::new(), ..*known };
+            std::mem::replace(known, none)
+        }) else {
+            self.count(&row, 1);
+            self.rows.push(row);
+            return;
+        };
+        self.count(&known, -1);
+        known.failed += failed;
+        let better = |state| match state {
+            State::Certain => 2,
+            State::Possible | State::Unvalued => 1,
+            State::Fails => 0,
+        };
+        let is_better = better(state) > better(known.state);
+        match (known.state, state) {
+            // Rows whose values are not known are asked for these alone.
+            _ if is_better => {
+                (known.state, known.held, known.waits) = (state, row.held, row.waits);
             }
+            (State::Possible, State::Possible) if known.waits.len() < WITNESSES => {
+                known.waits.extend(row.waits);
+            }
+            _ => {}
         }
-        self.rows = merged;
+        self.count(&known, 1);
+        self.rows[at] = known;
     }
 
-    /// A row of the answer, the values that its candidate holds in their places.
-    fn row(&self, n: usize, candidates: &[Candidate]) -> Vec<Sql> {
-        let (row, number, _) = &self.rows[n];
-        let mut row = row.clone();
+    /// Counts a row, or takes it back.
+    fn count(&mut self, row: &Row, by: i64) {
+        let counted = match row.state {
+            State::Fails => return,
+            State::Possible if row.waits.iter().all(Vec::is_empty) => return,
+            State::Possible => &mut self.waiting,
+            State::Certain | State::Unvalued => &mut self.certain,
+        };
+        *counted = counted.saturating_add_signed(by);
+    }
+
+    /// A row of the answer, the values that it holds in their places.
+    fn row_of(&self, row: &Row) -> Vec<Sql> {
+        let mut values = row.values.clone();
         // A star before stands for more columns than one.
-        let more = row.len() - self.rule.written.min(row.len());
-        if let Some(candidate) = candidates.get(*number) {
-            for (at, value) in self.rule.held.iter().zip(&candidate.held) {
-                let at = at + if self.rule.star_before(*at) { more } else { 0 };
-                if let Some(place) = row.get_mut(at) {
-                    value.clone_into(place);
-                }
+        let more = values.len() - self.rule.written.min(values.len());
+        for (at, value) in self.rule.held.iter().zip(&row.held) {
+            let at = at + if self.rule.star_before(*at) { more } else { 0 };
+            if let Some(place) = values.get_mut(at) {
+                value.clone_into(place);
             }
         }
-        row
+        values
     }
 }
 
@@ -227,21 +258,15 @@ impl Sink for Reader<'_> {
             _ => i64::MAX,
         };
         let width = self.columns.len();
-        let candidate = usize::try_from(number(row.last())).unwrap_or(usize::MAX);
+        let candidate = number(row.last());
         let rank = if self.rule.ranked { number(row.get(width)) } else { 0 };
-        let state = lock(&self.live)
-            .pass
-            .notes
-            .candidates
-            .get(candidate)
-            .map(|c| (c.state, c.demands.is_empty()));
-        match state {
-            Some((State::Fails, _)) if !self.rule.distinct => return Ok(()),
-            Some((State::Fails, _)) => {}
-            Some((State::Possible, none)) => self.waiting += u64::from(!none),
-            _ => self.certain += 1,
+        let candidate = lock(&self.live).pass.notes.candidates.remove(&candidate);
+        // Of DISTINCT it counts how many failed.
+        if let Some(candidate) = candidate {
+            let values = row[..width].iter().map(|v| owned(*v)).collect();
+            self.take(values, rank, candidate);
         }
-        self.rows.push((row[..width].iter().map(|v| owned(*v)).collect(), candidate, rank));
+        self.read += 1;
         if self.enough() { Err(std::io::Error::other(ENOUGH)) } else { Ok(()) }
     }
 

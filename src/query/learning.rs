@@ -12,8 +12,11 @@ use crate::blendsql::rewrite::Rewritten;
 
 /// Rows that each condition is asked about first: at least and at most.
 const EACH: (u64, u64) = (3, 10);
-/// Rows that are asked about next, at least.
-const NEXT: u64 = 10;
+/// Rows that are asked about next, at least; then half as many more each time: an order
+/// that a few rows made likely is held to many only when many have shown it.
+const NEXT: u64 = 6;
+/// Rows that have shown it: from so many on twice as many are asked about each time.
+const SHOWN: u64 = 200;
 
 /// How far it is.
 pub struct Learning {
@@ -52,19 +55,21 @@ impl Learning {
     /// Nothing more is to be learnt from rows that each condition is asked about.
     pub fn learnt(&mut self) {
         self.rows = if self.surveyed {
-            self.rows.saturating_mul(2)
+            let more = if self.rows < SHOWN { self.rows / 2 } else { self.rows };
+            self.rows.saturating_add(more)
         } else {
-            NEXT.max(2 * self.rows).max(self.together as u64)
+            NEXT.max(self.rows).max(self.together as u64)
         };
         self.surveyed = true;
     }
 
     /// What is asked now of all that a pass noted.
     pub fn choose(&mut self, rewritten: &Rewritten, notes: &mut Notes) -> Vec<Demand> {
-        let mut demands = std::mem::take(&mut notes.loose);
+        let mut demands: Vec<Demand> = std::mem::take(&mut notes.loose).into_iter().collect();
         let mut learnt = false;
         for (n, unit) in rewritten.units.iter().enumerate() {
-            let of_unit = notes.rows.iter().filter(|r| r.unit == n).map(|r| r.demands.as_slice());
+            let of_unit =
+                notes.rows.iter().filter(|(unit, _)| *unit == n).map(|(_, d)| d.as_slice());
             if unit.conditions > 1 {
                 let rows: Vec<&[Demand]> = of_unit.collect();
                 learnt |= !rows.is_empty();

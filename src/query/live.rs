@@ -101,8 +101,9 @@ pub struct Statement {
 pub struct PassState {
     /// What is waited for.
     pub notes: Notes,
-    /// What conditions came to.
-    pub seen: HashMap<usize, Seen>,
+    /// What conditions came to, by where they stand: where they were only looked up,
+    /// which is done for all rows, and where they were asked, for rows left open.
+    pub seen: HashMap<(usize, bool), Seen>,
     /// Rows that a call was reached for, and its different values.
     pub touched: Vec<Touched>,
     /// Pending calls so far, less those that no row waits for.
@@ -262,8 +263,7 @@ impl Live {
                 let recursing = self.statement.recursing.get(call).is_some_and(|r| *r);
                 self.pass.recursed += u64::from(recursing);
                 if self.pass.recursed > self.statement.recursions {
-                    self.pass.full = true;
-                    return Err(broken("the pass is full"));
+                    return Err(self.filled());
                 }
                 if let Asks::Document { .. } = self.known.asks[call]
                     && let Some(Ok(Some(document))) = values.first().map(|v| Document::read(*v))
@@ -374,7 +374,8 @@ impl Live {
             return if self.statement.possible { 1 } else { 2 };
         }
         let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);
-        let seen = self.pass.seen.entry(at).or_default();
+        let looked_up = !self.pass.quiet.is_empty();
+        let seen = self.pass.seen.entry((at, looked_up)).or_default();
         if holds == wanted {
             seen.held += 1;
         } else {

@@ -7,7 +7,8 @@
 //! asked next. What a condition comes to does not depend on them, but for EXISTS
 //! and IN: one row that is certain settles these, whatever the rows are that wait.
 
-use foldhash::{HashSet, HashSetExt};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use indexmap::{IndexMap, IndexSet};
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::live::{Live, broken, int};
@@ -18,17 +19,23 @@ use crate::blendsql::runtime::Function;
 
 /// Rows of an EXISTS or of a value of an IN that are asked about at once, at most.
 pub const WITNESSES: usize = 20;
+/// Rows that wait for different things and are noted in one pass, at most.
+const MOST_ROWS: usize = 1_000_000;
 
-/// A row of a SELECT, as far as it is known.
-#[derive(Debug, Clone, Default)]
-pub struct RowNote {
-    /// The SELECT.
-    pub unit: usize,
-    /// What it waits for.
-    pub demands: Vec<Demand>,
+/// Each thing once, in the order in which they came.
+pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
+
+/// Rows of an EXISTS or IN: how many there are of each, and the calls that they wait
+/// for.
+type RowNotes = IndexMap<RowNote, (usize, i64), foldhash::fast::RandomState>;
+
+/// A row of an EXISTS or IN, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct RowNote {
     state: i64,
+    /// What it waits for.
+    demands: Vec<Demand>,
     value: Vec<u8>,
-    waits: i64,
 }
 
 /// What a row comes to that may be one of the first.
@@ -63,19 +70,22 @@ struct Frame {
     pended: i64,
     demands: Vec<Demand>,
     held: Vec<Sql>,
-    rows: Vec<RowNote>,
+    /// Its rows, and how many of each there are with the calls that they wait for.
+    rows: RowNotes,
 }
 
 /// The notes of a statement.
 #[derive(Default)]
 pub struct Notes {
     stack: Vec<Frame>,
-    /// What rows of conditions wait for.
-    pub rows: Vec<RowNote>,
+    /// What rows of conditions wait for, by their SELECT: rows that wait for the same
+    /// are one.
+    pub rows: Distinct<(usize, Vec<Demand>)>,
     /// What is waited for beside these.
-    pub loose: Vec<Demand>,
-    /// Rows that may be among the first, by their numbers.
-    pub candidates: Vec<Candidate>,
+    pub loose: Distinct<Demand>,
+    /// Rows that may be among the first, by their numbers, until they are read.
+    pub candidates: HashMap<i64, Candidate>,
+    numbered: i64,
     /// SELECTs that are run once and wait: their value is kept by `SQLite`.
     waiting: HashSet<usize>,
 }
@@ -84,18 +94,18 @@ impl Notes {
     /// All that is waited for, each cell once.
     #[must_use]
     pub fn all(&self) -> Vec<Demand> {
-        let mut seen = HashSet::new();
-        let rows = self.rows.iter().flat_map(|r| &r.demands);
-        let candidates = self.candidates.iter().flat_map(|c| &c.demands);
-        let all = self.loose.iter().chain(rows).chain(candidates);
-        all.copied().filter(|d| seen.insert(*d)).collect()
+        let rows = self.rows.iter().flat_map(|(_, demands)| demands);
+        let candidates = self.candidates.values().flat_map(|c| &c.demands);
+        let all: Distinct<Demand> =
+            self.loose.iter().chain(rows).chain(candidates).copied().collect();
+        all.into_iter().collect()
     }
 
     /// A cell is waited for.
     pub fn demand(&mut self, demand: Demand) {
         match self.stack.last_mut() {
             Some(frame) => frame.demands.push(demand),
-            None => self.loose.push(demand),
+            None => drop(self.loose.insert(demand)),
         }
     }
 
@@ -110,7 +120,7 @@ impl Live {
     pub(super) fn open(&mut self, values: &[ValueRef<'_>], run: bool) -> Sql {
         let unit = usize::try_from(int(values, 0)).unwrap_or_default();
         let pended = self.pass.pended;
-        let (demands, held, rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (demands, held, rows) = (Vec::new(), Vec::new(), RowNotes::default());
         self.pass.notes.stack.push(Frame { unit, run, pended, demands, held, rows });
         Sql::Integer(0)
     }
@@ -124,13 +134,23 @@ impl Live {
             Some(run) if run.run && run.unit == frame.unit => {
                 let mut value = Vec::new();
                 spell(values.get(2..).unwrap_or_default(), &mut value);
-                let Frame { unit, demands, .. } = frame;
-                run.rows.push(RowNote { unit, demands, state, value, waits });
+                let note = RowNote { state, demands: frame.demands, value };
+                let open = run.rows.len() >= MOST_ROWS && !note.demands.is_empty();
+                let (rows, all) = run.rows.entry(note).or_default();
+                *rows += 1;
+                *all += waits;
+                if open {
+                    let rows = std::mem::take(&mut run.rows);
+                    notes.loose.extend(witnesses(rows));
+                    return Err(self.filled());
+                }
             }
             Some(around) => around.demands.extend(frame.demands),
             None if !frame.demands.is_empty() => {
-                let Frame { unit, demands, .. } = frame;
-                notes.rows.push(RowNote { unit, demands, state, value: Vec::new(), waits });
+                notes.rows.insert((frame.unit, frame.demands));
+                if notes.rows.len() > MOST_ROWS {
+                    return Err(self.filled());
+                }
             }
             None => {}
         }
@@ -143,12 +163,12 @@ impl Live {
         let (settles, once) = (int(values, 0), int(values, 1) == 1);
         let value = values.get(3).map_or(Sql::Null, |v| owned(*v));
         let waits = self.pass.pended - frame.pended;
-        let of_rows: i64 = frame.rows.iter().map(|r| r.waits).sum();
+        let of_rows: i64 = frame.rows.values().map(|(_, waits)| waits).sum();
         let certain: HashSet<&Vec<u8>> =
-            frame.rows.iter().filter(|r| r.state == 1).map(|r| &r.value).collect();
+            frame.rows.keys().filter(|r| r.state == 1).map(|r| &r.value).collect();
         // Once one row with a value is certain, others with it change nothing.
         let settled = value == Sql::Integer(settles)
-            || frame.rows.iter().all(|r| r.state != 2 || certain.contains(&r.value));
+            || frame.rows.keys().all(|r| r.state != 2 || certain.contains(&r.value));
         if settled && waits == of_rows && waits > 0 {
             self.pass.pended = frame.pended;
             return Ok(value);
@@ -192,37 +212,44 @@ impl Live {
             _ => State::Fails,
         };
         self.pass.pended = frame.pended;
-        let number = self.pass.notes.candidates.len();
+        let notes = &mut self.pass.notes;
+        notes.numbered += 1;
         let Frame { demands, held, .. } = frame;
-        self.pass.notes.candidates.push(Candidate { state, demands, held });
-        Ok(Sql::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
+        notes.candidates.insert(notes.numbered, Candidate { state, demands, held });
+        Ok(Sql::Integer(notes.numbered))
+    }
+
+    /// The pass is broken off: what it noted is asked first.
+    pub(super) fn filled(&mut self) -> rusqlite::Error {
+        self.pass.full = true;
+        broken("the pass is full")
     }
 }
 
 /// What is asked of the rows of an EXISTS or IN: of those with one value some, and
 /// more the more have failed, while none is certain.
-fn witnesses(rows: Vec<RowNote>) -> impl Iterator<Item = Demand> {
+fn witnesses(rows: RowNotes) -> impl Iterator<Item = Demand> {
     let mut certain = HashSet::new();
-    let mut left: foldhash::HashMap<Vec<u8>, usize> = foldhash::HashMap::default();
-    for row in &rows {
+    let mut left: HashMap<Vec<u8>, usize> = HashMap::new();
+    for (row, (times, _)) in &rows {
         match row.state {
             1 => drop(certain.insert(row.value.clone())),
-            0 => *left.entry(row.value.clone()).or_insert(1) += 1,
+            0 => *left.entry(row.value.clone()).or_insert(1) += times,
             _ => drop(left.entry(row.value.clone()).or_insert(1)),
         }
     }
     left.values_mut().for_each(|n| *n = (*n).min(WITNESSES));
-    let chosen = rows.into_iter().filter(move |row| {
+    let chosen = rows.into_iter().filter(move |(row, (times, _))| {
         if row.state != 2 || certain.contains(&row.value) {
             return false;
         }
         match left.get_mut(&row.value) {
             Some(0) | None => false,
             Some(n) => {
-                *n -= 1;
+                *n = n.saturating_sub(*times);
                 true
             }
         }
     });
-    chosen.flat_map(|row| row.demands)
+    chosen.flat_map(|(row, _)| row.demands)
 }

@@ -137,7 +137,12 @@ impl Engine<'_, '_> {
                 self.costs.spread.insert(call, spread);
             }
         }
-        for (at, seen) in live.pass.seen.drain() {
+        let all = std::mem::take(&mut live.pass.seen);
+        for (&(at, looked_up), &seen) in &all {
+            // Rows that are left open are no sample of all rows.
+            if !looked_up && all.contains_key(&(at, true)) {
+                continue;
+            }
             let known = self.costs.seen.entry(at).or_default();
             if seen.held + seen.failed >= known.held + known.failed {
                 *known = seen;

@@ -4,7 +4,8 @@
 //!
 //! It runs in process. `HQDL_PROPERTY_CASES=5000` runs more,
 //! `HQDL_PROPERTY_SEED=…` other ones; what fails names its seed, which alone runs
-//! again with `HQDL_PROPERTY_CASES=1`.
+//! again with `HQDL_PROPERTY_CASES=1`, and tells its query first with
+//! `HQDL_PROPERTY_TELL=1`.
 
 // A test fails by panicking, and says why on the terminal.
 #![allow(
@@ -46,6 +47,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use fastrand::Rng;
 use hqdl::blendsql::scan;
@@ -64,6 +66,8 @@ type Rows = Vec<Vec<Sql>>;
 
 /// Steps of `SQLite`'s machine that a plain query may take.
 const STEPS: i32 = 4_000_000;
+/// What a query of ours may take: as much as that, many times.
+const LONGEST: Duration = Duration::from_secs(60);
 /// What is said of a query that takes more.
 const TOO_LONG: &str = "a plain query takes too many steps";
 
@@ -175,6 +179,10 @@ impl Shared {
 /// Runs the query of a seed twice.
 fn check(seed: u64, shared: &Shared) -> Result<(), String> {
     let (sql, generated) = case(seed);
+    if std::env::var_os("HQDL_PROPERTY_TELL").is_some() {
+        // Of a query that does not come back: what it is.
+        println!("== {seed}\n{}\n{}\n{sql}", generated.query, generated.plain);
+    }
     held(&sql, &generated, seed, shared)
 }
 
@@ -203,12 +211,15 @@ fn held(sql: &str, generated: &Generated, seed: u64, shared: &Shared) -> Result<
         truncate: false,
         again: None,
         rows_per_request: Some(5),
-        timeout: None,
+        timeout: Some(LONGEST),
         command: "test",
         listener: Arc::new(|_| {}),
         interrupt,
     };
-    let most = query::explain(&request).map_err(|e| format!("explain: {e}"))?;
+    let most = match query::explain(&request) {
+        Err(QueryError::Timeout(_)) => return Err(TOO_LONG.to_owned()),
+        most => most.map_err(|e| format!("explain: {e}"))?,
+    };
     let mut once = HashSet::new();
     for again in [false, true] {
         let mut rows = Smoothie::default();
@@ -219,6 +230,8 @@ fn held(sql: &str, generated: &Generated, seed: u64, shared: &Shared) -> Result<
                 shared.refused.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
+            // A LIMIT ends plain SQL early; while nothing is known, all rows are read.
+            Err(QueryError::Timeout(_)) => return Err(TOO_LONG.to_owned()),
             Err(error) => return Err(format!("failed: {error}")),
         };
         let asked = model.take();
