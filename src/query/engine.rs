@@ -291,6 +291,11 @@ impl<'r, 'a> Engine<'r, 'a> {
 
     /// Where the user wrote the name that a message is about.
     fn named(&self, message: &str) -> Option<Range<usize>> {
+        if message.starts_with("Expression tree is too large") {
+            // Conditions around a call are written out around it.
+            let deepest = self.parsed.calls.last()?;
+            return Some(self.spelled.place(&deepest.span));
+        }
         let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
         let at = self.request.sql.find(name)?;
         Some(at..at + name.len())

@@ -1,11 +1,12 @@
 //! What asking takes at the most: requests, tokens, money. Where not all is asked in
 //! one pass, a request may hold one value alone.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::batches::{by_target, cuts};
+use super::embedded::Compared;
 use super::engine::Engine;
-use super::likeness::by_words;
 use super::live::lock;
 use super::passages::Shown;
 use super::targets::{Demand, Target};
@@ -22,6 +23,8 @@ struct Most {
     values: u64,
     /// Tokens of reasoning that answers likely have, by model.
     reasoning: BTreeMap<String, f64>,
+    /// What is compared on the way, for embeddings.
+    compared: RefCell<Compared>,
 }
 
 impl Engine<'_, '_> {
@@ -31,9 +34,10 @@ impl Engine<'_, '_> {
         &self,
         demands: &[Demand],
         once: bool,
+        compared: Compared,
     ) -> Result<(u64, Usage), QueryError> {
         let reasoning = reasoning(self.request.facts.history(), self.request.spec)?;
-        let mut most = Most { reasoning, ..Most::default() };
+        let mut most = Most { reasoning, compared: RefCell::new(compared), ..Most::default() };
         {
             let live = lock(&self.live);
             for (n, entities) in by_target(demands) {
@@ -43,6 +47,8 @@ impl Engine<'_, '_> {
         for (n, wanted) in self.calls.joins.iter().enumerate() {
             self.pairs(n, wanted, once, &mut most)?;
         }
+        let embeddings = most.compared.borrow().usage(self.request);
+        most.add(&embeddings, 1);
         Ok((most.values, most.all))
     }
 
@@ -143,7 +149,9 @@ impl Engine<'_, '_> {
         let mut shown = Shown {
             most: spec.limits.passage_tokens,
             model: &choice.tokenizer,
-            compare: &mut |question, passages| Ok(by_words(question, passages)),
+            compare: &mut |question, passages| {
+                Ok(most.compared.borrow_mut().compare(question, passages))
+            },
         };
         cuts(target, entities, rows, &mut shown)?.iter().for_each(|cut| meter.count(cut));
         let (name, price) = (expansion.name.clone(), choice.price);

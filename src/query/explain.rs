@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::binder::WOULD_ASK;
+use super::embedded::Compared;
 use super::engine::Engine;
 use super::first_rows::{ENOUGH, Reader, Told};
 use super::learning::Learning;
@@ -37,7 +38,8 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.is_valid(&rewritten)?;
     let pass = Instant::now();
     let asked = engine.most(&rewritten)?;
-    let (values, usage) = engine.estimate(&asked.demands, asked.once)?;
+    let compared = engine.compared(&rewritten)?;
+    let (values, usage) = engine.estimate(&asked.demands, asked.once, compared)?;
     engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
     let mut meta = engine.meta(usage, began);
     meta.values_asked += values;
@@ -114,6 +116,28 @@ impl Engine<'_, '_> {
             Told::Ask(demands) => demands.into_iter().filter(|d| seen.insert(*d)).collect(),
             Told::Rows(..) => Vec::new(),
         }))
+    }
+
+    /// Documents that are compared with what is asked of them before any is asked.
+    fn compared(&mut self, rewritten: &Rewritten) -> Result<Compared, QueryError> {
+        let mut compared = Compared::default();
+        let (Some(rule), Some(_)) = (&rewritten.first, &self.request.spec.embeddings) else {
+            return Ok(compared);
+        };
+        if rewritten.likened.is_empty() {
+            return Ok(compared);
+        }
+        self.survey(rewritten);
+        let mut reader = Reader::new(rule, &self.live, 1, (0, 0));
+        match self.run_once(rewritten, &mut reader) {
+            // More than are put in an order.
+            Err(QueryError::Sql(_)) if lock(&self.live).pass.full => {}
+            ended => ended?,
+        }
+        self.order_candidates(rule, &mut |question, passages| {
+            Ok(compared.compare(question, passages))
+        })?;
+        Ok(compared)
     }
 
     /// All that is reached is noted from now on.

@@ -210,10 +210,10 @@ impl Asker<'_> {
 }
 
 /// Texts, and tokens of each batch.
-type Texts = Vec<(Digest, String)>;
+pub(super) type Texts = Vec<(Digest, String)>;
 
 /// Texts in batches, each with its tokens.
-fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) -> Vec<(Texts, u64)> {
+pub(super) fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) -> Vec<(Texts, u64)> {
     let mut batches: Vec<(Texts, u64)> = Vec::new();
     for (digest, text) in lacking {
         let count = tokenizer.count(text).max(1);

@@ -37,6 +37,7 @@ mod choosing;
 mod classify;
 mod context;
 mod documents;
+mod embedded;
 mod engine;
 mod entities;
 pub mod error;

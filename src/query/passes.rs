@@ -8,6 +8,7 @@ use super::engine::Engine;
 use super::first_rows::{ENOUGH, Reader, Told};
 use super::kept::Kept;
 use super::learning::Learning;
+use super::likeness::by_words;
 use super::live::{Known, lock};
 use super::smoothie::{Pass, Sink};
 use super::targets::Demand;
@@ -60,7 +61,16 @@ impl Engine<'_, '_> {
             if let Some(rule) = &rewritten.first
                 && lock(&self.live).candidates.wait()
             {
-                self.order_candidates(rule)?;
+                let asker = match (&self.request.spec.embeddings, self.asking) {
+                    (Some(_), Some(asking)) if self.request.model.is_some() => {
+                        Some(asking.asker()?)
+                    }
+                    _ => None,
+                };
+                self.order_candidates(rule, &mut |question, passages| match asker {
+                    Some(asker) => asker.likeness(question, passages),
+                    None => Ok(by_words(question, passages)),
+                })?;
                 self.passes.push(Pass { demanded: 0, seconds });
                 continue;
             }

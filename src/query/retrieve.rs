@@ -2,8 +2,8 @@
 
 use super::QueryError;
 use super::engine::Engine;
-use super::likeness::by_words;
 use super::live::lock;
+use super::passages::Compare;
 use crate::blendsql::rules::first_rows::FirstRows;
 use crate::retrieval::passages::cut;
 use crate::tokens::Tokenizer;
@@ -16,7 +16,11 @@ impl Engine<'_, '_> {
     ///
     /// # Errors
     /// [`QueryError`] at what stops the run.
-    pub(super) fn order_candidates(&mut self, first: &FirstRows) -> Result<(), QueryError> {
+    pub(super) fn order_candidates(
+        &mut self,
+        first: &FirstRows,
+        compare: &mut Compare<'_>,
+    ) -> Result<(), QueryError> {
         let needed = first.need.unwrap_or(0);
         let mut live = lock(&self.live);
         if live.candidates.are_too_many() {
@@ -29,19 +33,12 @@ impl Engine<'_, '_> {
             live.candidates.settled();
             return Ok(());
         }
-        let asker = match (&self.request.spec.embeddings, self.asking) {
-            (Some(_), Some(asking)) if self.request.model.is_some() => Some(asking.asker()?),
-            _ => None,
-        };
         let calls = &self.parsed.calls;
         let question = |n: usize| calls.get(n).map(|c| c.question.clone()).unwrap_or_default();
         // Passages have to be about as long, not so many tokens.
         let passages = |text: &str| {
             cut(text, Tokenizer::Estimate, PASSAGE).into_iter().map(str::to_owned).collect()
         };
-        live.candidates.order(question, passages, |question, passages| match asker {
-            Some(asker) => asker.likeness(question, passages),
-            None => Ok(by_words(question, passages)),
-        })
+        live.candidates.order(question, passages, compare)
     }
 }

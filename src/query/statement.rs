@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::QueryError;
+use crate::blendsql::lexer::{self, Brackets, Lexeme};
 use crate::blendsql::tree::{ExprKind, Query};
 
 /// Words that begin a statement which is not for reading.
@@ -118,8 +119,8 @@ pub(super) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
     Some(at + token.start..at + token.end)
 }
 
-/// The tokens of a query, coarsely: words, quoted things, single characters;
-/// without comments and blanks.
+/// The tokens of a query. What is quoted and never closed is one, up to the end:
+/// what is wrong with it is told when the query is read.
 struct Tokens<'s> {
     sql: &'s str,
     at: usize,
@@ -131,69 +132,28 @@ impl<'s> Tokens<'s> {
     fn new(sql: &'s str) -> Self {
         Self { sql, at: 0, braces: 0 }
     }
-
-    /// The end of what is quoted from `at` on; a doubled quote is part of it.
-    fn quoted(&self, at: usize, close: u8) -> usize {
-        let bytes = self.sql.as_bytes();
-        let mut at = at + 1;
-        while let Some(byte) = bytes.get(at) {
-            at += 1;
-            if *byte == close {
-                if close == b']' || bytes.get(at) != Some(&close) {
-                    return at;
-                }
-                at += 1;
-            }
-        }
-        bytes.len()
-    }
-
-    fn past(&self, end: &str) -> usize {
-        self.sql[self.at..].find(end).map_or(self.sql.len(), |n| self.at + n + end.len())
-    }
 }
 
 impl Iterator for Tokens<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
-        loop {
-            let rest = &self.sql[self.at..];
-            let c = rest.chars().next()?;
-            let start = self.at;
-            let word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-            match c {
-                // A byte order mark is a blank to SQLite.
-                _ if c.is_ascii_whitespace() || c == '\u{feff}' || c == '\u{b}' => {
-                    self.at += c.len_utf8();
-                    continue;
-                }
-                '-' if rest.starts_with("--") => {
-                    self.at = self.past("\n");
-                    continue;
-                }
-                '/' if rest.starts_with("/*") => {
-                    self.at += 2;
-                    self.at = self.past("*/");
-                    continue;
-                }
-                '\'' | '"' | '`' => self.at = self.quoted(start, c as u8),
-                '[' if self.braces == 0 => self.at = self.quoted(start, b']'),
-                _ if rest.starts_with("{{") => {
-                    self.braces += 1;
-                    self.at += 2;
-                }
-                _ if rest.starts_with("}}") => {
-                    self.braces = self.braces.saturating_sub(1);
-                    self.at += 2;
-                }
-                _ if word(c) => {
-                    self.at += rest.find(|c: char| !word(c)).unwrap_or(rest.len());
-                }
-                _ => self.at += c.len_utf8(),
-            }
-            return Some(start..self.at);
+        // A byte order mark is a blank to SQLite.
+        let rest = self.sql.get(self.at..)?;
+        let blank = |c: char| c.is_ascii_whitespace() || c == '\u{feff}' || c == '\u{b}';
+        self.at = self.sql.len() - rest.trim_start_matches(blank).len();
+        let brackets = if self.braces == 0 { Brackets::Name } else { Brackets::List };
+        let (lexeme, span) = match lexer::next(self.sql, self.at, brackets) {
+            Ok(token) => token.map(|t| (t.lexeme, t.span()))?,
+            Err(_) => (Lexeme::Quoted, self.at..self.sql.len()),
+        };
+        match lexeme {
+            Lexeme::Open => self.braces += 1,
+            Lexeme::Close => self.braces = self.braces.saturating_sub(1),
+            _ => {}
         }
+        self.at = span.end;
+        Some(span)
     }
 }
 

@@ -186,6 +186,41 @@ fn vectors_of_another_width_are_of_another_model() {
     assert!(embedder.texts().len() > known + 200);
 }
 
+/// The most that `explain` tells holds the embeddings, those of rows and of passages.
+#[test]
+fn explain_counts_embeddings() {
+    let jazz = "is there live jazz?";
+    let long = "The bread was fine, and so was the soup. ".repeat(60);
+    let cases = [
+        (SQL.to_owned(), String::new(), "[limits]\n"),
+        (
+            format!("SELECT answer(reviews, '{jazz}') FROM restaurants WHERE hit = 1"),
+            format!("{long} Q: {jazz} A: Yes. {long}"),
+            "[limits]\npassage_tokens = 300\n",
+        ),
+    ];
+    for (sql, more, limits) in cases {
+        let endpoint = Endpoint::answering(restaurants::answer);
+        let embedder = Embedder::new(well);
+        let settings = format!("{}price = 10.0\n{limits}", embedder.spec());
+        let settings = format!("price = {{ input = 1.0, output = 1.0 }}\n{settings}");
+        let project = project(&endpoint, &settings, 60);
+        project
+            .connect()
+            .execute("UPDATE restaurants SET reviews = reviews || ?1", [&more])
+            .unwrap();
+        let told = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", &sql]).exits(0);
+        assert_eq!((endpoint.count(), embedder.count()), (0, 0), "explain asks nothing");
+        let ran = query(&project, &[], &sql).exits(0);
+        assert!(embedder.texts().len() > 20, "{}", embedder.texts().len());
+        let (most, meta) = (&told.lines[0], &ran.lines[0]["meta"]);
+        for of in ["requests", "input_tokens", "cost_usd"] {
+            let (most, ran) = (most[of].as_f64().unwrap(), meta[of].as_f64().unwrap());
+            assert!(most >= ran, "{of}: {ran}, at most {most}: {}", told.stdout);
+        }
+    }
+}
+
 #[test]
 fn embeddings_are_paid_from_the_budget() {
     let endpoint = Endpoint::answering(restaurants::answer);
