@@ -13,6 +13,9 @@
 //!   be left out, or filled in where the key has none (`NULL` → "Carl Creel"),
 //!   which is noted. A part that contradicts the key is nobody's.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
 use super::label::{self, fold};
 use super::markup::unescaped;
 use crate::value::Value;
@@ -272,6 +275,7 @@ impl Keys {
     /// Places an answer by its echoed key alone.
     #[must_use]
     pub fn by_key(&self, fields: &[&str]) -> Option<Place> {
+        let spelled = Spelled::all(fields);
         // A line that is the end of a key would be taken for the key of another.
         if self.broken && self.rows.len() > 1 {
             return None;
@@ -279,7 +283,7 @@ impl Keys {
         let mut best: Option<Place> = None;
         let mut tied = false;
         for row in 0..self.rows.len() {
-            let Some((fit, taken)) = self.fits(row, fields) else {
+            let Some((fit, taken)) = self.spelled_fits(row, fields, &spelled) else {
                 continue;
             };
             // Nothing names nobody.
@@ -302,6 +306,15 @@ impl Keys {
     /// How well the fields begin with the key of a row, and how many they took.
     #[must_use]
     pub fn fits(&self, row: usize, fields: &[&str]) -> Option<(Fit, usize)> {
+        self.spelled_fits(row, fields, &Spelled::all(fields))
+    }
+
+    fn spelled_fits(
+        &self,
+        row: usize,
+        fields: &[&str],
+        spelled: &[Spelled<'_>],
+    ) -> Option<(Fit, usize)> {
         let parts = &self.rows.get(row)?.parts;
         let mut at = 0;
         let mut worst = Fit::Exactly;
@@ -309,7 +322,7 @@ impl Keys {
         for part in parts {
             let left = fields.get(at..).unwrap_or_default();
             let first = left.first()?;
-            if let Some((fit, taken)) = part.begins(left) {
+            if let Some((fit, taken)) = part.begins(left, spelled.get(at)?) {
                 worst = worst.min(fit);
                 // A NULL that is echoed as nothing proves nothing.
                 right += usize::from(!part.folded.is_empty());
@@ -327,9 +340,10 @@ impl Keys {
 
     /// Whether no other row fits these fields as well.
     fn stands_out(&self, row: usize, fit: Fit, fields: &[&str]) -> bool {
+        let spelled = Spelled::all(fields);
         (0..self.rows.len())
             .filter(|other| *other != row)
-            .all(|other| self.fits(other, fields).is_none_or(|(f, _)| f < fit))
+            .all(|other| self.spelled_fits(other, fields, &spelled).is_none_or(|(f, _)| f < fit))
     }
 }
 
@@ -344,11 +358,42 @@ impl Row {
     }
 }
 
+/// A field of an answer, in the spellings that it is compared by: it is compared with
+/// many rows.
+struct Spelled<'f> {
+    field: &'f str,
+    forms: OnceCell<Forms>,
+}
+
+struct Forms {
+    canonical: Option<String>,
+    folded: String,
+    /// The same of what its references to characters stand for.
+    plain: String,
+}
+
+impl<'f> Spelled<'f> {
+    fn of(field: &'f str) -> Self {
+        Self { field: field.trim(), forms: OnceCell::new() }
+    }
+
+    fn all(fields: &[&'f str]) -> Vec<Self> {
+        fields.iter().map(|field| Self::of(field)).collect()
+    }
+
+    fn forms(&self) -> &Forms {
+        self.forms.get_or_init(|| Forms {
+            canonical: Value::from(self.field).canonical().map(Cow::into_owned),
+            folded: fold(self.field),
+            plain: fold(&unescaped(self.field)),
+        })
+    }
+}
+
 impl Part {
     /// Whether the fields begin with this part; a comma inside a name may have
     /// split it over several.
-    fn begins(&self, fields: &[&str]) -> Option<(Fit, usize)> {
-        let first = fields.first()?;
+    fn begins(&self, fields: &[&str], first: &Spelled<'_>) -> Option<(Fit, usize)> {
         if let Some(fit) = self.is(first) {
             return Some((fit, 1));
         }
@@ -357,12 +402,12 @@ impl Part {
         }
         (2..=fields.len().min(5)).find_map(|n| {
             let joined = fields.get(..n)?.join(",");
-            Some((self.is(&joined)?, n))
+            Some((self.is(&Spelled::of(&joined))?, n))
         })
     }
 
-    fn is(&self, field: &str) -> Option<Fit> {
-        let field = field.trim();
+    fn is(&self, spelled: &Spelled<'_>) -> Option<Fit> {
+        let field = spelled.field;
         if self.null {
             let exactly = field.eq_ignore_ascii_case("null");
             return label::says_none(field).then_some(if exactly {
@@ -375,17 +420,14 @@ impl Part {
             // It may just as well stand for NULL.
             return self.text.is_empty().then_some(Fit::Nearly);
         }
-        if field == self.text
-            || Value::from(field).canonical().as_deref() == Some(self.text.as_str())
-        {
+        let Forms { canonical, folded, plain } = spelled.forms();
+        if field == self.text || canonical.as_deref() == Some(self.text.as_str()) {
             return Some(Fit::Exactly);
         }
-        let folded = fold(field);
         if folded.is_empty() || self.folded.is_empty() {
             return None;
         }
-        let plain = fold(&unescaped(field));
-        let is = |text: &String| *text == folded || *text == plain;
+        let is = |text: &String| text == folded || text == plain;
         (is(&self.folded) || self.meant.as_ref().is_some_and(is)).then_some(Fit::Nearly)
     }
 }

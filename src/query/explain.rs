@@ -37,8 +37,9 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     engine.sql.clone_from(&rewritten.sql);
     engine.is_valid(&rewritten)?;
     let pass = Instant::now();
-    let asked = engine.most(&rewritten)?;
+    // What is looked at last is what the estimate knows the documents of.
     let compared = engine.compared(&rewritten)?;
+    let asked = engine.most(&rewritten)?;
     let (values, usage) = engine.estimate(&asked.demands, asked.once, compared)?;
     engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
     let mut meta = engine.meta(usage, began);

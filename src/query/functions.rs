@@ -55,7 +55,7 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
             Function::RowNote => make(function, Live::candidate),
             Function::Mark => make(function, |live, _| Ok(Sql::Integer(live.mark()))),
             Function::Leaf => make(function, |live, values| Ok(Sql::Integer(live.leaf(values)))),
-            Function::Quiet => make(function, |live, _| Ok(live.quiet())),
+            Function::Quiet => make(function, |live, values| Ok(live.quiet(values))),
             Function::Settled => make(function, |live, values| Ok(live.settled(values))),
             Function::Limit => make(function, |live, values| Ok(live.limit(values))),
             Function::After => make(function, |live, values| Ok(live.after(values))),

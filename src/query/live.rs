@@ -117,8 +117,8 @@ pub struct PassState {
     /// The truth that was noted last.
     pub noted: i64,
     /// While not empty, calls are only looked up and nothing is demanded: calls that
-    /// were pending before, one within another.
-    pub quiet: Vec<i64>,
+    /// were pending before, and whether it is done for all rows; one within another.
+    pub quiet: Vec<(i64, bool)>,
 }
 
 /// How often calls of recursive common table expressions may be pending in the
@@ -229,7 +229,7 @@ impl Live {
             Asks::Pair { join } => return self.pair(call, join, values),
         };
         // All conditions of a row are looked at once; one may be evaluated again.
-        if self.statement.learns && !self.pass.quiet.is_empty() {
+        if self.statement.learns && self.looks_at_rows() {
             self.pass.touched[call].note(entity);
         }
         let counts = &mut self.known.counts;
@@ -324,15 +324,20 @@ impl Live {
     }
 
     /// [`Function::Quiet`]
-    pub(super) fn quiet(&mut self) -> Sql {
-        self.pass.quiet.push(self.pass.pended);
+    pub(super) fn quiet(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        self.pass.quiet.push((self.pass.pended, int(values, 0) == 1));
         Sql::Null
+    }
+
+    /// Whether the conditions of a row are looked at for the first time.
+    fn looks_at_rows(&self) -> bool {
+        matches!(self.pass.quiet.as_slice(), [(_, true)])
     }
 
     /// [`Function::Settled`]: what was only looked up does not wait; where it is
     /// needed it is asked.
     pub(super) fn settled(&mut self, values: &[ValueRef<'_>]) -> Sql {
-        if let Some(pended) = self.pass.quiet.pop() {
+        if let Some((pended, _)) = self.pass.quiet.pop() {
             self.pass.pended = pended;
         }
         Sql::Integer(int(values, 1))
@@ -375,6 +380,9 @@ impl Live {
         }
         let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);
         let looked_up = !self.pass.quiet.is_empty();
+        if looked_up && !self.looks_at_rows() {
+            return i64::from(holds);
+        }
         let seen = self.pass.seen.entry((at, looked_up)).or_default();
         if holds == wanted {
             seen.held += 1;

@@ -7,7 +7,7 @@
 //! asked next. What a condition comes to does not depend on them, but for EXISTS
 //! and IN: one row that is certain settles these, whatever the rows are that wait.
 
-use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use foldhash::{HashMap, HashSet};
 use indexmap::{IndexMap, IndexSet};
 use rusqlite::types::{Value as Sql, ValueRef};
 
@@ -19,23 +19,47 @@ use crate::blendsql::runtime::Function;
 
 /// Rows of an EXISTS or of a value of an IN that are asked about at once, at most.
 pub const WITNESSES: usize = 20;
-/// Rows that wait for different things and are noted in one pass, at most.
+/// Rows of conditions that wait for different things and are noted in one pass, at most.
 const MOST_ROWS: usize = 1_000_000;
 
 /// Each thing once, in the order in which they came.
 pub type Distinct<T> = IndexSet<T, foldhash::fast::RandomState>;
 
-/// Rows of an EXISTS or IN: how many there are of each, and the calls that they wait
-/// for.
-type RowNotes = IndexMap<RowNote, (usize, i64), foldhash::fast::RandomState>;
+/// The rows of an EXISTS or IN that have one value.
+#[derive(Debug, Default)]
+struct Witnesses {
+    /// A row with it is certain: others change nothing.
+    certain: bool,
+    /// A row with it waits.
+    open: bool,
+    failed: usize,
+    /// What some of these rows wait for.
+    waits: Distinct<Vec<Demand>>,
+}
 
-/// A row of an EXISTS or IN, as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct RowNote {
-    state: i64,
-    /// What it waits for.
-    demands: Vec<Demand>,
-    value: Vec<u8>,
+impl Witnesses {
+    fn take(&mut self, state: i64, demands: Vec<Demand>) {
+        match state {
+            0 => self.failed += 1,
+            1 => {
+                self.certain = true;
+                self.waits.clear();
+            }
+            _ => {
+                self.open = true;
+                if !self.certain && self.waits.len() < WITNESSES {
+                    self.waits.insert(demands);
+                }
+            }
+        }
+    }
+
+    /// What is asked of them: of one row, and of more the more have failed, while none
+    /// is certain.
+    fn asked(self) -> impl Iterator<Item = Demand> {
+        let most = if self.certain { 0 } else { self.failed.saturating_add(1).min(WITNESSES) };
+        self.waits.into_iter().take(most).flatten()
+    }
 }
 
 /// What a row comes to that may be one of the first.
@@ -70,8 +94,10 @@ struct Frame {
     pended: i64,
     demands: Vec<Demand>,
     held: Vec<Sql>,
-    /// Its rows, and how many of each there are with the calls that they wait for.
-    rows: RowNotes,
+    /// Its rows, by their value.
+    rows: IndexMap<Vec<u8>, Witnesses, foldhash::fast::RandomState>,
+    /// Pending calls of its rows.
+    waits: i64,
 }
 
 /// The notes of a statement.
@@ -120,8 +146,8 @@ impl Live {
     pub(super) fn open(&mut self, values: &[ValueRef<'_>], run: bool) -> Sql {
         let unit = usize::try_from(int(values, 0)).unwrap_or_default();
         let pended = self.pass.pended;
-        let (demands, held, rows) = (Vec::new(), Vec::new(), RowNotes::default());
-        self.pass.notes.stack.push(Frame { unit, run, pended, demands, held, rows });
+        let (demands, held, rows) = (Vec::new(), Vec::new(), IndexMap::default());
+        self.pass.notes.stack.push(Frame { unit, run, pended, demands, held, rows, waits: 0 });
         Sql::Integer(0)
     }
 
@@ -134,16 +160,8 @@ impl Live {
             Some(run) if run.run && run.unit == frame.unit => {
                 let mut value = Vec::new();
                 spell(values.get(2..).unwrap_or_default(), &mut value);
-                let note = RowNote { state, demands: frame.demands, value };
-                let open = run.rows.len() >= MOST_ROWS && !note.demands.is_empty();
-                let (rows, all) = run.rows.entry(note).or_default();
-                *rows += 1;
-                *all += waits;
-                if open {
-                    let rows = std::mem::take(&mut run.rows);
-                    notes.loose.extend(witnesses(rows));
-                    return Err(self.filled());
-                }
+                run.waits += waits;
+                run.rows.entry(value).or_default().take(state, frame.demands);
             }
             Some(around) => around.demands.extend(frame.demands),
             None if !frame.demands.is_empty() => {
@@ -163,13 +181,10 @@ impl Live {
         let (settles, once) = (int(values, 0), int(values, 1) == 1);
         let value = values.get(3).map_or(Sql::Null, |v| owned(*v));
         let waits = self.pass.pended - frame.pended;
-        let of_rows: i64 = frame.rows.values().map(|(_, waits)| waits).sum();
-        let certain: HashSet<&Vec<u8>> =
-            frame.rows.keys().filter(|r| r.state == 1).map(|r| &r.value).collect();
         // Once one row with a value is certain, others with it change nothing.
         let settled = value == Sql::Integer(settles)
-            || frame.rows.keys().all(|r| r.state != 2 || certain.contains(&r.value));
-        if settled && waits == of_rows && waits > 0 {
+            || frame.rows.values().all(|value| value.certain || !value.open);
+        if settled && waits == frame.waits && waits > 0 {
             self.pass.pended = frame.pended;
             return Ok(value);
         }
@@ -177,7 +192,8 @@ impl Live {
             if once {
                 self.pass.notes.waiting.insert(frame.unit);
             }
-            for demand in frame.demands.into_iter().chain(witnesses(frame.rows)) {
+            let of_rows = frame.rows.into_values().flat_map(Witnesses::asked);
+            for demand in frame.demands.into_iter().chain(of_rows) {
                 self.pass.notes.demand(demand);
             }
         } else if once && self.pass.notes.waiting.contains(&frame.unit) {
@@ -224,32 +240,4 @@ impl Live {
         self.pass.full = true;
         broken("the pass is full")
     }
-}
-
-/// What is asked of the rows of an EXISTS or IN: of those with one value some, and
-/// more the more have failed, while none is certain.
-fn witnesses(rows: RowNotes) -> impl Iterator<Item = Demand> {
-    let mut certain = HashSet::new();
-    let mut left: HashMap<Vec<u8>, usize> = HashMap::new();
-    for (row, (times, _)) in &rows {
-        match row.state {
-            1 => drop(certain.insert(row.value.clone())),
-            0 => *left.entry(row.value.clone()).or_insert(1) += times,
-            _ => drop(left.entry(row.value.clone()).or_insert(1)),
-        }
-    }
-    left.values_mut().for_each(|n| *n = (*n).min(WITNESSES));
-    let chosen = rows.into_iter().filter(move |(row, (times, _))| {
-        if row.state != 2 || certain.contains(&row.value) {
-            return false;
-        }
-        match left.get_mut(&row.value) {
-            Some(0) | None => false,
-            Some(n) => {
-                *n = n.saturating_sub(*times);
-                true
-            }
-        }
-    });
-    chosen.flat_map(|(row, _)| row.demands)
 }

@@ -95,6 +95,30 @@ fn what_one_machine_asks_no_other_does_and_all_have_it() {
     assert_eq!(late.hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
 }
 
+/// All that come at once find no schema, and wait for whoever makes it.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn machines_that_come_first_together_make_one_schema() {
+    let endpoint = honest();
+    let one = machine(&endpoint, &spec());
+    for _ in 0..3 {
+        let cache = postgres::database();
+        let held = postgres::Held::lock(&cache, 0x6871_646c);
+        let stats = || {
+            let mut command = one.command(&["cache", "stats", "--json", "--cache", &cache]);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            Running::of(command.spawn().unwrap())
+        };
+        let all: Vec<_> = (0..8).map(|_| stats()).collect();
+        until("all wait for the lock", || {
+            let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            sql_at(&cache, sql)[0][0].as_deref() == Some("8")
+        });
+        drop(held);
+        all.into_iter().for_each(|one| drop(one.wait().exits(0)));
+    }
+}
+
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
 fn no_machine_spends_what_another_has_of_the_day() {

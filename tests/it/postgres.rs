@@ -128,6 +128,28 @@ pub fn sql_at(url: &str, sql: &str) -> Vec<Vec<Option<String>>> {
     })
 }
 
+/// An advisory lock that is held until this is dropped.
+pub struct Held {
+    _runtime: tokio::runtime::Runtime,
+    _client: tokio_postgres::Client,
+}
+
+impl Held {
+    /// Takes the lock of a number, of the session.
+    pub fn lock(url: &str, number: i64) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.unwrap();
+        let client = runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client.simple_query(&format!("SELECT pg_advisory_lock({number})")).await.unwrap();
+            client
+        });
+        Self { _runtime: runtime, _client: client }
+    }
+}
+
 /// A new database of the server that all tests of this process share: its URL.
 pub fn database() -> String {
     shared().database()

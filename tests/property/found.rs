@@ -15,8 +15,11 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
     (9, 'eve', 7), (4, 'zulu', 4), (1, 'xe', 9);
 ";
 
+/// Of these, queries whose most cannot be told: an answer decides what is asked.
+pub const UNBOUNDED: usize = 1;
+
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 7] = [
+pub const QUERIES: [(&str, &str); 11] = [
     // Which rows LIMIT leaves is another thing once the answers are there.
     (
         "WITH g AS (SELECT c, sum({{LLMMap('fn:length', q.c, return_type='int')}} + q.m) AS x FROM q \
@@ -57,5 +60,39 @@ pub const QUERIES: [(&str, &str); 7] = [
     (
         "SELECT id FROM p WHERE {{LLMMap('fn:initial', p.id + 8, return_type='str')}} = '1'",
         "SELECT id FROM p WHERE hq_initial(id + 8) = '1'",
+    ),
+    // Rows that come from calls were made while nothing was asked, and not again.
+    (
+        "WITH g AS MATERIALIZED (SELECT {{LLMMap('fn:upper', q.c, return_type='str')}} AS x FROM q \
+         WHERE {{LLMMap('fn:contains:a', q.c)}}) SELECT 'one' AS y FROM p WHERE \
+         {{LLMMap('fn:contains:e', p.a)}} AND {{LLMMap('fn:length', p.a, return_type='int')}} NOT IN \
+         (SELECT 6 FROM g) UNION SELECT {{LLMMap('fn:initial', g.x, return_type='str')}} FROM g",
+        "WITH g AS (SELECT hq_upper(c) AS x FROM q WHERE hq_contains(c, 'a')) SELECT 'one' AS y FROM p \
+         WHERE hq_contains(a, 'e') AND hq_length(a) NOT IN (SELECT 6 FROM g) \
+         UNION SELECT hq_initial(x) FROM g",
+    ),
+    // They were made for the first row that needed them; to the next they looked whole.
+    (
+        "WITH g AS MATERIALIZED (SELECT q.c, q.m FROM q WHERE {{LLMMap('fn:contains:a', q.c)}}) \
+         SELECT {{LLMMap('fn:vowels', p.a, return_type='int')}} FROM p WHERE NOT EXISTS (SELECT 1 \
+         FROM g WHERE g.m > p.n AND {{LLMMap('fn:contains:l', g.c)}}) LIMIT 3",
+        "WITH g AS (SELECT c, m FROM q WHERE hq_contains(c, 'a')) SELECT hq_vowels(a) FROM p \
+         WHERE NOT EXISTS (SELECT 1 FROM g WHERE g.m > p.n AND hq_contains(g.c, 'l')) LIMIT 3",
+    ),
+    // An OR as a value is settled by what is known, whatever was learnt of its order.
+    (
+        "SELECT id FROM q WHERE CASE WHEN {{LLMMap('fn:length', q.c)}} > 3 THEN \
+         ({{LLMMap('fn:ends_with:a', q.c)}} OR NOT {{LLMMap('fn:contains:a', q.c)}}) ELSE \
+         {{LLMMap('fn:starts_with:x', q.c)}} END",
+        "SELECT id FROM q WHERE CASE WHEN hq_length(c) > 3 THEN (hq_ends_with(c, 'a') OR NOT \
+         hq_contains(c, 'a')) ELSE hq_starts_with(c, 'x') END",
+    ),
+    // So is an OR beside what cannot be looked at.
+    (
+        "WITH g AS (SELECT sum({{LLMMap('fn:length', q.c, return_type='int')}}) AS x FROM q) \
+         SELECT p.id FROM g JOIN p ON p.n < g.x WHERE {{LLMMap('fn:contains:b', p.a)}} OR \
+         {{LLMMap('fn:length', p.a)}} > 3 OR {{LLMMap('fn:initial', p.a, return_type='str')}} <> 'g'",
+        "WITH g AS (SELECT sum(hq_length(c)) AS x FROM q) SELECT p.id FROM g JOIN p ON p.n < g.x \
+         WHERE hq_contains(a, 'b') OR hq_length(a) > 3 OR hq_initial(a) <> 'g'",
     ),
 ];

@@ -1,7 +1,7 @@
 //! The schema `hqdl`: made and brought up to date under a lock, and left alone when
 //! a newer program has made it.
 
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, IsolationLevel};
 
 use super::link::{Client, Failed, Link, Worked};
 use crate::facts::FactsError;
@@ -29,11 +29,11 @@ pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
 }
 
 async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
-    let there: bool = client
-        .query_one("SELECT to_regclass('hqdl.migration') IS NOT NULL", &[])
-        .await?
-        .try_get(0)?;
-    if !there {
+    // Not by `to_regclass`: it may answer from before the lock was waited for.
+    let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
+                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+                 WHERE n.nspname = 'hqdl' AND c.relname = 'migration')";
+    if !client.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
     let sql = "SELECT coalesce(max(version), 0) FROM hqdl.migration";
@@ -49,13 +49,15 @@ async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
 }
 
 async fn apply(link: &Link, mut client: Client) -> Worked<()> {
-    let all = client.transaction().await?;
+    // Each statement must see what was committed while the lock was waited for.
+    let all = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+    let all = all.start().await?;
     all.batch_execute(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
     // Somebody else may have done it meanwhile.
     let done = version(link, &*all).await?;
     if done == 0 {
         // A role that may not make a schema may use one that was made for it.
-        let sql = "SELECT to_regnamespace('hqdl') IS NOT NULL";
+        let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'hqdl')";
         if !all.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
             all.batch_execute("CREATE SCHEMA hqdl").await?;
         }

@@ -57,11 +57,21 @@ pub(super) fn guarded(plain: &str, rest: &str) -> String {
     format!("CASE WHEN {plain} THEN {rest} ELSE 0 END")
 }
 
-/// What is known settles a row; only what that leaves open is asked.
-pub(super) fn settled_first(known: &str, asked: &str) -> String {
-    let quiet = Function::Quiet.of::<&str>(&[]);
-    let settled = Function::Settled.of(&[&quiet, known]);
-    format!("CASE {settled} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asked} END")
+/// What is known settles it; only what that leaves open is asked. It is the first look
+/// at a row, or a look at a part of its conditions.
+pub(super) fn settled_first(known: &str, asked: &str, of_row: bool) -> String {
+    format!("CASE {} WHEN 1 THEN 1 WHEN 0 THEN 0 ELSE {asked} END", settled(known, of_row))
+}
+
+/// The same of the value of a condition.
+pub(super) fn settled_value(holds: &str, fails: &str, asked: &str) -> String {
+    let (holds, fails) = (settled(holds, false), settled(fails, false));
+    format!("(CASE {holds} WHEN 1 THEN 1 ELSE CASE {fails} WHEN 1 THEN 0 ELSE {asked} END END)")
+}
+
+fn settled(known: &str, of_row: bool) -> String {
+    let quiet = Function::Quiet.of(&[u8::from(of_row).to_string()]);
+    Function::Settled.of(&[&quiet, known])
 }
 
 /// The truth of conditions that are all looked at: those that are plain before the

@@ -20,6 +20,7 @@
 use std::collections::HashMap;
 
 use super::emit;
+use super::frame::each_table;
 use super::ingredients::Subject;
 use super::parse::Parsed;
 use super::plan::Plan;
@@ -122,14 +123,23 @@ pub struct Rewriter<'q> {
     pub firsts: bool,
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
-    /// Common table expressions at hand, and whether `SQLite` may take them apart.
-    pub(super) ctes: Vec<(String, bool)>,
+    /// Common table expressions at hand.
+    pub(super) ctes: Vec<Declared>,
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
     /// Where the SELECT stands that is being written.
     pub(super) here: usize,
     pub(super) out: Rewritten,
+}
+
+/// A common table expression at hand.
+pub(super) struct Declared {
+    pub(super) name: String,
+    /// `SQLite` may take it apart.
+    pub(super) joins: bool,
+    /// Calls that its rows come from, those of others that it reads, too.
+    pub(super) calls: Vec<usize>,
 }
 
 /// What a query stands in.
@@ -259,11 +269,12 @@ impl<'q> Rewriter<'q> {
         let around = self.ctes.len();
         for cte in &query.with {
             // One that reads itself stands where it is, as it is.
-            self.ctes.push((cte.name.clone(), false));
+            let calls = self.calls_read(&cte.query);
+            self.ctes.push(Declared { name: cte.name.clone(), joins: false, calls: calls.clone() });
             let text = self.query(&cte.query, &scope, Role::Rows);
             parts.push((cte.query.span.clone(), text));
             let joins = self.joins(&cte.query);
-            self.ctes.extend(joins.then(|| (cte.name.clone(), true)));
+            self.ctes.extend(joins.then(|| Declared { name: cte.name.clone(), joins, calls }));
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, &scope, role, &mut parts),
@@ -292,6 +303,25 @@ impl<'q> Rewriter<'q> {
         }
         self.ctes.truncate(around);
         self.compose(&query.span, parts)
+    }
+
+    /// Calls in a query, and in the common table expressions that it reads by name.
+    pub(super) fn calls_read(&self, query: &Query) -> Vec<usize> {
+        let mut calls = Vec::new();
+        query.each(&mut |e| {
+            if let ExprKind::Call(n, _) = &e.kind {
+                calls.push(*n);
+            }
+        });
+        each_table(query, &mut |table| {
+            let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(table);
+            if let Some(cte) = self.ctes.iter().rev().find(named) {
+                calls.extend_from_slice(&cte.calls);
+            }
+        });
+        calls.sort_unstable();
+        calls.dedup();
+        calls
     }
 
     pub(super) fn value_part(

@@ -36,7 +36,8 @@ pub enum Function {
     Mark,
     /// `hq_leaf(place, wanted, mark, holds)`: the truth of a condition, counted.
     Leaf,
-    /// `hq_quiet()`: from here on calls are only looked up.
+    /// `hq_quiet(counts)`: from here on calls are only looked up; what conditions come to
+    /// is counted where this is done for all rows.
     Quiet,
     /// `hq_settled(quiet, truth)`: the end of that; the truth.
     Settled,

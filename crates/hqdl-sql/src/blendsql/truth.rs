@@ -7,9 +7,12 @@
 //! false must be told apart, the condition is asked both ways.
 
 use super::emit;
-use super::rewrite::{Leaf, Rewriter};
+use super::rewrite::{Leaf, Rewriter, own_calls};
 use super::scope::{Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Source};
+
+/// Bytes of a condition that is written twice: to be looked up, and to be asked.
+const LONG: usize = 20_000;
 
 /// Whether all of some conditions hold.
 pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Scope<'_>) -> String {
@@ -21,15 +24,22 @@ pub(super) fn all(rewriter: &mut Rewriter<'_>, conditions: &[&Expr], scope: &Sco
     }
     // What is known settles a row before anything is asked for it.
     let known = rewriter.known(&node, scope);
-    emit::settled_first(&known, &text)
+    emit::settled_first(&known, &text, true)
 }
 
 /// The value of AND, OR with calls: 1, 0 or NULL.
 pub(super) fn value(rewriter: &mut Rewriter<'_>, expr: &Expr, scope: &Scope<'_>) -> String {
-    let (holds, fails) = (node(expr, true), node(expr, false));
-    let holds = rewriter.truth(&holds, scope, &mut Vec::new());
-    let fails = rewriter.truth(&fails, scope, &mut Vec::new());
-    emit::value_of(&holds, &fails)
+    let (of_true, of_false) = (node(expr, true), node(expr, false));
+    let mut leaves = Vec::new();
+    let holds = rewriter.truth(&of_true, scope, &mut leaves);
+    let fails = rewriter.truth(&of_false, scope, &mut Vec::new());
+    let text = emit::value_of(&holds, &fails);
+    // Each value within a value is written so often again.
+    if leaves.len() < 2 || text.len() > LONG {
+        return text;
+    }
+    let (holds, fails) = (rewriter.known(&of_true, scope), rewriter.known(&of_false, scope));
+    emit::settled_value(&holds, &fails, &text)
 }
 
 /// Conditions with calls in a condition.
@@ -93,7 +103,19 @@ impl Rewriter<'_> {
         leaves: &mut Vec<String>,
     ) -> Vec<String> {
         let order = self.in_order(parts, all, scope);
-        order.into_iter().map(|n| self.truth(&parts[n], scope, leaves)).collect()
+        let mut texts = Vec::new();
+        for n in order {
+            let before = leaves.len();
+            let text = self.truth(&parts[n], scope, leaves);
+            // A part is settled by what is known of it, too, whatever its order is now.
+            let several = leaves.len() > before + 1;
+            texts.push(if several && text.len() <= LONG {
+                emit::settled_first(&self.known(&parts[n], scope), &text, false)
+            } else {
+                text
+            });
+        }
+        texts
     }
 
     /// What is known of a condition without asking: 1, 0 or, while it is open, 2.
@@ -122,8 +144,9 @@ impl Rewriter<'_> {
     pub(super) fn unheard(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
         let (exprs, query) = expr.inside();
         exprs.into_iter().for_each(|e| self.unheard(e, scope, found));
-        let Some(query) = query.filter(|q| q.has_call()) else { return };
-        if self.witnessed(expr, scope).is_ok() {
+        let Some(query) = query else { return };
+        found.extend(self.calls_below(query));
+        if !query.has_call() || self.witnessed(expr, scope).is_ok() {
             return;
         }
         let mut nested = !query.with.is_empty();
@@ -140,6 +163,20 @@ impl Rewriter<'_> {
                 }
             });
         }
+    }
+
+    /// Calls that the rows of a query's FROM clause come from: what is read there may
+    /// be computed once, for the first row that needs it.
+    fn calls_below(&self, query: &Query) -> Vec<usize> {
+        let mut own = Vec::new();
+        if let Body::Core(core) = &query.body {
+            let results = core.columns.iter().filter_map(|c| c.expr.as_ref());
+            let exprs = results.chain(&core.filter).chain(&core.group).chain(&core.having);
+            exprs.for_each(|e| own_calls(e, &mut |n| own.push(n)));
+        }
+        let mut calls = self.calls_read(query);
+        calls.retain(|n| !own.contains(n));
+        calls
     }
 
     fn leaf(

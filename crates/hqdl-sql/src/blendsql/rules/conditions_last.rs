@@ -14,7 +14,7 @@
 use super::Rewriter;
 use crate::blendsql::aggregates::is_aggregate;
 use crate::blendsql::frame::is_random;
-use crate::blendsql::rewrite::has_field;
+use crate::blendsql::rewrite::{Declared, has_field};
 use crate::blendsql::scope::{Scope, Table};
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
 use crate::blendsql::truth;
@@ -51,9 +51,9 @@ impl Rewriter<'_> {
     pub(in crate::blendsql) fn reads_join(&self, item: &FromItem) -> bool {
         match &item.source {
             Source::Table { schema, name, .. } => {
-                let named = |(cte, _): &&(String, bool)| cte.eq_ignore_ascii_case(name);
+                let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(name);
                 match self.ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
-                    Some((_, joins)) => *joins,
+                    Some(cte) => cte.joins,
                     None => self.schema.joins(name),
                 }
             }

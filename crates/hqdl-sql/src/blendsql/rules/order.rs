@@ -83,13 +83,16 @@ impl Rewriter<'_> {
     /// Whether a condition cannot be looked at without asking.
     pub(in crate::blendsql) fn hides(&self, node: &Node<'_>, scope: &Scope<'_>) -> bool {
         match node {
-            Node::Leaf(expr, _) => {
-                let mut inner = Vec::new();
-                calls_of_subqueries(expr, false, &mut inner);
-                !inner.is_empty() || self.hides_calls(expr, scope)
-            }
+            Node::Leaf(expr, _) => self.reads_calls(expr) || self.hides_calls(expr, scope),
             Node::All(parts) | Node::Any(parts) => parts.iter().any(|p| self.hides(p, scope)),
         }
+    }
+
+    /// Whether a subquery of an expression has a call, or reads rows that come from one.
+    fn reads_calls(&self, expr: &Expr) -> bool {
+        let (exprs, query) = expr.inside();
+        query.is_some_and(|q| !self.calls_read(q).is_empty())
+            || exprs.into_iter().any(|e| self.reads_calls(e))
     }
 
     pub(in crate::blendsql) fn odds(&self, node: &Node<'_>, scope: &Scope<'_>) -> Odds {
@@ -128,21 +131,5 @@ impl Rewriter<'_> {
                 Odds { cost, holds: if all { open } else { 1.0 - open } }
             }
         }
-    }
-}
-
-/// Calls inside subqueries of an expression.
-fn calls_of_subqueries(expr: &Expr, inside: bool, found: &mut Vec<usize>) {
-    if let (true, ExprKind::Call(n, _)) = (inside, &expr.kind) {
-        found.push(*n);
-    }
-    let (exprs, query) = expr.inside();
-    exprs.into_iter().for_each(|e| calls_of_subqueries(e, inside, found));
-    if let Some(query) = query {
-        query.each(&mut |e| {
-            if let ExprKind::Call(n, _) = &e.kind {
-                found.push(*n);
-            }
-        });
     }
 }
