@@ -193,6 +193,10 @@ impl Probing<'_, '_> {
             let mut all: Vec<&Expr> = values().chain(&core.filter).chain(&core.having).collect();
             core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| all.push(on)));
             all.into_iter().for_each(|e| self.all_unknown(e, ROWS));
+            // Answers are compared for rows that conditions beneath have not been held to.
+            if core.from.iter().any(joins_by_name) {
+                core.from.iter().for_each(|i| i.each(&mut |e| self.all_unknown(e, BENEATH)));
+            }
             return;
         };
         self.waits(query, core, &open);
@@ -360,6 +364,15 @@ fn is_taken_apart(item: &FromItem) -> bool {
         Source::Table { span, .. } => span.is_empty(),
         _ => false,
     }
+}
+
+/// Whether a FROM clause joins there by USING or NATURAL.
+fn joins_by_name(item: &FromItem) -> bool {
+    let inner = match &item.source {
+        Source::Join(items) => items.as_slice(),
+        _ => &[],
+    };
+    item.natural || !item.using.is_empty() || inner.iter().any(joins_by_name)
 }
 
 /// Evaluates something for all rows of a FROM clause and what follows it.
