@@ -14,8 +14,9 @@
 
 use std::ops::Range;
 
+use super::arguments::{Call, Names, Piece};
 use super::{QueryError, Request};
-use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
+use crate::blendsql::lexer::{self, Brackets, Lexeme};
 use crate::problem::nearest;
 use crate::spec::Type;
 use crate::spec::file::Literal;
@@ -115,91 +116,7 @@ fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
     KNOWN.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| *found)
 }
 
-/// A call, taken apart at its commas.
-struct Call<'t> {
-    text: &'t str,
-    open: Token,
-    name: Token,
-    paren: Token,
-    pieces: Vec<Piece>,
-    /// The `)` after the arguments.
-    close: Token,
-    /// Where `}}` ends.
-    end: usize,
-}
-
-/// An argument.
-#[derive(Clone)]
-struct Piece {
-    keyword: Option<Token>,
-    tokens: Vec<Token>,
-    /// With its keyword, and the comma behind it.
-    whole: Range<usize>,
-}
-
-impl Piece {
-    fn span(&self) -> Range<usize> {
-        let first = self.tokens.first().map_or(self.whole.start, |t| t.start);
-        first..self.tokens.last().map_or(first, |t| t.end)
-    }
-
-    /// The text or number that it is.
-    fn literal(&self, text: &str) -> Option<String> {
-        match self.tokens.as_slice() {
-            [one] if one.lexeme == Lexeme::Text => {
-                Some(one.content(text)).filter(|t| !t.contains("::"))
-            }
-            [one] if one.lexeme == Lexeme::Number => Some(one.text(text).to_owned()),
-            [minus, one] if minus.is(b'-') && one.lexeme == Lexeme::Number => {
-                Some(format!("-{}", one.text(text)))
-            }
-            _ => None,
-        }
-    }
-}
-
-impl<'t> Call<'t> {
-    /// The call that the `n`th token opens; `None` where it is not closed.
-    fn read(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
-        let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
-        let mut pieces = Vec::new();
-        let (mut depth, mut begin) = (0_usize, n + 3);
-        for at in n + 3..tokens.len() {
-            let token = tokens[at];
-            match token.lexeme {
-                Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
-                Lexeme::Symbol(b')') if depth == 0 => {
-                    pieces.extend(Self::piece(tokens.get(begin..at)?, None));
-                    let close = token;
-                    let last = tokens.get(at + 1).filter(|t| t.lexeme == Lexeme::Close)?;
-                    return Some(Self { text, open, name, paren, pieces, close, end: last.end });
-                }
-                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => {
-                    depth = depth.checked_sub(1)?;
-                }
-                Lexeme::Symbol(b',') if depth == 0 => {
-                    pieces.extend(Self::piece(tokens.get(begin..at)?, Some(token)));
-                    begin = at + 1;
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-
-    fn piece(tokens: &[Token], comma: Option<Token>) -> Option<Piece> {
-        let (first, last) = (tokens.first()?, tokens.last()?);
-        let whole = first.start..comma.map_or(last.end, |c| c.end);
-        let named = matches!(tokens, [name, equals, next, ..]
-            if name.lexeme == Lexeme::Word && equals.is(b'=') && !next.is(b'='));
-        let skip = if named { 2 } else { 0 };
-        Some(Piece { keyword: named.then_some(*first), tokens: tokens[skip..].to_vec(), whole })
-    }
-
-    fn error(&self, message: String, label: &str, help: &str) -> QueryError {
-        QueryError::sql(message, Some(self.name.span()), label, help)
-    }
-
+impl Call<'_> {
     /// How it is written anew.
     fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name.text(self.text);
@@ -224,39 +141,12 @@ impl<'t> Call<'t> {
         }
     }
 
-    fn says(&self, keyword: &str) -> bool {
-        self.pieces.iter().any(|p| p.keyword.is_some_and(|k| k.is_word(self.text, keyword)))
-    }
-
     /// A call of an ingredient of the spec.
     fn own(&self, own: &IngredientTable) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let mut given: Vec<Option<&Piece>> = vec![None; own.arguments.len()];
-        let mut places = 0..own.arguments.len();
-        for piece in &self.pieces {
-            let place = match piece.keyword {
-                None => places.next().ok_or_else(|| {
-                    let message =
-                        format!("`{}` takes {} and no more", own.name, own.arguments.join(", "));
-                    QueryError::sql(message, Some(piece.span()), "one too many", "")
-                })?,
-                // The others are LLMMap's, or LLMQA's.
-                Some(keyword) => {
-                    match own.arguments.iter().position(|a| keyword.is_word(self.text, a)) {
-                        Some(place) => place,
-                        None => continue,
-                    }
-                }
-            };
-            if given[place].replace(piece).is_some() {
-                let message = format!("`{}` is given twice", own.arguments[place]);
-                return Err(QueryError::sql(
-                    message,
-                    Some(piece.span()),
-                    "for the second time",
-                    "",
-                ));
-            }
-        }
+        let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
+        let arguments: Vec<Names<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
+        // The others are LLMMap's, or LLMQA's.
+        let (given, _) = self.given(&arguments)?;
         if let Some(lacking) = given.iter().position(Option::is_none) {
             let lacking = &own.arguments[lacking];
             let unknown = self.pieces.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
@@ -346,34 +236,35 @@ impl<'t> Call<'t> {
         Some(if own.list { format!("list[{kind}]") } else { kind.to_owned() })
     }
 
-    /// The arguments without a keyword, or by one of these.
-    fn values(&self, keywords: &[&str]) -> Vec<&Piece> {
-        let wanted =
-            |p: &&Piece| p.keyword.is_none_or(|k| keywords.iter().any(|w| k.is_word(self.text, w)));
-        self.pieces.iter().filter(wanted).collect()
-    }
-
-    /// `{{TableSummary('t')}}`, perhaps with a question before the table.
+    /// `{{TableSummary('t')}}`, perhaps with a question before the table. What else it
+    /// is told is for `LLMQA`.
     fn summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let values = self.values(&["table", "context", "question"]);
-        let (question, table) = match values.as_slice() {
-            [table] => (SUMMARY.to_owned(), *table),
-            [question, table] => match question.literal(self.text) {
-                Some(question) => (question, *table),
-                None => return Err(self.needs("a table")),
-            },
-            _ => return Err(self.needs("a table")),
+        const QUESTION: Names<'_> = &["question"];
+        const TABLE: Names<'_> = &["table", "context"];
+        let bare = self.pieces.iter().filter(|p| p.keyword.is_none()).count();
+        let alone = bare == 1 && !TABLE.iter().any(|keyword| self.says(keyword));
+        let arguments = if alone { [TABLE, QUESTION] } else { [QUESTION, TABLE] };
+        let (given, _) = self.given(&arguments)?;
+        let (question, table) = if alone { (given[1], given[0]) } else { (given[0], given[1]) };
+        let table = table.ok_or_else(|| self.needs("a table"))?;
+        let asked = match question {
+            None => SUMMARY.to_owned(),
+            Some(piece) => {
+                piece.literal(self.text).ok_or_else(|| self.needs("a text as its question"))?
+            }
         };
-        let begin = format!("LLMQA({}, return_type='str', ", sql::text(&question));
-        let (before, after) = match self.table(table) {
-            Some(name) => (format!("{begin}(SELECT * FROM {name})"), None),
-            None => (begin, Some(())),
-        };
-        let end = if after.is_some() { table.span().start } else { table.span().end };
-        Ok(vec![
-            (self.name.start..end, before),
-            (table.span().end..self.close.start, String::new()),
-        ])
+        let mut call = format!("LLMQA({}, ", sql::text(&asked));
+        if !self.says("return_type") && !self.says("output_type") {
+            call.push_str("return_type='str', ");
+        }
+        let mut edits = vec![(self.name.start..self.paren.end, call)];
+        edits.extend(question.map(|piece| (piece.whole.clone(), String::new())));
+        edits.push(match self.table(table) {
+            Some(name) => (table.whole.start..table.span().end, format!("(SELECT * FROM {name})")),
+            // A keyword of ours is none of LLMQA's.
+            None => (table.whole.start..table.span().start, String::new()),
+        });
+        Ok(edits)
     }
 
     /// The table that an argument names; `None` for a query in parentheses.
@@ -384,15 +275,10 @@ impl<'t> Call<'t> {
         }
     }
 
-    fn needs(&self, what: &str) -> QueryError {
-        let name = self.name.text(self.text);
-        self.error(format!("`{name}` needs {what}"), "in this call", "")
-    }
-
     /// A question about documents: of all of them, the passages most like it are shown.
     fn documents(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let values = self.values(&["question", "context", "documents", "document"]);
-        let [question, documents, rest @ ..] = values.as_slice() else {
+        let arguments: [Names<'_>; 2] = [&["question"], &["documents", "document", "context"]];
+        let [Some(question), Some(documents)] = self.only(arguments)? else {
             let name = self.name.text(self.text);
             return Err(self.error(
                 format!("`{name}` needs a question and documents"),
@@ -400,10 +286,6 @@ impl<'t> Call<'t> {
                 "name the column that has their texts: {{RAGQA('…?', documents.text)}}",
             ));
         };
-        if let Some(extra) = rest.first() {
-            let message = "there are two arguments: the question and the documents";
-            return Err(QueryError::sql(message, Some(extra.span()), "one too many", ""));
-        }
         let question_text =
             question.literal(self.text).ok_or_else(|| self.needs("a text as its question"))?;
         let column = match documents.tokens.as_slice() {
@@ -446,8 +328,8 @@ impl<'t> Call<'t> {
 
     /// A filter by date, which asks nobody.
     fn dates(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
-        let values = self.values(&["value"]);
-        let [value] = values.as_slice() else { return Err(self.needs("one column")) };
+        let [value, start, end] = self.only([&["value"], &["start"], &["end"]])?;
+        let Some(value) = value else { return Err(self.needs("a column")) };
         let old = match value.tokens.as_slice() {
             [one] if one.lexeme == Lexeme::Text => {
                 one.content(self.text).split_once("::").map(|(t, c)| (t.to_owned(), c.to_owned()))
@@ -459,9 +341,8 @@ impl<'t> Call<'t> {
             None => self.text.get(value.span()).unwrap_or_default().to_owned(),
         };
         let mut parts = Vec::new();
-        for (keyword, sign) in [("start", ">="), ("end", "<=")] {
-            let of = |p: &&Piece| p.keyword.is_some_and(|k| k.is_word(self.text, keyword));
-            let Some(piece) = self.pieces.iter().find(of) else { continue };
+        for (keyword, piece, sign) in [("start", start, ">="), ("end", end, "<=")] {
+            let Some(piece) = piece else { continue };
             let day = piece.literal(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
             let Some(day) = day else {
                 return Err(QueryError::sql(

@@ -26,6 +26,7 @@
 //! in; [`plain`] runs a query without calls.
 
 mod answer;
+mod arguments;
 mod ask;
 mod asks;
 mod batches;

@@ -145,6 +145,19 @@ fn what_a_call_lacks_is_told_with_its_place() {
         ("RAGQA('Who won?')", "`RAGQA` needs a question and documents"),
         ("RAGQA('Who won?', 'docs')", "no column and no query"),
         ("DT(day)", "`DT` needs `start=` or `end=`"),
+        // What is no argument is never left out without a word.
+        (
+            "DT(day, start='2024-01-01', edn='2024-02-01')",
+            "did you mean `end=`? it takes value, start, end",
+        ),
+        ("DT(day, start='2024-01-01', model='large')", "`DT` has no argument `model`"),
+        ("DT(day, start='2024-01-01', start='2024-01-02')", "`start` is given twice"),
+        ("RAGQA('Who won?', docs.body, model='large')", "it takes question, documents"),
+        ("RAGQA('Who won?', docs.body, 'more')", "takes question, documents and no more"),
+        ("DocumentSearch('Who?', docs.body, k=3)", "`DocumentSearch` has no argument `k`"),
+        ("TableSummary('t', modle='large')", "did you mean `model`?"),
+        ("TableSummary('t', left_on=name)", "there are question, value"),
+        ("TableSummary('What?', name, t)", "takes question, table and no more"),
         ("DT(day, start='last week')", "`start` of `DT` is no day"),
         ("TableSummary()", "`TableSummary` needs a table"),
     ] {
@@ -170,6 +183,9 @@ fn narrower_ingredients_are_others_with_more_said() {
         ),
         ("SELECT {{TableSummary('t')}} = {{TableSummary((SELECT * FROM t))}}", json!([[1]])),
         ("SELECT {{TableSummary('What is sold?', t)}}", json!([["What is sold?"]])),
+        ("SELECT {{TableSummary(table=t, question='What?')}}", json!([["What?"]])),
+        ("SELECT {{TableSummary(t, options=('a', 'b'))}}", json!([["b"]])),
+        ("SELECT {{TableSummary('How many?', t, return_type='int')}}", json!([[7]])),
         (
             "SELECT name FROM t WHERE {{DT(t.day, start='2024-01-06', end='2024-02-01')}}",
             json!([["chair"]]),
@@ -178,6 +194,10 @@ fn narrower_ingredients_are_others_with_more_said() {
     ] {
         assert_eq!(rows(&project, sql), expected, "{sql}");
     }
+    // What one does not take itself is said to the other.
+    assert_eq!(endpoint.requests_to("gpt-4o").len(), 0);
+    rows(&project, "SELECT {{TableSummary('What is sold?', t, model='large')}}");
+    assert_eq!(endpoint.requests_to("gpt-4o").len(), 1);
 }
 
 #[test]
@@ -190,6 +210,7 @@ fn a_question_about_documents_is_asked_of_all_of_them_once() {
     for (n, call) in [
         "RAGQA('Are plums blue?', docs.body)",
         "RAGQA('Are plums blue?', 'docs::body')",
+        "RAGQA(documents=docs.body, question='Are plums blue?')",
         "DocumentSearch('Are plums blue?', (SELECT body FROM docs))",
     ]
     .into_iter()
