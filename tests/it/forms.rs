@@ -139,6 +139,39 @@ fn distinct_on_keeps_the_first_of_each() {
             json!(["price", "name"]),
             json!([["cheap", "Greek"], ["x", "Luigi's"]]),
         ),
+        // The last word of an operator has no alias behind it.
+        (
+            "SELECT DISTINCT ON (price) name LIKE price, name ILIKE price, rating ISNULL, rating NOTNULL,
+             location IS DISTINCT FROM name, NOT rating FROM restaurants ORDER BY price DESC, name",
+            json!([
+                "name LIKE price",
+                "name ILIKE price",
+                "rating ISNULL",
+                "rating NOTNULL",
+                "location IS DISTINCT FROM name",
+                "NOT rating"
+            ]),
+            json!([[0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 0]]),
+        ),
+        (
+            "SELECT DISTINCT ON (price) name k, location IS DISTINCT FROM name d, rating ISNULL i, 2 two, match l
+             FROM (SELECT *, 5 AS match FROM restaurants) r ORDER BY price DESC, name",
+            json!(["k", "d", "i", "two", "l"]),
+            json!([["Thai Two", 1, 0, 2, 5], ["Greek", 1, 0, 2, 5]]),
+        ),
+        // A quoted name is that name.
+        (
+            "SELECT DISTINCT ON (\"k\") price AS k, upper(name) AS \"N\" FROM restaurants ORDER BY \"k\" DESC, n",
+            json!(["k", "N"]),
+            json!([["moderate", "THAI TWO"], ["cheap", "GREEK"]]),
+        ),
+        // The order of a compound is of all its rows.
+        (
+            "SELECT 'x' AS p, 'Zoe' AS name UNION ALL
+             SELECT DISTINCT ON (price) price, 'one' FROM restaurants ORDER BY name DESC, p LIMIT 2",
+            json!(["p", "name"]),
+            json!([["cheap", "one"], ["moderate", "one"]]),
+        ),
     ] {
         let ended = project
             .hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);

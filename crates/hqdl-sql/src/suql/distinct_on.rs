@@ -20,6 +20,13 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::name;
 
+/// Words that, behind an operand, stand before another.
+const OPERATORS: [&str; 15] = [
+    "AND", "COLLATE", "ESCAPE", "FROM", "GLOB", "ILIKE", "IN", "IS", "LIKE", "MATCH", "OR", "OVER",
+    "REGEXP", "TO", "ZONE",
+];
+/// Words that end an operand and are no alias.
+const ENDS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 /// What ends the result columns, the rows, and the order of a SELECT.
 const AFTER_ITEMS: [&str; 1] = ["FROM"];
 const AFTER_ROWS: [&str; 7] = ["ORDER", "LIMIT", "OFFSET", "FETCH", "UNION", "INTERSECT", "EXCEPT"];
@@ -57,7 +64,7 @@ pub(super) fn written(sql: &str) -> Result<Option<Translated>, SqlError> {
 struct OnSelect {
     /// From SELECT to the `)` of ON.
     head: Range<usize>,
-    on: Vec<Range<usize>>,
+    on: Vec<Term>,
     items: Vec<Item>,
     /// FROM … HAVING, WINDOW.
     rows: Range<usize>,
@@ -74,9 +81,11 @@ struct Item {
     alias: Option<String>,
 }
 
-/// A term of ORDER BY: what it is, and how it is ordered.
+/// A term of ON or of ORDER BY: what it is, and how it is ordered.
 struct Term {
     of: Range<usize>,
+    /// The name that it is.
+    name: Option<String>,
     how: String,
 }
 
@@ -96,7 +105,9 @@ impl OnSelect {
         let rows_end = until(sql, tokens, from, &AFTER_ROWS).unwrap_or(tokens.len());
         let rows = span(tokens, from..rows_end)?;
         let (mut order, mut end) = (Vec::new(), rows.end);
-        if tokens.get(rows_end).is_some_and(|t| t.is_word(sql, "ORDER")) {
+        // Behind a compound it is the order of the whole.
+        let ordered = tokens.get(rows_end).is_some_and(|t| t.is_word(sql, "ORDER"));
+        if ordered && !ends_compound(sql, tokens, n) {
             let order_end = until(sql, tokens, rows_end, &AFTER_ORDER).unwrap_or(tokens.len());
             let terms = parts(tokens, rows_end + 2..order_end);
             order = terms
@@ -105,17 +116,18 @@ impl OnSelect {
                 .collect::<Option<_>>()?;
             end = span(tokens, rows_end..order_end)?.end;
         }
-        let on = on.into_iter().map(|part| span(tokens, part)).collect::<Option<_>>()?;
+        let on = on.into_iter().map(|part| Term::read(sql, tokens, part)).collect::<Option<_>>()?;
         let head = tokens.get(n)?.start..tokens.get(close)?.end;
         Some(Self { head, on, items, rows, order, end })
     }
 
     /// What a term means: an expression, or the result column that it names or counts.
-    fn meant<'s>(&self, sql: &'s str, of: &Range<usize>) -> &'s str {
-        let text = sql.get(of.clone()).unwrap_or_default().trim();
+    fn meant<'s>(&self, sql: &'s str, term: &Term) -> &'s str {
+        let text = sql.get(term.of.clone()).unwrap_or_default().trim();
         let counted = text.parse::<usize>().ok().and_then(|n| self.items.get(n.checked_sub(1)?));
         let named = || {
-            let is = |i: &&Item| i.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(text));
+            let name = term.name.as_ref()?;
+            let is = |i: &&Item| i.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name));
             self.items.iter().find(is)
         };
         let item = counted.or_else(named);
@@ -130,11 +142,11 @@ impl OnSelect {
         for (n, item) in self.items.iter().enumerate().filter(|(_, i)| i.alias.is_none()) {
             edits.push((item.of.end..item.of.end, format!(" AS hq_c{}", n + 1)));
         }
-        let on: Vec<&str> = self.on.iter().map(|of| self.meant(sql, of)).collect();
+        let on: Vec<&str> = self.on.iter().map(|term| self.meant(sql, term)).collect();
         let mut more = String::new();
         let mut order = Vec::new();
         for (n, term) in self.order.iter().enumerate() {
-            let of = self.meant(sql, &term.of);
+            let of = self.meant(sql, term);
             more.push_str(&format!(", {of} AS hq_o{}", n + 1));
             order.push((format!("{of}{}", term.how), format!("hq_o{}{}", n + 1, term.how)));
         }
@@ -164,7 +176,6 @@ impl Item {
     /// A result column; `None` for `*`.
     fn read(sql: &str, tokens: &[Token], part: Range<usize>) -> Option<Self> {
         let all = tokens.get(part.clone())?;
-        let named = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
         let last = all.last()?;
         if last.is(b'*') {
             return None;
@@ -174,14 +185,11 @@ impl Item {
                 (part.start..part.end - 2, Some(alias))
             }
             // An operand and a name behind it.
-            [.., before, alias]
-                if named(alias)
-                    && (named(before) || before.is(b')') || before.lexeme == Lexeme::Text)
-                    && !before.is_word(sql, "END")
-                    && !alias.is_word(sql, "END")
-                    && !["IS", "NOT", "AND", "OR", "THEN", "ELSE"]
-                        .iter()
-                        .any(|w| before.is_word(sql, w)) =>
+            [rest @ .., before, alias]
+                if is_name(alias)
+                    && ends_operand(before)
+                    && !ends_operator(sql, rest, before)
+                    && !ENDS.iter().any(|word| alias.is_word(sql, word)) =>
             {
                 (part.start..part.end - 1, Some(alias))
             }
@@ -190,7 +198,8 @@ impl Item {
         let of_span = span(tokens, of.clone())?;
         let alias = alias.map(|t| t.content(sql));
         let column = match tokens.get(of)? {
-            [column] | [_, _, column] if named(column) => Some(column.content(sql)),
+            [column] if is_name(column) => Some(column.content(sql)),
+            [_, dot, column] if dot.is(b'.') && is_name(column) => Some(column.content(sql)),
             _ => None,
         };
         let written = || sql.get(of_span.clone()).unwrap_or_default().to_owned();
@@ -208,8 +217,37 @@ impl Term {
         let of = span(tokens, part.start..part.start + at)?;
         let whole = span(tokens, part)?;
         let how = sql.get(of.end..whole.end).unwrap_or_default().to_owned();
-        Some(Self { of, how })
+        let name = match all.get(..at)? {
+            [name] if is_name(name) => Some(name.content(sql)),
+            _ => None,
+        };
+        Some(Self { of, name, how })
     }
+}
+
+fn is_name(token: &Token) -> bool {
+    matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
+}
+
+/// Whether an operand may end with a token.
+fn ends_operand(token: &Token) -> bool {
+    !matches!(token.lexeme, Lexeme::Open | Lexeme::Colons | Lexeme::Symbol(_))
+        || matches!(token.lexeme, Lexeme::Symbol(b')' | b']' | b'}'))
+}
+
+/// Whether a token ends an operator, which an operand follows. Most of these words may
+/// be names as well: of an operator there is an operand before.
+fn ends_operator(sql: &str, before: &[Token], token: &Token) -> bool {
+    token.is_word(sql, "NOT")
+        || (before.last().is_some_and(ends_operand)
+            && OPERATORS.iter().any(|word| token.is_word(sql, word)))
+}
+
+/// Whether the SELECT that begins at the `n`th token is the last of a compound.
+fn ends_compound(sql: &str, tokens: &[Token], n: usize) -> bool {
+    let is = |t: &Token, words: &[&str]| words.iter().any(|word| t.is_word(sql, word));
+    let mut before = tokens.iter().take(n).rev().skip_while(|t| is(t, &["ALL", "DISTINCT"]));
+    before.next().is_some_and(|t| is(t, &["UNION", "INTERSECT", "EXCEPT"]))
 }
 
 /// The bytes of some tokens.
@@ -229,6 +267,11 @@ fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize
                 return Some(n);
             }
             Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
+            // IS DISTINCT FROM is an operator.
+            _ if token.is_word(sql, "FROM")
+                && n.checked_sub(1)
+                    .and_then(|n| tokens.get(n))
+                    .is_some_and(|t| t.is_word(sql, "DISTINCT")) => {}
             _ if depth == 0 && words.iter().any(|w| token.is_word(sql, w)) => return Some(n),
             _ => {}
         }
