@@ -149,6 +149,7 @@ impl<'w> Work<'w> {
             let tokenizer = Tokenizer::of(&choice.tokenizer);
             Meter::new(expansion, choice.format, tokenizer).capped(choice.max_output)
         });
+        let whole_rows = choice.endpoint.as_ref().unwrap_or(&self.model).answers_whole_rows();
         let mut batcher = Batcher::new(expansion, choice.rows);
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
         let mut closed = Counts::of(expansion.columns.len());
@@ -232,9 +233,9 @@ impl<'w> Work<'w> {
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
                 let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
-                if let Some(cut) =
-                    batcher.push(self.on_paper(open.ask, &open.whole), open.whole, gap)
-                {
+                // The columns that a prompt will name.
+                let ask = if whole_rows { open.whole.clone() } else { open.ask };
+                if let Some(cut) = batcher.push(ask, open.whole, gap) {
                     meter.count(&cut);
                 }
             }
@@ -366,11 +367,6 @@ impl<'w> Work<'w> {
     pub(super) fn look_for_parcels(&self) -> Result<(), FactsError> {
         self.parcels.set(self.facts.history().any_under_way()?);
         Ok(())
-    }
-
-    /// The columns that a prompt will name.
-    fn on_paper(&self, ask: Vec<usize>, whole: &[usize]) -> Vec<usize> {
-        if self.model.answers_whole_rows() { whole.to_vec() } else { ask }
     }
 }
 

@@ -26,12 +26,8 @@ use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, reply, stre
 use crate::facts::{Facts, FactsError, Throttle};
 use crate::key::tagged_text;
 use crate::prompt::Prompt;
-use crate::spec::ModelSettings;
+use crate::spec::{CHAT, ModelSettings, OPENAI};
 
-/// The endpoint when the spec names none.
-const OPENAI: &str = "https://api.openai.com/v1";
-/// Where chats go, below the base URL.
-const CHAT: &str = "/chat/completions";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence, before the first byte or between two.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);

@@ -12,7 +12,6 @@ use super::passages::Shown;
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
 use crate::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
-use crate::spec::Format;
 use crate::tokens::Tokenizer;
 use crate::usage::Usage;
 
@@ -103,9 +102,8 @@ impl Engine<'_, '_> {
         let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
         let columns: std::collections::BTreeSet<usize> =
             entities.values().flatten().copied().collect();
-        let at_once = self.request.model.as_ref().and_then(|m| m.rows_at_most());
-        let rows = target.expansion.rows_per_request;
-        let together = self.used(target, entities, at_once.map_or(rows, |n| n.min(rows)), most)?;
+        let rows = self.request.choice(&target.expansion).rows;
+        let together = self.used(target, entities, rows, most)?;
         most.add(&together, 1);
         if let (false, Some((_, entity))) = (once, longest) {
             let mut largest = Usage::default();
@@ -142,9 +140,8 @@ impl Engine<'_, '_> {
     ) -> Result<Usage, QueryError> {
         let spec = self.request.spec;
         let expansion = &target.expansion;
-        let format = expansion.format.unwrap_or(Format::Json);
         let choice = self.request.choice(expansion);
-        let mut meter = Meter::new(expansion, format, Tokenizer::of(&choice.tokenizer))
+        let mut meter = Meter::new(expansion, choice.format, Tokenizer::of(&choice.tokenizer))
             .capped(choice.max_output);
         let mut shown = Shown {
             most: spec.limits.passage_tokens,

@@ -11,7 +11,7 @@ use super::learning::Learning;
 use super::likeness::by_words;
 use super::live::{Known, lock};
 use super::smoothie::{Pass, Sink};
-use super::targets::Demand;
+use super::targets::{Demand, Target};
 use super::{QueryError, join};
 
 /// Values for each row of a condition that is asked first, without a look at what
@@ -163,9 +163,8 @@ impl Engine<'_, '_> {
     /// How many rows share a request, of the expansion that takes the most.
     fn together(&self) -> u64 {
         let live = lock(&self.live);
-        let most = live.known.targets.iter().map(|t| u64::from(t.expansion.rows_per_request)).max();
-        let at_once = self.request.model.as_ref().and_then(|m| m.rows_at_most());
-        most.unwrap_or(1).min(at_once.map_or(u64::MAX, u64::from)).max(1)
+        let rows = |target: &Target| u64::from(self.request.choice(&target.expansion).rows);
+        live.known.targets.iter().map(rows).max().unwrap_or(1).max(1)
     }
 
     /// The most conditions with calls that a SELECT has.

@@ -28,6 +28,7 @@ pub use check::Catalog;
 pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, Provider, Reuse};
 pub use hqdl_values::{PriceTable, Type};
+pub use models::{CHAT, OPENAI};
 pub use unified::Unified;
 
 use crate::cell::CellValue;

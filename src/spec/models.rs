@@ -18,7 +18,7 @@ impl ModelTable {
     /// Another model as if it stood in `[model]`.
     #[must_use]
     pub fn other(&self, other: &OtherModelTable) -> Self {
-        let elsewhere = other.base_url.is_some() && other.base_url != self.base_url;
+        let elsewhere = other.base_url.is_some() && !same_endpoint(other, self);
         let own = self.name == other.name && !elsewhere;
         Self {
             provider: other.provider.unwrap_or(if other.recordings.is_empty() {
@@ -46,6 +46,20 @@ impl ModelTable {
             others: BTreeMap::new(),
         }
     }
+}
+
+/// Where an endpoint is that says no other place.
+pub const OPENAI: &str = "https://api.openai.com/v1";
+/// What the URL of a chat has behind that of its endpoint.
+pub const CHAT: &str = "/chat/completions";
+
+/// Whether two tables mean one endpoint, which has one key.
+fn same_endpoint(a: &OtherModelTable, b: &ModelTable) -> bool {
+    let base = |url: &Option<String>| {
+        let url = url.as_deref().unwrap_or(OPENAI).trim_end_matches('/');
+        url.trim_end_matches(CHAT).trim_end_matches('/').to_owned()
+    };
+    base(&a.base_url) == base(&b.base_url)
 }
 
 /// Which model a message is about, where it is not that of `[model]`.

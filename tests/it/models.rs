@@ -206,3 +206,48 @@ fn names_that_no_model_has_are_told() {
     assert_eq!(large.count(), 0);
     assert!(small.requests()[before..].iter().all(|r| r.body["model"] == "gpt-4.1-mini"));
 }
+
+#[test]
+fn what_is_asked_of_another_model_is_estimated_by_its_rows() {
+    let (_, large, project) = project();
+    std::fs::write(project.path("specs/said.jsonl"), "{\"keys\":[\"Leeds\"],\"content\":\"x\"}\n")
+        .unwrap();
+    // Recordings of rows answer one at a time, endpoints do not.
+    let text = SPEC
+        .replace(
+            "provider = \"openai\"\nname = \"gpt-4o-mini\"",
+            "provider = \"replay\"\nname = \"gpt-4o-mini\"\nrecordings = [\"said.jsonl\"]",
+        )
+        .replace("[model.large]\n", "[model.large]\nprovider = \"openai\"\n")
+        .replace("LARGE", &large.url())
+        .replace("{base_url}", &large.url());
+    project.spec(&text);
+    let sql = "SELECT {{LLMMap('How old?', name, model='large')}} FROM place";
+    let told = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0);
+    assert_eq!(meta(&query(&project, sql, &[]), "requests"), 1);
+    let told: Json = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(told["requests"], 1, "{told}");
+}
+
+/// Tables that mean one endpoint have one key.
+#[test]
+fn an_endpoint_written_otherwise_is_the_same_endpoint() {
+    use hqdl::spec::file::{ModelTable, OtherModelTable};
+    let openai = "https://api.openai.com/v1";
+    let key = |first: Option<&str>, other: &str| {
+        let first = ModelTable {
+            base_url: first.map(str::to_owned),
+            api_key_env: Some("MINE".to_owned()),
+            ..ModelTable::default()
+        };
+        let text = format!("name = \"b\"\nbase_url = \"{other}\"");
+        first.other(&toml::from_str::<OtherModelTable>(&text).unwrap()).api_key_env
+    };
+    for other in ["", "/", "/chat/completions", "/chat/completions/"] {
+        for first in [None, Some("https://api.openai.com/v1"), Some("https://api.openai.com/v1/")] {
+            assert_eq!(key(first, &format!("{openai}{other}")).as_deref(), Some("MINE"), "{other}");
+        }
+    }
+    assert_eq!(key(None, "https://api.openai.com.example.org/v1"), None);
+    assert_eq!(key(Some("http://localhost:1/v1"), openai), None);
+}
