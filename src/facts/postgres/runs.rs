@@ -160,7 +160,7 @@ impl Spending for Server {
         let sql = "SELECT to_char(date_trunc('hour', c.kept_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD\"T\"HH24'),
                m.name, sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
              FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
-             WHERE c.kept_at >= ($1::text)::timestamptz GROUP BY 1, 2 ORDER BY 1, 2";
+             WHERE c.kept_at >= ($1::text)::timestamp AT TIME ZONE 'UTC' GROUP BY 1, 2 ORDER BY 1, 2";
         self.all(sql, &[&since], |r| {
             Ok(Hour {
                 hour: r.try_get(0)?,
@@ -183,7 +183,7 @@ impl Spending for Server {
              CROSS JOIN LATERAL json_array_elements(
                replace(a.cells, '\\u0000', '\\u0020')::json) AS cell
              JOIN hqdl.meaning AS t ON t.id = (cell -> 0)::text::integer
-             WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamptz
+             WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamp AT TIME ZONE 'UTC'
              GROUP BY 1, t.id, 2 ORDER BY 1, 2";
         let columns = self.all(sql, &[&line, &last, &since], |r| {
             Ok(ColumnDay {
