@@ -102,9 +102,10 @@ pub fn lenient(line: &str) -> Vec<Field> {
         let (field, after) = match (quote, closing) {
             (Some(q), Some(end)) => {
                 let inner = &bare[1..=end];
-                let field = match twice(inner, q) {
-                    Some(text) => Field { text: text.to_owned(), quoted: true, unclear: false },
-                    None => Field { unclear: closes_first(inner, q), ..unquoted(inner, q) },
+                let field = if is_quoted(inner, q) {
+                    Field { text: inner.to_owned(), quoted: true, unclear: true }
+                } else {
+                    Field { unclear: closes_first(inner, q), ..unquoted(inner, q) }
                 };
                 (field, bare[end + 2..].trim_start())
             }
@@ -129,11 +130,13 @@ pub fn lenient(line: &str) -> Vec<Field> {
     }
 }
 
-/// What stands in quotes twice over, `''British''`: quotes that are part of a value are
-/// doubled within those of the field, which makes three.
-fn twice(inner: &str, quote: char) -> Option<&str> {
-    let text = inner.strip_prefix(quote)?.strip_suffix(quote)?;
-    (!text.is_empty() && !text.contains(quote)).then_some(text)
+/// Whether what stands in quotes is in quotes again, as in `''British''`. Those of a value
+/// are doubled within those of the field, which makes three; but who does not double them
+/// writes a value that has its own, `"Heroes"`, just so. Only a type, a list or the rest
+/// of the row tells.
+fn is_quoted(inner: &str, quote: char) -> bool {
+    let text = inner.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
+    text.is_some_and(|text| !text.is_empty() && !text.contains(quote))
 }
 
 /// Whether the first quote within quotes is one that closes, as in `"A" and "B"`,

@@ -97,7 +97,7 @@ impl Checker {
         let words = match (raw, self.many) {
             (None, _) => Vec::new(),
             (Some(raw), false) => vec![raw.to_owned()],
-            (Some(raw), true) => self.items(raw).unwrap_or_default(),
+            (Some(raw), true) => kept_items(raw),
         };
         let is_word = |word: &&String| {
             let word = word.trim();
@@ -180,6 +180,7 @@ impl Checker {
         let read = |raw: &str| if raw.is_empty() { self.empty() } else { self.text(raw) };
         if self.hangs_on_aliases(answer) {
             let again = match answer.raw.as_deref() {
+                Some(raw) if self.many && !raw.is_empty() => self.list(&kept_items(raw)),
                 Some(raw) => read(raw),
                 None => self.json(&answer.value.to_json()),
             };
@@ -212,7 +213,10 @@ impl Checker {
         let named = |text: &str| list.aliases.contains_key(&text.trim().to_lowercase());
         match (answer.state, &answer.value, answer.raw.as_deref()) {
             (State::NotInList, ..) => true,
-            (State::Ok | State::Unknown, _, Some(raw)) => raw.split('|').any(named),
+            (State::Ok | State::Unknown, _, Some(raw)) if self.many => {
+                kept_items(raw).iter().any(|item| named(item))
+            }
+            (State::Ok | State::Unknown, _, Some(raw)) => named(raw),
             (State::Ok, CellValue::One(value), None) => value.text().is_some_and(|t| named(&t)),
             (State::Ok, CellValue::Many(all), None) => {
                 all.iter().any(|v| v.text().is_some_and(|t| named(&t)))
@@ -272,7 +276,7 @@ impl Checker {
                 _ => left_out.push(item.trim().to_owned()),
             }
         }
-        let raw = items.join(" | ");
+        let raw = raw_of(items);
         let none = |item: &String| EMPTY_LIST.contains(&item.trim().to_lowercase().as_str());
         if kept.is_empty() && left_out.is_empty() && !items.iter().all(none) {
             return Answer::without_value(State::Unknown, raw);
@@ -431,6 +435,26 @@ pub fn is_refusal(text: &str) -> bool {
             || lower.starts_with("sorry,"))
             && cannot)
         || opening.iter().any(|o| lower.starts_with(o))
+}
+
+/// The items of a list as one text, from which they can be read again: as JSON where
+/// one of them holds what parts items.
+fn raw_of(items: &[String]) -> String {
+    let parts = |c| c == '|' || items.len() == 1 && matches!(c, ',' | ';' | '\n');
+    let whole = |item: &String| !item.contains(parts) && bare(item) == item.trim();
+    if items.iter().all(whole) { items.join(" | ") } else { Json::from(items).to_string() }
+}
+
+/// The items of which [`raw_of`] made a text. A comma parts none: what was written
+/// between commas is kept apart by `|`.
+fn kept_items(raw: &str) -> Vec<String> {
+    match serde_json::from_str(raw) {
+        Ok(Json::Array(items)) => items
+            .into_iter()
+            .map(|item| if let Json::String(text) = item { text } else { item.to_string() })
+            .collect(),
+        _ => raw.split('|').map(|item| item.trim().to_owned()).collect(),
+    }
 }
 
 fn bare(text: &str) -> &str {

@@ -496,3 +496,56 @@ fn refusals_are_told_from_answers() {
         assert!(!is_refusal(answer), "{answer}");
     }
 }
+
+#[test]
+fn what_is_kept_of_a_list_is_read_again_as_the_items_it_had() {
+    let column = |more: &str| {
+        let spec = format!(
+            r#"
+[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "llm"
+source = "superhero"
+key = ["superhero_name"]
+[[expansion.column]]
+name = "states"
+many = {{ table = "states", column = "state" }}
+values = {{ list = ["Washington", "Oregon"] }}
+{more}
+"#
+        );
+        Checker::new(&Fixture::new().expansion(&spec).columns[0])
+    };
+    let plain = column("");
+    for items in [
+        &["Washington, D.C."][..],
+        &["Washington; D.C."],
+        &["Oregon", "Washington | D.C."],
+        &["Oregon", "Washington, D.C."],
+        &["[Washington]"],
+        &["Gondor", "Mordor"],
+    ] {
+        let said = plain.json(&json!(items));
+        for more in ["unify = true", "aliases = { \"D.C.\" = \"Oregon\" }"] {
+            let checker = column(more);
+            let again = checker.read_again(&said);
+            assert!(again.is_none(), "{items:?}: {again:?}");
+        }
+        let checker = column("unify = true");
+        let outside: Vec<&&str> = items.iter().filter(|i| **i != "Oregon").collect();
+        if said.state == State::NotInList || said.leaves_out() {
+            assert_eq!(checker.strangers(&said), outside.into_iter().copied().collect::<Vec<_>>());
+        }
+    }
+    // What was kept before as text was one item, too.
+    let unify = column("unify = true");
+    let before = Answer::without_value(State::NotInList, "Washington, D.C.".to_owned());
+    assert_eq!(unify.strangers(&before), ["Washington, D.C."]);
+    assert!(unify.read_again(&before).is_none());
+    unify.unified().unwrap().learn("Washington, D.C.", Some("Oregon".to_owned()));
+    let again = unify.read_again(&before).unwrap();
+    assert_eq!(again.value.to_json(), json!(["Oregon"]));
+}

@@ -187,6 +187,15 @@ fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
             json!([{ "unknown": null }, "\"Heroes\""]),
         ),
         ("\"1 Alien\",\"1979-05-25\",\"\"\"Heroes\"\"\"", json!(["1979-05-25", "\"Heroes\""])),
+        // Nor is it known whose they are where they stand twice.
+        (
+            "\"1 Alien\",\"1979-05-25\",\"\"Heroes\"\"",
+            json!(["1979-05-25", { "invalid": "\"Heroes\"" }]),
+        ),
+        (
+            "'1 Alien',''1979-05-25'',\"\"Heroes\"\"",
+            json!(["1979-05-25", { "invalid": "\"Heroes\"" }]),
+        ),
         (
             "\"1 Alien\",\"'1979-05-25'\",\"'Heroes' and 'Villains'\"",
             json!(["1979-05-25", "'Heroes' and 'Villains'"]),
