@@ -1,5 +1,5 @@
 //! The functions of the engine that a rewritten query calls: the one table of them.
-//! [`emit`](super::emit) writes them, and whoever runs a rewritten query registers
+//! The module `emit` writes them, and whoever runs a rewritten query registers
 //! each of [`Function::ALL`].
 //!
 //! A *mark* is the number of calls that were pending before something was evaluated,
