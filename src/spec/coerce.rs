@@ -149,7 +149,10 @@ pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
     let (weekday, text) = weekday(text);
     let tidy = tidy(&text.replace('-', " "));
     let digits: String = tidy.chars().filter(char::is_ascii_digit).collect();
-    let may_be_year = digits.len() == 2 && digits.parse() == Ok(year.rem_euclid(100));
+    // `May 07` may be May of that year.
+    let may_be_year = digits.len() == 2
+        && (digits.parse() == Ok(year.rem_euclid(100))
+            || digits.starts_with('0') && tidy.ends_with(&digits));
     if tidy.split(' ').count() != 2 || digits.len() > 2 || may_be_year {
         return None;
     }

@@ -97,14 +97,11 @@ impl Check<'_> {
         }
     }
 
-    /// The part of the key that holds the year of a column's dates: the one that the
-    /// spec names; `year` is what `date` goes by.
+    /// The part of the key that holds the year of a column's dates, where the spec names
+    /// one: the `year` of a prize may not be that of the day when it was given.
     fn year(&mut self, place: &[Step], e: &ExpansionTable, c: &ColumnTable) -> Option<usize> {
         let part = |name: &str| e.key.iter().position(|k| k.eq_ignore_ascii_case(name));
-        let Some(name) = &c.year else {
-            let dated = c.kind == Type::Date && c.name.eq_ignore_ascii_case("date");
-            return part("year").filter(|_| dated);
-        };
+        let name = c.year.as_ref()?;
         if c.kind != Type::Date {
             let message = format!("`{}` is {}, and has no year", c.name, c.kind.name());
             self.error(place, &message, "", "`year` is for columns of type \"date\"");
