@@ -27,6 +27,8 @@ const ENVELOPE: u64 = 11;
 const OPEN_BATCHES: usize = 64;
 /// Seconds within which a batch is answered.
 const BATCH_SECONDS: f64 = 24.0 * 60.0 * 60.0;
+/// Values of a list that a model is taken to give at the most.
+pub const MOST_ITEMS: u64 = 15;
 /// Values of a list that a model is taken to give when nothing is known.
 const LIKELY_ITEMS: f64 = 5.0;
 /// Cells after which a mean of earlier answers is taken for the next ones.
@@ -148,10 +150,10 @@ pub struct ExpansionPlan {
     pub requests: u64,
     /// Input tokens.
     pub input_tokens: u64,
-    /// Input tokens that may come on top, at the most.
-    pub maybe_input: u64,
     /// Those of them that repeat an earlier request's beginning.
     pub repeated_tokens: u64,
+    /// Input tokens that may come on top, at the most.
+    pub maybe_input: u64,
     /// Output tokens.
     pub output_tokens: Range3,
     /// Its requests, by the columns they ask for and their rows.
@@ -215,6 +217,12 @@ impl Plan {
     #[must_use]
     pub fn input_tokens(&self) -> u64 {
         self.expansions.iter().map(|e| e.input_tokens).sum()
+    }
+
+    /// Input tokens at the most.
+    #[must_use]
+    pub fn most_input_tokens(&self) -> u64 {
+        self.expansions.iter().map(|e| e.input_tokens + e.maybe_input).sum()
     }
 
     /// Output tokens.
@@ -457,7 +465,8 @@ fn cell_tokens(expansion: &Expansion, at: usize, format: Format, tokenizer: Toke
         .collect();
     let mut cell = one_value(column, tokenizer);
     if column.many.is_some() {
-        let most = column.values.as_ref().map_or(12.0, |v| (v.values.len() as f64).min(15.0));
+        let most =
+            column.values.as_ref().map_or(12.0, |v| (v.values.len() as f64).min(MOST_ITEMS as f64));
         cell = Range3::new(
             cell.low,
             (cell.likely + 1.0) * LIKELY_ITEMS.min(most),

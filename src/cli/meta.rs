@@ -96,10 +96,15 @@ fn used(out: &mut String, meta: &Meta, spec: &Spec, about: &str) {
         thousands(meta.output_tokens)
     );
     line(out, "tokens", &tokens);
-    let price = if spec.model.price.is_some() || meta.requests == 0 {
+    let price = if spec.is_priced() || meta.requests == 0 {
         format!("{about}${:.4}", meta.cost_usd)
     } else {
-        "unknown (no `price` in [model])".to_owned()
+        match spec.models.iter().find(|(_, model)| model.price.is_none()) {
+            Some((name, _)) if spec.model.price.is_some() => {
+                format!("unknown (no `price` in [model.{name}])")
+            }
+            _ => "unknown (no `price` in [model])".to_owned(),
+        }
     };
     line(out, "price", &price);
 }

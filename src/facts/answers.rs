@@ -58,9 +58,15 @@ impl Answers for Journal {
         self.run(|c| c.prepare_cached(&sql)?.query_row([id], read_completion).optional())
     }
 
-    fn latest_completions(&self, most: u32) -> Result<Vec<(Completion, String)>, FactsError> {
-        let sql = format!("{COMPLETION} ORDER BY c.id DESC LIMIT ?1");
-        self.run(|c| c.prepare_cached(&sql)?.query_map([most], read_completion)?.collect())
+    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {
+        let sql = format!(
+            "{COMPLETION} WHERE c.model = (SELECT id FROM model WHERE name = ?1)
+             AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT ?2"
+        );
+        self.run(|c| {
+            let read = |r: &rusqlite::Row<'_>| Ok(read_completion(r)?.0);
+            c.prepare_cached(&sql)?.query_map(params![model, most], read)?.collect()
+        })
     }
 
     fn answers_after(

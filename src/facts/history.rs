@@ -160,8 +160,9 @@ pub trait Answers {
     /// A completion, by id, with its model's name.
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
 
-    /// The last completions there are, at most so many, each with its model's name.
-    fn latest_completions(&self, most: u32) -> Result<Vec<(Completion, String)>, FactsError>;
+    /// The last completions of a model that said something, at most so many, the latest
+    /// first.
+    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError>;
 
     /// Visits the facts that came after a line, in order, but for what is damaged,
     /// and what entities were known to be before that. Returns the last line.

@@ -3,9 +3,9 @@
 //! of that column can read them by it.
 
 use super::{FactsError, History, Learned};
-use crate::key::{KeyColumns, Meaning};
+use crate::key::Meaning;
 use crate::spec::checker::Checker;
-use crate::spec::{Column, Echo, Expansion, Type, ValueList};
+use crate::spec::{Column, Expansion, Type, ValueList};
 use crate::store::now;
 
 /// Words that share a request.
@@ -62,14 +62,21 @@ pub fn remember(
     history.learn(&offered(column), word, &learned)
 }
 
-/// The expansion whose rows are words, and which asks what each means.
+/// The expansion whose rows are words, and which asks what each means in a column. What
+/// the column is of is part of the question: a `status` of orders is none of people.
 #[must_use]
-pub fn question(column: &Column, list: &ValueList, model: Option<String>) -> Expansion {
+pub fn question(expansion: &Expansion, column: &Column, list: &ValueList) -> Expansion {
     let of = match column.about.trim() {
         "" => format!("`{}`", column.name),
         about => format!("`{}` ({about})", column.name),
     };
-    let about = format!("the value that means the same as this answer for {of}");
+    let thing = match expansion.about.trim() {
+        "" => format!("a row of `{}`", expansion.name),
+        about => about.to_owned(),
+    };
+    let key = expansion.key.names().join(", ");
+    let about =
+        format!("the value that means the same as this answer for {of} of {thing}, by {key}");
     let meaning = Meaning {
         key: vec!["answer".to_owned()],
         column: "value".to_owned(),
@@ -78,39 +85,14 @@ pub fn question(column: &Column, list: &ValueList, model: Option<String>) -> Exp
         many: false,
         list: "closed".to_owned(),
     };
-    let value = Column {
-        name: "value".to_owned(),
-        kind: Type::Text,
-        about,
-        values: Some(list.clone()),
-        many: None,
-        unknown: None,
-        aliases: std::collections::BTreeMap::new(),
-        unify: false,
-        year: None,
-        example: None,
-        bindings: Vec::new(),
-        classify: false,
-        fingerprint: meaning.fingerprint(),
-        meaning,
-    };
     Expansion {
-        name: "unify".to_owned(),
         about: format!(
-            "Each row is an answer that was given for {of}. Which one of the values means the \
-             same? Where none does, the value is not known."
+            "Each row is an answer that was given for {of} of {thing}. Which one of the values \
+             means the same? Where none does, the value is not known."
         ),
-        model,
-        sources: Vec::new(),
-        key: KeyColumns::new(vec!["answer".to_owned()]),
-        key_parts: Vec::new(),
-        key_types: vec![None],
-        context: Vec::new(),
+        model: expansion.model.clone(),
         rows_per_request: ROWS,
-        format: None,
-        echo: Echo::default(),
-        shots: Vec::new(),
-        override_shots: 0,
-        columns: vec![value],
+        columns: vec![Column::ad_hoc(Type::Text, about, Some(list.clone()), meaning)],
+        ..Expansion::ad_hoc("unify", vec!["answer".to_owned()])
     }
 }

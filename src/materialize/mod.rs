@@ -249,7 +249,7 @@ impl<'w> Work<'w> {
                 ));
             }
             plan.expansions.push(survey.plan.clone());
-            plan.expansions.extend(self.unify_plan(n, &survey));
+            plan.expansions.extend(self.unify_plan(n, &survey)?);
             surveys.push(survey);
         }
         warnings.extend(self.rounds_gone_on_with(&surveys));
@@ -273,7 +273,7 @@ impl<'w> Work<'w> {
         interrupt: &watch::Receiver<bool>,
     ) -> Result<Report, MaterializeError> {
         let mut report = Report {
-            priced: self.spec.all_models().all(|m| m.price.is_some()),
+            priced: self.spec.is_priced(),
             target: self.spec.target().clone(),
             ..Report::of(&self.spec)
         };
@@ -374,10 +374,10 @@ impl<'w> Work<'w> {
             if self.way == Way::Live && report.stopped.is_none() && report.failed.is_none() {
                 match self.unify(run, interrupt, report) {
                     Ok(all) if all.is_empty() => {}
-                    Ok(all) => {
-                        self.look_again(&all, &mut surveys, &target)?;
-                        learned = all;
-                    }
+                    Ok(all) => match self.look_again(&all, &mut surveys, &target) {
+                        Ok(()) => learned = all,
+                        Err(error) => report.failed = Some(error),
+                    },
                     Err(error) => report.failed = Some(error),
                 }
             }

@@ -36,10 +36,11 @@ impl<'w> Work<'w> {
         let metered = |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, true);
         let surveys: Vec<Survey<'w>> =
             surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
-        let whole = |(n, s): (usize, &Survey<'w>)| {
-            std::iter::once(s.plan.clone()).chain(self.unify_plan(n, s)).collect::<Vec<_>>()
-        };
-        let expansions = surveys.iter().enumerate().flat_map(whole).collect();
+        let mut expansions = Vec::new();
+        for (n, survey) in surveys.iter().enumerate() {
+            expansions.push(survey.plan.clone());
+            expansions.extend(self.unify_plan(n, survey)?);
+        }
         let mut plan = Plan { expansions, counted: self.counts_exactly(), ..Plan::default() };
         self.price(&mut plan)?;
         if let Some(warning) = plan.warning() {

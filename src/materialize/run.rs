@@ -63,7 +63,7 @@ impl Work<'_> {
         // What it has spent is in the journal.
         let (id, left) = self.facts.history().begin_or_go_on(command, &self.spec.full_path())?;
         if left.requests > 0 {
-            let price = if self.spec.model.price.is_some() {
+            let price = if self.spec.is_priced() {
                 format!("${:.4}", left.most.usd)
             } else {
                 format!("{} tokens", left.most.tokens)

@@ -8,12 +8,12 @@ use tokio::sync::{mpsc, watch};
 
 use super::run::Run;
 use super::survey::Survey;
-use super::{MaterializeError, Report, Work};
+use super::{MaterializeError, Report, Way, Work};
 use crate::cell::{CellValue, State};
 use crate::facts::{Found, unify};
 use crate::generate::{self, Context, Event, Events, ModelRun, Stopped};
 use crate::model;
-use crate::plan::{ColumnPlan, Cut, ExpansionPlan, Gap, Meter};
+use crate::plan::{ColumnPlan, Cut, ExpansionPlan, Gap, MOST_ITEMS, Meter, Pace};
 use crate::prompt::Row;
 use crate::spec::Expansion;
 use crate::store::output::Target;
@@ -23,9 +23,6 @@ use crate::value::Value;
 /// Words outside the lists of an expansion's columns, by column and in lower case: case
 /// tells none apart.
 pub(super) type Strangers = BTreeMap<usize, BTreeMap<String, String>>;
-
-/// What a word may look like before it is known.
-const SOME_WORD: &str = "an answer that is on no list";
 
 impl<'w> Work<'w> {
     /// Asks about the words outside the lists of all expansions; tells which of these
@@ -108,7 +105,7 @@ impl<'w> Work<'w> {
     ) -> Result<(), MaterializeError> {
         let column = &expansion.columns[at];
         let Some(list) = &column.values else { return Ok(()) };
-        let asks = Arc::new(unify::question(column, list, expansion.model.clone()));
+        let asks = Arc::new(unify::question(expansion, column, list));
         let choice = model::choose(&self.spec, Some(&*self.model), &asks);
         let history = self.facts.history();
         let wanted = Arc::new(choice.wanted(history, &asks)?);
@@ -177,13 +174,26 @@ impl<'w> Work<'w> {
     }
 
     /// What asking about words takes: of those that are known now, and at the most of
-    /// one more for each cell that is missing.
-    pub(super) fn unify_plan(&self, n: usize, survey: &Survey<'_>) -> Vec<ExpansionPlan> {
+    /// one more for each cell that is missing, or for each value of a list. A batch asks
+    /// about none.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when the history cannot be read.
+    pub(super) fn unify_plan(
+        &self,
+        n: usize,
+        survey: &Survey<'_>,
+    ) -> Result<Vec<ExpansionPlan>, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let mut plans = Vec::new();
+        if self.way == Way::Batch || !expansion.columns.iter().any(|c| c.unify) {
+            return Ok(plans);
+        }
+        let settings = self.spec.settings(expansion.model.as_deref());
+        let reasoning = Pace::of(self.facts.history(), settings)?.reasoning;
         for (at, column) in expansion.columns.iter().enumerate().filter(|(_, c)| c.unify) {
             let Some(list) = &column.values else { continue };
-            let asks = unify::question(column, list, expansion.model.clone());
+            let asks = unify::question(expansion, column, list);
             let choice = model::choose(&self.spec, Some(&*self.model), &asks);
             let metered = |words: &[&str]| {
                 let tokenizer = Tokenizer::of(&choice.tokenizer);
@@ -202,6 +212,7 @@ impl<'w> Work<'w> {
                     ..ExpansionPlan::default()
                 };
                 meter.finish(&mut plan);
+                plan.reason(reasoning);
                 plan
             };
             let words: Vec<&str> = survey
@@ -218,14 +229,16 @@ impl<'w> Work<'w> {
             }
             let missing = survey.plan.columns.get(at).map_or(0, ColumnPlan::cells);
             if missing > 0 {
-                // Each may be answered with another word, and asked about alone.
-                let one = metered(&[SOME_WORD]);
-                plan.maybe_input = one.input_tokens * missing;
-                plan.output_tokens.most += one.output_tokens.most * missing as f64;
+                // Each may be answered with another word, and asked about alone; no token
+                // is shorter than a byte.
+                let more = missing * if column.many.is_some() { MOST_ITEMS } else { 1 };
+                let one = metered(&[""]);
+                plan.maybe_input = (one.input_tokens + unify::LONGEST_WORD as u64) * more;
+                plan.output_tokens.most += one.output_tokens.most * more as f64;
             }
             plans.push(plan);
         }
-        plans
+        Ok(plans)
     }
 }
 

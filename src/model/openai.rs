@@ -187,10 +187,16 @@ impl Endpoint {
             }
             return error;
         };
-        let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
         // Many requests may be refused at once; the first one changes the form.
-        if *now == form {
-            *now = next;
+        let first = {
+            let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = *now == form;
+            if first {
+                *now = next;
+            }
+            first
+        };
+        if first {
             self.keep_in_mind(Some(next));
             let remark = format!("{told} ({error})");
             self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(remark);

@@ -6,7 +6,7 @@ use crate::facts::{FactsError, History};
 use crate::spec::{ModelSettings, Provider, Spec};
 use crate::tokens::Tokenizer;
 
-/// Answers that are looked at.
+/// Answers of a model that are looked at.
 const LATEST: u32 = 60;
 /// Tokens of reasoning that are assumed of an answer, for a model that is known to
 /// reason and has not answered yet.
@@ -48,10 +48,8 @@ impl Pace {
         let tokenizer = Tokenizer::of(&settings.name);
         let (mut took, mut expected, mut answers) = (0.0, 0.0, 0.0);
         let (mut said, mut hidden) = (0, 0);
-        for (completion, name) in history.latest_completions(LATEST)? {
-            let Some(content) = completion.content.filter(|_| name == settings.name) else {
-                continue;
-            };
+        for completion in history.latest_completions(&settings.name, LATEST)? {
+            let Some(content) = completion.content else { continue };
             let words = tokenizer.count(&content);
             said += words;
             hidden += completion.output_tokens.saturating_sub(words);

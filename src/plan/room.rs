@@ -45,7 +45,7 @@ impl Plan {
             likely_usd: over(self.cost_usd.likely, usd),
             most_usd: over(self.cost_usd.most, usd),
             likely_tokens: over(likely_tokens, tokens),
-            most_tokens: over(input + output.most, tokens),
+            most_tokens: over(self.most_input_tokens() as f64 + output.most, tokens),
             cells_that_fit,
             next,
         }

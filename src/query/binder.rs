@@ -12,10 +12,10 @@ use super::ask::Asking;
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
 use crate::facts::Learned;
-use crate::key::{KeyColumns, Meaning};
+use crate::key::Meaning;
 use crate::prompt::Row;
 use crate::routing::{operator, question};
-use crate::spec::{Binding, Column, Echo, Expansion, Type};
+use crate::spec::{Binding, Column, Expansion, Type};
 use crate::store::now;
 use crate::value::Value;
 
@@ -209,43 +209,18 @@ fn question(expansion: &Expansion, offered: &str) -> Expansion {
             many: false,
             list: "none".to_owned(),
         };
-        Column {
-            name: name.to_owned(),
-            kind: Type::Text,
-            about: about.to_owned(),
-            values: None,
-            many: None,
-            unknown: None,
-            aliases: std::collections::BTreeMap::new(),
-            unify: false,
-            year: None,
-            example: None,
-            bindings: Vec::new(),
-            classify: false,
-            fingerprint: meaning.fingerprint(),
-            meaning,
-        }
+        Column::ad_hoc(Type::Text, about.to_owned(), None, meaning)
     };
     let thing = expansion.about.trim();
     let about =
         if thing.is_empty() { ABOUT.to_owned() } else { format!("{ABOUT} The things: {thing}") };
+    let asked = [("column", COLUMN), ("operator", OPERATOR), ("literal", LITERAL)];
     Expansion {
-        name: "routing".to_owned(),
         about,
-        model: None,
-        sources: Vec::new(),
-        key_parts: Vec::new(),
-        key: KeyColumns::new(vec!["question".to_owned()]),
-        key_types: vec![None],
         context: vec!["columns".to_owned()],
         rows_per_request: 1,
-        format: None,
-        echo: Echo::default(),
-        shots: Vec::new(),
-        override_shots: 0,
-        columns: [("column", COLUMN), ("operator", OPERATOR), ("literal", LITERAL)]
-            .map(column)
-            .into(),
+        columns: asked.map(column).into(),
+        ..Expansion::ad_hoc("routing", vec!["question".to_owned()])
     }
 }
 

@@ -22,8 +22,8 @@ use crate::blendsql::rewrite::Site;
 use crate::blendsql::usage::{Compared, Usage};
 use crate::blendsql::{Call, Subject};
 use crate::facts::Origin;
-use crate::key::{Fingerprint, KeyColumns, ListHash};
-use crate::spec::{Column, Echo, Expansion, Spec, Type};
+use crate::key::{Fingerprint, ListHash};
+use crate::spec::{Column, Expansion, Spec, Type};
 
 /// What a query's calls ask for.
 #[derive(Default)]
@@ -346,22 +346,7 @@ impl Calls {
         {
             return at;
         }
-        let expansion = Expansion {
-            name: name.to_owned(),
-            about: String::new(),
-            model,
-            sources: Vec::new(),
-            key_parts: Vec::new(),
-            key_types: vec![None; key.len()],
-            key: KeyColumns::new(key),
-            context,
-            rows_per_request: 10,
-            format: None,
-            echo: Echo::default(),
-            shots: Vec::new(),
-            override_shots: 0,
-            columns: Vec::new(),
-        };
+        let expansion = Expansion { model, context, ..Expansion::ad_hoc(name, key) };
         self.expansions.push(AdHoc { in_spec: None, expansion });
         self.expansions.len() - 1
     }

@@ -14,9 +14,9 @@ use super::calls::Join;
 use super::live::{Pairs, Shared, Wish, lock};
 use super::targets::{Cell, Counts, Demand, Target};
 use super::{QueryError, Request};
-use crate::key::{KeyColumns, ListHash, Meaning};
+use crate::key::{ListHash, Meaning};
 use crate::prompt::Row;
-use crate::spec::{Column, Echo, Expansion, Many, Type, ValueList};
+use crate::spec::{Column, Expansion, Type, ValueList};
 use crate::value::Value;
 
 /// Values that are one list, however long they are.
@@ -198,36 +198,11 @@ fn expansion(join: &Join, list: Vec<String>) -> Expansion {
         many: true,
         list: "closed".to_owned(),
     };
-    let column = Column {
-        name: "partners".to_owned(),
-        kind: Type::Text,
-        about,
-        values: Some(ValueList { values: list, open: false, hash }),
-        many: Some(Many { table: String::new(), column: "value".to_owned() }),
-        unknown: None,
-        aliases: std::collections::BTreeMap::new(),
-        unify: false,
-        year: None,
-        example: None,
-        bindings: Vec::new(),
-        classify: false,
-        fingerprint: meaning.fingerprint(),
-        meaning,
-    };
+    let values = ValueList { values: list, open: false, hash };
     Expansion {
-        name: "join".to_owned(),
         about: "values and their partners in a list".to_owned(),
         model: join.model.clone(),
-        sources: Vec::new(),
-        key_parts: Vec::new(),
-        key: KeyColumns::new(vec![join.left.clone()]),
-        key_types: vec![None],
-        context: Vec::new(),
-        rows_per_request: 10,
-        format: None,
-        echo: Echo::default(),
-        shots: Vec::new(),
-        override_shots: 0,
-        columns: vec![column],
+        columns: vec![Column::ad_hoc(Type::Text, about, Some(values), meaning)],
+        ..Expansion::ad_hoc("join", vec![join.left.clone()])
     }
 }

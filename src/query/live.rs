@@ -85,8 +85,6 @@ pub struct Statement {
     leaves: HashMap<usize, Vec<usize>>,
     /// What is only looked up is noted, too: all conditions of a row.
     pub survey: bool,
-    /// Conditions that wait are taken to hold: all that may be reached is.
-    pub possible: bool,
     /// A value that is not known ends the pass: tables were to answer.
     pub stored: bool,
     /// Whether each call stands in a recursive common table expression, whose
@@ -376,7 +374,7 @@ impl Live {
             calls.iter().any(|c| self.pass.pending_of.get(*c).is_some_and(|p| *p > 0))
         });
         if inner || int(values, 2) != self.pass.pended + 1 {
-            return if self.statement.possible { 1 } else { 2 };
+            return 2;
         }
         let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);
         let looked_up = !self.pass.quiet.is_empty();

@@ -10,7 +10,7 @@
 //! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
 //! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
-//! | `{{DT(t.d, start='…', end='…')}}` | `(t.d >= '…' AND t.d <= '…')` |
+//! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
 
 use std::ops::Range;
 

@@ -8,7 +8,7 @@ use crate::blendsql::parse::Parsed;
 use crate::blendsql::usage::{Compared, Key, Usage};
 use crate::blendsql::{Call, Quantifier, Subject, yes_no};
 use crate::key::{ListHash, Meaning};
-use crate::spec::{Column, Many, Type, ValueList};
+use crate::spec::{Column, Type, ValueList};
 use crate::value::Value;
 
 /// What an answer must match.
@@ -216,20 +216,5 @@ pub(super) fn column(
         many: list,
         list: if values.is_some() { "closed" } else { "none" }.to_owned(),
     };
-    Column {
-        name: "answer".to_owned(),
-        kind,
-        about: question.to_owned(),
-        values,
-        many: list.then(|| Many { table: String::new(), column: "value".to_owned() }),
-        unknown: None,
-        aliases: std::collections::BTreeMap::new(),
-        unify: false,
-        year: None,
-        example: None,
-        bindings: Vec::new(),
-        classify: false,
-        fingerprint: meaning.fingerprint(),
-        meaning,
-    }
+    Column::ad_hoc(kind, question.to_owned(), values, meaning)
 }

@@ -94,6 +94,12 @@ impl Spec {
         }
     }
 
+    /// Whether the price of all that may be asked is known.
+    #[must_use]
+    pub fn is_priced(&self) -> bool {
+        self.all_models().all(|model| model.price.is_some())
+    }
+
     /// All models that a cell may be asked of.
     pub fn all_models(&self) -> impl Iterator<Item = &ModelSettings> {
         std::iter::once(&self.model).chain(self.models.values())
@@ -257,7 +263,53 @@ pub struct Expansion {
     pub columns: Vec<Column>,
 }
 
+impl Column {
+    /// A column that no spec declares: a query's, or a question of our own. Its name,
+    /// and whether it is a list, are those of its meaning.
+    #[must_use]
+    pub fn ad_hoc(kind: Type, about: String, values: Option<ValueList>, meaning: Meaning) -> Self {
+        let many = meaning.many;
+        Self {
+            name: meaning.column.clone(),
+            kind,
+            about,
+            values,
+            many: many.then(|| Many { table: String::new(), column: "value".to_owned() }),
+            unknown: None,
+            aliases: BTreeMap::new(),
+            unify: false,
+            year: None,
+            example: None,
+            bindings: Vec::new(),
+            classify: false,
+            fingerprint: meaning.fingerprint(),
+            meaning,
+        }
+    }
+}
+
 impl Expansion {
+    /// An expansion that no spec declares, without a source and, so far, columns.
+    #[must_use]
+    pub fn ad_hoc(name: &str, key: Vec<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            about: String::new(),
+            model: None,
+            sources: Vec::new(),
+            key_parts: Vec::new(),
+            key_types: vec![None; key.len()],
+            key: KeyColumns::new(key),
+            context: Vec::new(),
+            rows_per_request: 10,
+            format: None,
+            echo: Echo::default(),
+            shots: Vec::new(),
+            override_shots: 0,
+            columns: Vec::new(),
+        }
+    }
+
     /// What `[model]` says of expansions that do not say it themselves.
     pub fn follow(&mut self, model: &ModelSettings) {
         self.echo = model.echo;

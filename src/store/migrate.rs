@@ -13,7 +13,7 @@ const DATABASE: [Migration; 4] = [
     (3, include_str!("../../migrations/database/0003_rows.sql")),
     (4, include_str!("../../migrations/database/0004_typed_cells.sql")),
 ];
-const JOURNAL: [Migration; 11] = [
+const JOURNAL: [Migration; 12] = [
     (1, include_str!("../../migrations/journal/0001_facts.sql")),
     (2, include_str!("../../migrations/journal/0002_batches.sql")),
     (3, include_str!("../../migrations/journal/0003_restarts.sql")),
@@ -25,6 +25,7 @@ const JOURNAL: [Migration; 11] = [
     (9, include_str!("../../migrations/journal/0009_checksums.sql")),
     (12, include_str!("../../migrations/journal/0012_indexes.sql")),
     (13, include_str!("../../migrations/journal/0013_refused.sql")),
+    (14, include_str!("../../migrations/journal/0014_latest.sql")),
 ];
 
 /// Brings the bookkeeping of an expanded database up to date.

@@ -152,6 +152,17 @@ fn a_call_names_its_model() {
 }
 
 #[test]
+fn a_price_is_unknown_where_one_model_has_none() {
+    let (_small, _large, project) = project();
+    let text = project.spec_text().replace("price = { input = 10.0, output = 30.0 }\n", "");
+    project.spec(&text.replace("budget_usd = 1.0", ""));
+    let sql = "SELECT {{LLMMap('Which mayor?', place.name, model='large')}} FROM place";
+    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--meta", sql]).exits(0);
+    let told = "unknown (no `price` in [model.large])";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+}
+
+#[test]
 fn a_column_answers_a_call_that_names_its_model_and_no_other() {
     let (_small, large, project) = project();
     project.materialize(&[]).exits(0);

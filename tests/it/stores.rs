@@ -382,9 +382,19 @@ fn a_column_costs_the_shares_of_its_cells(pairs: Vec<Pair>) {
         assert!(last > line && found.len() == 1 && found[0].cells == 1, "{what}: {found:?}");
         assert!(one.history().columns_after(last, "2026-01-01").unwrap().1.is_empty(), "{what}");
         assert!(one.history().columns_after(0, "2999-01-01").unwrap().1.is_empty(), "{what}");
-        let latest = one.history().latest_completions(1).unwrap();
-        assert_eq!(latest[0].0.content.as_deref(), Some("second"), "{what}");
-        assert_eq!(one.history().latest_completions(9).unwrap().len(), 2, "{what}");
+        let latest = |model: &str, most| one.history().latest_completions(model, most).unwrap();
+        let last = latest("a model", 1);
+        assert_eq!(last[0].content.as_deref(), Some("second"), "{what}");
+        assert_eq!(latest("a model", 9).len(), 2, "{what}");
+        // However many others have answered since, it is its own.
+        let other_model = one.history().model("another").unwrap();
+        for n in 0..5 {
+            let mut of_another = unit(one, run, &["E"], &format!("other {n}"));
+            of_another.completion.model = other_model;
+            runtime.block_on(one.keep(of_another)).unwrap();
+        }
+        assert_eq!(latest("a model", 1)[0].content, last[0].content, "{what}");
+        assert_eq!((latest("another", 9).len(), latest("nobody", 9).len()), (5, 0), "{what}");
     }
 }
 

@@ -137,7 +137,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         source: absolute(&spec.database),
         expanded: (!options.on_demand).then(|| absolute(spec.target())),
         unmasked,
-        priced: spec.model.price.is_some(),
+        priced: spec.is_priced(),
         began: now(),
     };
     let mut writer = Writer::begin(&out, &header)?;

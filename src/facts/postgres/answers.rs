@@ -102,9 +102,12 @@ impl Answers for Server {
         self.first(&format!("{COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
     }
 
-    fn latest_completions(&self, most: u32) -> Result<Vec<(Completion, String)>, FactsError> {
-        let sql = format!("{COMPLETION} ORDER BY c.id DESC LIMIT $1");
-        self.all(&sql, &[&i64::from(most)], read_completion)
+    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {
+        let sql = format!(
+            "{COMPLETION} WHERE c.model = (SELECT id FROM hqdl.model WHERE name = $1)
+             AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT $2"
+        );
+        self.all(&sql, &[&model, &i64::from(most)], |r| Ok(read_completion(r)?.0))
     }
 
     fn answers_after(

@@ -7,9 +7,10 @@ use super::link::{Client, Failed, Link, Worked};
 use crate::facts::FactsError;
 
 /// Every migration, by its number.
-const MIGRATIONS: [(i32, &str); 2] = [
+const MIGRATIONS: [(i32, &str); 3] = [
     (1, include_str!("../../../migrations/postgres/0001_facts.sql")),
     (2, include_str!("../../../migrations/postgres/0002_refused.sql")),
+    (3, include_str!("../../../migrations/postgres/0003_latest.sql")),
 ];
 /// The last of them.
 const LAST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
