@@ -21,6 +21,7 @@ use divan::Bencher;
 use hqdl::blendsql::rewrite::{Costs, Rewriter, Site};
 use hqdl::blendsql::scope::Schema;
 use hqdl::blendsql::{parse::parse, usage};
+use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
 use hqdl::materialize::{Selection, Work};
@@ -29,7 +30,6 @@ use hqdl::prompt::{Prompt, Question};
 use hqdl::query::{self, Meta, Request, Smoothie};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::{Draft, Spec};
-use hqdl::store::Database;
 
 fn main() {
     divan::main();

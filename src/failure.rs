@@ -3,6 +3,8 @@
 
 use serde_json::json;
 
+use crate::database::StoreError;
+use crate::database::provenance::OriginError;
 use crate::facts::FactsError;
 use crate::generate::Stopped;
 use crate::materialize::{MaterializeError, Report};
@@ -12,8 +14,6 @@ use crate::problem::Problems;
 use crate::query::QueryError;
 use crate::session::OverrideError;
 use crate::spec::ReadError;
-use crate::store::StoreError;
-use crate::store::provenance::OriginError;
 use crate::suggest::SuggestError;
 
 /// Exit code: some cells have no value.

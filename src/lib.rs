@@ -4,10 +4,8 @@
 //!
 //! # The map
 //!
-//! A workspace: `hqdl-values` is what all is made of, `hqdl-sql` reads queries,
-//! and this crate does the rest. Its modules are declared in the order of their
-//! dependency: **a module uses only modules declared above it**. Read
-//! [`materialize`] for the path of the data:
+//! The engine is made of the crates in `crates/`, each on those named before it below;
+//! this one has the doors. Read [`materialize`] for the path of the data:
 //!
 //! ```text
 //! spec → check → keys − facts → plan → prompt → model → answers → facts → publish
@@ -39,7 +37,7 @@
 //!   share) before anything else happens to it ([`facts`]); the index and the
 //!   published tables can be made again from it.
 //! * Only tables that hqdl made are ever written or dropped
-//!   ([`store::publish`]).
+//!   ([`database::publish`]).
 //! * Recordings take the same way as live answers ([`model::replay`]).
 //! * A query writes nothing: it runs behind [`query::guard`].
 //! * Likeness ([`retrieval`]) orders what is asked and selects what is shown; it
@@ -48,31 +46,15 @@
 //! `docs/architecture.md` follows both paths function by function, and
 //! `docs/decisions.md` says what was decided where the design was silent, and why.
 
-// ── words: no I/O; crates of their own ──
+// ── the engine, crate by crate, each on those before it ──
+pub use hqdl_database as database;
+pub use hqdl_engine::{init, materialize, query, retrieval, routing, session, suggest, truth};
+pub use hqdl_facts::{self as facts, limits};
+pub use hqdl_model::{self as model, dispatch, generate, plan};
+pub use hqdl_prompt as prompt;
+pub use hqdl_spec::{self as spec, overrides};
 pub use hqdl_sql::{blendsql, suql};
-pub use hqdl_values::{cell, key, problem, sql, tokens, usage, value};
-// ── steps: text and values in, values out ──
-pub mod spec;
-pub mod prompt;
-pub mod overrides;
-pub mod routing;
-// ── edges: all I/O ──
-pub mod store;
-pub mod limits;
-pub mod facts;
-// A pure step, but it tells the facts' reasons.
-pub mod plan;
-pub mod model;
-pub mod retrieval;
-// ── pipelines ──
-pub mod generate;
-pub mod dispatch;
-pub mod materialize;
-pub mod query;
-pub mod suggest;
-pub mod init;
-pub mod truth;
-pub mod session;
+pub use hqdl_values::{Row, cell, key, problem, sql, tokens, usage, value};
 // ── doors ──
 pub mod swan;
 pub mod failure;

@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::failure::{Failure, WRONG_INPUT};
 use super::{Talk, session};
+use crate::database::Database;
+use crate::database::keys::Keys;
 use crate::problem::{Problems, Severity};
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::{Draft, ReadError};
-use crate::store::Database;
-use crate::store::keys::Keys;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

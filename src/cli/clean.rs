@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::{ModelFlags, Talk, session};
-use crate::store::clean::clean;
+use crate::database::clean::clean;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::Talk;
 use super::failure::Failure;
+use crate::database::{Database, StoreError};
 use crate::init::scaffold_beside;
 use crate::init::tables::{self, TablesError};
-use crate::store::{Database, StoreError};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

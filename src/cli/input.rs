@@ -10,13 +10,13 @@ use tokio::sync::watch;
 use super::failure::Failure;
 use super::session;
 use super::{ModelFlags, Talk};
+use crate::database::output;
 use crate::generate::{Listener, Stopped};
 use crate::model::{Model, SetupError};
 use crate::problem::Problems;
 use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
 use crate::session::Session;
 use crate::spec::Provider;
-use crate::store::output;
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]

@@ -9,13 +9,14 @@ use serde_json::json;
 use super::failure::{Failure, INCOMPLETE};
 use super::materialize::SelectionFlags;
 use super::{ModelFlags, Talk, progress, session};
+use crate::Row;
+use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
 use crate::materialize::Way;
 use crate::model;
 use crate::plan::{Plan, Room};
-use crate::prompt::{Frame, Row};
+use crate::prompt::Frame;
 use crate::session::Session;
-use crate::store::keys::{KeyRow, Keys};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, Talk, session};
-use crate::store::Database;
+use crate::database::Database;
 use crate::truth::{self, ColumnScore, Share, Truth};
 
 #[derive(Debug, clap::Args)]

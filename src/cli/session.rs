@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, ProviderFlag, Talk};
+use crate::database::Database;
 use crate::facts::{Facts, FactsError, Say, is_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache};
 use crate::spec::{Draft, Provider};
-use crate::store::Database;
 
 /// Reads and checks a spec; flags win over it.
 pub fn open(

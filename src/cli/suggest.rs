@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use super::failure::Failure;
 use super::progress::thousands;
 use super::{CacheFlags, Talk, session};
+use crate::database::Database;
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
-use crate::store::Database;
 use crate::suggest::edit::{self, Added};
 use crate::suggest::{Bound, Place, Suggestion, Suggestions, suggest};
 

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use super::Talk;
 use super::failure::Failure;
+use crate::database::Database;
+use crate::database::provenance::Origin;
 use crate::spec::Draft;
-use crate::store::Database;
-use crate::store::provenance::Origin;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

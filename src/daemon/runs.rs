@@ -69,7 +69,7 @@ impl Runs {
             spec: order.name.clone(),
             cause: order.cause,
             state: RunState::Running,
-            began: crate::store::now(),
+            began: crate::database::now(),
             since: Instant::now(),
             took: None,
             cells: 0,

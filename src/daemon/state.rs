@@ -72,7 +72,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     };
     let frame = Status {
         url: format!("http://{listens}"),
-        began: crate::store::now(),
+        began: crate::database::now(),
         cache: facts.place(),
         watched: settings.specs.display().to_string(),
         spend: settings.spend,

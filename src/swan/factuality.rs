@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use super::benchmark::{Benchmark, Truth};
 use super::compare::{self, Cell};
+use crate::database::StoreError;
 use crate::sql;
-use crate::store::StoreError;
 pub use crate::truth::Share;
 
 /// How true the cells are.

@@ -38,7 +38,7 @@ pub use record::Record;
 pub use run::run;
 pub use score::{Scored, score};
 
-use crate::store::StoreError;
+use crate::database::StoreError;
 
 /// Why an evaluation cannot be done.
 #[derive(Debug, thiserror::Error)]

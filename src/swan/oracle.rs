@@ -9,10 +9,10 @@ use serde_json::{Map, Value as Json, json};
 
 use super::benchmark::{Benchmark, Truth};
 use super::{SwanError, compare};
+use crate::database::StoreError;
 use crate::model::{Asking, Model, ModelError, Reply};
 use crate::prompt::{Prompt, Question};
 use crate::spec::Format;
-use crate::store::StoreError;
 use crate::value::Value;
 
 /// What the model is called in records and reports.

@@ -11,8 +11,8 @@ use serde_json::{Map, Value as Json};
 use super::benchmark::{Benchmark, Read, Truth};
 use super::shots::{self, Example, Examples, Shots};
 use super::{SwanError, compare};
+use crate::database::{Database, StoreError};
 use crate::sql;
-use crate::store::{Database, StoreError};
 
 /// What was written for a database.
 #[derive(Debug)]

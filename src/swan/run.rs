@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use super::compare;
 use super::record::{Answer, Cost, Line, Writer};
 use super::{Mode, Question, SwanError};
+use crate::database::Database;
 use crate::facts::Facts;
 use crate::generate::{Event, Listener, Stopped};
 use crate::materialize::{MaterializeError, Report, Selection, Work};
 use crate::model::Model;
 use crate::query::{self, Meta, QueryError, Request, Smoothie};
 use crate::spec::Spec;
-use crate::store::Database;
 use crate::usage::Usage;
 
 /// What a run needs.

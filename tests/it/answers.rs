@@ -1,9 +1,10 @@
 //! From a completion to answers, through both formats: what models write, what
 //! becomes of each row, and that no row is harmed by another.
 
+use hqdl::Row;
 use hqdl::cell::{Answer, CellValue, State};
 use hqdl::prompt::align::Keys;
-use hqdl::prompt::{Frame, Question, Row, RowOutcome, completion};
+use hqdl::prompt::{Frame, Question, RowOutcome, completion};
 use hqdl::spec::checker::Checker;
 use hqdl::spec::{Expansion, Format};
 use hqdl::value::Value;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use hqdl::database::Database;
 use hqdl::problem::{Problem, Problems};
 use hqdl::spec::{Draft, Expansion, Spec};
-use hqdl::store::Database;
 use proptest::test_runner::{Config, TestRunner};
 
 /// A database in a directory of its own.

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use hqdl::database::Database;
 use hqdl::init::{Scaffold, scaffold};
 use hqdl::spec::{Draft, Spec};
-use hqdl::store::Database;
 use rusqlite::Connection;
 
 fn root() -> PathBuf {

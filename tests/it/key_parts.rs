@@ -1,6 +1,6 @@
 //! Sources with a key of their own: a part of the expansion's.
 
-use hqdl::prompt::Row;
+use hqdl::Row;
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use hqdl::Row;
 use hqdl::cell::{CellValue, State};
 use hqdl::key::KeyColumns;
 use hqdl::prompt::align::Keys;
-use hqdl::prompt::{Frame, Question, Row, RowOutcome, completion};
+use hqdl::prompt::{Frame, Question, RowOutcome, completion};
 use hqdl::spec::checker::Checker;
 use hqdl::spec::{Echo, Expansion, Format};
 use hqdl::value::Value;

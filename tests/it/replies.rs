@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use hqdl::Row;
 use hqdl::model::Said;
-use hqdl::prompt::{Frame, Question, Row};
+use hqdl::prompt::{Frame, Question};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Format;
 use hqdl::usage::Tokens;

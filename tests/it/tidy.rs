@@ -27,7 +27,7 @@ fn modules_use_only_modules_declared_above_them() {
     let lib = std::fs::read_to_string(src.join("lib.rs")).unwrap();
     let order: Vec<&str> =
         lib.lines().filter_map(|l| l.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
-    assert!(order.len() > 8, "lib.rs declares its modules one a line");
+    assert!(order.len() > 3, "lib.rs declares the doors one a line");
     let mut wrong = Vec::new();
     for file in sources(&src) {
         let inside = file.strip_prefix(&src).unwrap();

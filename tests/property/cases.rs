@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::model;
 use hqdl::query::{self, Dialect, Meta, Request, Smoothie};
 use hqdl::spec::{Draft, Provider};
-use hqdl::store::Database;
 use rusqlite::Connection;
 
 use crate::case_file::{Bound, Case, cases};

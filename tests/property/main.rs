@@ -51,10 +51,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use hqdl::blendsql::scan;
+use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::query::{self, Dialect, QueryError, Request, Smoothie};
 use hqdl::spec::Draft;
-use hqdl::store::Database;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 

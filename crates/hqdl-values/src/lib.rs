@@ -7,6 +7,7 @@ mod column_type;
 pub mod key;
 mod price;
 pub mod problem;
+mod row;
 pub mod sql;
 pub mod tokens;
 pub mod usage;
@@ -14,3 +15,4 @@ pub mod value;
 
 pub use column_type::Type;
 pub use price::PriceTable;
+pub use row::Row;

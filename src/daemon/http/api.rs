@@ -20,6 +20,8 @@ use crate::daemon::job::broken_off;
 use crate::daemon::loaded::Loaded;
 use crate::daemon::state::ending;
 use crate::daemon::status::{Cause, RunStatus};
+use crate::database::Database;
+use crate::database::provenance::{Origin, find};
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::materialize::{Selection, Work};
@@ -27,8 +29,6 @@ use crate::model;
 use crate::overrides::{self, read_lines};
 use crate::query::guard::Guard;
 use crate::session::override_cell;
-use crate::store::Database;
-use crate::store::provenance::{Origin, find};
 
 type Answer = Result<axum::Json<Json>, Refusal>;
 

@@ -21,12 +21,12 @@ use super::stalled::Patience;
 use super::{STALLED, Shop, WAITING};
 use crate::daemon::clients::Served;
 use crate::daemon::loaded::Loaded;
+use crate::database::{Database, output};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::problem::Problems;
 use crate::query::{self, Dialect, Meta, Param, QueryError, Request, Sink};
 use crate::spec::Spec;
-use crate::store::{Database, output};
 use crate::value::Value;
 
 /// How long the database may take over a pass when the client does not say.

@@ -10,8 +10,8 @@ use super::super::reply::Refusal;
 use super::spec::find;
 use super::table::text;
 use super::{Shop, Shown, Sorry, back, encoded, form, page, spec_path};
+use crate::database::provenance::Origin;
 use crate::spec::{Column, Expansion};
-use crate::store::provenance::Origin;
 
 /// Values of a list that are shown beside the form; all are offered in it.
 const LISTED: usize = 12;

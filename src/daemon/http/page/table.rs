@@ -10,9 +10,9 @@ use super::spec::find;
 use super::{Shop, Shown, encoded, page, spec_path};
 use crate::cell::State as CellState;
 use crate::daemon::job::broken_off;
+use crate::database::Database;
 use crate::failure::Failure;
 use crate::query::guard::Guard;
-use crate::store::Database;
 
 /// Rows of a page.
 const ROWS: usize = 50;

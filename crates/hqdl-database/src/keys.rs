@@ -1,0 +1,450 @@
+//! The semantic keys of an expansion: the rows of its sources, each key once.
+//!
+//! They are gathered into a temporary table first. `SQLite` sorts and groups them
+//! on disk, so memory does not grow with their number, and all passes of a run
+//! (plan, generate, publish) see the same keys whatever happens to the source
+//! meanwhile.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::types::ValueRef;
+
+use super::{Database, StoreError};
+use hqdl_spec::{Expansion, SourceRows};
+use hqdl_values::Row;
+use hqdl_values::key::{Entity, KeyColumns};
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+/// How many samples a report shows of each thing.
+const SAMPLES: usize = 3;
+
+/// The keys of one expansion, in the order of their sources.
+pub struct Keys<'db> {
+    db: &'db Database,
+    table: String,
+    key: KeyColumns,
+    parts: usize,
+    context: usize,
+    sources: Vec<Vec<usize>>,
+    columns: usize,
+    /// Entities that have more than one spelling, with what all of them ask for.
+    respelled: HashMap<u128, Asked>,
+    /// What is to be said of them.
+    pub report: KeyReport,
+}
+
+/// A key, and what is to be asked for it.
+#[derive(Debug, Clone)]
+pub struct KeyRow {
+    /// Where it stands among the keys of its expansion, from 1.
+    pub at: i64,
+    /// Whether its entity has other spellings.
+    pub respelled: bool,
+    /// Its key and context, as the source spells them.
+    pub row: Row,
+    /// Whom it identifies.
+    pub entity: Entity,
+    /// Whether this is the first spelling of the entity.
+    pub first: bool,
+    /// Whether `--where` holds for it.
+    pub wanted: bool,
+    /// For each column whether a source of this key asks for it.
+    pub columns: Vec<bool>,
+    /// For each column whether any spelling of the entity asks for it; of use
+    /// with the first spelling.
+    pub entity_columns: Vec<bool>,
+}
+
+/// What the spellings of an entity ask for together.
+#[derive(Debug, Clone)]
+struct Asked {
+    columns: Vec<bool>,
+    wanted: bool,
+}
+
+/// What is odd about the keys of an expansion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyReport {
+    /// Rows of the sources.
+    pub rows: u64,
+    /// Different keys among them.
+    pub keys: u64,
+    /// Keys that stand in several rows of a source, with samples.
+    pub duplicate: (u64, Vec<String>),
+    /// Keys of which a part is NULL, with samples.
+    pub partly_null: (u64, Vec<String>),
+    /// Rows whose key is all NULL: nobody to ask about.
+    pub null: u64,
+    /// Keys that hold a blob or text that is not UTF-8, left out, with samples.
+    pub unreadable: (u64, Vec<String>),
+    /// Spellings of entities that have another spelling too, with samples.
+    pub respelled: (u64, Vec<String>),
+}
+
+impl KeyReport {
+    /// What a user should know, in sentences.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let mut say = |(n, samples): &(u64, Vec<String>), what: &str| {
+            if *n > 0 {
+                remarks.push(format!("{n} {what}, such as {}", samples.join("; ")));
+            }
+        };
+        say(&self.duplicate, "keys stand in several rows and are one entity each");
+        say(&self.partly_null, "keys have a part that is NULL");
+        say(&self.unreadable, "keys hold a blob or text that is not UTF-8 and are left out");
+        say(&self.respelled, "keys are another spelling of an entity and share its facts");
+        if self.null > 0 {
+            remarks.push(format!("{} rows have no key at all (NULL) and are left out", self.null));
+        }
+        remarks
+    }
+}
+
+impl<'db> Keys<'db> {
+    /// Gathers the keys of an expansion; `filter` is SQL over the source's
+    /// columns that says which of them are wanted.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the source cannot be read or the filter does not work.
+    pub fn gather(
+        db: &'db Database,
+        expansion: &Expansion,
+        filter: Option<&str>,
+    ) -> Result<Self, StoreError> {
+        let mut keys = Self {
+            db,
+            table: sql::name(&format!("hqdl_key_{}", expansion.name)),
+            key: expansion.key.clone(),
+            parts: expansion.key.names().len(),
+            context: expansion.context.len(),
+            sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
+            columns: expansion.columns.len(),
+            respelled: HashMap::new(),
+            report: KeyReport::default(),
+        };
+        keys.fill(expansion, filter).map_err(|e| db.error(&e))?;
+        keys.look(expansion).map_err(|e| db.error(&e))?;
+        Ok(keys)
+    }
+
+    fn fill(&self, expansion: &Expansion, filter: Option<&str>) -> rusqlite::Result<()> {
+        let list =
+            |letter: char, n: usize| (0..n).map(|i| format!("{letter}{i}")).collect::<Vec<_>>();
+        let (k, c, s) =
+            (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
+        let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
+        let filtered = self.filtered(expansion, filter)?;
+        let selects: Vec<String> = expansion
+            .sources
+            .iter()
+            .enumerate()
+            .map(|(n, source)| {
+                let from = from(&source.rows);
+                let named = |names: &[String], aliases: &[String]| {
+                    names
+                        .iter()
+                        .zip(aliases)
+                        .map(|(n, a)| format!("{} AS {a}", sql::name(n)))
+                        .collect::<Vec<_>>()
+                };
+                let flags = s
+                    .iter()
+                    .enumerate()
+                    .map(|(i, a)| format!("{} AS {a}", u8::from(i == n)))
+                    .collect();
+                let wanted = match filter {
+                    None => "1".to_owned(),
+                    // Where its columns are not, the filter holds for nothing.
+                    Some(_) if !filtered.contains(&n) => "0".to_owned(),
+                    Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
+                };
+                let mut key = named(expansion.key.names(), &k);
+                if let Some(part) = expansion.key_parts.get(n) {
+                    let others = key.iter_mut().zip(&k).enumerate();
+                    let others = others.filter(|(at, _)| !part.contains(at));
+                    others.for_each(|(_, (text, k))| *text = format!("NULL AS {k}"));
+                }
+                let columns = [key, named(&expansion.context, &c), flags].concat();
+                format!("SELECT {}, {wanted} AS w FROM {from}", columns.join(", "))
+            })
+            .collect();
+        let sums: Vec<String> = s.iter().map(|s| format!("sum({s}) AS {s}")).collect();
+        let table = &self.table;
+        // Case is kept, whatever the column's collation says.
+        let group: Vec<String> = k.iter().map(|k| format!("{k} COLLATE BINARY")).collect();
+        let group = group.join(", ");
+        let bare = [k.clone(), c.clone()].concat().join(", ");
+        self.db.connection().execute_batch(&format!(
+            "DROP TABLE IF EXISTS temp.{table};
+             CREATE TEMP TABLE {table} (n INTEGER, {all}, copies INTEGER, w INTEGER);
+             INSERT INTO temp.{table}
+             SELECT min(n), {bare}, {}, count(*), sum(w)
+             FROM (SELECT *, row_number() OVER () AS n FROM ({}))
+             GROUP BY {group} ORDER BY 1;",
+            sums.join(", "),
+            selects.join(" UNION ALL "),
+        ))
+    }
+
+    /// The sources that a filter speaks of: where it works as a condition on
+    /// single rows. An error when there is none.
+    fn filtered(
+        &self,
+        expansion: &Expansion,
+        filter: Option<&str>,
+    ) -> rusqlite::Result<Vec<usize>> {
+        let Some(filter) = filter else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        let mut error = None;
+        for (n, source) in expansion.sources.iter().enumerate() {
+            let probe = format!("SELECT 1 FROM {} WHERE ({filter}\n)", from(&source.rows));
+            match self.db.connection().prepare(&probe) {
+                Ok(_) => found.push(n),
+                Err(e) => error = Some(e),
+            }
+        }
+        match error {
+            Some(error) if found.is_empty() => Err(error),
+            _ => Ok(found),
+        }
+    }
+
+    /// One look over all keys: counts, samples, and spellings.
+    fn look(&mut self, expansion: &Expansion) -> rusqlite::Result<()> {
+        let mut report = KeyReport::default();
+        let sample = |slot: &mut (u64, Vec<String>), text: &dyn Fn() -> String| {
+            slot.0 += 1;
+            if slot.1.len() < SAMPLES {
+                slot.1.push(text());
+            }
+        };
+        let mut candidates: HashSet<u128> = HashSet::new();
+        let mut statement =
+            self.db.connection().prepare(&format!("SELECT * FROM temp.{}", self.table))?;
+        let mut rows = statement.query([])?;
+        let copies_at = 1 + self.parts + self.context + self.sources.len();
+        while let Some(row) = rows.next()? {
+            let copies: u64 = row.get(copies_at)?;
+            report.rows += copies;
+            let key = match read(row, 1, self.parts) {
+                Ok(key) => key,
+                Err(shown) => {
+                    sample(&mut report.unreadable, &|| shown.clone());
+                    continue;
+                }
+            };
+            let shown = || show(&key);
+            if key.iter().all(|v| *v == Value::Null) {
+                report.null += copies;
+                continue;
+            }
+            report.keys += 1;
+            // What a source does not have of the key is no part that is NULL.
+            if expansion
+                .shown(&Row { key: key.clone(), context: Vec::new() })
+                .key
+                .contains(&Value::Null)
+            {
+                sample(&mut report.partly_null, &shown);
+            }
+            let mut in_source = (0..self.sources.len())
+                .map(|s| row.get::<_, i64>(1 + self.parts + self.context + s));
+            if in_source.any(|n| n.is_ok_and(|n| n > 1)) {
+                sample(&mut report.duplicate, &shown);
+            }
+            if !KeyColumns::is_canonical(&key) {
+                candidates.insert(hash(&self.key.entity(&key)));
+            }
+        }
+        drop(rows);
+        drop(statement);
+        // Only entities with a spelling that is not the canonical one can have
+        // two; look which of those do.
+        if !candidates.is_empty() {
+            let mut spellings: HashMap<u128, Asked> = HashMap::new();
+            let mut respelled: HashSet<u128> = HashSet::new();
+            self.each(&mut |key: &KeyRow| {
+                let hash = hash(&key.entity);
+                if !candidates.contains(&hash) {
+                    return Ok(());
+                }
+                if let Some(asked) = spellings.get_mut(&hash) {
+                    sample(&mut report.respelled, &|| show(&key.row.key));
+                    respelled.insert(hash);
+                    asked.wanted |= key.wanted;
+                    asked.columns.iter_mut().zip(&key.columns).for_each(|(a, k)| *a |= k);
+                } else {
+                    let asked = Asked { columns: key.columns.clone(), wanted: key.wanted };
+                    spellings.insert(hash, asked);
+                }
+                Ok::<(), rusqlite::Error>(())
+            })?;
+            spellings.retain(|hash, _| respelled.contains(hash));
+            self.respelled = spellings;
+        }
+        self.report = report;
+        Ok(())
+    }
+
+    /// Visits every key that can be asked about, in the order of the sources.
+    ///
+    /// # Errors
+    /// The visitor's, and `SQLite`'s through it.
+    pub fn each<E: From<rusqlite::Error>>(
+        &self,
+        visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut seen: HashSet<u128> = HashSet::new();
+        let all = format!("SELECT *, rowid FROM temp.{}", self.table);
+        let mut statement = self.db.connection().prepare(&all)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            if let Some(key) = self.read(row, &mut seen)? {
+                visit(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the keys that stand at these places; whether they are the first
+    /// spellings of their entities is not looked at.
+    ///
+    /// # Errors
+    /// The visitor's, and `SQLite`'s through it.
+    pub fn each_at<E: From<rusqlite::Error>>(
+        &self,
+        places: &Places,
+        visit: &mut dyn FnMut(&KeyRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let one = format!("SELECT *, rowid FROM temp.{} WHERE rowid = ?1", self.table);
+        let mut statement = self.db.connection().prepare(&one)?;
+        for place in places.iter() {
+            let mut rows = statement.query([place])?;
+            while let Some(row) = rows.next()? {
+                if let Some(key) = self.read(row, &mut HashSet::new())? {
+                    visit(&key)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A key that can be asked about.
+    fn read(
+        &self,
+        row: &rusqlite::Row<'_>,
+        seen: &mut HashSet<u128>,
+    ) -> rusqlite::Result<Option<KeyRow>> {
+        let Ok(key) = read(row, 1, self.parts) else { return Ok(None) };
+        if key.iter().all(|v| *v == Value::Null) {
+            return Ok(None);
+        }
+        // What cannot be shown is not shown; it identifies nobody.
+        let context: Vec<Value> = (0..self.context)
+            .map(|c| {
+                Value::read(row.get_ref(1 + self.parts + c).unwrap_or(ValueRef::Null))
+                    .unwrap_or(Value::Null)
+            })
+            .collect();
+        let flags = 1 + self.parts + self.context;
+        let mut columns = vec![false; self.columns];
+        for (n, source) in self.sources.iter().enumerate() {
+            if row.get::<_, i64>(flags + n)? > 0 {
+                source.iter().for_each(|c| columns[*c] = true);
+            }
+        }
+        let entity = self.key.entity(&key);
+        let after = flags + self.sources.len();
+        let (mut wanted, at) = (row.get::<_, i64>(after + 1)? > 0, row.get(after + 2)?);
+        let (mut first, mut respelled) = (true, false);
+        let mut entity_columns = columns.clone();
+        if !self.respelled.is_empty() {
+            let hash = hash(&entity);
+            if let Some(asked) = self.respelled.get(&hash) {
+                respelled = true;
+                first = seen.insert(hash);
+                wanted = asked.wanted;
+                entity_columns.clone_from(&asked.columns);
+            }
+        }
+        let row = Row { key, context };
+        Ok(Some(KeyRow { at, respelled, row, entity, first, wanted, columns, entity_columns }))
+    }
+}
+
+/// Some places among the keys of an expansion: a bit each.
+#[derive(Debug, Clone, Default)]
+pub struct Places(Vec<u64>);
+
+impl Places {
+    /// Adds a place.
+    pub fn add(&mut self, place: i64) {
+        let Ok(place) = usize::try_from(place) else { return };
+        if self.0.len() <= place / 64 {
+            self.0.resize(place / 64 + 1, 0);
+        }
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    /// Whether a place is among them.
+    #[must_use]
+    pub fn has(&self, place: i64) -> bool {
+        let Ok(place) = usize::try_from(place) else { return false };
+        self.0.get(place / 64).is_some_and(|bits| bits >> (place % 64) & 1 == 1)
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = i64> + '_ {
+        let of = |(n, bits): (i64, &u64)| {
+            let bits = *bits;
+            (0..64).filter(move |b| bits >> b & 1 == 1).map(move |b| n * 64 + b)
+        };
+        (0..).zip(&self.0).filter(|(_, bits)| **bits != 0).flat_map(of)
+    }
+}
+
+fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, String> {
+    let values: Vec<Result<Value, _>> =
+        (from..from + n).map(|i| Value::read(row.get_ref(i).unwrap_or(ValueRef::Null))).collect();
+    if values.iter().all(Result::is_ok) {
+        return Ok(values.into_iter().flatten().collect());
+    }
+    let parts: Vec<String> = (from..from + n)
+        .map(|i| match row.get_ref(i) {
+            Ok(ValueRef::Text(bytes)) => format!("'{}'", String::from_utf8_lossy(bytes)),
+            Ok(ValueRef::Blob(bytes)) => format!("a blob of {} bytes", bytes.len()),
+            Ok(other) => Value::read(other).map_or_else(|_| "?".to_owned(), |v| v.to_string()),
+            Err(_) => "?".to_owned(),
+        })
+        .collect();
+    Err(format!("({})", parts.join(", ")))
+}
+
+/// A source as it stands after FROM; a comment at its end ends with its line.
+fn from(rows: &SourceRows) -> String {
+    match rows {
+        SourceRows::Table(table) => sql::name(table),
+        SourceRows::Select(select) => format!("({select}\n)"),
+    }
+}
+
+/// A key as messages show it.
+fn show(key: &[Value]) -> String {
+    let parts: Vec<String> = key
+        .iter()
+        .map(|v| match v {
+            Value::Text(text) => sql::text(text),
+            other => other.to_string(),
+        })
+        .collect();
+    format!("({})", parts.join(", "))
+}
+
+fn hash(entity: &Entity) -> u128 {
+    let hash = blake3::hash(entity.as_str().as_bytes());
+    let (head, _) = hash.as_bytes().split_at(16);
+    u128::from_le_bytes(head.try_into().unwrap_or([0; 16]))
+}

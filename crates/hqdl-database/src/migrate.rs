@@ -1,0 +1,84 @@
+//! hqdl's own tables, kept up to date: `migrations/*/*.sql` by number, each once,
+//! in one transaction. The user's `PRAGMA user_version` is the user's, so what
+//! was applied is written in a table.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// A migration with its number.
+type Migration = (u32, &'static str);
+
+const DATABASE: [Migration; 4] = [
+    (1, include_str!("../../../migrations/database/0001_bookkeeping.sql")),
+    (2, include_str!("../../../migrations/database/0002_standing.sql")),
+    (3, include_str!("../../../migrations/database/0003_rows.sql")),
+    (4, include_str!("../../../migrations/database/0004_typed_cells.sql")),
+];
+const JOURNAL: [Migration; 12] = [
+    (1, include_str!("../../../migrations/journal/0001_facts.sql")),
+    (2, include_str!("../../../migrations/journal/0002_batches.sql")),
+    (3, include_str!("../../../migrations/journal/0003_restarts.sql")),
+    (4, include_str!("../../../migrations/journal/0004_questions.sql")),
+    (5, include_str!("../../../migrations/journal/0005_changed.sql")),
+    (6, include_str!("../../../migrations/journal/0006_sessions.sql")),
+    (7, include_str!("../../../migrations/journal/0007_rates.sql")),
+    (8, include_str!("../../../migrations/journal/0008_files.sql")),
+    (9, include_str!("../../../migrations/journal/0009_checksums.sql")),
+    (12, include_str!("../../../migrations/journal/0012_indexes.sql")),
+    (13, include_str!("../../../migrations/journal/0013_refused.sql")),
+    (14, include_str!("../../../migrations/journal/0014_latest.sql")),
+];
+
+/// Brings the bookkeeping of an expanded database up to date.
+///
+/// # Errors
+/// `SQLite`'s.
+pub fn database(connection: &Connection) -> rusqlite::Result<()> {
+    apply(connection, &DATABASE)
+}
+
+/// Brings the journal up to date.
+///
+/// # Errors
+/// `SQLite`'s.
+pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
+    apply(connection, &JOURNAL)
+}
+
+fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
+    let missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
+        let exists: bool = c.query_row(
+            "SELECT count(*) FROM sqlite_schema WHERE name = 'hqdl_migration'",
+            [],
+            |row| row.get(0),
+        )?;
+        if !exists {
+            return Ok(all.to_vec());
+        }
+        let done: Vec<u32> = c
+            .prepare("SELECT version FROM hqdl_migration")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        Ok(all.iter().filter(|(n, _)| !done.contains(n)).copied().collect())
+    };
+    // The usual case takes no lock.
+    if missing(connection)?.is_empty() {
+        return Ok(());
+    }
+    let nested = !connection.is_autocommit();
+    let transaction = if nested {
+        None
+    } else {
+        Some(rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?)
+    };
+    connection.execute_batch(
+        "CREATE TABLE IF NOT EXISTS hqdl_migration (version INTEGER PRIMARY KEY, applied_at TEXT NOT NULL)",
+    )?;
+    for (number, sql) in missing(connection)? {
+        connection.execute_batch(sql)?;
+        connection.execute(
+            "INSERT INTO hqdl_migration VALUES (?1, ?2)",
+            (number, jiff::Timestamp::now().to_string()),
+        )?;
+    }
+    transaction.map_or(Ok(()), rusqlite::Transaction::commit)
+}

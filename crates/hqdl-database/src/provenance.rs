@@ -1,0 +1,304 @@
+//! Where a published cell came from, read back from the database itself: no
+//! cache and no spec is needed for that.
+
+use std::path::PathBuf;
+
+use serde_json::{Value as Json, json};
+
+use super::{Database, StoreError};
+
+/// A cell with its provenance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Origin {
+    /// The expansion.
+    pub expansion: String,
+    /// The table that shows it.
+    pub table: String,
+    /// The column.
+    pub column: String,
+    /// The key, a JSON array.
+    pub key: String,
+    /// The state.
+    pub state: String,
+    /// The value; a JSON array for one-to-many columns.
+    pub value: Json,
+    /// The model's own words, where they differ.
+    pub raw: Option<String>,
+    /// What was repaired.
+    pub repair: Option<String>,
+    /// The model.
+    pub model: Option<String>,
+    /// The run.
+    pub run: Option<i64>,
+    /// When it was asked.
+    pub asked_at: Option<String>,
+    /// The prompt's hash.
+    pub prompt_hash: Option<String>,
+    /// Its share of the request's input tokens.
+    pub input_tokens: Option<f64>,
+    /// Its share of the request's output tokens.
+    pub output_tokens: Option<f64>,
+    /// Its share of the request's price, in USD.
+    pub cost_usd: Option<f64>,
+    /// Why the request failed.
+    pub error: Option<String>,
+}
+
+impl Origin {
+    /// The value; the list of a one-to-many column as a list.
+    fn parsed(&self) -> Json {
+        match &self.value {
+            Json::String(text) if self.table != self.expansion => {
+                serde_json::from_str(text).unwrap_or_else(|_| self.value.clone())
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// As `why --json` prints it.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        json!({
+            "expansion": self.expansion, "table": self.table, "column": self.column,
+            "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
+            "state": self.state, "value": self.parsed(), "raw": self.raw, "repair": self.repair,
+            "model": self.model, "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
+            "input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd,
+            "error": self.error,
+        })
+    }
+}
+
+/// The columns of an expansion, as `why` finds them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The expansion.
+    pub expansion: String,
+    /// Its key columns.
+    pub key: Vec<String>,
+    /// Column and the table that shows it.
+    pub columns: Vec<(String, String)>,
+}
+
+/// The expansion of a table, and the name of a column of it.
+#[must_use]
+pub fn find<'p>(
+    published: &'p [Published],
+    table: &str,
+    column: &str,
+) -> Option<(&'p Published, String)> {
+    published.iter().find_map(|p| {
+        let own = p.expansion.eq_ignore_ascii_case(table);
+        let found = p.columns.iter().find(|(c, t)| {
+            (own || t.eq_ignore_ascii_case(table)) && c.eq_ignore_ascii_case(column)
+        });
+        // A one-to-many table is asked by its own name with any column.
+        let many = || p.columns.iter().find(|(_, t)| !own && t.eq_ignore_ascii_case(table));
+        found.or_else(many).map(|(c, _)| (p, c.clone()))
+    })
+}
+
+/// The value of a row of `hqdl_cell`, which shows it as text, in its own type.
+pub const VALUE: &str = "(SELECT c.value ->> 1 FROM hqdl_record AS r, json_each(r.cells) AS c
+   WHERE r.expansion = hqdl_cell.expansion AND r.key = hqdl_cell.key AND c.key = hqdl_cell.\"column\")";
+
+impl Database {
+    /// All expansions published here.
+    ///
+    /// # Errors
+    /// [`StoreError`] from `SQLite`; a database without any has none.
+    pub fn published(&self) -> Result<Vec<Published>, StoreError> {
+        if !self.has_bookkeeping() {
+            return Ok(Vec::new());
+        }
+        let read = || -> rusqlite::Result<Vec<Published>> {
+            self.connection()
+                .prepare("SELECT name, key, columns FROM hqdl_expansion ORDER BY name")?
+                .query_map([], |r| {
+                    let (key, columns): (String, String) = (r.get(1)?, r.get(2)?);
+                    let columns: serde_json::Map<String, Json> =
+                        serde_json::from_str(&columns).unwrap_or_default();
+                    Ok(Published {
+                        expansion: r.get(0)?,
+                        key: serde_json::from_str(&key).unwrap_or_default(),
+                        columns: columns
+                            .into_iter()
+                            .map(|(c, t)| (c, t.as_str().unwrap_or_default().to_owned()))
+                            .collect(),
+                    })
+                })?
+                .collect()
+        };
+        read().map_err(|e| self.error(&e))
+    }
+
+    /// The cells of a column whose key begins with `key` (each part as text,
+    /// NULL for NULL), at most 20.
+    ///
+    /// # Errors
+    /// [`StoreError`] from `SQLite`.
+    pub fn why(
+        &self,
+        expansion: &str,
+        key: &[String],
+        column: &str,
+    ) -> Result<Vec<Origin>, StoreError> {
+        let mut sql = format!(
+            "SELECT *, {VALUE} AS typed FROM hqdl_cell
+             WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"
+        );
+        for n in 0..key.len() {
+            // An exact key is found by any spelling of its case.
+            let part = format!("key ->> {n}");
+            sql.push_str(&format!(
+                " AND coalesce(CAST({part} AS TEXT), 'NULL') = ?{} COLLATE NOCASE",
+                n + 3
+            ));
+        }
+        sql.push_str(" LIMIT 20");
+        let read = || -> rusqlite::Result<Vec<Origin>> {
+            let params =
+                [expansion.to_owned(), column.to_owned()].into_iter().chain(key.iter().cloned());
+            self.connection()
+                .prepare(&sql)?
+                .query_map(rusqlite::params_from_iter(params), |r| {
+                    Ok(Origin {
+                        expansion: r.get("expansion")?,
+                        table: r.get::<_, Option<String>>("table")?.unwrap_or_default(),
+                        column: r.get("column")?,
+                        key: r.get("key")?,
+                        state: r.get("state")?,
+                        value: hqdl_values::value::Value::read(r.get_ref("typed")?)
+                            .map_or(Json::Null, |v| v.to_json()),
+                        raw: r.get("raw")?,
+                        repair: r.get("repair")?,
+                        model: r.get("model")?,
+                        run: r.get("run")?,
+                        asked_at: r.get("asked_at")?,
+                        prompt_hash: r.get("prompt_hash")?,
+                        input_tokens: r.get("input_tokens")?,
+                        output_tokens: r.get("output_tokens")?,
+                        cost_usd: r.get("cost_usd")?,
+                        error: r.get("error")?,
+                    })
+                })?
+                .collect()
+        };
+        read().map_err(|e| self.error(&e))
+    }
+}
+
+/// Why it cannot be told where a cell came from.
+#[derive(Debug, thiserror::Error)]
+pub enum OriginError {
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The database has no expanded tables.
+    #[error("{} has no expanded tables", .0.display())]
+    NotExpanded(PathBuf),
+    /// There is no such table.
+    #[error("no expansion `{name}`")]
+    NoTable {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        all: Vec<String>,
+    },
+    /// The table has no such column.
+    #[error("`{expansion}` has no column `{name}`")]
+    NoColumn {
+        /// The table's expansion.
+        expansion: String,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        all: Vec<String>,
+    },
+    /// The key has too many parts.
+    #[error("the key of `{expansion}` has {} parts, {given} are given", key.len())]
+    Key {
+        /// The expansion.
+        expansion: String,
+        /// Its key columns.
+        key: Vec<String>,
+        /// How many values were given.
+        given: usize,
+        /// The cell's column.
+        column: String,
+    },
+    /// No row has the key.
+    #[error("`{expansion}` has no row with the key {}", key.join(", "))]
+    NoRow {
+        /// The expansion.
+        expansion: String,
+        /// The key.
+        key: Vec<String>,
+        /// The names of its columns.
+        names: Vec<String>,
+    },
+}
+
+impl OriginError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Store(error) => error.hint().to_owned(),
+            Self::NotExpanded(_) => "run `hqdl materialize SPEC` first".to_owned(),
+            Self::NoTable { all, .. } => format!("there is {}", all.join(", ")),
+            Self::NoColumn { all, .. } => format!("its columns are {}", all.join(", ")),
+            Self::Key { expansion, key, column, .. } => {
+                format!("hqdl why {expansion} {} {column}", key.join(" ").to_uppercase())
+            }
+            Self::NoRow { names, .. } => {
+                format!("its key is {}; materialize it if the row is new", names.join(", "))
+            }
+        }
+    }
+}
+
+impl Database {
+    /// Where the cells of a column came from: of a table by name, and the first values
+    /// of its key as text (NULL for NULL), at most 20.
+    ///
+    /// # Errors
+    /// [`OriginError`] when there is no such cell.
+    pub fn origins(
+        &self,
+        table: &str,
+        key: &[String],
+        column: &str,
+    ) -> Result<Vec<Origin>, OriginError> {
+        let published = self.published()?;
+        let Some((expansion, column)) = find(&published, table, column) else {
+            return Err(self.no_cell(&published, table, column));
+        };
+        let (name, names) = (expansion.expansion.clone(), expansion.key.clone());
+        if key.len() > names.len() {
+            let given = key.len();
+            return Err(OriginError::Key { expansion: name, key: names, given, column });
+        }
+        let cells = self.why(&name, key, &column)?;
+        if cells.is_empty() {
+            return Err(OriginError::NoRow { expansion: name, key: key.to_vec(), names });
+        }
+        Ok(cells)
+    }
+
+    /// Which of table and column is not there.
+    fn no_cell(&self, published: &[Published], table: &str, column: &str) -> OriginError {
+        match published.iter().find(|p| p.expansion.eq_ignore_ascii_case(table)) {
+            Some(p) => OriginError::NoColumn {
+                expansion: p.expansion.clone(),
+                name: column.to_owned(),
+                all: p.columns.iter().map(|(c, _)| c.clone()).collect(),
+            },
+            None if published.is_empty() => OriginError::NotExpanded(self.path().to_owned()),
+            None => OriginError::NoTable {
+                name: table.to_owned(),
+                all: published.iter().map(|p| p.expansion.clone()).collect(),
+            },
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a database holds, as [`spec`](hqdl_spec) wants to know it.
+
+use rusqlite::types::ValueRef;
+
+use super::{Database, message};
+use hqdl_spec::Catalog;
+use hqdl_values::value::Value;
+
+impl Catalog for Database {
+    fn tables(&self) -> Vec<String> {
+        let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') \
+                   AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\' ORDER BY name";
+        let read = || -> rusqlite::Result<Vec<String>> {
+            self.connection().prepare(sql)?.query_map([], |row| row.get(0))?.collect()
+        };
+        read().unwrap_or_default()
+    }
+
+    fn columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>> {
+        let read = || -> rusqlite::Result<Vec<(String, Option<String>)>> {
+            self.connection()
+                .prepare("SELECT name, nullif(type, '') FROM pragma_table_info(?1)")?
+                .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        };
+        read().ok().filter(|columns| !columns.is_empty())
+    }
+
+    /// Whether the table or view that stands here now is hqdl's: a table of the same
+    /// name that came after a drop lacks the index (of tables made by older versions)
+    /// and the triggers that hqdl made.
+    fn made_by_hqdl(&self, table: &str) -> bool {
+        let sql = "SELECT 1 FROM hqdl_object AS o
+             JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
+             WHERE o.name = ?1 AND NOT EXISTS (
+               SELECT 1 FROM hqdl_object AS m
+               WHERE o.type = 'table'
+                 AND (m.type, m.name) IN (('index', 'hqdl_' || o.name || '_key'), ('trigger', 'hqdl_' || o.name || '_insert'))
+                 AND NOT EXISTS (
+                   SELECT 1 FROM sqlite_schema AS i
+                   WHERE i.type = m.type AND i.name = m.name COLLATE NOCASE AND i.tbl_name = s.name COLLATE NOCASE))";
+        self.has_bookkeeping() && self.connection().query_row(sql, [table], |_| Ok(())).is_ok()
+    }
+
+    fn prepare(&self, sql: &str) -> Result<Vec<String>, String> {
+        let statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
+        if !statement.readonly() {
+            return Err("it would write to the database".to_owned());
+        }
+        if statement.column_count() == 0 {
+            return Err("it yields no columns".to_owned());
+        }
+        if statement.parameter_count() > 0 {
+            return Err("it has parameters".to_owned());
+        }
+        Ok(statement.column_names().map(str::to_owned).collect())
+    }
+
+    fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {
+        self.prepare(sql)?;
+        let mut statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
+        let width = statement.column_count();
+        let mut rows = statement.query([]).map_err(|e| message(&e))?;
+        let mut out = Vec::new();
+        while out.len() < limit {
+            let Some(row) = rows.next().map_err(|e| message(&e))? else {
+                break;
+            };
+            let read = |n: usize| {
+                let value = row.get_ref(n).unwrap_or(ValueRef::Null);
+                Value::read(value).map_err(|why| format!("column {} holds {why}", n + 1))
+            };
+            out.push((0..width).map(read).collect::<Result<_, _>>()?);
+        }
+        Ok(out)
+    }
+}

@@ -1,0 +1,313 @@
+//! A first spec for a database, made from its data: entity tables with their
+//! semantic keys, lookup tables as value lists.
+//!
+//! `survey` looks at the tables, `look` at names and values; `identity`
+//! finds keys and `list` value lists; `draft` writes the TOML. What is
+//! proposed is valid: the draft passes [`check`](hqdl_spec::check) as it is.
+
+mod draft;
+mod identity;
+mod kind;
+mod list;
+mod look;
+mod owner;
+mod survey;
+pub mod tables;
+
+use std::cmp::Reverse;
+
+use rusqlite::ErrorCode;
+
+use hqdl_database::{Database, StoreError, message};
+use identity::Identity;
+use kind::Holds;
+use list::List;
+use owner::Owned;
+use survey::Table;
+
+/// Expansions of a first spec; more are hard to read, and cost money.
+const EXPANSIONS: usize = 3;
+/// Rows of a list at least that others belong to.
+const LEAST_OWNERS: u64 = 3;
+/// Rows of a table up to which all of them may be worth asking about.
+const MODEST_ROWS: u64 = 20_000;
+/// Tables that a note names before it counts the rest.
+const NAMED: usize = 8;
+
+/// A first spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scaffold {
+    /// The spec's text.
+    pub toml: String,
+    /// What a user should know about it, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// Writes a first spec for a database; `db_path` is how the spec refers to it.
+/// At most the first 100,000 rows of each table are looked at.
+///
+/// The spec passes its check, except when no table holds entities: then its
+/// expansion is an example in comments, and a note says so.
+///
+/// # Errors
+/// [`StoreError`] when the database is locked, damaged or cannot be read.
+pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
+    scaffold_beside(db, db_path, false)
+}
+
+/// The same; `copy` proposes that the tables be published into a copy, as they are,
+/// too, for a database that a program keeps for itself.
+///
+/// # Errors
+/// [`StoreError`] when the database is locked, damaged or cannot be read.
+pub fn scaffold_beside(db: &Database, db_path: &str, copy: bool) -> Result<Scaffold, StoreError> {
+    let found = Found::look(db)?;
+    let copy = copy || !found.framework.is_empty();
+    let taken = survey::taken(db).map_err(|e| db.error(&e))?;
+    Ok(Scaffold { toml: draft::write(&found, db_path, copy, taken), notes: found.notes() })
+}
+
+/// A table whose rows are entities.
+#[derive(Debug)]
+struct Entity {
+    table: Table,
+    key: Identity,
+    /// The key with the name of what its rows belong to.
+    owned: Option<Owned>,
+}
+
+impl Entity {
+    /// The names of the key's columns.
+    fn key_names(&self) -> Vec<&str> {
+        match &self.owned {
+            Some(owned) => owned.key.iter().map(String::as_str).collect(),
+            None => self.key.names(&self.table),
+        }
+    }
+
+    /// How the key fares, as a comment or note says it.
+    fn key_remark(&self) -> String {
+        let distinct = self.owned.as_ref().map_or(self.key.distinct, |o| o.distinct);
+        let (rows, keys) = (self.table.rows, distinct);
+        let sample = if self.table.more { "the first " } else { "" };
+        if rows == keys {
+            format!("{sample}{rows} rows, no two alike")
+        } else {
+            format!(
+                "{sample}{rows} rows have {keys} different keys; rows that share one are one entity"
+            )
+        }
+    }
+}
+
+/// What a database holds.
+#[derive(Debug, Default)]
+struct Found {
+    /// Tables of entities, the most promising first.
+    entities: Vec<Entity>,
+    lists: Vec<List>,
+    /// Tables of private persons.
+    persons: Vec<String>,
+    /// Tables of what happened once, or was measured.
+    events: Vec<String>,
+    /// Tables that a program keeps of itself.
+    framework: Vec<String>,
+    /// Tables that only tie others together: ids, numbers, little text.
+    facts: Vec<Table>,
+    empty: Vec<String>,
+    /// Tables that cannot be read, with what `SQLite` says.
+    unread: Vec<(String, String)>,
+}
+
+impl Found {
+    fn look(db: &Database) -> Result<Self, StoreError> {
+        let mut found = Self::default();
+        for name in survey::names(db).map_err(|e| db.error(&e))? {
+            match found.add(db, &name) {
+                Ok(()) => {}
+                Err(e) if concerns_all(&e) => return Err(db.error(&e)),
+                Err(e) => found.unread.push((name, message(&e))),
+            }
+        }
+        found.promote(db).map_err(|e| db.error(&e))?;
+        let promising: Vec<_> = found.entities.iter().map(|e| found.promise_of(e)).collect();
+        let mut ranked: Vec<_> = promising.into_iter().zip(found.entities).collect();
+        ranked.sort_by_key(|(promise, _)| Reverse(*promise));
+        found.entities = ranked.into_iter().map(|(_, entity)| entity).collect();
+        for n in 0..found.entities.len() {
+            let owned = Owned::find(db, &found.entities[n], &found.entities);
+            found.entities[n].owned = owned;
+        }
+        Ok(found)
+    }
+
+    /// Lists that rows of an entity belong to, most of them to one each, are entities
+    /// themselves: the artists of albums.
+    fn promote(&mut self, db: &Database) -> rusqlite::Result<()> {
+        let is_owner = |list: &List| {
+            let owns = |e: &Entity| {
+                let leads =
+                    e.table.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&list.table));
+                leads && list.values >= LEAST_OWNERS && list.values * 2 >= e.table.rows
+            };
+            self.entities.iter().any(owns)
+        };
+        let (owners, lists) = std::mem::take(&mut self.lists).into_iter().partition(is_owner);
+        self.lists = lists;
+        let owners: Vec<List> = owners;
+        for list in owners {
+            let table = survey::table(db, &list.table)?;
+            match Identity::find(db, &table)? {
+                Some(key) => self.entities.push(Entity { table, key, owned: None }),
+                None => self.lists.push(list),
+            }
+        }
+        Ok(())
+    }
+
+    /// How much an expansion of an entity promises: a name that tells its rows apart,
+    /// others that belong to it, value lists that it may lack, and rows that are many but not endless.
+    fn promise_of(&self, entity: &Entity) -> (bool, bool, bool, bool, bool, u64) {
+        let table = &entity.table;
+        // What others speak of is what the database is about.
+        let leads_here = |t: &Table| {
+            t.name != table.name
+                && t.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&table.name))
+        };
+        let mut tables = self.entities.iter().map(|e| &e.table).chain(&self.facts);
+        let modest = (3..=MODEST_ROWS).contains(&table.rows);
+        (
+            entity.key.is_named(table),
+            entity.key.is_unique(table),
+            tables.any(leads_here),
+            !self.lists_of(entity).is_empty(),
+            modest,
+            table.rows,
+        )
+    }
+
+    fn add(&mut self, db: &Database, name: &str) -> rusqlite::Result<()> {
+        let table = survey::table(db, name)?;
+        let holds = kind::of(&table);
+        if holds == Holds::Framework {
+            self.framework.push(table.name);
+        } else if table.rows == 0 {
+            self.empty.push(table.name);
+        } else if holds == Holds::Persons {
+            self.persons.push(table.name);
+        } else if let Some(list) = List::find(db, &table) {
+            self.lists.push(list);
+        } else {
+            match Identity::find(db, &table)? {
+                _ if holds == Holds::Events => {
+                    self.events.push(table.name.clone());
+                    self.facts.push(table);
+                }
+                // Orders have a status, but that is not who they are.
+                Some(key)
+                    if key.tells(&table)
+                        && (key.distinct * 2 >= table.rows || !list::refers_to_any(&table)) =>
+                {
+                    self.entities.push(Entity { table, key, owned: None });
+                }
+                _ => self.facts.push(table),
+            }
+        }
+        Ok(())
+    }
+
+    /// The entities that get an expansion, and those that are only named.
+    fn chosen(&self) -> (&[Entity], &[Entity]) {
+        self.entities.split_at(self.entities.len().min(EXPANSIONS))
+    }
+
+    /// The lists whose values an entity may lack.
+    fn lists_of(&self, entity: &Entity) -> Vec<&List> {
+        let others: Vec<&Table> = self.entities.iter().map(|e| &e.table).collect();
+        let between: Vec<&Table> = self.facts.iter().collect();
+        self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &others, &between)).collect()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let (chosen, rest) = self.chosen();
+        for entity in chosen {
+            notes.push(format!(
+                "{} is keyed by {}: {}",
+                shown(&entity.table.name),
+                entity.key_names().into_iter().map(shown).collect::<Vec<_>>().join(", "),
+                entity.key_remark(),
+            ));
+        }
+        if chosen.is_empty() {
+            notes.push(format!(
+                "no table of entities was found: none has rows that up to three short text columns \
+                 tell apart (ids, numbers, dates, links and texts of more than {} characters on \
+                 average are no names)",
+                survey::NAME_LENGTH
+            ));
+            notes.push(
+                "the spec has no expansion yet, so it does not pass `hqdl check`: edit the example \
+                 in it first"
+                    .to_owned(),
+            );
+        }
+        let mut say = |what: &str, names: Vec<&str>| {
+            if !names.is_empty() {
+                notes.push(format!("{what}: {}", listed(&names)));
+            }
+        };
+        say("value lists", self.lists.iter().map(|l| l.table.as_str()).collect());
+        say(
+            "entities without an expansion yet",
+            rest.iter().map(|e| e.table.name.as_str()).collect(),
+        );
+        say("left out, they hold persons' data", self.persons.iter().map(String::as_str).collect());
+        say("left out, events and measurements", self.events.iter().map(String::as_str).collect());
+        say("left out, a program's own", self.framework.iter().map(String::as_str).collect());
+        let others = self.facts.iter().filter(|t| !self.events.contains(&t.name));
+        say("left out, no names to ask about", others.map(|t| t.name.as_str()).collect());
+        say("left out, empty", self.empty.iter().map(String::as_str).collect());
+        for (name, why) in &self.unread {
+            notes.push(format!("{} is left out, it cannot be read: {why}", shown(name)));
+        }
+        notes
+    }
+}
+
+/// Names with a limit to their number.
+fn listed(names: &[&str]) -> String {
+    let mut text: Vec<String> = names.iter().take(NAMED).map(|n| shown(n)).collect();
+    if names.len() > NAMED {
+        text.push(format!("{} more", names.len() - NAMED));
+    }
+    text.join(", ")
+}
+
+/// A name as comments and notes show it: on one line, whatever it holds.
+fn shown(name: &str) -> String {
+    let escaped: String = name
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    format!("`{escaped}`")
+}
+
+/// Whether an error is about the database and not about one of its tables,
+/// such as a view of a table that is gone.
+fn concerns_all(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::CannotOpen
+                | ErrorCode::DiskFull
+                | ErrorCode::OutOfMemory
+                | ErrorCode::OperationInterrupted
+        )
+    )
+}

@@ -1,0 +1,71 @@
+//! What the rows of a table belong to, where that is part of who they are: an album's
+//! artist. A title alone is seldom enough for a model.
+
+use super::Entity;
+use super::survey::{self, SAMPLE_ROWS};
+use hqdl_database::Database;
+use hqdl_values::sql;
+
+/// A table's key together with the name of what its rows belong to.
+#[derive(Debug)]
+pub struct Owned {
+    /// The SELECT of the table with that name in it.
+    pub select: String,
+    /// The key.
+    pub key: Vec<String>,
+    /// How many different keys the rows have (of those looked at).
+    pub distinct: u64,
+}
+
+impl Owned {
+    /// What the rows of an entity belong to: the first foreign key that leads to
+    /// another entity which one name tells.
+    pub fn find(db: &Database, entity: &Entity, all: &[Entity]) -> Option<Self> {
+        let table = &entity.table;
+        if !entity.key.is_named(table) {
+            return None;
+        }
+        let (foreign, owner) = table.foreign.iter().find_map(|f| {
+            let owner = all.iter().find(|o| o.table.name.eq_ignore_ascii_case(&f.table))?;
+            // A few classes of many rows that have names of their own own nothing.
+            let class = entity.key.is_unique(table)
+                && entity.key.columns.len() == 1
+                && owner.table.rows * 3 < table.rows;
+            let other = owner.table.name != table.name && !class;
+            (other && owner.key.columns.len() == 1 && owner.key.is_named(&owner.table))
+                .then_some((f, owner))
+        })?;
+        let to = foreign.to.clone().or_else(|| {
+            let mut primary = owner.table.columns.iter().filter(|c| c.primary);
+            primary.next().filter(|_| primary.next().is_none()).map(|c| c.name.clone())
+        })?;
+        let name = owner.key.names(&owner.table).first().copied()?;
+        let is_taken = |wish: &str| table.columns.iter().any(|c| c.name.eq_ignore_ascii_case(wish));
+        let wish = owner.table.words.join("_");
+        let alias = [wish.clone(), format!("{wish}_name"), format!("of_{wish}")]
+            .into_iter()
+            .find(|wish| !wish.is_empty() && !is_taken(wish))?;
+        let select = format!(
+            "SELECT t.*, o.{} AS {} FROM {} AS t LEFT JOIN {} AS o ON o.{} = t.{}",
+            sql::name(name),
+            sql::name(&alias),
+            sql::name(&table.name),
+            sql::name(&owner.table.name),
+            sql::name(&to),
+            sql::name(&foreign.from),
+        );
+        let mut owned = Self { select, key: Vec::new(), distinct: 0 };
+        let names = entity.key.names(table);
+        // What else was in the key stood in for the owner.
+        for own in [&names[..1], &names[..]] {
+            owned.key = own.iter().map(|n| (*n).to_owned()).chain([alias.clone()]).collect();
+            let key: Vec<&str> = owned.key.iter().map(String::as_str).collect();
+            let from = format!("({})", owned.select);
+            owned.distinct = survey::distinct_of(db, &from, &key, SAMPLE_ROWS).ok()?;
+            if owned.distinct >= entity.key.distinct {
+                break;
+            }
+        }
+        Some(owned)
+    }
+}

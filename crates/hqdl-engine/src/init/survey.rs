@@ -1,0 +1,301 @@
+//! What the tables of a database hold, from a bounded look at their rows.
+
+use rusqlite::types::ValueRef;
+
+use super::look::{self, Look};
+use hqdl_database::Database;
+use hqdl_spec::Catalog;
+use hqdl_values::sql;
+
+/// Rows of a table that are looked at when its keys are counted.
+pub const SAMPLE_ROWS: u64 = 100_000;
+/// Rows whose values are read, to see what kind of column each is.
+const KIND_ROWS: u64 = 1_000;
+/// Columns of a table that are looked at; `SQLite` answers with 2,000 at most,
+/// and each takes three here.
+const COLUMNS: usize = 300;
+/// Values of more bytes are measured, not read.
+const READ_BYTES: u64 = 400;
+/// The average characters from which a text tells a story instead of a name.
+pub const NAME_LENGTH: u64 = 80;
+
+/// A table or view that can be read.
+#[derive(Debug)]
+pub struct Table {
+    /// Its name.
+    pub name: String,
+    /// The words of its name, in the singular.
+    pub words: Vec<String>,
+    /// Its columns, those with a usable name.
+    pub columns: Vec<Column>,
+    /// Its rows, at most [`SAMPLE_ROWS`].
+    pub rows: u64,
+    /// Whether there are more rows than that.
+    pub more: bool,
+    /// Its foreign keys of one column.
+    pub foreign: Vec<Foreign>,
+}
+
+/// A foreign key of one column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// The column.
+    pub from: String,
+    /// The table that it leads to.
+    pub table: String,
+    /// The column there; the primary key when nothing is said.
+    pub to: Option<String>,
+}
+
+/// A column of a table.
+#[derive(Debug)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// The words of its name.
+    pub words: Vec<String>,
+    /// What its values are.
+    pub kind: Kind,
+    /// The average number of characters of its texts.
+    pub length: u64,
+    /// Whether it is part of the primary key.
+    pub primary: bool,
+    /// Whether a foreign key starts here.
+    pub reference: bool,
+}
+
+/// What the values of a column are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Short texts that may name something.
+    Name,
+    /// Numbers.
+    Number,
+    /// Ids, dates, links, long texts, blobs, or nothing.
+    Other,
+}
+
+/// The names of what there is to look at: the user's tables, or the user's
+/// views if there is no table.
+///
+/// # Errors
+/// `SQLite`'s, when the schema cannot be read.
+pub fn names(db: &Database) -> rusqlite::Result<Vec<String>> {
+    // Shadow tables are the inside of a virtual table.
+    let mut statement = db.connection().prepare(
+        "SELECT name, type = 'view' FROM pragma_table_list \
+         WHERE schema = 'main' AND type IN ('table', 'virtual', 'view') \
+         AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\' \
+         ORDER BY name",
+    )?;
+    let mut found = [Vec::new(), Vec::new()];
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        // A name that is not UTF-8 cannot be written in a spec.
+        if let Ok(Ok(name)) = row.get_ref(0).map(|v| v.as_str().map(str::to_owned))
+            && !db.made_by_hqdl(&name)
+        {
+            found[usize::from(row.get::<_, bool>(1)?)].push(name);
+        }
+    }
+    let [tables, views] = found;
+    Ok(if tables.is_empty() { views } else { tables })
+}
+
+/// The names of everything in the schema, in lower case: names that are taken.
+///
+/// # Errors
+/// `SQLite`'s, when the schema cannot be read.
+pub fn taken(db: &Database) -> rusqlite::Result<Vec<String>> {
+    let mut statement = db.connection().prepare("SELECT name FROM sqlite_schema")?;
+    let mut rows = statement.query([])?;
+    let mut names = Vec::new();
+    while let Some(row) = rows.next()? {
+        if let Ok(name) = row.get_ref(0)?.as_str() {
+            names.push(name.to_lowercase());
+        }
+    }
+    Ok(names)
+}
+
+/// Looks at a table.
+///
+/// # Errors
+/// `SQLite`'s, when the table cannot be read.
+pub fn table(db: &Database, name: &str) -> rusqlite::Result<Table> {
+    let foreign = foreign(db, name)?;
+    let named = columns(db, name)?;
+    let rows = count(db, name)?;
+    let tallies = tallies(db, name, &named)?;
+    let columns = named.into_iter().zip(tallies).map(|((column, primary), tally)| Column {
+        words: look::words(&column),
+        reference: foreign.iter().any(|f| f.from.eq_ignore_ascii_case(&column)),
+        kind: tally.kind_of(&column),
+        length: tally.length(),
+        name: column,
+        primary,
+    });
+    Ok(Table {
+        name: name.to_owned(),
+        words: look::singular(look::words(name)),
+        columns: columns.collect(),
+        rows: rows.min(SAMPLE_ROWS),
+        more: rows > SAMPLE_ROWS,
+        foreign,
+    })
+}
+
+fn foreign(db: &Database, table: &str) -> rusqlite::Result<Vec<Foreign>> {
+    let sql = "SELECT min(\"from\"), min(\"table\"), min(\"to\") FROM pragma_foreign_key_list(?1)
+               GROUP BY id HAVING count(*) = 1 ORDER BY id DESC";
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Foreign { from: row.get(0)?, table: row.get(1)?, to: row.get(2)? })
+    };
+    db.connection().prepare(sql)?.query_map([table], read)?.collect()
+}
+
+/// Names of the columns, and whether each is part of the primary key. One with
+/// a blank name cannot be named in a spec.
+fn columns(db: &Database, table: &str) -> rusqlite::Result<Vec<(String, bool)>> {
+    let all: Vec<(String, bool)> = db
+        .connection()
+        .prepare("SELECT name, pk > 0 FROM pragma_table_info(?1)")?
+        .query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let usable = all.into_iter().filter(|(name, _)| !name.trim().is_empty());
+    Ok(usable.take(COLUMNS).collect())
+}
+
+/// The rows, counted up to one more than the sample.
+fn count(db: &Database, table: &str) -> rusqlite::Result<u64> {
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT 1 FROM {} LIMIT {})",
+        sql::name(table),
+        SAMPLE_ROWS + 1
+    );
+    db.connection().query_row(&sql, [], |row| row.get(0))
+}
+
+/// How many different rows some columns have among the first `limit`; NULL is
+/// a value like others.
+///
+/// # Errors
+/// `SQLite`'s, when the table cannot be read.
+pub fn distinct(db: &Database, table: &str, columns: &[&str], limit: u64) -> rusqlite::Result<u64> {
+    distinct_of(db, &sql::name(table), columns, limit)
+}
+
+/// The same of what may stand behind FROM.
+///
+/// # Errors
+/// `SQLite`'s, when it cannot be read.
+pub fn distinct_of(
+    db: &Database,
+    from: &str,
+    columns: &[&str],
+    limit: u64,
+) -> rusqlite::Result<u64> {
+    let all: Vec<String> = columns.iter().map(|c| format!("t.{}", sql::name(c))).collect();
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT DISTINCT * FROM (SELECT {} FROM {from} AS t LIMIT {limit}))",
+        all.join(", "),
+    );
+    db.connection().query_row(&sql, [], |row| row.get(0))
+}
+
+fn tallies(db: &Database, table: &str, columns: &[(String, bool)]) -> rusqlite::Result<Vec<Tally>> {
+    if columns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let select: Vec<String> = columns
+        .iter()
+        .map(|(name, _)| {
+            // The type and length of a value are known without reading it.
+            let c = format!("t.{}", sql::name(name));
+            format!(
+                "typeof({c}) = 'text', octet_length({c}), \
+                 CASE WHEN octet_length({c}) <= {READ_BYTES} THEN {c} END"
+            )
+        })
+        .collect();
+    let sql =
+        format!("SELECT {} FROM {} AS t LIMIT {KIND_ROWS}", select.join(", "), sql::name(table));
+    let mut tallies = vec![Tally::default(); columns.len()];
+    let mut statement = db.connection().prepare(&sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        for (n, tally) in tallies.iter_mut().enumerate() {
+            let bytes: Option<u64> = row.get(n * 3 + 1)?;
+            tally.add(row.get(n * 3)?, bytes, row.get_ref(n * 3 + 2)?);
+        }
+    }
+    Ok(tallies)
+}
+
+/// What was seen of a column.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    /// Values that are neither NULL nor blank.
+    present: u64,
+    numbers: u64,
+    /// Texts, and among them those that look like words.
+    texts: u64,
+    words: u64,
+    characters: u64,
+}
+
+impl Tally {
+    fn add(&mut self, text: bool, bytes: Option<u64>, value: ValueRef<'_>) {
+        let Some(bytes) = bytes else { return };
+        match value {
+            ValueRef::Integer(_) | ValueRef::Real(_) => self.numbers += 1,
+            ValueRef::Text(value) => {
+                if let Ok(value) = std::str::from_utf8(value) {
+                    match look::look(value) {
+                        Look::Blank => return,
+                        Look::Words => self.words += 1,
+                        Look::Other => {}
+                    }
+                    self.texts += 1;
+                    self.characters += value.chars().count() as u64;
+                }
+            }
+            // Too long to be read.
+            ValueRef::Null if text => {
+                self.texts += 1;
+                self.words += 1;
+                self.characters += bytes;
+            }
+            ValueRef::Null | ValueRef::Blob(_) => {}
+        }
+        self.present += 1;
+    }
+
+    fn length(&self) -> u64 {
+        self.characters.checked_div(self.texts).unwrap_or(0)
+    }
+
+    /// What the values are; the column's name may tell that they are no names.
+    fn kind_of(&self, column: &str) -> Kind {
+        match self.kind() {
+            Kind::Name if look::is_nameless(&look::words(column)) => Kind::Other,
+            kind => kind,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        // A few values may be odd: the film "300" is kept as a number.
+        let most_are_text = self.texts * 5 >= self.present * 4;
+        if self.numbers * 2 > self.present {
+            Kind::Number
+        } else if self.texts > 0
+            && most_are_text
+            && self.words * 2 > self.texts
+            && self.characters <= self.texts * NAME_LENGTH
+        {
+            Kind::Name
+        } else {
+            Kind::Other
+        }
+    }
+}

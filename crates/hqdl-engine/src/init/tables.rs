@@ -1,0 +1,198 @@
+//! A database made of CSV files, a table a file, for those who have no database yet.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::look;
+use hqdl_values::sql;
+
+/// Why no database was made.
+#[derive(Debug, thiserror::Error)]
+pub enum TablesError {
+    /// A file cannot be read.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// There is something where the database would be.
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    /// A folder has no CSV file in it.
+    #[error("{} has no CSV file in it", .0.display())]
+    NoFiles(PathBuf),
+}
+
+/// The CSV files that a path means: itself, or those in the folder; `None` for
+/// anything else, such as a database.
+#[must_use]
+pub fn files(path: &Path) -> Option<Vec<PathBuf>> {
+    let is_csv = |path: &Path| {
+        let ends = path.extension().map(|e| e.to_string_lossy().to_lowercase());
+        path.is_file() && ends.is_some_and(|e| e == "csv" || e == "tsv")
+    };
+    if !path.is_dir() {
+        return is_csv(path).then(|| vec![path.to_owned()]);
+    }
+    let all = std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = all.filter(|p| is_csv(p)).collect();
+    files.sort();
+    Some(files)
+}
+
+/// Makes a database of CSV files beside them, and gives its path. The first line of
+/// each has the names of its columns; a column is of numbers when all its fields are
+/// spelled as such, and an empty field is NULL.
+///
+/// # Errors
+/// [`TablesError`]; there is no database then.
+pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<PathBuf, TablesError> {
+    let made = path.with_extension("sqlite");
+    if files.is_empty() {
+        return Err(TablesError::NoFiles(path.to_owned()));
+    }
+    if made.exists() {
+        return Err(TablesError::Exists(made));
+    }
+    let part = path.with_extension(format!("sqlite.{}.part", std::process::id()));
+    let fail = |path: &Path, message: String| TablesError::File { path: path.to_owned(), message };
+    let fill = || -> Result<(), TablesError> {
+        let db = Connection::open(&part).map_err(|e| fail(&part, e.to_string()))?;
+        db.execute_batch("BEGIN").map_err(|e| fail(&part, e.to_string()))?;
+        for file in files {
+            add(&db, file).map_err(|message| fail(file, message))?;
+        }
+        db.execute_batch("COMMIT").map_err(|e| fail(&part, e.to_string()))
+    };
+    let filled =
+        fill().and_then(|()| std::fs::rename(&part, &made).map_err(|e| fail(&made, e.to_string())));
+    if filled.is_err() {
+        // Half a database is none.
+        let _ = std::fs::remove_file(&part);
+    }
+    filled.map(|()| made)
+}
+
+/// Adds the table of a file.
+fn add(db: &Connection, file: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let delimiter = delimiter(text);
+    let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
+    let names = names(reader().headers().map_err(|e| e.to_string())?);
+    if names.is_empty() {
+        return Err("it has no line with the names of columns".to_owned());
+    }
+    let mut kinds = vec![Kind::Unknown; names.len()];
+    for record in reader().records() {
+        let record = record.map_err(|e| e.to_string())?;
+        kinds.iter_mut().zip(&record).for_each(|(kind, field)| kind.take(field));
+    }
+    let table = table(file);
+    let columns: Vec<String> =
+        names.iter().zip(&kinds).map(|(n, k)| format!("{} {}", sql::name(n), k.sql())).collect();
+    let create = format!("CREATE TABLE {} ({})", sql::name(&table), columns.join(", "));
+    db.execute_batch(&create).map_err(|e| e.to_string())?;
+    let marks = vec!["?"; names.len()].join(", ");
+    let insert = format!("INSERT INTO {} VALUES ({marks})", sql::name(&table));
+    let mut insert = db.prepare(&insert).map_err(|e| e.to_string())?;
+    for record in reader().records() {
+        let record = record.map_err(|e| e.to_string())?;
+        let values = kinds.iter().zip(&record).map(|(kind, field)| kind.value(field));
+        insert.execute(rusqlite::params_from_iter(values)).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// What parts the fields: whichever the first line has most of.
+fn delimiter(text: &str) -> u8 {
+    let line = text.lines().next().unwrap_or_default();
+    let count = |c: char| line.matches(c).count();
+    let best = [',', ';', '\t', '|'].into_iter().rev().max_by_key(|c| count(*c));
+    best.map_or(b',', |c| c as u8)
+}
+
+/// The names of the columns, each there once.
+fn names(header: &csv::StringRecord) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (n, field) in header.iter().enumerate() {
+        let field = field.trim();
+        let wish = if field.is_empty() { format!("column_{}", n + 1) } else { field.to_owned() };
+        let mut name = wish.clone();
+        let mut more = 1;
+        while names.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
+            more += 1;
+            name = format!("{wish}_{more}");
+        }
+        names.push(name);
+    }
+    names
+}
+
+/// The name of a file's table: the words of the file's.
+fn table(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let words = look::words(&stem).join("_");
+    let digit = words.starts_with(|c: char| c.is_numeric());
+    match words.as_str() {
+        "" => "rows".to_owned(),
+        words if digit || words.starts_with("sqlite") || words.starts_with("hqdl") => {
+            format!("t_{words}")
+        }
+        words => words.to_owned(),
+    }
+}
+
+/// What the fields of a column are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Integer,
+    Real,
+    Text,
+}
+
+impl Kind {
+    fn take(&mut self, field: &str) {
+        let field = field.trim();
+        if field.is_empty() {
+            return;
+        }
+        // 007 is a name, and so is +49.
+        let integer = field.parse::<i64>().is_ok_and(|n| n.to_string() == field);
+        let plain = field.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+        let whole = field.trim_start_matches('-').split('.').next().unwrap_or_default();
+        let padded = whole.len() > 1 && whole.starts_with('0');
+        let real = plain && !padded && !field.starts_with('+') && field.parse::<f64>().is_ok();
+        *self = match *self {
+            Self::Unknown | Self::Integer if integer => Self::Integer,
+            Self::Unknown | Self::Integer | Self::Real if real => Self::Real,
+            _ => Self::Text,
+        };
+    }
+
+    fn sql(self) -> &'static str {
+        match self {
+            Self::Integer => "INTEGER",
+            Self::Real => "REAL",
+            Self::Unknown | Self::Text => "TEXT",
+        }
+    }
+
+    fn value(self, field: &str) -> Value {
+        let trimmed = field.trim();
+        let number = || match self {
+            Self::Integer => trimmed.parse().ok().map(Value::Integer),
+            Self::Real => trimmed.parse().ok().map(Value::Real),
+            _ => None,
+        };
+        match trimmed {
+            "" => Value::Null,
+            _ => number().unwrap_or_else(|| Value::Text(field.to_owned())),
+        }
+    }
+}

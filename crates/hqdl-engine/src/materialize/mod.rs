@@ -1,0 +1,465 @@
+//! PATH 1: a spec's missing cells, asked, kept and published.
+//!
+//! `survey` walks the keys and says what is missing; `fill` asks for it;
+//! `publish` writes the tables. Each walks the same gathered keys, and each
+//! stands alone: a plan is a survey, and a run with nothing missing asks nothing
+//! and writes nothing.
+
+mod fill;
+mod parcels;
+mod publish;
+mod report;
+mod room;
+mod rounds;
+mod run;
+mod shots;
+mod survey;
+mod unify;
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+pub use self::parcels::{Exported, Imported, InFile, Written};
+pub use self::report::{ColumnReport, Report};
+use self::rounds::Round;
+use self::run::Run;
+pub use self::run::Way;
+use self::survey::{Survey, orphans};
+use hqdl_database::output::{Target, sweep};
+use hqdl_database::{Database, StoreError};
+use hqdl_facts::{Facts, FactsError, Wanted};
+use hqdl_model::generate::{Event, Listener, Stopped};
+use hqdl_model::plan::Plan;
+use hqdl_model::{self as model, Model, ModelChoice, SetupError};
+use hqdl_spec::overrides::{Overrides, OverridesError};
+use hqdl_spec::{Expansion, Provider, Spec};
+use hqdl_values::cell::State;
+
+/// Why a spec could not be materialized.
+#[derive(Debug, thiserror::Error)]
+pub enum MaterializeError {
+    /// A database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The facts failed.
+    #[error(transparent)]
+    Facts(#[from] FactsError),
+    /// There is no model to ask.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The run stopped on the way; everything answered is kept and published.
+    #[error(transparent)]
+    Stopped(Stopped),
+    /// The overrides cannot be used.
+    #[error(transparent)]
+    Overrides(#[from] OverridesError),
+    /// `--columns` or `--refresh` names a column that no expansion has.
+    #[error("no expansion has a column `{0}`")]
+    NoColumn(String),
+    /// `--where` does not work over the sources.
+    #[error("--where: {0}")]
+    Where(String),
+    /// The model takes no batches.
+    #[error("recordings take no batches")]
+    NoBatches,
+    /// Batches go to the model of `[model]` alone.
+    #[error("`{expansion}` is asked of [model.{model}], and batches are sent to [model] alone")]
+    BatchesOfOther {
+        /// The expansion.
+        expansion: String,
+        /// The model that it names.
+        model: String,
+    },
+    /// The runtime could not be started.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// What a run is to ask, of all that is missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// At most so many keys an expansion.
+    pub limit: Option<u64>,
+    /// Only these columns.
+    pub columns: Option<Vec<String>>,
+    /// Only keys of source rows for which this SQL holds.
+    pub filter: Option<String>,
+    /// Ask again for these columns.
+    pub refresh: Vec<String>,
+    /// Ask again for cells without a value.
+    pub retry_failed: bool,
+}
+
+impl Selection {
+    /// Whether it leaves anything out.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.limit.is_some() || self.columns.is_some() || self.filter.is_some()
+    }
+
+    /// The column of an expansion that a name means: `genre`, or `llm_album.genre`
+    /// where other expansions have one, too.
+    #[must_use]
+    pub fn column(expansion: &Expansion, name: &str) -> Option<usize> {
+        expansion.column(name).or_else(|| {
+            let at = expansion.name.len();
+            let of = name.get(..at).is_some_and(|of| of.eq_ignore_ascii_case(&expansion.name));
+            expansion.column(name.get(at..)?.strip_prefix('.')?).filter(|_| of)
+        })
+    }
+}
+
+/// A spec with everything a run needs: its database, its facts, its model.
+pub struct Work<'w> {
+    spec: Cow<'w, Spec>,
+    database: &'w Database,
+    facts: &'w Facts,
+    model: Arc<dyn Model>,
+    selection: &'w Selection,
+    /// Columns selected, for each expansion.
+    columns: Vec<Vec<bool>>,
+    wanted: Vec<Arc<Wanted>>,
+    /// What is asked again.
+    rounds: Vec<Round>,
+    overrides: Overrides,
+    way: Way,
+    /// Whether any batch at all is under way.
+    parcels: Cell<bool>,
+    /// What the database was, by its own count of changes, when it was surveyed.
+    version: Cell<i64>,
+    /// Cells that stand in files which are not answered yet, by parcel; `None` where
+    /// that holds nothing back.
+    in_files: RefCell<Option<BTreeMap<i64, u64>>>,
+}
+
+impl<'w> Work<'w> {
+    /// Prepares to survey or materialize a spec.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when the selection names what does not exist.
+    pub fn new(
+        spec: &'w Spec,
+        database: &'w Database,
+        facts: &'w Facts,
+        model: Arc<dyn Model>,
+        selection: &'w Selection,
+    ) -> Result<Self, MaterializeError> {
+        let named = selection.columns.iter().flatten().chain(&selection.refresh);
+        for name in named {
+            if spec.expansions.iter().all(|e| Selection::column(e, name).is_none()) {
+                return Err(MaterializeError::NoColumn(name.clone()));
+            }
+        }
+        let columns = spec
+            .expansions
+            .iter()
+            .map(|e| match &selection.columns {
+                None => vec![true; e.columns.len()],
+                Some(names) => {
+                    let mut chosen = vec![false; e.columns.len()];
+                    let named = names.iter().filter_map(|n| Selection::column(e, n));
+                    named.for_each(|c| chosen[c] = true);
+                    chosen
+                }
+            })
+            .collect();
+        let history = facts.history();
+        let (mut wanted, mut rounds) = (Vec::new(), Vec::new());
+        for (n, expansion) in spec.expansions.iter().enumerate() {
+            let choice = model::choose(spec, Some(&*model), expansion);
+            let mut w = choice.wanted(history, expansion)?;
+            rounds.extend(rounds::of(history, spec, n, &mut w, selection)?);
+            wanted.push(Arc::new(w));
+        }
+        let overrides = Overrides::read(spec)?;
+        let spec = shots::with_overrides(spec, database, &overrides)?;
+        Ok(Self {
+            spec,
+            database,
+            facts,
+            model,
+            selection,
+            columns,
+            wanted,
+            rounds,
+            overrides,
+            way: Way::Live,
+            parcels: Cell::new(false),
+            version: Cell::new(0),
+            in_files: RefCell::default(),
+        })
+    }
+
+    /// Asks in some way; request by request when nothing is said.
+    ///
+    /// # Errors
+    /// [`MaterializeError::NoBatches`] when the model cannot be asked that way.
+    pub fn by(mut self, way: Way) -> Result<Self, MaterializeError> {
+        if way == Way::Batch && self.spec.model.provider == Provider::Replay {
+            return Err(MaterializeError::NoBatches);
+        }
+        let other = self.spec.expansions.iter().find_map(|e| Some((e, e.model.as_deref()?)));
+        if way == Way::Batch
+            && let Some((expansion, model)) = other
+            && self.model.other(model).is_some()
+        {
+            let expansion = expansion.name.clone();
+            return Err(MaterializeError::BatchesOfOther { expansion, model: model.to_owned() });
+        }
+        self.way = way;
+        Ok(self)
+    }
+
+    /// The name that facts of this run's model are kept under.
+    #[must_use]
+    pub fn model_name(&self) -> &str {
+        self.model.name()
+    }
+
+    /// What would be asked, and why; asks nothing.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when keys or facts cannot be read.
+    pub fn plan(&self) -> Result<(Plan, Vec<String>), MaterializeError> {
+        let mut plan = Plan { counted: self.counts_exactly(), ..Plan::default() };
+        let (mut warnings, mut surveys) = (Vec::new(), Vec::new());
+        let target = Database::open(self.spec.target()).ok();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            let mut survey = self.survey(n, true)?;
+            warnings.extend(
+                survey
+                    .keys
+                    .report
+                    .remarks()
+                    .into_iter()
+                    .map(|r| format!("{}: {r}", expansion.name)),
+            );
+            if let Some(target) = &target {
+                survey.plan.orphaned = orphans(target, expansion, &survey.keys)?;
+            }
+            if survey.under_way() > 0 {
+                warnings.push(format!(
+                    "{}: {} cells are asked for by batches under way and are not counted",
+                    expansion.name,
+                    survey.under_way()
+                ));
+            }
+            plan.expansions.push(survey.plan.clone());
+            plan.expansions.extend(self.unify_plan(n, &survey)?);
+            surveys.push(survey);
+        }
+        warnings.extend(self.rounds_gone_on_with(&surveys));
+        warnings.extend(self.overrides.warnings.iter().cloned());
+        warnings.extend(self.strangers(&surveys));
+        warnings.extend(self.passed_over(&surveys)?);
+        self.price(&mut plan)?;
+        Ok((plan, warnings))
+    }
+
+    /// Materializes the spec: asks for what is missing, keeps it, publishes.
+    /// `interrupt` becoming true ends it early with everything kept.
+    ///
+    /// # Errors
+    /// [`MaterializeError`]; an end before time is in the report instead, since
+    /// what was answered is kept and published all the same.
+    pub fn materialize(
+        &self,
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+    ) -> Result<Report, MaterializeError> {
+        let mut report = Report {
+            priced: self.spec.is_priced(),
+            target: self.spec.target().clone(),
+            ..Report::of(&self.spec)
+        };
+        let batches = match self.way {
+            Way::Batch => Some(self.batches_alone(listener, interrupt)?),
+            _ => None,
+        };
+        let mut run = None;
+        let stands =
+            self.bring(&mut run, batches.is_some(), command, listener, interrupt, &mut report);
+        self.end(run, matches!(stands, Ok(true)), &mut report);
+        stands.map(|_| report)
+    }
+
+    /// Asks for what is missing and publishes; says whether the tables stand. The
+    /// run, once one is begun, is left to whoever called.
+    fn bring(
+        &self,
+        run: &mut Option<Run>,
+        alone: bool,
+        command: &str,
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<bool, MaterializeError> {
+        if let Some(output) = &self.spec.output {
+            sweep(output);
+        }
+        *run = self.recover(alone, command, listener, interrupt, report)?;
+        self.version.set(self.database.version()?);
+        let mut surveys = Vec::new();
+        for (n, expansion) in self.spec.expansions.iter().enumerate() {
+            let survey = self.survey(n, false)?;
+            for remark in survey.keys.report.remarks() {
+                listener(&Event::Warning(format!("{}: {remark}", expansion.name)));
+            }
+            report.reused += survey.known;
+            surveys.push(survey);
+        }
+        let under_way: u64 = surveys.iter().map(Survey::under_way).sum();
+        if under_way > 0 && self.way == Way::Live {
+            listener(&Event::Warning(format!(
+                "{under_way} cells are asked for by batches under way and are left out: `--batch` waits for them"
+            )));
+        }
+        let mut said = self.rounds_gone_on_with(&surveys);
+        said.extend(self.overrides.warnings.iter().cloned());
+        said.extend(self.strangers(&surveys));
+        said.extend(self.passed_over(&surveys)?);
+        for said in &said {
+            listener(&Event::Warning(said.clone()));
+        }
+        let target = Target::look(self.database, self.spec.output.as_deref())?;
+        let missing: u64 = surveys.iter().map(Survey::missing).sum();
+        let strangers = surveys.iter().any(|s| !s.strangers.is_empty());
+        let ask = report.stopped.is_none()
+            && match self.way {
+                Way::Live => missing > 0 || strangers,
+                Way::Batch => missing > 0 || under_way > 0,
+                Way::Kept => false,
+            };
+        if !ask && missing == 0 {
+            self.end_rounds(&surveys, report)?;
+        }
+        let stands = target.standing(self.database);
+        if let Some(db) = stands {
+            self.tell_of_edits(db, listener)?;
+        }
+        if !ask && stands.is_some_and(|db| self.stands(db, &surveys)) {
+            self.settle(run.as_ref(), report);
+            report.as_surveyed(&surveys);
+            return Ok(true);
+        }
+        // Before anything is paid for.
+        target.try_writing()?;
+        let mut learned = Vec::new();
+        if ask {
+            surveys = self.warn_of_budget(surveys, listener)?;
+        }
+        if let Some(db) = target.standing(self.database) {
+            self.look_for_differences(db, &mut surveys)?;
+        }
+        if ask {
+            self.begin_rounds(&surveys)?;
+            // A failure on the way is in the report: what was spent is told, and
+            // what was answered is published.
+            let run = match run {
+                Some(run) => run,
+                None => run.insert(self.start(command, listener)?),
+            };
+            match self.way {
+                Way::Batch => self.send(run, &surveys, interrupt, report),
+                _ => self.fill(run, &surveys, interrupt, report),
+            }
+            if let Err(error) = self.end_rounds(&surveys, report) {
+                report.failed.get_or_insert(error.into());
+            }
+            if self.way == Way::Live && report.stopped.is_none() && report.failed.is_none() {
+                match self.unify(run, interrupt, report) {
+                    Ok(all) if all.is_empty() => {}
+                    Ok(all) => match self.look_again(&all, &mut surveys, &target) {
+                        Ok(()) => learned = all,
+                        Err(error) => report.failed = Some(error),
+                    },
+                    Err(error) => report.failed = Some(error),
+                }
+            }
+        }
+        self.settle(run.as_ref(), report);
+        self.tell_unified(&learned, &surveys, report);
+        report.reused += report.found;
+        // A run that brought nothing has nothing to show but what one before it was
+        // killed with; what stands may be another model's, and is better than NULLs.
+        let nothing = missing > 0
+            && self.way != Way::Kept
+            && report.found == 0
+            && report.asked.total() == report.asked.get(State::Error);
+        let keeps = |db: &Database| self.is_published_at_all(db) && !self.stands_as_ours(db);
+        if nothing && target.standing(self.database).is_some_and(keeps) {
+            report.as_surveyed(&surveys);
+            listener(&Event::Warning(
+                "nothing was answered, so the tables stay as they were".to_owned(),
+            ));
+            return Ok(true);
+        }
+        match self.publish(&surveys, listener, interrupt, report) {
+            Err(MaterializeError::Stopped(why)) => {
+                report.as_surveyed(&surveys);
+                listener(&Event::Warning(
+                    "another run publishes there, so the tables stay as they were".to_owned(),
+                ));
+                report.stopped.get_or_insert(Arc::new(why));
+            }
+            published => report.failed = report.failed.take().or(published.err()),
+        }
+        Ok(report.published)
+    }
+
+    /// Whether all expansions have been published to a database before.
+    fn is_published_at_all(&self, db: &Database) -> bool {
+        let before = db.published().unwrap_or_default();
+        self.spec
+            .expansions
+            .iter()
+            .all(|e| before.iter().any(|p| p.expansion.eq_ignore_ascii_case(&e.name)))
+    }
+
+    fn choice(&self, expansion: &Expansion) -> ModelChoice {
+        model::choose(&self.spec, Some(&*self.model), expansion)
+    }
+}
+
+/// What ends a walk over the keys.
+enum Halt {
+    Sqlite(rusqlite::Error),
+    Store(StoreError),
+    Facts(FactsError),
+    /// Nobody takes batches any more.
+    Closed,
+}
+
+impl Halt {
+    fn into_error(self, db: &Database) -> MaterializeError {
+        match self {
+            Self::Sqlite(e) => db.error(&e).into(),
+            Self::Store(e) => e.into(),
+            Self::Facts(e) => e.into(),
+            Self::Closed => MaterializeError::Stopped(Stopped::Interrupted),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Halt {
+    fn from(e: rusqlite::Error) -> Self {
+        Self::Sqlite(e)
+    }
+}
+
+impl From<StoreError> for Halt {
+    fn from(e: StoreError) -> Self {
+        Self::Store(e)
+    }
+}
+
+impl From<FactsError> for Halt {
+    fn from(e: FactsError) -> Self {
+        Self::Facts(e)
+    }
+}

@@ -1,0 +1,290 @@
+//! Publishing what is known: into the target, or into a copy that takes its place.
+//!
+//! Into tables that stand, only rows are written that differ. Which these may be is
+//! known before anything is asked: those of keys that are asked about, and those in
+//! buckets whose sum is not what the survey found ([`hqdl_database::versions`]). What
+//! others have answered meanwhile, or published, leads to a look at every row.
+
+use std::collections::HashSet;
+
+use tokio::sync::watch;
+use tracing::{debug, info};
+
+use super::report::Counts;
+use super::survey::{Differs, Known, Survey, key_shows};
+use super::{Halt, MaterializeError, Report, Work};
+use hqdl_database::Database;
+use hqdl_database::keys::KeyRow;
+use hqdl_database::output::Target;
+use hqdl_database::publish::{Origin, Publication};
+use hqdl_database::rows::Tables;
+use hqdl_database::standing::Standing;
+use hqdl_database::versions::{Sums, bucket, hash, key_json};
+use hqdl_model::generate::{Event, Listener, Stopped};
+
+impl<'w> Work<'w> {
+    /// Whether everything stands in a database as the surveys found it.
+    pub(super) fn stands(&self, db: &Database, surveys: &[Survey<'_>]) -> bool {
+        let mut all = self.spec.expansions.iter().zip(surveys);
+        all.all(|(expansion, survey)| db.sums(expansion).is_some_and(|sums| sums == survey.sums))
+            && self.stands_as_ours(db)
+    }
+
+    /// Whether all tables were published from these facts, for this model and with
+    /// columns that mean what they mean now.
+    pub(super) fn stands_as_ours(&self, db: &Database) -> bool {
+        let Ok(place) = self.facts.history().place() else { return false };
+        self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
+            let model = self.choice(expansion).name;
+            let now = Standing::now(&self.spec, n, &model, &self.overrides, place.clone());
+            let means = |s: &Standing| expansion.columns.iter().all(|c| s.means(c));
+            db.standing(&self.spec, &expansion.name).is_some_and(|s| s.holds(&now) && means(&s))
+        })
+    }
+
+    /// Tells of published rows that somebody else has written; this run writes the
+    /// tables again.
+    pub(super) fn tell_of_edits(
+        &self,
+        db: &Database,
+        listener: &Listener,
+    ) -> Result<(), MaterializeError> {
+        for expansion in &self.spec.expansions {
+            if let Some(told) = db.edited(expansion)? {
+                listener(&Event::Warning(format!(
+                    "{told}; they are made again from what is known"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks where what stands differs from what the surveys found, and which keys
+    /// are there.
+    pub(super) fn look_for_differences(
+        &self,
+        db: &Database,
+        surveys: &mut [Survey<'w>],
+    ) -> Result<(), MaterializeError> {
+        for (expansion, survey) in self.spec.expansions.iter().zip(surveys) {
+            let Some(stands) = db.sums(expansion) else { continue };
+            let buckets = stands.differing(&survey.sums);
+            let mut keys = HashSet::new();
+            if !buckets.is_empty() && !Sums::is_much(&buckets) {
+                let [open, others] = &mut survey.open;
+                survey
+                    .keys
+                    .each(&mut |key: &KeyRow| {
+                        let hash = hash(&key_json(&key.row.key));
+                        if buckets.contains(&bucket(hash)) {
+                            keys.insert(hash);
+                            if !open.has(key.at) {
+                                others.add(key.at);
+                            }
+                        }
+                        Ok::<(), rusqlite::Error>(())
+                    })
+                    .map_err(|e| self.database.error(&e))?;
+            }
+            survey.differs = Some(Differs { stands, buckets, keys });
+        }
+        Ok(())
+    }
+
+    /// Publishes what is known.
+    pub(super) fn publish(
+        &self,
+        surveys: &[Survey<'w>],
+        listener: &Listener,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let path = self.spec.target();
+        let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+        let path = path.unwrap_or_else(|_| self.spec.target().clone());
+        let turn = self.facts.lock(&format!("publish {}", path.display()), interrupt)?;
+        let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
+        info!(target = %path.display(), "publishes");
+        let again = self.survey_again(surveys, listener)?;
+        let surveys = again.as_deref().unwrap_or(surveys);
+        // Somebody else may have made the copy again while this waited.
+        let target = Target::look(self.database, self.spec.output.as_deref())?;
+        let place = target.prepare(self.database)?;
+        if let Err(error) = self.write(surveys, place.database(), listener, report) {
+            place.abandon();
+            return Err(error);
+        }
+        place.finish()?;
+        info!(target = %report.target.display(), cells = ?report.cells, "published");
+        report.published = true;
+        Ok(())
+    }
+
+    /// Looks at the sources again, where somebody has written to the database since.
+    fn survey_again(
+        &self,
+        surveys: &[Survey<'w>],
+        listener: &Listener,
+    ) -> Result<Option<Vec<Survey<'w>>>, MaterializeError> {
+        let version = self.database.version()?;
+        if self.version.replace(version) == version {
+            return Ok(None);
+        }
+        let mut again = Vec::new();
+        for (n, (expansion, before)) in self.spec.expansions.iter().zip(surveys).enumerate() {
+            let survey = self.survey(n, false)?;
+            if survey.names != before.names {
+                listener(&Event::Warning(format!(
+                    "{}: rows of its sources came or went meanwhile, and what is published is what they are now",
+                    expansion.name
+                )));
+            }
+            again.push(survey);
+        }
+        Ok(Some(again))
+    }
+
+    /// Writes the tables from the facts, in one transaction.
+    fn write(
+        &self,
+        surveys: &[Survey<'_>],
+        db: &Database,
+        listener: &Listener,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let publication = Publication::begin(db, &self.spec)?;
+        // Before the facts are read: what comes meanwhile is later than the tables.
+        let place = self.facts.history().place()?;
+        for (n, survey) in surveys.iter().enumerate() {
+            let expansion = &self.spec.expansions[n];
+            let mut tables = publication.expansion(expansion)?;
+            let counts = match self.write_some(n, survey, &mut tables)? {
+                Some(counts) => counts,
+                None => self.write_all(n, survey, &mut tables)?,
+            };
+            report.count(n, &counts);
+            let history = self.facts.history();
+            let mut origins = |id: i64| {
+                let (c, model) = history.completion(id).ok()??;
+                Some(Origin {
+                    run: c.run.get(),
+                    model,
+                    prompt_hash: c.prompt_hash,
+                    asked_at: c.asked_at,
+                    input_tokens: c.input_tokens,
+                    output_tokens: c.output_tokens,
+                    cost_usd: c.cost_usd,
+                    cells: c.cells,
+                    error: c.error,
+                })
+            };
+            let model = self.choice(&self.spec.expansions[n]).name;
+            let standing = Standing::now(&self.spec, n, &model, &self.overrides, place.clone());
+            publication.close(&self.spec, &tables.finish(), &standing, &mut origins)?;
+        }
+        for warning in publication.views(&self.spec)? {
+            listener(&Event::Warning(warning));
+        }
+        publication.commit()?;
+        Ok(())
+    }
+
+    /// Writes the rows that may differ, where it is known which: what stands is what
+    /// was looked at, and nobody else has answered anything since.
+    fn write_some(
+        &self,
+        n: usize,
+        survey: &Survey<'_>,
+        tables: &mut Tables<'_>,
+    ) -> Result<Option<Counts>, MaterializeError> {
+        let Some(differs) = survey
+            .differs
+            .as_ref()
+            .filter(|d| tables.stood() == Some(&d.stands) && !Sums::is_much(&d.buckets))
+        else {
+            return Ok(None);
+        };
+        let columns = 0..self.spec.expansions[n].columns.len();
+        let meanings: Vec<u32> = columns.filter_map(|c| self.wanted[n].meaning(c)).collect();
+        let mut answered = self.facts.history().answered_since(survey.seen, &meanings)?;
+        let mut counts = survey.closed.clone();
+        let [first, others] = &survey.open;
+        for (places, is_first) in [(first, true), (others, false)] {
+            let mut walk = |give: &mut dyn FnMut(&KeyRow) -> Result<(), Halt>| {
+                survey.keys.each_at(places, give)
+            };
+            self.known_of(&mut walk, &mut |key: &KeyRow, found: Known| {
+                if is_first {
+                    answered.remove(&key.entity);
+                }
+                let counts = is_first.then_some(&mut counts);
+                self.write_row(n, key, found, tables, counts)
+            })
+            .map_err(|h| h.into_error(self.database))?;
+        }
+        if !answered.is_empty() {
+            return Ok(None);
+        }
+        if !differs.buckets.is_empty() {
+            tables.retain(Some(&differs.buckets), &differs.keys)?;
+        }
+        Ok(Some(counts))
+    }
+
+    /// Writes every row, or looks whether it stands as it is.
+    fn write_all(
+        &self,
+        n: usize,
+        survey: &Survey<'_>,
+        tables: &mut Tables<'_>,
+    ) -> Result<Counts, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        debug!(expansion = expansion.name, anew = tables.stood().is_none(), "looks at every row");
+        let mut counts = Counts::of(expansion.columns.len());
+        let mut published = 0;
+        self.each_known(&survey.keys, &mut |key: &KeyRow, found: Known| {
+            published += i64::from(self.is_shown(n, key, &found));
+            self.write_row(n, key, found, tables, key.first.then_some(&mut counts))
+        })
+        .map_err(|h| h.into_error(self.database))?;
+        // Rows that are more than these have a key that is in no source any more.
+        if tables.rows() != published {
+            let mut keys = HashSet::new();
+            survey
+                .keys
+                .each(&mut |key: &KeyRow| {
+                    keys.insert(hash(&key_json(&key.row.key)));
+                    Ok::<(), rusqlite::Error>(())
+                })
+                .map_err(|e| self.database.error(&e))?;
+            tables.retain(None, &keys)?;
+        }
+        Ok(counts)
+    }
+
+    /// Whether the row of a key is published: something of it was asked, or said.
+    fn is_shown(&self, n: usize, key: &KeyRow, found: &Known) -> bool {
+        let record = found.as_ref();
+        self.looked(n, key, &key.columns, record).iter().any(|(_, looked)| looked.state().is_some())
+    }
+
+    /// Writes the row of a key, unless it stands as it is; the first spelling of an
+    /// entity counts its cells.
+    fn write_row(
+        &self,
+        n: usize,
+        key: &KeyRow,
+        found: Known,
+        tables: &mut Tables<'_>,
+        counts: Option<&mut Counts>,
+    ) -> Result<(), Halt> {
+        let record = found;
+        // The first spelling counts the entity's cells; each shows its own.
+        let columns = if counts.is_some() { &key.entity_columns } else { &key.columns };
+        let looked = self.looked(n, key, columns, record.as_ref());
+        if let Some(counts) = counts {
+            looked.iter().for_each(|(column, looked)| counts.add(*column, looked.state()));
+        }
+        Ok(tables.row(&key.row, &key_shows(key, &looked))?)
+    }
+}

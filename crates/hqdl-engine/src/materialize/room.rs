@@ -1,0 +1,71 @@
+//! What the budget has left for what is to be asked, and what that costs.
+
+use super::survey::Survey;
+use super::{MaterializeError, Way, Work};
+use hqdl_facts::FactsError;
+use hqdl_model::budget::allowance;
+use hqdl_model::generate::{Event, Listener};
+use hqdl_model::plan::{Pace, Plan, Room};
+use hqdl_spec::Provider;
+use hqdl_values::tokens::Tokenizer;
+
+impl<'w> Work<'w> {
+    /// Puts a price and a time on a plan, and the budget beside it.
+    pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
+        let pace = match self.spec.model.provider {
+            Provider::Replay => None,
+            Provider::Openai => Some(Pace::of(self.facts.history(), &self.spec.model)?),
+        };
+        match self.way {
+            Way::Batch => plan.batch(&self.spec.limits),
+            _ => plan.price(&self.spec.limits, pace),
+        }
+        plan.room = self.room()?;
+        Ok(())
+    }
+
+    /// Says so when a budget will not do, before anything is asked.
+    pub(super) fn warn_of_budget(
+        &self,
+        surveys: Vec<Survey<'w>>,
+        listener: &Listener,
+    ) -> Result<Vec<Survey<'w>>, MaterializeError> {
+        if self.room()? == Room::default() {
+            return Ok(surveys);
+        }
+        let metered = |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, true);
+        let surveys: Vec<Survey<'w>> =
+            surveys.into_iter().enumerate().map(metered).collect::<Result<_, _>>()?;
+        let mut expansions = Vec::new();
+        for (n, survey) in surveys.iter().enumerate() {
+            expansions.push(survey.plan.clone());
+            expansions.extend(self.unify_plan(n, survey)?);
+        }
+        let mut plan = Plan { expansions, counted: self.counts_exactly(), ..Plan::default() };
+        self.price(&mut plan)?;
+        if let Some(warning) = plan.warning() {
+            listener(&Event::Warning(warning));
+        }
+        Ok(surveys)
+    }
+
+    /// Whether the tokens of all expansions are counted as their models count them.
+    pub(super) fn counts_exactly(&self) -> bool {
+        let of = |e| Tokenizer::of(&self.choice(e).tokenizer);
+        self.spec.expansions.iter().all(|e| of(e).is_exact())
+    }
+
+    /// What the next run may spend, or the one that is gone on with.
+    fn room(&self) -> Result<Room, FactsError> {
+        if self.spec.all_models().all(|m| m.provider == Provider::Replay) {
+            return Ok(Room::default());
+        }
+        let history = self.facts.history();
+        let unfinished = history.unfinished(&self.spec.full_path())?;
+        let (caps, gone) = allowance(history, &self.spec.limits, unfinished)?;
+        Ok(Room {
+            usd: caps.usd.map(|usd| (usd - gone.usd).max(0.0)),
+            tokens: caps.tokens.map(|tokens| tokens.saturating_sub(gone.tokens)),
+        })
+    }
+}

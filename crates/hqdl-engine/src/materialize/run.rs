@@ -1,0 +1,137 @@
+//! A run: begun when there is something to do, with what all its requests
+//! share; ended with what it brought in the report.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::info;
+
+use super::{MaterializeError, Report, Work};
+use hqdl_facts::{Outcome, RunId};
+use hqdl_model::dispatch::Unsent;
+use hqdl_model::generate::{Event, Events, Listener, Stopped};
+use hqdl_values::cell::Tally;
+
+/// How what is missing is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Way {
+    /// Request by request.
+    #[default]
+    Live,
+    /// Through the Batch API, which answers within a day.
+    Batch,
+    /// Not at all: what is known is published.
+    Kept,
+}
+
+/// What all requests of a run share.
+pub(super) struct Run {
+    pub(super) runtime: tokio::runtime::Runtime,
+    /// Its id in the journal.
+    pub(super) id: RunId,
+    pub(super) events: Events,
+    /// What was uploaded before a kill.
+    pub(super) unsent: Unsent,
+    seen: Seen,
+}
+
+impl Run {
+    /// Makes ready for the requests of a run.
+    pub(super) fn open(id: RunId, listener: &Listener) -> Result<Self, MaterializeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(MaterializeError::Runtime)?;
+        let seen = Seen::default();
+        Ok(Self {
+            runtime,
+            id,
+            unsent: Unsent::new(),
+            events: Events::of(&watching(listener, &seen)),
+            seen,
+        })
+    }
+}
+
+impl Work<'_> {
+    /// Begins a run, or goes on with one that was killed.
+    pub(super) fn start(
+        &self,
+        command: &str,
+        listener: &Listener,
+    ) -> Result<Run, MaterializeError> {
+        // What it has spent is in the journal.
+        let (id, left) = self.facts.history().begin_or_go_on(command, &self.spec.full_path())?;
+        if left.requests > 0 {
+            let price = if self.spec.is_priced() {
+                format!("${:.4}", left.most.usd)
+            } else {
+                format!("{} tokens", left.most.tokens)
+            };
+            listener(&Event::Warning(format!(
+                "{} requests were in flight when a run was killed; they may have cost {price}, which counts as spent",
+                left.requests
+            )));
+        }
+        Run::open(id, listener)
+    }
+
+    /// What a run brought goes into the report. The run is not over: its tables
+    /// have yet to stand.
+    pub(super) fn settle(&self, run: Option<&Run>, report: &mut Report) {
+        let Some(run) = run else { return };
+        report.usage = run.events.usage();
+        (report.asked, report.last_error) =
+            run.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Err(error) = self.facts.flush() {
+            report.failed.get_or_insert(error.into());
+        }
+    }
+
+    /// Ends a run whose tables stand. Killed before that, or unable to publish, it
+    /// is gone on with, and with what its budget has left; so is one with batches
+    /// under way. Who found nothing left to ask ends the run that was killed
+    /// before it.
+    pub(super) fn end(&self, run: Option<Run>, stands: bool, report: &mut Report) {
+        let run = run.map(|run| run.id);
+        let outcome = match (report.stopped.as_deref(), &report.failed) {
+            (None, None) => Outcome::Complete,
+            (Some(Stopped::Interrupted | Stopped::Left(_)), _) => Outcome::Interrupted,
+            _ => Outcome::Stopped,
+        };
+        let ended = || {
+            let history = self.facts.history();
+            match run {
+                Some(id) if !stands || history.has_under_way(id)? => history.leave_open(id),
+                Some(id) => history.end(id, outcome),
+                None if stands && self.way != Way::Kept => {
+                    history.end_unfinished(&self.spec.full_path(), outcome)
+                }
+                None => Ok(()),
+            }
+        };
+        info!(run = run.map(RunId::get), ?outcome, stands, usage = ?report.usage, asked = ?report.asked, "the run ends");
+        if let Err(error) = ended() {
+            report.failed.get_or_insert(error.into());
+        }
+    }
+}
+
+/// How cells ended, and the last request that failed.
+type Seen = Arc<Mutex<(Tally, Option<String>)>>;
+
+/// Notes what a run brings, and tells the listener.
+fn watching(listener: &Listener, seen: &Seen) -> Listener {
+    let (listener, seen) = (Arc::clone(listener), Arc::clone(seen));
+    Arc::new(move |event: &Event| {
+        {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            match event {
+                Event::Kept { cells, .. } => seen.0.merge(cells),
+                Event::Failed(message) => seen.1 = Some(message.clone()),
+                _ => {}
+            }
+        }
+        listener(event);
+    })
+}

@@ -1,0 +1,84 @@
+//! `shots = "overrides"`: what people have overridden, as examples.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use super::{Halt, MaterializeError};
+use hqdl_database::Database;
+use hqdl_database::keys::{KeyRow, Keys};
+use hqdl_spec::checker::Checker;
+use hqdl_spec::overrides::Overrides;
+use hqdl_spec::{Expansion, Shot, Spec};
+use hqdl_values::Row;
+use hqdl_values::cell::CellValue;
+use hqdl_values::key::Entity;
+
+/// The spec with the examples that overrides give. They are the same all
+/// through a run, so that prompts begin the same; like all shots they change no
+/// fingerprint. A value that its own list does not have is no example, and
+/// neither is a row that no source has (any more).
+///
+/// # Errors
+/// [`MaterializeError`] when the sources cannot be read.
+pub(super) fn with_overrides<'s>(
+    spec: &'s Spec,
+    database: &Database,
+    overrides: &Overrides,
+) -> Result<Cow<'s, Spec>, MaterializeError> {
+    let mut spec = Cow::Borrowed(spec);
+    for n in 0..spec.expansions.len() {
+        let shots = shots(&spec.expansions[n], n, database, overrides)?;
+        if !shots.is_empty() {
+            spec.to_mut().expansions[n].shots.extend(shots);
+        }
+    }
+    Ok(spec)
+}
+
+fn shots(
+    expansion: &Expansion,
+    n: usize,
+    database: &Database,
+    overrides: &Overrides,
+) -> Result<Vec<Shot>, MaterializeError> {
+    if expansion.override_shots == 0 {
+        return Ok(Vec::new());
+    }
+    let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
+    let mut examples: Vec<(&Entity, Vec<CellValue>)> = Vec::new();
+    for (entity, words) in overrides.rows(n) {
+        let cell = |(at, checker): (usize, &Checker)| {
+            let word = words.get(&at).filter(|word| checker.allows(&word.value));
+            word.map_or(CellValue::Nothing, |word| word.value.clone())
+        };
+        let cells: Vec<CellValue> = checkers.iter().enumerate().map(cell).collect();
+        if cells.iter().any(|c| *c != CellValue::Nothing) {
+            examples.push((entity, cells));
+        }
+    }
+    if examples.is_empty() {
+        return Ok(Vec::new());
+    }
+    // What was overridden outside its list does not count among the columns.
+    let said = |cells: &[CellValue]| cells.iter().filter(|c| **c != CellValue::Nothing).count();
+    examples.sort_by_key(|(_, cells)| std::cmp::Reverse(said(cells)));
+    // As the source spells them, with the context that it gives.
+    let wanted: HashSet<&Entity> = examples.iter().map(|(entity, _)| *entity).collect();
+    let mut rows: HashMap<Entity, Row> = HashMap::new();
+    let keys = Keys::gather(database, expansion, None)?;
+    let looked = keys.each(&mut |key: &KeyRow| {
+        if key.first && wanted.contains(&key.entity) {
+            rows.insert(key.entity.clone(), key.row.clone());
+        }
+        if rows.len() == wanted.len() { Err(Halt::Closed) } else { Ok(()) }
+    });
+    match looked {
+        Ok(()) | Err(Halt::Closed) => {}
+        Err(halt) => return Err(halt.into_error(database)),
+    }
+    let shot = |(entity, cells): (&Entity, Vec<CellValue>)| {
+        let Row { key, context } = rows.get(entity)?.clone();
+        Some(Shot { key, context, cells })
+    };
+    Ok(examples.into_iter().filter_map(shot).take(expansion.override_shots as usize).collect())
+}

@@ -1,0 +1,250 @@
+//! `unify = true`: each different answer outside a closed list is put before the model
+//! once, after the cells themselves were asked about.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use super::run::Run;
+use super::survey::Survey;
+use super::{MaterializeError, Report, Way, Work};
+use hqdl_database::output::Target;
+use hqdl_facts::{Found, unify};
+use hqdl_model as model;
+use hqdl_model::generate::{self, Context, Event, Events, ModelRun, Stopped};
+use hqdl_model::plan::{ColumnPlan, Cut, ExpansionPlan, Gap, MOST_ITEMS, Meter, Pace};
+use hqdl_spec::Expansion;
+use hqdl_values::Row;
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::value::Value;
+
+/// Words outside the lists of an expansion's columns, by column and in lower case: case
+/// tells none apart.
+pub(super) type Strangers = BTreeMap<usize, BTreeMap<String, String>>;
+
+impl<'w> Work<'w> {
+    /// Asks about the words outside the lists of all expansions; tells which of these
+    /// have learned something.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when keys or facts cannot be read. What stops the run is in
+    /// the report.
+    pub(super) fn unify(
+        &self,
+        run: &Run,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<Vec<usize>, MaterializeError> {
+        let mut learned = Vec::new();
+        let unifies = |e: &Expansion| e.columns.iter().any(|c| c.unify);
+        for (n, expansion) in self.spec.expansions.iter().enumerate().filter(|(_, e)| unifies(e)) {
+            // With what was answered just now.
+            let survey = self.survey(n, false)?;
+            for (column, words) in &survey.strangers {
+                if !learned.contains(&n) {
+                    learned.push(n);
+                }
+                self.unify_column(run, expansion, (n, *column), words, interrupt, report)?;
+                if report.stopped.is_some() {
+                    return Ok(learned);
+                }
+            }
+        }
+        Ok(learned)
+    }
+
+    /// Surveys expansions again that have learned what words mean.
+    pub(super) fn look_again(
+        &self,
+        learned: &[usize],
+        surveys: &mut [Survey<'w>],
+        target: &Target,
+    ) -> Result<(), MaterializeError> {
+        for n in learned {
+            if let Some(survey) = surveys.get_mut(*n) {
+                *survey = self.survey(*n, false)?;
+            }
+        }
+        match target.standing(self.database) {
+            Some(db) => self.look_for_differences(db, surveys),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the report of cells that were on no list when they came and are now.
+    pub(super) fn tell_unified(
+        &self,
+        learned: &[usize],
+        surveys: &[Survey<'_>],
+        report: &mut Report,
+    ) {
+        for n in learned {
+            let (Some(expansion), Some(survey)) = (self.spec.expansions.get(*n), surveys.get(*n))
+            else {
+                continue;
+            };
+            let columns = expansion.columns.iter().zip(&survey.cells).filter(|(c, _)| c.unify);
+            for (column, cells) in columns {
+                let left = cells.get(State::NotInList);
+                report.unified(&expansion.name, &column.name, left);
+            }
+        }
+    }
+
+    /// Asks about the words of one column.
+    fn unify_column(
+        &self,
+        run: &Run,
+        expansion: &Expansion,
+        (n, at): (usize, usize),
+        words: &BTreeMap<String, String>,
+        interrupt: &watch::Receiver<bool>,
+        report: &mut Report,
+    ) -> Result<(), MaterializeError> {
+        let column = &expansion.columns[at];
+        let Some(list) = &column.values else { return Ok(()) };
+        let asks = Arc::new(unify::question(expansion, column, list));
+        let choice = model::choose(&self.spec, Some(&*self.model), &asks);
+        let history = self.facts.history();
+        let wanted = Arc::new(choice.wanted(history, &asks)?);
+        let gaps: Vec<Gap> = words.values().map(|word| gap(&asks, word)).collect();
+        let entities: Vec<_> = gaps.iter().map(|gap| &gap.entity).collect();
+        let known = self.facts.get_many(&entities)?;
+        let missing: Vec<Gap> = gaps
+            .iter()
+            .zip(&known)
+            .filter(|(_, record)| matches!(wanted.find(record.as_ref(), 0), Found::Missing(..)))
+            .map(|(gap, _)| gap.clone())
+            .collect();
+        if !missing.is_empty() {
+            let outer = Arc::clone(&run.events.listener);
+            // These are no cells of the tables.
+            let listener = Arc::new(move |event: &Event| {
+                if matches!(event, Event::Warning(_) | Event::Failed(_)) {
+                    outer(event);
+                }
+            });
+            let events = Events { listener, usage: Arc::clone(&run.events.usage) };
+            let endpoint = Arc::clone(&self.model);
+            let asking =
+                ModelRun::of(&self.spec, endpoint, self.facts, run.id, events, interrupt.clone())?;
+            let asking = Arc::new(asking);
+            let rows = choice.rows.max(1) as usize;
+            let context = Arc::new(Context::new(
+                &asking,
+                Arc::clone(&asks),
+                Arc::clone(&wanted),
+                choice.clone(),
+            ));
+            let cuts: Vec<Cut> = missing
+                .chunks(rows)
+                .map(|gaps| Cut { columns: vec![0], whole: vec![0], gaps: gaps.to_vec() })
+                .collect();
+            let (send, receive) = mpsc::channel(cuts.len().max(1));
+            for cut in cuts {
+                // There is room for all.
+                let _ = send.try_send(cut);
+            }
+            drop(send);
+            let ended = run
+                .runtime
+                .block_on(async { tokio::spawn(generate::generate(context, receive)).await });
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(stopped)) => report.stopped = Some(Arc::new(stopped)),
+                Err(bug) => report.stopped = Some(Arc::new(Stopped::Bug(bug.to_string()))),
+            }
+        }
+        let Some(unified) = self.wanted[n].checker(at).and_then(|c| c.unified()) else {
+            return Ok(());
+        };
+        let known = self.facts.get_many(&entities)?;
+        for (word, record) in words.values().zip(&known) {
+            let Found::Known(fact) = wanted.find(record.as_ref(), 0) else { continue };
+            let value = match (fact.answer.state, &fact.answer.value) {
+                (State::Ok, CellValue::One(Value::Text(value))) => Some(value.as_str()),
+                _ => None,
+            };
+            unify::remember(history, column, (word, value), &choice.name, fact.completion)?;
+            unified.learn(word, value.map(str::to_owned));
+        }
+        Ok(())
+    }
+
+    /// What asking about words takes: of those that are known now, and at the most of
+    /// one more for each cell that is missing, or for each value of a list. A batch asks
+    /// about none.
+    ///
+    /// # Errors
+    /// [`MaterializeError`] when the history cannot be read.
+    pub(super) fn unify_plan(
+        &self,
+        n: usize,
+        survey: &Survey<'_>,
+    ) -> Result<Vec<ExpansionPlan>, MaterializeError> {
+        let expansion = &self.spec.expansions[n];
+        let mut plans = Vec::new();
+        if self.way == Way::Batch || !expansion.columns.iter().any(|c| c.unify) {
+            return Ok(plans);
+        }
+        let settings = self.spec.settings(expansion.model.as_deref());
+        let reasoning = Pace::of(self.facts.history(), settings)?.reasoning;
+        for (at, column) in expansion.columns.iter().enumerate().filter(|(_, c)| c.unify) {
+            let Some(list) = &column.values else { continue };
+            let asks = unify::question(expansion, column, list);
+            let choice = model::choose(&self.spec, Some(&*self.model), &asks);
+            let metered = |words: &[&str]| {
+                let tokenizer = Tokenizer::of(&choice.tokenizer);
+                let mut meter =
+                    Meter::new(&asks, choice.format, tokenizer).capped(choice.max_output);
+                for words in words.chunks(choice.rows.max(1) as usize) {
+                    let gaps = words.iter().map(|word| gap(&asks, word)).collect();
+                    meter.count(&Cut { columns: vec![0], whole: vec![0], gaps });
+                }
+                let words = ColumnPlan { name: "value".to_owned(), ..ColumnPlan::default() };
+                let mut plan = ExpansionPlan {
+                    name: format!("unify {}.{}", expansion.name, column.name),
+                    model: choice.tokenizer.clone(),
+                    price: choice.price,
+                    columns: vec![words],
+                    ..ExpansionPlan::default()
+                };
+                meter.finish(&mut plan);
+                plan.reason(reasoning);
+                plan
+            };
+            let words: Vec<&str> = survey
+                .strangers
+                .get(&at)
+                .into_iter()
+                .flat_map(BTreeMap::values)
+                .map(String::as_str)
+                .collect();
+            let mut plan = metered(&words);
+            plan.keys = words.len() as u64;
+            if let Some(of) = plan.columns.first_mut().filter(|_| !words.is_empty()) {
+                of.missing.insert(hqdl_facts::Reason::NewRow, words.len() as u64);
+            }
+            let missing = survey.plan.columns.get(at).map_or(0, ColumnPlan::cells);
+            if missing > 0 {
+                // Each may be answered with another word, and asked about alone; no token
+                // is shorter than a byte.
+                let more = missing * if column.many.is_some() { MOST_ITEMS } else { 1 };
+                let one = metered(&[""]);
+                plan.maybe_input = (one.input_tokens + unify::LONGEST_WORD as u64) * more;
+                plan.output_tokens.most += one.output_tokens.most * more as f64;
+            }
+            plans.push(plan);
+        }
+        Ok(plans)
+    }
+}
+
+/// A word as a row of the expansion that asks about it.
+fn gap(asks: &Expansion, word: &str) -> Gap {
+    let key = vec![Value::from(word)];
+    let entity = asks.key.entity(&key);
+    Gap { row: Row { key, context: Vec::new() }, entity }
+}

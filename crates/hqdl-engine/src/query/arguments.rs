@@ -1,0 +1,170 @@
+//! A call of an ingredient as its tokens have it: taken apart at its commas, and its
+//! arguments found by their keywords or places.
+
+use std::ops::Range;
+
+use super::QueryError;
+use hqdl_sql::blendsql::lexer::{Lexeme, Token};
+use hqdl_values::problem::nearest;
+
+/// A call, taken apart at its commas.
+pub(super) struct Call<'t> {
+    pub(super) text: &'t str,
+    pub(super) open: Token,
+    pub(super) name: Token,
+    pub(super) paren: Token,
+    pub(super) pieces: Vec<Piece>,
+    /// Where `}}` ends.
+    pub(super) end: usize,
+}
+
+/// What an argument is called; its first name is told.
+pub(super) type Names<'n> = &'n [&'n str];
+
+/// The arguments that there are, by their names.
+fn listed(arguments: &[Names<'_>]) -> String {
+    let names: Vec<&str> = arguments.iter().filter_map(|names| names.first().copied()).collect();
+    names.join(", ")
+}
+
+/// An argument.
+#[derive(Clone)]
+pub(super) struct Piece {
+    pub(super) keyword: Option<Token>,
+    pub(super) tokens: Vec<Token>,
+    /// With its keyword, and the comma behind it.
+    pub(super) whole: Range<usize>,
+}
+
+impl Piece {
+    pub(super) fn span(&self) -> Range<usize> {
+        let first = self.tokens.first().map_or(self.whole.start, |t| t.start);
+        first..self.tokens.last().map_or(first, |t| t.end)
+    }
+
+    /// The text or number that it is.
+    pub(super) fn literal(&self, text: &str) -> Option<String> {
+        match self.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => {
+                Some(one.content(text)).filter(|t| !t.contains("::"))
+            }
+            [one] if one.lexeme == Lexeme::Number => Some(one.text(text).to_owned()),
+            [minus, one] if minus.is(b'-') && one.lexeme == Lexeme::Number => {
+                Some(format!("-{}", one.text(text)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'t> Call<'t> {
+    /// The call that the `n`th token opens; `None` where it is not closed.
+    pub(super) fn read(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
+        let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
+        let mut pieces = Vec::new();
+        let (mut depth, mut begin) = (0_usize, n + 3);
+        for at in n + 3..tokens.len() {
+            let token = tokens[at];
+            match token.lexeme {
+                Lexeme::Symbol(b'(' | b'[' | b'{') | Lexeme::Open => depth += 1,
+                Lexeme::Symbol(b')') if depth == 0 => {
+                    pieces.extend(Self::piece(tokens.get(begin..at)?, None));
+                    let last = tokens.get(at + 1).filter(|t| t.lexeme == Lexeme::Close)?;
+                    return Some(Self { text, open, name, paren, pieces, end: last.end });
+                }
+                Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => {
+                    depth = depth.checked_sub(1)?;
+                }
+                Lexeme::Symbol(b',') if depth == 0 => {
+                    pieces.extend(Self::piece(tokens.get(begin..at)?, Some(token)));
+                    begin = at + 1;
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn piece(tokens: &[Token], comma: Option<Token>) -> Option<Piece> {
+        let (first, last) = (tokens.first()?, tokens.last()?);
+        let whole = first.start..comma.map_or(last.end, |c| c.end);
+        let named = matches!(tokens, [name, equals, next, ..]
+            if name.lexeme == Lexeme::Word && equals.is(b'=') && !next.is(b'='));
+        let skip = if named { 2 } else { 0 };
+        Some(Piece { keyword: named.then_some(*first), tokens: tokens[skip..].to_vec(), whole })
+    }
+
+    pub(super) fn error(&self, message: String, label: &str, help: &str) -> QueryError {
+        QueryError::sql(message, Some(self.name.span()), label, help)
+    }
+
+    pub(super) fn says(&self, keyword: &str) -> bool {
+        self.pieces.iter().any(|p| p.keyword.is_some_and(|k| k.is_word(self.text, keyword)))
+    }
+
+    pub(super) fn needs(&self, what: &str) -> QueryError {
+        let name = self.name.text(self.text);
+        self.error(format!("`{name}` needs {what}"), "in this call", "")
+    }
+
+    /// Which argument is which, by its keyword or its place, each of which may have
+    /// several names; and the others, which have keywords of another ingredient's.
+    pub(super) fn given(
+        &self,
+        arguments: &[Names<'_>],
+    ) -> Result<(Vec<Option<&Piece>>, Vec<&Piece>), QueryError> {
+        let mut given: Vec<Option<&Piece>> = vec![None; arguments.len()];
+        let (mut places, mut others) = (0..arguments.len(), Vec::new());
+        for piece in &self.pieces {
+            let place = match piece.keyword {
+                None => places.next().ok_or_else(|| {
+                    let name = self.name.text(self.text);
+                    let message = format!("`{name}` takes {} and no more", listed(arguments));
+                    QueryError::sql(message, Some(piece.span()), "one too many", "")
+                })?,
+                Some(keyword) => {
+                    let is =
+                        |names: &Names<'_>| names.iter().any(|n| keyword.is_word(self.text, n));
+                    match arguments.iter().position(is) {
+                        Some(place) => place,
+                        None => {
+                            others.push(piece);
+                            continue;
+                        }
+                    }
+                }
+            };
+            if given[place].replace(piece).is_some() {
+                let message = format!("`{}` is given twice", arguments[place][0]);
+                return Err(QueryError::sql(
+                    message,
+                    Some(piece.span()),
+                    "for the second time",
+                    "",
+                ));
+            }
+        }
+        Ok((given, others))
+    }
+
+    /// The same, of a call that has no other arguments.
+    pub(super) fn only<const N: usize>(
+        &self,
+        arguments: [Names<'_>; N],
+    ) -> Result<[Option<&Piece>; N], QueryError> {
+        let (given, others) = self.given(&arguments)?;
+        if let Some(keyword) = others.first().and_then(|other| other.keyword) {
+            let (name, word) = (self.name.text(self.text), keyword.text(self.text));
+            let near = nearest(word, arguments.iter().map(|names| names[0]));
+            let near = near.map_or(String::new(), |near| format!("did you mean `{near}=`? "));
+            return Err(QueryError::sql(
+                format!("`{name}` has no argument `{word}`"),
+                Some(keyword.span()),
+                "not an argument",
+                format!("{near}it takes {}", listed(&arguments)),
+            ));
+        }
+        let mut given = given.into_iter();
+        Ok(std::array::from_fn(|_| given.next().flatten()))
+    }
+}

@@ -1,0 +1,66 @@
+//! Demands cut into batches: what shares a request.
+
+use std::collections::BTreeMap;
+
+use super::QueryError;
+use super::passages::Shown;
+use super::targets::{Demand, Target};
+use hqdl_model::plan::{Batcher, Cut};
+use hqdl_values::value::Value;
+
+/// Bytes of a document that shares a request with others.
+const SHORT: usize = 400;
+
+/// Demands by expansion and entity: the columns asked for.
+pub(super) fn by_target(demands: &[Demand]) -> BTreeMap<usize, BTreeMap<usize, Vec<usize>>> {
+    let mut by_target: BTreeMap<usize, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
+    for demand in demands {
+        let columns = by_target.entry(demand.target).or_default();
+        columns.entry(demand.entity).or_default().push(demand.column);
+    }
+    by_target
+}
+
+/// Entities of an expansion and the columns asked for, cut into batches of at
+/// most so many rows.
+///
+/// # Errors
+/// What choosing the passages of long documents ended in.
+pub(super) fn cuts(
+    target: &Target,
+    entities: BTreeMap<usize, Vec<usize>>,
+    most: u32,
+    shown: &mut Shown<'_>,
+) -> Result<Vec<Cut>, QueryError> {
+    let mut batcher = Batcher::new(&target.expansion, most);
+    let mut cuts: Vec<Cut> = Vec::new();
+    for (entity, mut columns) in entities {
+        columns.sort_unstable();
+        let gap = || target.gap(entity);
+        match target.document(entity) {
+            // Each question has its own passages.
+            Some(document) if !shown.fits(document) => {
+                for column in columns {
+                    let question = &target.expansion.columns[column].about;
+                    let mut gap = gap();
+                    gap.row.context = vec![Value::Text(shown.of(document, question)?)];
+                    cuts.push(Cut { columns: vec![column], whole: vec![column], gaps: vec![gap] });
+                }
+            }
+            // What takes long to read is read alone.
+            Some(document) if document.bytes() > SHORT => {
+                cuts.push(Cut { whole: columns.clone(), columns, gaps: vec![gap()] });
+            }
+            _ => {
+                let gap = gap();
+                let whole = match target.in_spec {
+                    Some(_) => target.expansion.whole_row(&gap.row.key),
+                    None => columns.clone(),
+                };
+                cuts.extend(batcher.push(columns, whole, gap));
+            }
+        }
+    }
+    cuts.extend(batcher.finish());
+    Ok(cuts)
+}

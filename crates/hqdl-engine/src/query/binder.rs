@@ -1,0 +1,247 @@
+//! Questions that no binding of the spec covers, put before the model once:
+//! does a column answer it, and how? What it says is checked against the schema
+//! and kept as a binding; what does not hold is kept as `none`, so that nothing
+//! is asked twice.
+
+use std::sync::Arc;
+
+use rusqlite::types::Value as Sql;
+use serde_json::json;
+
+use super::ask::Asking;
+use super::targets::{Cell, Counts, Demand, Target};
+use super::{QueryError, Request};
+use crate::routing::{operator, question};
+use hqdl_database::now;
+use hqdl_facts::Learned;
+use hqdl_spec::{Binding, Column, Expansion, Type};
+use hqdl_values::Row;
+use hqdl_values::key::Meaning;
+use hqdl_values::value::Value;
+
+/// Values of a list that the model is shown; it may name others.
+const SHOWN: usize = 100;
+
+const ABOUT: &str = "Each row is a question about one thing and, in `columns`, what is known of \
+each such thing. Say which one column answers the question exactly, for every thing, and how. When \
+none does, or you are not sure, the column and the operator are \"none\".";
+const COLUMN: &str = "the name of the one column that answers the question, or \"none\"";
+const OPERATOR: &str = "how it does: \"is\" when the answer is the column's value itself; =, <>, <, \
+<=, > or >= when the answer is whether the value compares so with the literal; \"in\" when it is \
+whether the value is one of several; \"has\" when it is whether a column with `many` holds the \
+literal; else \"none\"";
+const LITERAL: &str = "what the column is compared with: one of its `values` where it has any, else \
+a value of its type; for \"in\" a JSON array of them, as text; nothing for \"is\"";
+
+/// Puts questions before the model.
+pub struct Binder<'b, 'a> {
+    request: &'b Request<'b>,
+    model: &'b str,
+    /// Who asks; nobody, where nothing may be asked.
+    asking: Option<&'b Asking<'a>>,
+}
+
+/// What came of a question.
+#[derive(Debug)]
+pub enum Word {
+    /// A column answers it.
+    Bound {
+        /// Its position.
+        column: usize,
+        /// How it does.
+        binding: Binding,
+        /// Whether that is true or false.
+        truth: bool,
+        /// When the model said so.
+        date: String,
+    },
+    /// None does, or nobody was asked: why.
+    No(String),
+}
+
+/// How it is told that a model has to say first which column answers a question.
+pub(super) const WOULD_ASK: &str = "would ask the model";
+
+impl<'b, 'a> Binder<'b, 'a> {
+    /// A binder that asks a model, by its name.
+    pub fn new(request: &'b Request<'b>, model: &'b str, asking: Option<&'b Asking<'a>>) -> Self {
+        Self { request, model, asking }
+    }
+
+    /// Whether and how an expansion's columns answer a question.
+    ///
+    /// # Errors
+    /// [`QueryError`] at what stops the run.
+    pub fn bind(&mut self, expansion: &Expansion, ask: &str) -> Result<Word, QueryError> {
+        let offered = operator::offered(expansion);
+        let question = question::normal(ask).join(" ");
+        let known = self.request.facts.history().learned(&offered, &question, self.model)?;
+        if let Some(learned) = known {
+            return Ok(word(expansion, &learned));
+        }
+        let name = &expansion.name;
+        let answers = match self.ask(expansion, &offered, ask)? {
+            Asked::Answers(answers) => answers,
+            Asked::Nobody if self.asking.is_none() => {
+                let why = format!("{WOULD_ASK} whether a column of `{name}` answers it");
+                return Ok(Word::No(why));
+            }
+            Asked::Nobody => return Ok(Word::No("there is no model to ask for a column".into())),
+            Asked::Failed => {
+                let why =
+                    format!("the model failed to say whether a column of `{name}` answers it");
+                return Ok(Word::No(why));
+            }
+        };
+        let Answers { values: [column, operator, literal], completion } = answers;
+        let mut learned = Learned {
+            ask: ask.trim().to_owned(),
+            model: self.model.to_owned(),
+            expansion: String::new(),
+            column: String::new(),
+            operator: "none".to_owned(),
+            literal: String::new(),
+            completion,
+            bound_at: now(),
+        };
+        if let Some(at) = expansion.column(&column) {
+            let column = &expansion.columns[at];
+            let operator = operator.to_lowercase();
+            if operator::binding(column, ask, &operator, &literal).is_ok() {
+                learned.expansion.clone_from(&expansion.name);
+                learned.column.clone_from(&column.name);
+                learned.operator = operator;
+                learned.literal = literal;
+            }
+        }
+        self.request.facts.history().learn(&offered, &question, &learned)?;
+        Ok(word(expansion, &learned))
+    }
+
+    /// Asks about a question, as about any cell.
+    fn ask(
+        &mut self,
+        expansion: &Expansion,
+        offered: &str,
+        ask: &str,
+    ) -> Result<Asked, QueryError> {
+        let request = self.request;
+        let facts = request.facts.latest();
+        let asked = Arc::new(question(expansion, offered));
+        let wanted = request.choice(&asked).wanted(request.facts.history(), &asked)?;
+        let meaning = wanted.meaning(0);
+        let mut targets = [Target::new(asked, Arc::new(wanted), None)];
+        let text = Value::Text(ask.trim().to_owned());
+        let context = Value::Text(columns(expansion));
+        let row = || Row { key: vec![text], context: vec![context] };
+        let entity = targets[0].entity(ask.as_bytes(), row);
+        let mut counts = Counts::default();
+        let mut demands = Vec::new();
+        for column in 0..3 {
+            if *targets[0].cell(entity, column, facts, None, &mut counts)? == Cell::Missing {
+                demands.push(Demand { target: 0, entity, column });
+            }
+        }
+        if !demands.is_empty() {
+            let Some(asking) = self.asking else { return Ok(Asked::Nobody) };
+            if request.model.is_none() {
+                return Ok(Asked::Nobody);
+            }
+            asking.asker()?.ask(&mut targets, &demands, &mut counts)?;
+        }
+        let mut values: [String; 3] = Default::default();
+        for (column, value) in values.iter_mut().enumerate() {
+            match targets[0].cell(entity, column, facts, None, &mut counts)? {
+                Cell::Known(Sql::Text(text)) => text.trim().clone_into(value),
+                Cell::Known(_) => {}
+                // A request that failed says nothing of the question.
+                Cell::Failed | Cell::Missing | Cell::Unseen => return Ok(Asked::Failed),
+            }
+        }
+        let record = facts.get(&targets[0].gap(entity).entity)?.unwrap_or_default();
+        let fact = record.facts.iter().find(|f| Some(f.meaning) == meaning);
+        let completion = fact.map(|f| f.completion).unwrap_or_default();
+        Ok(Asked::Answers(Answers { values, completion }))
+    }
+}
+
+/// What came of asking.
+enum Asked {
+    Answers(Answers),
+    Nobody,
+    Failed,
+}
+
+/// Column, operator and literal, empty where there is none, and the completion
+/// that has them.
+struct Answers {
+    values: [String; 3],
+    completion: i64,
+}
+
+/// What is remembered of a question, held against the columns as they are now.
+fn word(expansion: &Expansion, learned: &Learned) -> Word {
+    let date = learned.bound_at.get(..10).unwrap_or_default().to_owned();
+    let none =
+        || Word::No(format!("by the model, {date}: no column of `{}` answers it", expansion.name));
+    if learned.operator == "none" {
+        return none();
+    }
+    let Some(column) = expansion.column(&learned.column) else { return none() };
+    let of = &expansion.columns[column];
+    match operator::binding(of, &learned.ask, &learned.operator, &learned.literal) {
+        Ok(binding) => {
+            Word::Bound { column, binding, truth: operator::is_truth(of, &learned.operator), date }
+        }
+        Err(why) => Word::No(format!("what the model said on {date} no longer holds: {why}")),
+    }
+}
+
+/// The expansion that asks which column answers. The columns offered are part of
+/// its meaning.
+fn question(expansion: &Expansion, offered: &str) -> Expansion {
+    let column = |(name, about): (&str, &str)| {
+        let meaning = Meaning {
+            key: vec!["question".to_owned()],
+            column: name.to_owned(),
+            kind: Type::Text.name().to_owned(),
+            about: format!("{about} {offered}"),
+            many: false,
+            list: "none".to_owned(),
+        };
+        Column::ad_hoc(Type::Text, about.to_owned(), None, meaning)
+    };
+    let thing = expansion.about.trim();
+    let about =
+        if thing.is_empty() { ABOUT.to_owned() } else { format!("{ABOUT} The things: {thing}") };
+    let asked = [("column", COLUMN), ("operator", OPERATOR), ("literal", LITERAL)];
+    Expansion {
+        about,
+        context: vec!["columns".to_owned()],
+        rows_per_request: 1,
+        columns: asked.map(column).into(),
+        ..Expansion::ad_hoc("routing", vec!["question".to_owned()])
+    }
+}
+
+/// The columns of an expansion, as the model is shown them.
+fn columns(expansion: &Expansion) -> String {
+    let all: Vec<_> = expansion
+        .columns
+        .iter()
+        .map(|c| {
+            let mut column = json!({ "column": c.name, "type": c.kind.name(), "about": c.about });
+            if c.many.is_some() {
+                column["many"] = true.into();
+            }
+            if let Some(list) = &c.values {
+                column["values"] = list.values.iter().take(SHOWN).cloned().collect();
+                if list.values.len() > SHOWN {
+                    column["more_values"] = (list.values.len() - SHOWN).into();
+                }
+            }
+            column
+        })
+        .collect();
+    serde_json::Value::from(all).to_string()
+}

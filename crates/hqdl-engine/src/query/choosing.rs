@@ -1,0 +1,127 @@
+//! What calls choose from: the values of lists, columns and queries, read from
+//! the database before the query runs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::QueryError;
+use super::binding::mentions;
+use hqdl_sql::blendsql::lineage::Lineage;
+use hqdl_sql::blendsql::parse::Parsed;
+use hqdl_sql::blendsql::usage::{Compared, Usage};
+use hqdl_sql::blendsql::{Call, Choices};
+use hqdl_values::value::Value;
+
+/// The most values that are taken for options from a compared column.
+const INFERRED: usize = 300;
+
+/// Reads values that options come from.
+pub trait Choosing {
+    /// The values of a query's columns, in order, without NULLs and repeats;
+    /// `None` while calls in it are not answered and nothing may be asked.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the query fails.
+    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
+
+    /// The columns that a SELECT yields, with what each is made of.
+    fn made_of(&mut self, select: &str) -> Vec<(String, Option<Arc<Lineage>>)>;
+
+    /// The values of a column of the spec, by their numbers, once those of all keys
+    /// are known.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the sources or the facts cannot be read.
+    fn stored(
+        &mut self,
+        expansion: usize,
+        column: usize,
+    ) -> Result<Option<Vec<String>>, QueryError>;
+
+    /// A temporary table of a SELECT's rows, found by its first columns; its name
+    /// as SQL.
+    ///
+    /// # Errors
+    /// [`QueryError`] when it cannot be made.
+    fn look_up(
+        &mut self,
+        by: &[String],
+        others: &[String],
+        select: &str,
+    ) -> Result<String, QueryError>;
+}
+
+/// The values a call chooses from.
+pub(super) fn options(
+    sql: &str,
+    parsed: &Parsed,
+    call: &Call,
+    usage: &Usage,
+    choosing: &mut dyn Choosing,
+    infer: bool,
+) -> Result<Option<Vec<Value>>, QueryError> {
+    use hqdl_sql::blendsql::usage::Options;
+    use hqdl_values::sql::name;
+    let column = |table: &str, column: &str| {
+        // With its table, or a name that is none would be a text.
+        format!("SELECT DISTINCT hq_of.{} FROM {} AS hq_of", name(column), name(table))
+    };
+    let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
+    match (&call.options, &usage.options) {
+        (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
+        (Some(Choices::Query(span)), _) => {
+            let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
+            choosing.values(&with(&text), usize::MAX)
+        }
+        (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
+            let text = column(&origin.table, &origin.column);
+            choosing.values(&text, usize::MAX)
+        }
+        (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
+            choosing.values(&with(&column(table, of)), usize::MAX)
+        }
+        (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
+            format!("the options `{column}` are no column that can be told"),
+            Some(span.clone()),
+            "a column is expected",
+            "write options=table.column, options=('a', 'b') or options=(SELECT …)",
+        )),
+        (None, _) if infer && call.return_type.is_none() => {
+            let origin = usage.compared.iter().find_map(|c| match c {
+                Compared::Column(origin) => Some(origin),
+                _ => None,
+            });
+            let Some(origin) = origin else { return Ok(None) };
+            let text = column(&origin.table, &origin.column);
+            let values = choosing.values(&text, INFERRED + 1)?;
+            Ok(values.filter(|v| v.len() <= INFERRED && !v.is_empty()))
+        }
+        (None, _) => Ok(None),
+    }
+}
+
+/// The WITH clause for SQL that runs beside the query, for a call of it: the
+/// common table expressions that the SQL names, and those that they name. One
+/// that holds the call, or comes after it, is not there yet.
+fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
+    let all = &parsed.query.with;
+    let holds = |span: &Range<usize>| span.start <= call.span.start && call.span.end <= span.end;
+    let end = all.iter().position(|c| holds(&c.query.span)).unwrap_or(all.len());
+    let mut text = beside.to_owned();
+    let mut ctes: Vec<String> = Vec::new();
+    for cte in all[..end].iter().rev() {
+        if !mentions(&text, &cte.name) {
+            continue;
+        }
+        let columns = if cte.columns.is_empty() {
+            String::new()
+        } else {
+            format!("({})", hqdl_values::sql::names("", &cte.columns))
+        };
+        let query = &sql[cte.query.span.clone()];
+        ctes.push(format!("{}{columns} AS ({query})", hqdl_values::sql::name(&cte.name)));
+        text.push_str(query);
+    }
+    ctes.reverse();
+    if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
+}

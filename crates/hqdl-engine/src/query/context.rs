@@ -1,0 +1,219 @@
+//! The contexts of questions about rows: counted with the model's tokenizer,
+//! held to the limit, and cut to it where the user accepts that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::OnceLock;
+
+use serde_json::Value as Json;
+
+use super::{QueryError, Request};
+use hqdl_sql::blendsql::Call;
+use hqdl_sql::blendsql::spelling::Spelled;
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::value::Value;
+
+/// A context as it was given: whose call, and its bytes.
+type Given = (usize, [u8; 32]);
+
+/// What a query's questions about rows are shown.
+pub struct Contexts {
+    /// The most tokens of one question's contexts together.
+    most: u64,
+    truncate: bool,
+    model: String,
+    /// Loaded only for contexts that may be too long: it takes a while.
+    tokenizer: OnceLock<Tokenizer>,
+    /// The entities of contexts, as they were given: a call in a condition is
+    /// evaluated for every row, with the same context each time.
+    entities: HashMap<Given, usize>,
+    cuts: BTreeMap<usize, Cut>,
+}
+
+/// What was cut off the contexts of a call.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cut {
+    contexts: u64,
+    used: u64,
+    rows: u64,
+}
+
+/// Contexts that are too long.
+#[derive(Debug, Clone, Copy)]
+pub struct TooLong {
+    call: usize,
+    tokens: u64,
+    exact: bool,
+    rows: Option<u64>,
+    most: u64,
+    /// They were to be cut, and not one row of one of them fits.
+    not_one: bool,
+}
+
+impl Contexts {
+    /// No contexts so far.
+    #[must_use]
+    pub fn new(request: &Request<'_>) -> Self {
+        Self {
+            most: request.spec.limits.context_tokens,
+            truncate: request.truncate,
+            model: request.model.as_ref().map_or(&*request.spec.model.name, |m| m.name()).into(),
+            tokenizer: OnceLock::new(),
+            entities: HashMap::new(),
+            cuts: BTreeMap::new(),
+        }
+    }
+
+    /// The entity that contexts were found to be.
+    #[must_use]
+    pub fn entity(&self, given: &Given) -> Option<usize> {
+        self.entities.get(given).copied()
+    }
+
+    /// Remembers which entity contexts are.
+    pub fn is(&mut self, given: Given, entity: usize) {
+        self.entities.insert(given, entity);
+    }
+
+    /// Holds a call's contexts to the limit.
+    ///
+    /// # Errors
+    /// [`TooLong`] when they are, and must not or cannot be cut.
+    pub fn fit(&mut self, call: usize, contexts: &mut [Value]) -> Result<(), TooLong> {
+        let texts: Vec<String> = contexts.iter().map(Value::to_string).collect();
+        // No token is shorter than a byte.
+        if texts.iter().map(String::len).sum::<usize>() as u64 <= self.most {
+            return Ok(());
+        }
+        let tokenizer = *self.tokenizer.get_or_init(|| Tokenizer::of(&self.model));
+        let counts: Vec<u64> = texts.iter().map(|t| tokenizer.count(t)).collect();
+        let tokens: u64 = counts.iter().sum();
+        if tokens <= self.most {
+            return Ok(());
+        }
+        let tables: Vec<Option<Rows>> = contexts.iter().map(Rows::read).collect();
+        let rows = tables.iter().flatten().map(|t| t.rows.len() as u64).sum();
+        let rows = tables.iter().any(Option::is_some).then_some(rows);
+        let exact = tokenizer.is_exact();
+        let too_long = TooLong { call, tokens, exact, rows, most: self.most, not_one: false };
+        if !self.truncate {
+            return Err(too_long);
+        }
+        // What is no table of rows is kept whole; of the others the short ones
+        // are, and the long ones share what is left.
+        let whole: u64 =
+            counts.iter().zip(&tables).filter(|(_, t)| t.is_none()).map(|(n, _)| n).sum();
+        let mut order: Vec<usize> = (0..tables.len()).filter(|n| tables[*n].is_some()).collect();
+        order.sort_by_key(|n| counts[*n]);
+        let not_one = TooLong { not_one: true, ..too_long };
+        let mut left = self.most.checked_sub(whole).ok_or(not_one)?;
+        let cut = self.cuts.entry(call).or_default();
+        cut.contexts += 1;
+        cut.rows += rows.unwrap_or_default();
+        for (at, n) in order.iter().enumerate() {
+            let Some(table) = &tables[*n] else { continue };
+            let share = left / (order.len() - at) as u64;
+            if counts[*n] <= share {
+                left -= counts[*n];
+                cut.used += table.rows.len() as u64;
+                continue;
+            }
+            let (text, used) = table.cut(tokenizer, share).ok_or(not_one)?;
+            left = left.saturating_sub(tokenizer.count(&text));
+            cut.used += used;
+            contexts[*n] = Value::Text(text);
+        }
+        Ok(())
+    }
+
+    /// What was cut off the contexts of each call, in words.
+    #[must_use]
+    pub fn cuts(&self) -> Vec<(usize, String)> {
+        let told = |(call, cut): (&usize, &Cut)| {
+            let Cut { contexts, used, rows } = cut;
+            let of = match contexts {
+                1 => "its context".to_owned(),
+                more => format!("{more} contexts"),
+            };
+            (*call, format!("{used} of the {rows} rows of {of} were used (--truncate)"))
+        };
+        self.cuts.iter().map(told).collect()
+    }
+}
+
+/// The rows of a query, as a context holds them.
+struct Rows {
+    columns: Json,
+    rows: Vec<Json>,
+}
+
+impl Rows {
+    fn read(context: &Value) -> Option<Self> {
+        let Value::Text(text) = context else { return None };
+        let Json::Object(mut table) = serde_json::from_str(text).ok()? else { return None };
+        let (Some(columns), Some(Json::Array(rows)), true) =
+            (table.remove("columns"), table.remove("rows"), table.is_empty())
+        else {
+            return None;
+        };
+        Some(Self { columns, rows })
+    }
+
+    fn text(&self, used: usize) -> String {
+        let rows = self.rows.get(..used).unwrap_or_default();
+        serde_json::json!({ "columns": self.columns, "rows": rows }).to_string()
+    }
+
+    /// As many of the first rows as fit, and how many those are; `None` when not
+    /// one does.
+    fn cut(&self, tokenizer: Tokenizer, most: u64) -> Option<(String, u64)> {
+        let mut tokens = tokenizer.count(&self.text(0));
+        let mut used = 0;
+        // Row by row, for the rows may be far more than fit.
+        for row in &self.rows {
+            tokens += tokenizer.count(&format!("{row},"));
+            if tokens > most {
+                break;
+            }
+            used += 1;
+        }
+        loop {
+            if used == 0 {
+                return None;
+            }
+            let text = self.text(used);
+            if tokenizer.count(&text) <= most {
+                return Some((text, used as u64));
+            }
+            used -= 1;
+        }
+    }
+}
+
+impl TooLong {
+    /// What a user is told; `text` is the query in the spelling that is run.
+    #[must_use]
+    pub fn error(&self, calls: &[Call], text: &str, spelled: &Spelled) -> QueryError {
+        let call = calls.get(self.call);
+        let name = call.map_or("a call", |c| c.ingredient.name());
+        let question = call.map(|c| c.question.trim().to_owned()).unwrap_or_default();
+        let shown = call.and_then(|c| text.get(c.span.clone())).is_some();
+        let about = if self.exact { "" } else { "about " };
+        let rows = match self.rows {
+            None => String::new(),
+            Some(1) => " in 1 row".to_owned(),
+            Some(rows) => format!(" in {rows} rows"),
+        };
+        let message = format!(
+            "the context of {name}('{question}') has {about}{} tokens{rows}, and {} is the limit",
+            self.tokens, self.most
+        );
+        let help = if self.not_one {
+            "not even one row of it fits; narrow its query, or raise `context_tokens` in [limits]"
+        } else {
+            "narrow its query, raise `context_tokens` in [limits], or pass --truncate to use the \
+             rows that fit"
+        };
+        let span = call.filter(|_| shown).map(|c| spelled.place(&c.span));
+        QueryError::sql(message, span, "this call", help)
+    }
+}

@@ -1,0 +1,182 @@
+//! What asking takes at the most: requests, tokens, money. Where not all is asked in
+//! one pass, a request may hold one value alone.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::batches::{by_target, cuts};
+use super::embedded::Compared;
+use super::engine::Engine;
+use super::live::lock;
+use super::passages::Shown;
+use super::targets::{Demand, Target};
+use super::{QueryError, join};
+use hqdl_model::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::Usage;
+
+/// Some requests and what each more of them takes, at the most.
+#[derive(Default)]
+struct Most {
+    all: Usage,
+    values: u64,
+    /// Tokens of reasoning that answers likely have, by model.
+    reasoning: BTreeMap<String, f64>,
+    /// What is compared on the way, for embeddings.
+    compared: RefCell<Compared>,
+}
+
+impl Engine<'_, '_> {
+    /// How many values some demands and those of joins are, and what asking them
+    /// takes at the most.
+    pub(super) fn estimate(
+        &self,
+        demands: &[Demand],
+        once: bool,
+        compared: Compared,
+    ) -> Result<(u64, Usage), QueryError> {
+        let reasoning = reasoning(self.request.facts.history(), self.request.spec)?;
+        let mut most = Most { reasoning, compared: RefCell::new(compared), ..Most::default() };
+        {
+            let live = lock(&self.live);
+            for (n, entities) in by_target(demands) {
+                self.count(&live.known.targets[n], entities, once, &mut most)?;
+            }
+        }
+        for (n, wanted) in self.calls.joins.iter().enumerate() {
+            self.pairs(n, wanted, once, &mut most)?;
+        }
+        let embeddings = most.compared.borrow().usage(self.request);
+        most.add(&embeddings, 1);
+        Ok((most.values, most.all))
+    }
+
+    /// The pairs of a join: demanded in one pass, each value is asked once with its
+    /// whole list; else maybe with each value of it alone.
+    fn pairs(
+        &self,
+        n: usize,
+        wanted: &super::calls::Join,
+        once: bool,
+        most: &mut Most,
+    ) -> Result<(), QueryError> {
+        let wishes = lock(&self.live).known.joins[n].take();
+        let request = self.request;
+        let before = most.values;
+        let mut counts = lock(&self.live).known.counts;
+        let mut longest: Option<(Target, Demand)> = None;
+        for (list, wishes) in join::lists_of(n, wanted, &wishes, &self.live, request) {
+            let asked = join::Asked::of(wanted, list, &wishes, request, &mut counts)?;
+            let [target] = asked.targets;
+            if let Some(entities) = by_target(&asked.demands).remove(&0) {
+                self.count(&target, entities, once, most)?;
+                longest = asked.demands.first().map(|d| (target, *d)).or(longest);
+            }
+        }
+        lock(&self.live).known.counts.reused = counts.reused;
+        let pairs: u64 = wishes.iter().map(|(_, _, rights)| rights.len() as u64).sum();
+        let more = pairs.saturating_sub(most.values - before);
+        if !once
+            && more > 0
+            && let Some((target, demand)) = longest
+        {
+            let one = self.alone(&target, demand.entity, demand.column, most)?;
+            most.add(&one, more);
+            most.values += more;
+        }
+        Ok(())
+    }
+
+    /// Entities of one expansion and the columns asked for.
+    fn count(
+        &self,
+        target: &Target,
+        entities: BTreeMap<usize, Vec<usize>>,
+        once: bool,
+        most: &mut Most,
+    ) -> Result<(), QueryError> {
+        let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
+        most.values += values;
+        // What is longest, of those that have most columns to ask of.
+        let length = |n: usize| target.gap(n).row.key.iter().map(|v| v.to_string().len()).sum();
+        let longest: Option<(usize, usize)> = entities.keys().map(|n| (length(*n), *n)).max();
+        let columns: std::collections::BTreeSet<usize> =
+            entities.values().flatten().copied().collect();
+        let rows = self.request.choice(&target.expansion).rows;
+        let together = self.used(target, entities, rows, most)?;
+        most.add(&together, 1);
+        if let (false, Some((_, entity))) = (once, longest) {
+            let mut largest = Usage::default();
+            for column in columns {
+                let one = self.alone(target, entity, column, most)?;
+                largest.input_tokens = largest.input_tokens.max(one.input_tokens);
+                largest.output_tokens = largest.output_tokens.max(one.output_tokens);
+                largest.cost_usd = largest.cost_usd.max(one.cost_usd);
+                largest.requests = 1;
+            }
+            most.add(&largest, values.saturating_sub(together.requests));
+        }
+        Ok(())
+    }
+
+    /// What asking for one cell alone takes.
+    fn alone(
+        &self,
+        target: &Target,
+        entity: usize,
+        column: usize,
+        most: &Most,
+    ) -> Result<Usage, QueryError> {
+        self.used(target, BTreeMap::from([(entity, vec![column])]), 1, most)
+    }
+
+    /// What asking for some cells of an expansion takes, so many rows together.
+    fn used(
+        &self,
+        target: &Target,
+        entities: BTreeMap<usize, Vec<usize>>,
+        rows: u32,
+        most: &Most,
+    ) -> Result<Usage, QueryError> {
+        let spec = self.request.spec;
+        let expansion = &target.expansion;
+        let choice = self.request.choice(expansion);
+        let mut meter = Meter::new(expansion, choice.format, Tokenizer::of(&choice.tokenizer))
+            .capped(choice.max_output);
+        let mut shown = Shown {
+            most: spec.limits.passage_tokens,
+            model: &choice.tokenizer,
+            compare: &mut |question, passages| {
+                Ok(most.compared.borrow_mut().compare(question, passages))
+            },
+        };
+        cuts(target, entities, rows, &mut shown)?.iter().for_each(|cut| meter.count(cut));
+        let (name, price) = (expansion.name.clone(), choice.price);
+        let mut of_one = ExpansionPlan { name, price, ..ExpansionPlan::default() };
+        let column =
+            |c: &hqdl_spec::Column| ColumnPlan { name: c.name.clone(), ..ColumnPlan::default() };
+        of_one.columns = expansion.columns.iter().map(column).collect();
+        meter.finish(&mut of_one);
+        of_one.reason(most.reasoning.get(&choice.tokenizer).copied().unwrap_or_default());
+        let mut plan = Plan::default();
+        plan.expansions.push(of_one);
+        plan.price(&spec.limits, None);
+        Ok(Usage {
+            requests: plan.requests(),
+            input_tokens: plan.input_tokens(),
+            output_tokens: plan.output_tokens().most.ceil() as u64,
+            cost_usd: plan.cost_usd.most,
+            ..Usage::default()
+        })
+    }
+}
+
+impl Most {
+    /// Counts what something takes, so many times.
+    fn add(&mut self, usage: &Usage, times: u64) {
+        self.all.requests += usage.requests * times;
+        self.all.input_tokens += usage.input_tokens * times;
+        self.all.output_tokens += usage.output_tokens * times;
+        self.all.cost_usd += usage.cost_usd * times as f64;
+    }
+}

@@ -1,0 +1,279 @@
+//! The rule of the first rows (`blendsql::rules::first_rows`) at work: reads the
+//! candidates as they come, and tells whether the answer is settled or what to ask.
+
+use std::collections::HashMap;
+
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use super::learning::Learning;
+use super::live::{Shared, lock};
+use super::notes::{Candidate, Distinct, State, WITNESSES};
+use super::smoothie::{Sink, owned};
+use super::targets::{Demand, spell};
+use hqdl_sql::blendsql::rules::first_rows::FirstRows;
+
+/// Values that are asked for at once before it is known how many are needed.
+const MOST: u64 = 20;
+/// Rows that DISTINCT reads at least, although it knows what to ask.
+const READ_ON: u64 = 100_000;
+
+/// Reads candidates.
+pub struct Reader<'r> {
+    rule: &'r FirstRows,
+    live: Shared,
+    /// How many rows share a request.
+    together: u64,
+    /// Rows that were asked about, and how many of them passed.
+    seen: (u64, u64),
+    columns: Vec<String>,
+    /// In order; of DISTINCT each different one once.
+    rows: Vec<Row>,
+    /// Where the rows of DISTINCT are, by what tells them apart.
+    places: HashMap<Vec<u8>, usize>,
+    read: u64,
+    certain: u64,
+    waiting: u64,
+    /// All that rows wait for.
+    demands: Distinct<Demand>,
+    /// Whether the order of conditions is learnt.
+    learns: bool,
+}
+
+/// A row, or of DISTINCT all rows that are equal.
+struct Row {
+    values: Vec<Sql>,
+    rank: i64,
+    state: State,
+    /// The values of its columns with calls.
+    held: Vec<Sql>,
+    /// What it waits for; of equal rows what each of some waits for.
+    waits: Vec<Vec<Demand>>,
+    /// Equal rows that failed.
+    failed: usize,
+}
+
+impl Row {
+    /// What is asked of it: while none of its equals is certain one is asked about,
+    /// and more the more have failed.
+    fn witnesses(&self) -> &[Vec<Demand>] {
+        &self.waits[..self.waits.len().min(self.failed.clamp(1, WITNESSES))]
+    }
+}
+
+/// What the candidates tell.
+pub enum Told {
+    /// The rows of the answer.
+    Rows(Vec<String>, Vec<Vec<Sql>>),
+    /// What must be asked.
+    Ask(Vec<Demand>),
+}
+
+impl<'r> Reader<'r> {
+    /// Nothing read yet.
+    pub fn new(rule: &'r FirstRows, live: &Shared, together: u64, seen: (u64, u64)) -> Self {
+        Self {
+            rule,
+            live: Shared::clone(live),
+            together: together.max(1),
+            seen,
+            columns: Vec::new(),
+            rows: Vec::new(),
+            places: HashMap::new(),
+            read: 0,
+            certain: 0,
+            waiting: 0,
+            demands: Distinct::default(),
+            learns: rule.need.is_none() && rule.conditions > 1,
+        }
+    }
+
+    /// How many rows to ask about now so that as many pass as lack.
+    fn wave(&self, certain: u64) -> u64 {
+        let lacking = match self.rule.need {
+            Some(need) => need.saturating_sub(certain).max(1),
+            None => return u64::MAX,
+        };
+        let (asked, passed) = self.seen;
+        let few = lacking.saturating_mul(asked + 2) / (passed + 2).min(asked + 2);
+        let few = few.clamp(1, MOST.max(lacking).max(asked / 32));
+        if self.rule.ranked {
+            // The most likely come first, and documents share few requests.
+            return few;
+        }
+        few.div_ceil(self.together).saturating_mul(self.together)
+    }
+
+    /// Whether no row after those read can matter now. Of rows that are equal a later
+    /// one may be certain, and nothing need be asked: some are read on for that.
+    fn enough(&self) -> bool {
+        if self.rule.ranked || self.rule.distinct && self.read < READ_ON {
+            return false;
+        }
+        let full = self.rule.need.is_some_and(|need| self.certain >= need);
+        full || self.waiting >= self.wave(self.certain)
+    }
+
+    /// What was read tells.
+    pub fn told(mut self, learning: &mut Learning) -> Told {
+        if self.rule.ranked {
+            self.rows.sort_by_key(|row| row.rank);
+        }
+        let (need, skipped) = (self.rule.need.unwrap_or(u64::MAX), self.rule.skipped);
+        let (mut chosen, mut open, mut unvalued) = (Vec::new(), Vec::new(), Vec::new());
+        for row in &self.rows {
+            match row.state {
+                State::Fails => continue,
+                State::Possible => open.push(row),
+                State::Certain | State::Unvalued => {
+                    if chosen.len() as u64 >= skipped && row.state == State::Unvalued {
+                        unvalued.push(row);
+                    }
+                    chosen.push(row);
+                }
+            }
+            if chosen.len() as u64 >= need {
+                break;
+            }
+        }
+        let full = chosen.len() as u64 >= need;
+        // Without an order any rows do.
+        let settled = open.is_empty() || full && !self.rule.ordered;
+        let waiting = |rows: &[&'_ Row], most: u64| -> Vec<Vec<Demand>> {
+            let all = rows.iter().flat_map(|row| row.witnesses()).filter(|d| !d.is_empty());
+            all.take(usize::try_from(most).unwrap_or(usize::MAX)).cloned().collect()
+        };
+        let asked = if settled {
+            if unvalued.is_empty() {
+                let from = usize::try_from(skipped).unwrap_or(usize::MAX).min(chosen.len());
+                let rows = chosen[from..].iter().map(|row| self.row_of(row)).collect();
+                return Told::Rows(self.columns, rows);
+            }
+            waiting(&unvalued, u64::MAX).concat()
+        } else if self.learns {
+            let rows = waiting(&open, u64::MAX);
+            let asked = learning.some(rows.iter().map(Vec::as_slice).collect());
+            learning.learnt();
+            asked
+        } else {
+            waiting(&open, self.wave(chosen.len() as u64)).concat()
+        };
+        if !asked.is_empty() {
+            return Told::Ask(asked);
+        }
+        // What a row waits for was noted with another one.
+        Told::Ask(self.demands.into_iter().collect())
+    }
+
+    /// Takes a row, with those that are equal to it where they are one.
+    fn take(&mut self, values: Vec<Sql>, rank: i64, candidate: Candidate) {
+        let Candidate { state, demands, held } = candidate;
+        self.demands.extend(demands.iter().copied());
+        let failed = usize::from(state == State::Fails);
+        let row = Row { values, rank, state, held, waits: vec![demands], failed };
+        if !self.rule.distinct {
+            if state != State::Fails {
+                self.count(&row, 1);
+                self.rows.push(row);
+            }
+            return;
+        }
+        let mut key = Vec::new();
+        let values: Vec<ValueRef<'_>> = row.values.iter().map(equal).collect();
+        spell(&values, &mut key);
+        let at = *self.places.entry(key).or_insert(self.rows.len());
+        let Some(mut known) = self.rows.get_mut(at).map(|known| {
+            let none = Row { values: Vec::new(), held: Vec::new(), waits: Vec::new(), ..*known };
+            std::mem::replace(known, none)
+        }) else {
+            self.count(&row, 1);
+            self.rows.push(row);
+            return;
+        };
+        self.count(&known, -1);
+        known.failed += failed;
+        let better = |state| match state {
+            State::Certain => 2,
+            State::Possible | State::Unvalued => 1,
+            State::Fails => 0,
+        };
+        let is_better = better(state) > better(known.state);
+        match (known.state, state) {
+            // Rows whose values are not known are asked for these alone.
+            _ if is_better => {
+                (known.state, known.held, known.waits) = (state, row.held, row.waits);
+            }
+            (State::Possible, State::Possible) if known.waits.len() < WITNESSES => {
+                known.waits.extend(row.waits);
+            }
+            _ => {}
+        }
+        self.count(&known, 1);
+        self.rows[at] = known;
+    }
+
+    /// Counts a row, or takes it back.
+    fn count(&mut self, row: &Row, by: i64) {
+        let counted = match row.state {
+            State::Fails => return,
+            State::Possible if row.waits.iter().all(Vec::is_empty) => return,
+            State::Possible => &mut self.waiting,
+            State::Certain | State::Unvalued => &mut self.certain,
+        };
+        *counted = counted.saturating_add_signed(by);
+    }
+
+    /// A row of the answer, the values that it holds in their places.
+    fn row_of(&self, row: &Row) -> Vec<Sql> {
+        let mut values = row.values.clone();
+        // A star before stands for more columns than one.
+        let more = values.len() - self.rule.written.min(values.len());
+        for (at, value) in self.rule.held.iter().zip(&row.held) {
+            let at = at + if self.rule.star_before(*at) { more } else { 0 };
+            if let Some(place) = values.get_mut(at) {
+                value.clone_into(place);
+            }
+        }
+        values
+    }
+}
+
+/// A value as it is told apart by DISTINCT.
+fn equal(value: &Sql) -> ValueRef<'_> {
+    match value {
+        Sql::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => ValueRef::Integer(*r as i64),
+        other => ValueRef::from(other),
+    }
+}
+
+impl Sink for Reader<'_> {
+    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        let ours = if self.rule.ranked { 2 } else { 1 };
+        self.columns = names[..names.len().saturating_sub(ours)].to_vec();
+        Ok(())
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        let number = |value: Option<&ValueRef<'_>>| match value {
+            Some(ValueRef::Integer(n)) => *n,
+            _ => i64::MAX,
+        };
+        let width = self.columns.len();
+        let candidate = number(row.last());
+        let rank = if self.rule.ranked { number(row.get(width)) } else { 0 };
+        let candidate = lock(&self.live).pass.notes.candidates.remove(&candidate);
+        // Of DISTINCT it counts how many failed.
+        if let Some(candidate) = candidate {
+            let values = row[..width].iter().map(|v| owned(*v)).collect();
+            self.take(values, rank, candidate);
+        }
+        self.read += 1;
+        if self.enough() { Err(std::io::Error::other(ENOUGH)) } else { Ok(()) }
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a reader says that needs no more rows.
+pub const ENOUGH: &str = "enough rows";

@@ -1,0 +1,189 @@
+//! Whether the values of a column are what a call says, or is used as: what the
+//! call says holds whatever the route, so a column that cannot give it is none.
+
+use super::reading::{is_list, kind};
+use hqdl_spec::{Column, SLOTS, Type};
+use hqdl_sql::blendsql::parse::parse;
+use hqdl_sql::blendsql::tree::{Body, ExprKind};
+use hqdl_sql::blendsql::usage::{Compared, Usage};
+use hqdl_sql::blendsql::{Call, ReturnType, Subject, yes_no};
+use hqdl_values::value::Value;
+
+/// What a stored value is brought into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Given {
+    /// Nothing else.
+    AsItIs,
+    /// A truth said in these words, for yes and for no.
+    Words([String; 2]),
+    /// A whole number as any number.
+    Real,
+}
+
+impl Given {
+    /// The SQL around the value.
+    pub(super) fn around(&self) -> Option<(String, String)> {
+        match self {
+            Self::AsItIs => None,
+            Self::Words([yes, no]) => {
+                let (yes, no) = (hqdl_values::sql::text(yes), hqdl_values::sql::text(no));
+                Some(("(CASE ".to_owned(), format!(" WHEN 1 THEN {yes} WHEN 0 THEN {no} END)")))
+            }
+            Self::Real => Some(("CAST(".to_owned(), " AS REAL)".to_owned())),
+        }
+    }
+}
+
+/// Whether a binding's SQL comes to true or false.
+pub(super) fn is_truth(sql: &str) -> bool {
+    let mut sql = sql.trim().to_owned();
+    if sql.get(..6).is_some_and(|word| word.eq_ignore_ascii_case("exists")) {
+        return true;
+    }
+    for slot in SLOTS {
+        sql = sql.replace(slot, "0");
+    }
+    let Ok(parsed) = parse(&format!("SELECT ({sql})"), Vec::new()) else { return false };
+    let Body::Core(core) = &parsed.query.body else { return false };
+    let Some(expr) = core.columns.first().and_then(|c| c.expr.as_ref()) else { return false };
+    match &hqdl_sql::blendsql::scope::bare(expr).kind {
+        ExprKind::And(_)
+        | ExprKind::Or(_)
+        | ExprKind::Not(_)
+        | ExprKind::Compare(..)
+        | ExprKind::In { .. }
+        | ExprKind::Exists(_) => true,
+        // LIKE, BETWEEN, IS NULL: no other operation has these words.
+        ExprKind::Other(_) => {
+            let words = sql.to_lowercase();
+            [" like ", " glob ", " between ", "null"].iter().any(|w| words.contains(w))
+        }
+        _ => false,
+    }
+}
+
+/// Whether an answer is of the kind that a call says, and is used as: one question
+/// may be asked for a value here and for its truth there. `computed`: not the
+/// column's value itself; `options`: what the call chooses from, where it says so.
+///
+/// # Errors
+/// Why it is not.
+pub(super) fn fits(
+    call: &Call,
+    usage: &Usage,
+    column: &Column,
+    truth: bool,
+    computed: bool,
+    options: Option<&[Value]>,
+) -> Result<Given, &'static str> {
+    let many = column.many.is_some() && !computed;
+    if is_list(call) && !many {
+        return Err("a list is asked for");
+    }
+    if many {
+        let one = call.return_type.is_some_and(|t| !t.list) || call.options.is_some();
+        return if one && !is_list(call) {
+            Err("one value is asked for")
+        } else {
+            Ok(Given::AsItIs)
+        };
+    }
+    if call.options.is_some() && options.is_none() {
+        return Err("its options are not known yet");
+    }
+    if truth {
+        of_truth(call, usage, column, computed, options)
+    } else {
+        of_value(call, usage, column, computed, options)
+    }
+}
+
+/// A truth: 1 and 0, unless the call says other words for it.
+fn of_truth(
+    call: &Call,
+    usage: &Usage,
+    column: &Column,
+    computed: bool,
+    options: Option<&[Value]>,
+) -> Result<Given, &'static str> {
+    let said = call.return_type.or(usage.said).map(|t: ReturnType| t.scalar);
+    if let Some(options) = options {
+        let numbers = options.iter().all(|o| matches!(o, Value::Integer(0 | 1)));
+        if numbers && !matches!(said, Some(Type::Text | Type::Date)) {
+            return Ok(Given::AsItIs);
+        }
+        let words = words(options.iter().map(|o| o.text().unwrap_or_default().into_owned()));
+        let words = words.ok_or("the options are no yes and no")?;
+        let texts = matches!(said, None | Some(Type::Text));
+        return if texts { Ok(Given::Words(words)) } else { Err("a value is asked for") };
+    }
+    match said {
+        Some(Type::Boolean | Type::Integer) => return Ok(Given::AsItIs),
+        Some(_) => return Err("a value is asked for"),
+        None => {}
+    }
+    let mut texts = usage.compared.iter().filter_map(|c| match c {
+        Compared::Text(text) => Some(text.clone()),
+        _ => None,
+    });
+    let Some(first) = texts.next() else {
+        let computed = usage.compared.contains(&Compared::Words);
+        return if computed { Err("a value is asked for") } else { Ok(Given::AsItIs) };
+    };
+    if call.ingredient.subject() == Subject::Document && !computed && column.kind == Type::Boolean {
+        // It says yes and no in words by itself.
+        return Ok(Given::AsItIs);
+    }
+    let all: Vec<String> = std::iter::once(first).chain(texts).collect();
+    if all.iter().any(|t| yes_no::meaning(t).is_none()) {
+        return Err("a value is asked for");
+    }
+    let word = |meaning: bool| {
+        let found = all.iter().find(|t| yes_no::meaning(t) == Some(meaning));
+        found.cloned().unwrap_or_else(|| yes_no::SPELLED[usize::from(!meaning)].to_owned())
+    };
+    Ok(Given::Words([word(true), word(false)]))
+}
+
+/// The words for yes and for no, when options are exactly these.
+fn words(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
+    let (mut yes, mut no) = (None, None);
+    for option in options {
+        let place = if yes_no::meaning(&option)? { &mut yes } else { &mut no };
+        if place.replace(option).is_some() {
+            return None;
+        }
+    }
+    Some([yes?, no?])
+}
+
+/// A value of a column.
+fn of_value(
+    call: &Call,
+    usage: &Usage,
+    column: &Column,
+    computed: bool,
+    options: Option<&[Value]>,
+) -> Result<Given, &'static str> {
+    let said = call.return_type.or(usage.said).map(|t| t.scalar);
+    let given = match (said, column.kind) {
+        (None, _) | (Some(Type::Text), Type::Url | Type::Date) => Given::AsItIs,
+        (Some(said), kind) if said == kind => Given::AsItIs,
+        (Some(Type::Real), Type::Integer) => Given::Real,
+        // What is computed from a column may be of another type than the column.
+        (Some(said), _) if computed && said != Type::Boolean => Given::AsItIs,
+        (Some(_), _) => return Err("a value of another type is asked for"),
+    };
+    let words = matches!(column.kind, Type::Text | Type::Url | Type::Date);
+    let truth = usage.compared.contains(&Compared::Truth);
+    if said.is_none() && (truth || (words && kind(call, usage, None) == Type::Boolean)) {
+        return Err("true or false is asked for");
+    }
+    let Some(options) = options else { return Ok(given) };
+    let Some(list) = column.values.as_ref().filter(|v| !v.open) else {
+        return Err("it may have other values than the options");
+    };
+    let is_option = |v: &String| options.iter().any(|o| o.text().is_some_and(|o| o == v.as_str()));
+    let within = list.values.iter().all(is_option);
+    if within { Ok(given) } else { Err("the options are others than its values") }
+}

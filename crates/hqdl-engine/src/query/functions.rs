@@ -1,0 +1,112 @@
+//! The functions that calls become, on a connection: what each of
+//! [`Function`] does there.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use rusqlite::functions::{Aggregate, Context, FunctionFlags};
+use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
+use serde_json::Value as Json;
+
+use super::live::{Live, Shared, int, lock};
+use hqdl_sql::blendsql::runtime::Function;
+use hqdl_values::value::Value;
+
+/// Arguments that most calls of a function have at most.
+const FEW: usize = 8;
+
+/// Registers the functions on a connection.
+///
+/// # Errors
+/// When `SQLite` does not take them.
+pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> {
+    // None is deterministic: a call must not be evaluated before it is reached.
+    let flags = FunctionFlags::SQLITE_UTF8;
+    let make = |function: Function,
+                run: fn(&mut Live, &[ValueRef<'_>]) -> rusqlite::Result<Sql>| {
+        let live = Arc::clone(live);
+        connection.create_scalar_function(function.name(), -1, flags, move |ctx: &Context<'_>| {
+            // Once a row and more: no allocation for what is few, as it mostly is.
+            let mut few = [ValueRef::Null; FEW];
+            let many: Vec<ValueRef<'_>>;
+            let values = match few.get_mut(..ctx.len()) {
+                Some(few) => {
+                    few.iter_mut().enumerate().for_each(|(n, value)| *value = ctx.get_raw(n));
+                    &*few
+                }
+                None => {
+                    many = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+                    &many
+                }
+            };
+            run(&mut lock(&live), values).map(ToSqlOutput::Owned)
+        })
+    };
+    for function in Function::ALL {
+        match function {
+            Function::Call => make(function, Live::call),
+            Function::Rank => make(function, Live::rank),
+            Function::Row => make(function, |_, _| Ok(Sql::Integer(1))),
+            Function::Open => make(function, |live, values| Ok(live.open(values, false))),
+            Function::Close => make(function, Live::close),
+            Function::Start => make(function, |live, values| Ok(live.open(values, true))),
+            Function::Run => make(function, Live::run),
+            Function::Hold => make(function, |live, values| Ok(live.hold(values))),
+            Function::RowNote => make(function, Live::candidate),
+            Function::Mark => make(function, |live, _| Ok(Sql::Integer(live.mark()))),
+            Function::Leaf => make(function, |live, values| Ok(Sql::Integer(live.leaf(values)))),
+            Function::Quiet => make(function, |live, values| Ok(live.quiet(values))),
+            Function::Settled => make(function, |live, values| Ok(live.settled(values))),
+            Function::Limit => make(function, |live, values| Ok(live.limit(values))),
+            Function::After => make(function, |live, values| Ok(live.after(values))),
+            Function::All => make(function, |_, values| Ok(Sql::Integer(kleene(values, 0)))),
+            Function::Any => make(function, |_, values| Ok(Sql::Integer(kleene(values, 1)))),
+            Function::Note => make(function, |live, values| Ok(live.note(int(values, 0)))),
+            Function::Noted => make(function, |live, _| Ok(live.noted())),
+            Function::Rows => {
+                connection.create_aggregate_function(function.name(), -1, flags, Rows)
+            }
+        }?;
+    }
+    Ok(())
+}
+
+/// Whether conditions settle it: `settles` when one of them is, 2 when one is open.
+fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
+    if values.contains(&ValueRef::Integer(settles)) {
+        settles
+    } else if values.contains(&ValueRef::Integer(2)) {
+        2
+    } else {
+        1 - settles
+    }
+}
+
+/// [`Function::Rows`].
+struct Rows;
+
+impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {
+    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<(Json, Vec<Json>)> {
+        let titles: String = ctx.get(0).unwrap_or_default();
+        Ok((serde_json::from_str(&titles).unwrap_or_default(), Vec::new()))
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, state: &mut (Json, Vec<Json>)) -> rusqlite::Result<()> {
+        let value = |n| match Value::read(ctx.get_raw(n)) {
+            Ok(value) => value.to_json(),
+            Err(why) => format!("({why})").into(),
+        };
+        state.1.push((1..ctx.len()).map(value).collect());
+        Ok(())
+    }
+
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        state: Option<(Json, Vec<Json>)>,
+    ) -> rusqlite::Result<ToSqlOutput<'static>> {
+        let (titles, rows) = state.unwrap_or_default();
+        let text = serde_json::json!({ "columns": titles, "rows": rows }).to_string();
+        Ok(ToSqlOutput::Owned(Sql::Text(text)))
+    }
+}

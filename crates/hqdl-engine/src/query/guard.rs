@@ -1,0 +1,481 @@
+//! The connection that queries run on: it reads, and stops when it is told to.
+//!
+//! The file is opened read-only and `query_only` is set; an authorizer refuses
+//! everything but reading, function by function and pragma by pragma. Until
+//! [`Guard::lock`] the engine may register functions and make temporary tables;
+//! nothing else is ever written.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::config::DbConfig;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::limits::Limit;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, Statement};
+use tokio::sync::watch;
+
+use super::statement::{ONLY_READS, first_word, token_at, word};
+use super::{QueryError, Sink, math};
+use hqdl_database::{Database, StoreError, message};
+use hqdl_model::generate::Stopped;
+use hqdl_spec::Catalog;
+use hqdl_values::problem::nearest;
+
+/// Instructions of `SQLite`'s machine between two looks at the clock: some tens
+/// of microseconds.
+const OPS: i32 = 1000;
+/// No time of the clock.
+const NEVER: u64 = u64::MAX;
+
+/// Bytes that a value may have in this process; 0 for `SQLite`'s own limit.
+static LONGEST: AtomicI32 = AtomicI32::new(0);
+
+/// From now on, no value on a guarded connection of this process is longer than
+/// so many bytes: where many clients are served, one must not take all memory.
+pub fn limit_values(bytes: i32) {
+    LONGEST.store(bytes, Ordering::Relaxed);
+}
+
+/// Functions that reach out of the database, in this build or in another.
+const FUNCTIONS: [&str; 8] = [
+    "edit",
+    "eval",
+    "fts3_tokenizer",
+    "load_extension",
+    "readfile",
+    "system",
+    "writefile",
+    "zipfile",
+];
+/// Pragmas that only tell, as `pragma_<name>` tables. They take no value that
+/// would set anything.
+const PRAGMAS: [&str; 16] = [
+    "collation_list",
+    "compile_options",
+    "database_list",
+    "foreign_key_check",
+    "foreign_key_list",
+    "function_list",
+    "index_info",
+    "index_list",
+    "index_xinfo",
+    "integrity_check",
+    "module_list",
+    "pragma_list",
+    "quick_check",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+];
+/// Pragmas that tell when they are given no value, and set when they are.
+const TELLING: [&str; 9] = [
+    "application_id",
+    "data_version",
+    "encoding",
+    "freelist_count",
+    "journal_mode",
+    "page_count",
+    "page_size",
+    "schema_version",
+    "user_version",
+];
+
+/// A read-only connection under guard. It is used by one thread.
+#[derive(Debug)]
+pub struct Guard {
+    database: Database,
+    timeout: Option<Duration>,
+    gate: Arc<Gate>,
+}
+
+/// What the connection's hooks share with it.
+#[derive(Debug)]
+struct Gate {
+    /// Whether temporary tables are closed, too.
+    locked: AtomicBool,
+    /// What was refused last.
+    refused: Mutex<Option<String>>,
+    origin: Instant,
+    /// When the statement has run too long, in nanoseconds after `origin`.
+    deadline: AtomicU64,
+    /// Why a statement was broken off: a [`Broken`].
+    broken: AtomicU8,
+    /// Whether nothing breaks a statement off any more.
+    free: AtomicBool,
+}
+
+/// Why a statement was broken off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    No,
+    Late,
+    Interrupted,
+}
+
+impl Guard {
+    /// Opens a database under guard, unlocked: the engine may make its
+    /// temporary tables and functions, then [`lock`](Self::lock)s. A statement
+    /// may take `timeout`, counted from [`start`](Self::start); `interrupt`
+    /// becoming true breaks it off.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database is missing, locked or no database.
+    pub fn open(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let guard = Self::bare(path, timeout, interrupt)?;
+        let registered = math::register(guard.connection())
+            .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
+        registered.map_err(|e| guard.database.error(&e))?;
+        Ok(guard)
+    }
+
+    /// The same without the functions of queries: for what is no query, and
+    /// runs SQL of a client all the same. The clock runs from now on.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database is missing, locked or no database.
+    pub fn watch(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let guard = Self::bare(path, timeout, interrupt)?;
+        guard.start();
+        Ok(guard)
+    }
+
+    fn bare(
+        path: &Path,
+        timeout: Option<Duration>,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, StoreError> {
+        let mut database = Database::open(path)?;
+        let gate = Arc::new(Gate {
+            locked: AtomicBool::new(false),
+            refused: Mutex::new(None),
+            origin: Instant::now(),
+            deadline: AtomicU64::new(NEVER),
+            broken: AtomicU8::new(Broken::No as u8),
+            free: AtomicBool::new(false),
+        });
+        arm(database.connection_mut(), &gate, interrupt)
+            .map_err(|e| StoreError::from_sqlite(path, &e))?;
+        Ok(Self { database, timeout, gate })
+    }
+
+    /// What frees the connection when it is called, from any thread: nothing
+    /// breaks a statement off any more.
+    pub fn freeing(&self) -> impl Fn() + Send + Sync + 'static {
+        let gate = Arc::clone(&self.gate);
+        move || gate.free.store(true, Ordering::Relaxed)
+    }
+
+    /// What broke a statement off, when something did: the timeout or the
+    /// interrupt.
+    #[must_use]
+    pub fn broken(&self) -> Option<QueryError> {
+        let broken = self.gate.broken.load(Ordering::Relaxed);
+        if broken == Broken::Late as u8 {
+            Some(QueryError::Timeout(self.timeout.unwrap_or_default()))
+        } else {
+            (broken == Broken::Interrupted as u8).then(|| Stopped::Interrupted.into())
+        }
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        self.database.connection()
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The database's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.database.path()
+    }
+
+    /// Closes the `temp` schema, too: before the user's SQL is prepared.
+    ///
+    /// # Errors
+    /// [`StoreError`] when `SQLite` does not take it.
+    pub fn lock(&self) -> Result<(), StoreError> {
+        self.query_only(true)?;
+        self.gate.locked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Opens the `temp` schema again for the engine, between two passes.
+    ///
+    /// # Errors
+    /// [`StoreError`] when `SQLite` does not take it.
+    pub fn unlock(&self) -> Result<(), StoreError> {
+        self.gate.locked.store(false, Ordering::Relaxed);
+        self.query_only(false)
+    }
+
+    fn query_only(&self, on: bool) -> Result<(), StoreError> {
+        self.connection().pragma_update(None, "query_only", on).map_err(|e| self.database.error(&e))
+    }
+
+    /// Starts the clock of the timeout: a pass begins.
+    pub fn start(&self) {
+        let deadline = self.timeout.map_or(NEVER, |t| self.gate.now().saturating_add(nanos(t)));
+        self.gate.deadline.store(deadline, Ordering::Relaxed);
+    }
+
+    /// Does something else while the clock of the timeout stands still: a
+    /// reader of the rows that is slow is no slow query.
+    pub fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        let deadline = self.gate.deadline.load(Ordering::Relaxed);
+        if deadline == NEVER {
+            return work();
+        }
+        let began = self.gate.now();
+        let done = work();
+        let deadline = deadline.saturating_add(self.gate.now() - began);
+        self.gate.deadline.store(deadline, Ordering::Relaxed);
+        done
+    }
+
+    /// Runs a statement whose parameters are bound, from the [start](Self::start)
+    /// of the clock on, and hands its columns and rows to a sink; tells how many
+    /// rows there were. `sql` is the text that errors point into.
+    ///
+    /// # Errors
+    /// [`QueryError`]: `SQLite`'s, the timeout, the interrupt, or the sink's.
+    pub fn stream(
+        &self,
+        statement: &mut Statement<'_>,
+        sql: &str,
+        sink: &mut dyn Sink,
+    ) -> Result<u64, QueryError> {
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let width = names.len();
+        sink.columns(&names).map_err(QueryError::Output)?;
+        self.start();
+        let mut rows = statement.raw_query();
+        let mut count = 0;
+        while let Some(row) = rows.next().map_err(|e| self.error(&e, sql))? {
+            let values: Vec<ValueRef<'_>> =
+                (0..width).map(|n| row.get_ref(n).unwrap_or(ValueRef::Null)).collect();
+            self.aside(|| sink.row(&values)).map_err(QueryError::Output)?;
+            count += 1;
+        }
+        sink.finish().map_err(QueryError::Output)?;
+        Ok(count)
+    }
+
+    /// Gives an error of this connection its meaning: what was refused, what
+    /// broke the statement off, what is wrong with the database, or else what
+    /// is wrong with `sql`, and where.
+    #[must_use]
+    pub fn error(&self, error: &rusqlite::Error, sql: &str) -> QueryError {
+        let broken = self.gate.broken.swap(Broken::No as u8, Ordering::Relaxed);
+        let refused = self.gate.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let span = match error {
+            rusqlite::Error::SqlInputError { offset, .. } => {
+                usize::try_from(*offset).ok().and_then(|at| token_at(sql, at))
+            }
+            _ => None,
+        };
+        if let Some(what) = refused {
+            let help = "a query is one SELECT, WITH or VALUES over the tables that are there";
+            return QueryError::sql(ONLY_READS, span.or_else(|| first_word(sql)), what, help);
+        }
+        match error.sqlite_error_code() {
+            Some(ErrorCode::OperationInterrupted) if broken == Broken::Late as u8 => {
+                QueryError::Timeout(self.timeout.unwrap_or_default())
+            }
+            Some(ErrorCode::OperationInterrupted) => Stopped::Interrupted.into(),
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DatabaseCorrupt
+                | ErrorCode::NotADatabase
+                | ErrorCode::CannotOpen
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::DiskFull
+                | ErrorCode::PermissionDenied,
+            ) => self.database.error(error).into(),
+            Some(ErrorCode::TooBig) if LONGEST.load(Ordering::Relaxed) > 0 => QueryError::sql(
+                format!(
+                    "a value is longer than {} bytes, the most of a daemon's query",
+                    LONGEST.load(Ordering::Relaxed)
+                ),
+                None,
+                "",
+                "take a part of it with `substr`, or ask with `hqdl query`",
+            ),
+            _ => {
+                let message = message(error);
+                let help = self.meant(&message);
+                // `SQLite` names a table that is not there, and no place.
+                let span = span.or_else(|| word(sql, unknown(&message)));
+                QueryError::sql(message, span, "", help)
+            }
+        }
+    }
+
+    /// The table or column that a wrong name was probably meant to be.
+    fn meant(&self, message: &str) -> String {
+        let tables = || self.database.tables();
+        let known: Vec<String> = match message.split_once(": ") {
+            Some(("no such table", _)) => tables(),
+            Some(("no such column", _)) => tables()
+                .iter()
+                .filter_map(|t| self.database.columns(t))
+                .flatten()
+                .map(|(name, _)| name)
+                .collect(),
+            _ => return String::new(),
+        };
+        let found = nearest(unknown(message), known.iter().map(String::as_str));
+        found.map(|name| format!("did you mean `{name}`?")).unwrap_or_default()
+    }
+}
+
+/// The name that a message of `SQLite`'s ends in, without what stands before it
+/// and without its quotes.
+fn unknown(message: &str) -> &str {
+    let name = message.rsplit(": ").next().unwrap_or_default();
+    name.rsplit('.').next().unwrap_or(name).trim_matches('"')
+}
+
+/// Makes a connection one that reads, and stops.
+fn arm(
+    connection: &mut Connection,
+    gate: &Arc<Gate>,
+    interrupt: watch::Receiver<bool>,
+) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FTS3_TOKENIZER, false)?;
+    // Nothing is attached, by any way. SQLite's other limits stand: a query may
+    // be as long, and a value as big, as the database's own may be.
+    connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+    let longest = LONGEST.load(Ordering::Relaxed);
+    if longest > 0 {
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, longest)?;
+    }
+    let watched = Arc::clone(gate);
+    connection.progress_handler(
+        OPS,
+        Some(move || {
+            let broken = if watched.free.load(Ordering::Relaxed) {
+                return false;
+            } else if *interrupt.borrow() {
+                Broken::Interrupted
+            } else if watched.is_late() {
+                Broken::Late
+            } else {
+                return false;
+            };
+            watched.broken.store(broken as u8, Ordering::Relaxed);
+            true
+        }),
+    )?;
+    let gate = Arc::clone(gate);
+    connection.authorizer(Some(move |asked: AuthContext<'_>| {
+        match refusal(&asked, gate.locked.load(Ordering::Relaxed)) {
+            None => Authorization::Allow,
+            Some(what) => {
+                // The first refusal is what the user wrote; the others follow from it.
+                gate.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+                Authorization::Deny
+            }
+        }
+    }))
+}
+
+impl Gate {
+    fn now(&self) -> u64 {
+        nanos(self.origin.elapsed())
+    }
+
+    fn is_late(&self) -> bool {
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        deadline != NEVER && self.now() >= deadline
+    }
+}
+
+/// A duration in nanoseconds; 584 years are for ever.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
+/// Why something may not be done; `None` when it may.
+fn refusal(asked: &AuthContext<'_>, locked: bool) -> Option<String> {
+    let named = |all: &[&str], name: &str| all.iter().any(|n| n.eq_ignore_ascii_case(name));
+    match asked.action {
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
+        AuthAction::Function { function_name } => {
+            named(&FUNCTIONS, function_name).then(|| format!("`{function_name}` is not allowed"))
+        }
+        AuthAction::Pragma { pragma_name, pragma_value } => {
+            let tells = named(&PRAGMAS, pragma_name)
+                || (named(&TELLING, pragma_name) && pragma_value.is_none());
+            let own = !locked && named(&["query_only", "temp_store"], pragma_name);
+            (!tells && !own).then(|| format!("the pragma `{pragma_name}` is not allowed"))
+        }
+        action => {
+            let own = !locked && asked.database_name == Some("temp") && is_temporary(&action);
+            // A transaction has no schema; nothing but `temp` can be written in one.
+            let own = own
+                || !locked
+                    && matches!(
+                        action,
+                        AuthAction::Transaction { .. } | AuthAction::Savepoint { .. }
+                    );
+            (!own).then(|| words(&action))
+        }
+    }
+}
+
+/// Whether an action is one of making and filling tables.
+fn is_temporary(action: &AuthAction<'_>) -> bool {
+    matches!(
+        action,
+        // A virtual table makes its own in `temp` under the plain names.
+        AuthAction::CreateTable { .. }
+            | AuthAction::CreateIndex { .. }
+            | AuthAction::DropTable { .. }
+            | AuthAction::DropIndex { .. }
+            | AuthAction::CreateTempTable { .. }
+            | AuthAction::CreateTempIndex { .. }
+            | AuthAction::CreateTempView { .. }
+            | AuthAction::CreateVtable { .. }
+            | AuthAction::DropTempTable { .. }
+            | AuthAction::DropTempIndex { .. }
+            | AuthAction::DropTempView { .. }
+            | AuthAction::DropVtable { .. }
+            | AuthAction::Insert { .. }
+            | AuthAction::Update { .. }
+            | AuthAction::Delete { .. }
+            | AuthAction::Reindex { .. }
+            | AuthAction::Analyze { .. }
+    )
+}
+
+/// What an action would do.
+fn words(action: &AuthAction<'_>) -> String {
+    match action {
+        AuthAction::Insert { table_name } => format!("it would write to `{table_name}`"),
+        AuthAction::Update { table_name, .. } => format!("it would change `{table_name}`"),
+        AuthAction::Delete { table_name } => format!("it would delete from `{table_name}`"),
+        AuthAction::Attach { .. } | AuthAction::Detach { .. } => {
+            "it would attach a database".to_owned()
+        }
+        _ => "it would change the database or its connection".to_owned(),
+    }
+}

@@ -1,0 +1,375 @@
+//! Ingredients that others express: those that a spec makes (`[[ingredient]]`), and
+//! older or narrower ones of `BlendSQL`. A call of one is written anew before the query
+//! is read; what stands in its arguments stays where it is.
+//!
+//! | written | read as |
+//! |---|---|
+//! | `{{IsRipe(t.c)}}` of a spec | `{{LLMMap('…', t.c, …)}}`, or `LLMQA` |
+//! | `{{LLMQAList(…)}}`, `{{LLMMapInt(…)}}` and the like | `return_type=` |
+//! | `{{LLM('…')}}` | `{{LLMQA('…', return_type='str')}}` |
+//! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
+//! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
+//! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
+//! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
+
+use std::ops::Range;
+
+use super::arguments::{Call, Names, Piece};
+use super::{QueryError, Request};
+use hqdl_spec::Type;
+use hqdl_spec::file::Literal;
+use hqdl_spec::ingredients::{AskedOf, IngredientTable, Slot};
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::suql::Translated;
+use hqdl_values::problem::nearest;
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+/// What is asked for a summary.
+const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
+
+/// An ingredient that others express.
+#[derive(Clone, Copy)]
+enum Macro<'s> {
+    /// Of the spec.
+    Own(&'s IngredientTable),
+    /// Another one, with its answers' type said.
+    Typed(&'static str, &'static str),
+    Summary,
+    Documents,
+    Dates,
+    /// What is not done here, and what is instead.
+    Refused(&'static str, &'static str),
+}
+
+/// Those that every query has, by their names.
+const KNOWN: [(&str, Macro<'static>); 23] = [
+    ("LLM", Macro::Typed("LLMQA", "str")),
+    ("LLMQAStr", Macro::Typed("LLMQA", "str")),
+    ("LLMQABool", Macro::Typed("LLMQA", "bool")),
+    ("LLMQAInt", Macro::Typed("LLMQA", "int")),
+    ("LLMQAFloat", Macro::Typed("LLMQA", "float")),
+    ("LLMQADate", Macro::Typed("LLMQA", "date")),
+    ("LLMQAList", Macro::Typed("LLMQA", "list[str]")),
+    ("LLMMapStr", Macro::Typed("LLMMap", "str")),
+    ("LLMMapBool", Macro::Typed("LLMMap", "bool")),
+    ("LLMMapInt", Macro::Typed("LLMMap", "int")),
+    ("LLMMapFloat", Macro::Typed("LLMMap", "float")),
+    ("LLMMapDate", Macro::Typed("LLMMap", "date")),
+    ("LLMMapList", Macro::Typed("LLMMap", "list[str]")),
+    ("MultiLabelMap", Macro::Typed("LLMMap", "list[str]")),
+    ("TableSummary", Macro::Summary),
+    ("RAGQA", Macro::Documents),
+    ("DocumentSearch", Macro::Documents),
+    ("DT", Macro::Dates),
+    ("WebSearch", WEB),
+    ("BingWebSearch", WEB),
+    ("TavilySearch", WEB),
+    ("ImageCaption", IMAGES),
+    ("VQA", IMAGES),
+];
+
+const WEB: Macro<'static> = Macro::Refused(
+    "the web is not searched",
+    "give what a search would find: {{LLMQA('…', context=(SELECT …))}}, or \
+     {{RAGQA('…', documents.text)}}",
+);
+const IMAGES: Macro<'static> = Macro::Refused(
+    "no model is shown an image",
+    "ask about its caption or its text: {{LLMMap('…', t.caption)}}",
+);
+
+/// The query with such calls written anew; `None` where it has none.
+///
+/// # Errors
+/// [`QueryError::Sql`] for one whose arguments cannot be what it takes, or that cannot
+/// be expressed.
+pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Translated>, QueryError> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    // What cannot be read is told when it is run.
+    while let Ok(Some(token)) = lexer::next(text, at, Brackets::Name) {
+        at = token.end;
+        tokens.push(token);
+    }
+    let mut edits: Vec<(Range<usize>, String)> = Vec::new();
+    for n in 0..tokens.len() {
+        let [open, name, paren] = match tokens.get(n..n + 3) {
+            Some([open, name, paren]) => [*open, *name, *paren],
+            _ => break,
+        };
+        if open.lexeme != Lexeme::Open || name.lexeme != Lexeme::Word || !paren.is(b'(') {
+            continue;
+        }
+        let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
+        let Some(call) = Call::read(text, &tokens, n) else { continue };
+        edits.extend(call.edits(found)?);
+    }
+    edits.sort_by_key(|(span, _)| (span.start, span.end));
+    Ok((!edits.is_empty()).then(|| Translated::with(text, edits)))
+}
+
+fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
+    if let Some(own) = own.iter().find(|i| i.name.eq_ignore_ascii_case(name)) {
+        return Some(Macro::Own(own));
+    }
+    KNOWN.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| *found)
+}
+
+impl Call<'_> {
+    /// How it is written anew.
+    fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let name = self.name.text(self.text);
+        match of {
+            Macro::Typed(ingredient, kind) => {
+                let said = if self.says("return_type") || self.says("output_type") {
+                    String::new()
+                } else {
+                    format!("return_type='{kind}', ")
+                };
+                Ok(vec![(self.name.start..self.paren.end, format!("{ingredient}({said}"))])
+            }
+            Macro::Own(own) => self.own(own),
+            Macro::Summary => self.summary(),
+            Macro::Documents => self.documents(),
+            Macro::Dates => self.dates(),
+            Macro::Refused(why, instead) => Err(self.error(
+                format!("`{name}` cannot be called: {why}"),
+                "not an ingredient",
+                instead,
+            )),
+        }
+    }
+
+    /// A call of an ingredient of the spec.
+    fn own(&self, own: &IngredientTable) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let names: Vec<[&str; 1]> = own.arguments.iter().map(|a| [a.as_str()]).collect();
+        let arguments: Vec<Names<'_>> = names.iter().map(<[&str; 1]>::as_slice).collect();
+        // The others are LLMMap's, or LLMQA's.
+        let (given, _) = self.given(&arguments)?;
+        if let Some(lacking) = given.iter().position(Option::is_none) {
+            let lacking = &own.arguments[lacking];
+            let unknown = self.pieces.iter().filter_map(|p| p.keyword.map(|k| k.text(self.text)));
+            let help = unknown.clone().find_map(|word| {
+                nearest(lacking, [word])
+                    .map(|near| format!("did you mean `{lacking}=` by `{near}=`?"))
+            });
+            let help = help.unwrap_or_else(|| format!("it takes {}", own.arguments.join(", ")));
+            return Err(self.error(
+                format!("`{}` needs `{lacking}`", own.name),
+                "in this call",
+                &help,
+            ));
+        }
+        // What becomes part of the question, and the name that the question has for the rest.
+        let mut edits = Vec::new();
+        let mut names: Vec<(String, bool)> = Vec::new();
+        let literal = |at: usize| {
+            let is_asked_about = own.of == AskedOf::Values && at == 0;
+            given[at].filter(|_| !is_asked_about)?.literal(self.text)
+        };
+        let shown = (0..given.len()).filter(|at| literal(*at).is_none()).count();
+        let mut nth = 0;
+        for (at, piece) in given.iter().enumerate() {
+            let Some(piece) = piece else { continue };
+            if let Some(words) = literal(at) {
+                names.push((words, true));
+                edits.push((piece.whole.clone(), String::new()));
+                continue;
+            }
+            nth += 1;
+            let name = match (own.of, nth) {
+                (AskedOf::Values, 1) => "{value}".to_owned(),
+                (AskedOf::Values, n) => format!("{{value_{n}}}"),
+                (AskedOf::Rows, _) if shown == 1 => "{context}".to_owned(),
+                (AskedOf::Rows, n) => format!("{{context_{n}}}"),
+            };
+            names.push((name, false));
+            // A keyword of ours is none of LLMMap's.
+            if piece.keyword.is_some() {
+                edits.push((piece.whole.start..piece.span().start, String::new()));
+            }
+        }
+        let question: String = own
+            .slots()
+            .into_iter()
+            .map(|slot| match slot {
+                Slot::Words(words) => words.to_owned(),
+                Slot::Argument(name) => {
+                    let at = own.arguments.iter().position(|a| a == name);
+                    at.and_then(|at| names.get(at)).map_or_else(String::new, |(n, _)| n.clone())
+                }
+            })
+            .collect();
+        let ingredient = match own.of {
+            AskedOf::Values => "LLMMap",
+            AskedOf::Rows => "LLMQA",
+        };
+        let mut call = format!("{ingredient}({}, ", sql::text(&question));
+        if let Some(kind) = self.returned(own) {
+            call.push_str(&format!("return_type='{kind}', "));
+        }
+        if let Some(options) = own.options.as_ref().filter(|_| !self.says("options")) {
+            let options: Vec<String> = options.iter().map(written_literal).collect();
+            call.push_str(&format!("options=({},), ", options.join(", ")));
+        }
+        if let Some(model) = own.model.as_ref().filter(|_| !self.says("model")) {
+            call.push_str(&format!("model={}, ", sql::text(model)));
+        }
+        edits.push((self.name.start..self.paren.end, call));
+        Ok(edits)
+    }
+
+    /// The type that an ingredient of the spec says its answers have.
+    fn returned(&self, own: &IngredientTable) -> Option<String> {
+        if self.says("return_type") || self.says("output_type") {
+            return None;
+        }
+        let kind = match (own.kind, own.list) {
+            (None, false) => return None,
+            (Some(Type::Boolean), _) => "bool",
+            (Some(Type::Integer), _) => "int",
+            (Some(Type::Real), _) => "float",
+            (Some(Type::Date), _) => "date",
+            (Some(Type::Text | Type::Url) | None, _) => "str",
+        };
+        Some(if own.list { format!("list[{kind}]") } else { kind.to_owned() })
+    }
+
+    /// `{{TableSummary('t')}}`, perhaps with a question before the table. What else it
+    /// is told is for `LLMQA`.
+    fn summary(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        const QUESTION: Names<'_> = &["question"];
+        const TABLE: Names<'_> = &["table", "context"];
+        let bare = self.pieces.iter().filter(|p| p.keyword.is_none()).count();
+        let alone = bare == 1 && !TABLE.iter().any(|keyword| self.says(keyword));
+        let arguments = if alone { [TABLE, QUESTION] } else { [QUESTION, TABLE] };
+        let (given, _) = self.given(&arguments)?;
+        let (question, table) = if alone { (given[1], given[0]) } else { (given[0], given[1]) };
+        let table = table.ok_or_else(|| self.needs("a table"))?;
+        let asked = match question {
+            None => SUMMARY.to_owned(),
+            Some(piece) => {
+                piece.literal(self.text).ok_or_else(|| self.needs("a text as its question"))?
+            }
+        };
+        let mut call = format!("LLMQA({}, ", sql::text(&asked));
+        if !self.says("return_type") && !self.says("output_type") {
+            call.push_str("return_type='str', ");
+        }
+        let mut edits = vec![(self.name.start..self.paren.end, call)];
+        edits.extend(question.map(|piece| (piece.whole.clone(), String::new())));
+        edits.push(match self.table(table) {
+            Some(name) => (table.whole.start..table.span().end, format!("(SELECT * FROM {name})")),
+            // A keyword of ours is none of LLMQA's.
+            None => (table.whole.start..table.span().start, String::new()),
+        });
+        Ok(edits)
+    }
+
+    /// The table that an argument names; `None` for a query in parentheses.
+    fn table(&self, piece: &Piece) -> Option<String> {
+        match piece.tokens.as_slice() {
+            [one] => Some(sql::name(&one.content(self.text))),
+            _ => None,
+        }
+    }
+
+    /// A question about documents: of all of them, the passages most like it are shown.
+    fn documents(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let arguments: [Names<'_>; 2] = [&["question"], &["documents", "document", "context"]];
+        let [Some(question), Some(documents)] = self.only(arguments)? else {
+            let name = self.name.text(self.text);
+            return Err(self.error(
+                format!("`{name}` needs a question and documents"),
+                "in this call",
+                "name the column that has their texts: {{RAGQA('…?', documents.text)}}",
+            ));
+        };
+        let question_text =
+            question.literal(self.text).ok_or_else(|| self.needs("a text as its question"))?;
+        let column = match documents.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => {
+                one.content(self.text).split_once("::").map(|(t, c)| (t.to_owned(), c.to_owned()))
+            }
+            [table, dot, column] if dot.is(b'.') => {
+                Some((table.content(self.text), column.content(self.text)))
+            }
+            [table, colons, column] if colons.lexeme == Lexeme::Colons => {
+                Some((table.content(self.text), column.content(self.text)))
+            }
+            _ => None,
+        };
+        let begin = "answer((WITH hq_document(hq_text) AS (";
+        let end = format!(
+            ") SELECT json_group_array(hq_text) FROM hq_document), {})",
+            sql::text(&question_text)
+        );
+        if let Some((table, column)) = column {
+            let query = format!("SELECT {} FROM {}", sql::name(&column), sql::name(&table));
+            return Ok(vec![(self.open.start..self.end, format!("{begin}{query}{end}"))]);
+        }
+        let tokens = &documents.tokens;
+        let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
+            return Err(self.needs("documents"));
+        };
+        let query = tokens
+            .get(1)
+            .is_some_and(|t| ["SELECT", "WITH", "VALUES"].iter().any(|w| t.is_word(self.text, w)));
+        if !(first.is(b'(') && last.is(b')') && query) {
+            return Err(self.error(
+                "the documents are no column and no query".to_owned(),
+                "in this call",
+                "write documents.text, or (SELECT text FROM documents WHERE …)",
+            ));
+        }
+        Ok(vec![(self.open.start..first.end, begin.to_owned()), (last.start..self.end, end)])
+    }
+
+    /// A filter by date, which asks nobody.
+    fn dates(&self) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let [value, start, end] = self.only([&["value"], &["start"], &["end"]])?;
+        let Some(value) = value else { return Err(self.needs("a column")) };
+        let old = match value.tokens.as_slice() {
+            [one] if one.lexeme == Lexeme::Text => {
+                one.content(self.text).split_once("::").map(|(t, c)| (t.to_owned(), c.to_owned()))
+            }
+            _ => None,
+        };
+        let column = match old {
+            Some((table, column)) => format!("{}.{}", sql::name(&table), sql::name(&column)),
+            None => self.text.get(value.span()).unwrap_or_default().to_owned(),
+        };
+        let mut parts = Vec::new();
+        for (keyword, piece, sign) in [("start", start, ">="), ("end", end, "<=")] {
+            let Some(piece) = piece else { continue };
+            let day = piece.literal(self.text).filter(|d| d.parse::<jiff::civil::Date>().is_ok());
+            let Some(day) = day else {
+                return Err(QueryError::sql(
+                    format!("`{keyword}` of `DT` is no day"),
+                    Some(piece.span()),
+                    "expected a text such as '2024-01-31'",
+                    "",
+                ));
+            };
+            // A time of that day is within it.
+            let day = sql::text(&day);
+            parts.push(format!("date({column}) {sign} {day}"));
+        }
+        if parts.is_empty() {
+            return Err(self.needs("`start=` or `end=`"));
+        }
+        Ok(vec![(self.open.start..self.end, format!("({})", parts.join(" AND ")))])
+    }
+}
+
+/// A value of a list as a query has it.
+fn written_literal(literal: &Literal) -> String {
+    match literal {
+        Literal::Boolean(true) => "1".to_owned(),
+        Literal::Boolean(false) => "0".to_owned(),
+        Literal::Integer(i) => i.to_string(),
+        Literal::Real(r) => Value::Real(*r).to_string(),
+        Literal::Text(text) => sql::text(text),
+    }
+}

@@ -1,0 +1,160 @@
+//! One question about each of some values, without a query around it: what
+//! `LLMMap('question', value)` asks, found and kept as the same facts.
+
+use std::time::Instant;
+
+use rusqlite::types::ValueRef;
+
+use super::ask::{Asker, Asking};
+use super::calls::Calls;
+use super::reading::{column, filled};
+use super::smoothie::Meta;
+use super::targets::{Counts, Demand, Target, spell};
+use super::{QueryError, Request};
+use hqdl_facts::{FactsError, Origin};
+use hqdl_model::generate::Event;
+use hqdl_spec::Type;
+use hqdl_values::Row;
+use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::value::Value;
+
+/// Entities that are looked up at once.
+const TOGETHER: usize = 1000;
+
+/// A question about a value, and how its answer is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'q> {
+    /// Its text; `{}` stands for the value.
+    pub text: &'q str,
+    /// What an answer is read as.
+    pub kind: Type,
+    /// Whether an answer is a list of such values.
+    pub list: bool,
+    /// What an answer is chosen from.
+    pub options: Option<&'q [Value]>,
+}
+
+/// The answers about some values, and how they came about.
+#[derive(Debug, Clone, Default)]
+pub struct Mapped {
+    /// An answer a value, in their order: `None` where the value is NULL.
+    pub answers: Vec<Option<Answer>>,
+    /// How they came about.
+    pub meta: Meta,
+}
+
+/// Answers a question about each of some values: what is known is looked up, the
+/// rest is asked, each value once however often and in whatever spelling it is
+/// there. Of the request, its query is the name of the run in the journal.
+///
+/// # Errors
+/// [`QueryError::NoModel`] when something must be asked and there is nobody to ask;
+/// others as of a query. What was answered until then is kept.
+pub fn map(
+    request: &Request<'_>,
+    question: &Question<'_>,
+    values: &[Value],
+) -> Result<Mapped, QueryError> {
+    let began = Instant::now();
+    let names = ["value".to_owned()];
+    let mut calls = Calls::default();
+    let at = calls.target(None, "values", names.to_vec(), Vec::new());
+    let options = question.options.map(<[Value]>::to_vec);
+    let text = filled(question.text, &names);
+    let asked = column(&text, question.kind, options, question.list, &names);
+    let list = asked.values.as_ref().map(|list| list.values.clone());
+    calls.column(at, asked);
+    let mut targets = calls.targets(request)?;
+    let entities = entities(&mut targets[at], values);
+
+    let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
+    let mut answers: Vec<Option<Answer>> = vec![None; count];
+    let all: Vec<usize> = (0..count).collect();
+    known(request, &targets[at], &all, &mut answers)?;
+    let missing: Vec<usize> = all.into_iter().filter(|e| answers[*e].is_none()).collect();
+
+    let mut meta = Meta { values_reused: (count - missing.len()) as u64, ..Meta::default() };
+    if !missing.is_empty() {
+        let asking = Asking::of(request);
+        let ended = asking.asker().and_then(|asker| {
+            let meaning = targets[at].wanted.meaning(0);
+            let none = Origin { table: String::new(), column: String::new() };
+            if let Some(meaning) = meaning {
+                request.facts.history().note_question(meaning, &none, list.as_deref())?;
+            }
+            ask(request, asker, &mut targets, at, &missing, &mut meta)
+        });
+        let usage = asking.end(ended.is_ok())?;
+        ended?;
+        meta.requests = usage.requests;
+        meta.input_tokens = usage.input_tokens;
+        meta.output_tokens = usage.output_tokens;
+        meta.cost_usd = usage.cost_usd;
+        known(request, &targets[at], &missing, &mut answers)?;
+    }
+    // Of what was asked in vain: its request failed.
+    let failed =
+        || Answer { state: State::Error, value: CellValue::Nothing, raw: None, repair: None };
+    let answers: Vec<Answer> = answers.into_iter().map(|a| a.unwrap_or_else(failed)).collect();
+    meta.values_missing = answers.iter().filter(|a| !a.state.shows()).count() as u64;
+    meta.seconds = began.elapsed().as_secs_f64();
+    let answers = entities.into_iter().map(|e| e.map(|e| answers[e].clone())).collect();
+    Ok(Mapped { answers, meta })
+}
+
+/// The entity of each value, by its number; none of NULL and of what is no number.
+fn entities(target: &mut Target, values: &[Value]) -> Vec<Option<usize>> {
+    let mut spelling = Vec::new();
+    let entity = |value: &Value| {
+        let read = match value {
+            Value::Null => return None,
+            Value::Real(real) if real.is_nan() => return None,
+            Value::Integer(integer) => ValueRef::Integer(*integer),
+            Value::Real(real) => ValueRef::Real(*real),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+        };
+        spelling.clear();
+        spell(&[read], &mut spelling);
+        let row = || Row { key: vec![value.clone()], context: Vec::new() };
+        Some(target.entity(&spelling, row))
+    };
+    values.iter().map(entity).collect()
+}
+
+/// Looks up what is known of some entities.
+fn known(
+    request: &Request<'_>,
+    target: &Target,
+    entities: &[usize],
+    answers: &mut [Option<Answer>],
+) -> Result<(), FactsError> {
+    for some in entities.chunks(TOGETHER) {
+        let about: Vec<_> = some.iter().map(|e| target.about(*e)).collect();
+        for (entity, record) in some.iter().zip(request.facts.get_many(&about)?) {
+            if let hqdl_facts::Found::Known(fact) = target.wanted.find(record.as_ref(), 0) {
+                answers[*entity] = Some(fact.into_owned().answer);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks about some entities.
+fn ask(
+    request: &Request<'_>,
+    asker: &Asker<'_>,
+    targets: &mut [Target],
+    at: usize,
+    missing: &[usize],
+    meta: &mut Meta,
+) -> Result<(), QueryError> {
+    let expansion = targets[at].expansion.name.clone();
+    (request.listener)(&Event::Begin { expansion, cells: missing.len() as u64 });
+    let demand = |entity: &usize| Demand { target: at, entity: *entity, column: 0 };
+    let demands: Vec<Demand> = missing.iter().map(demand).collect();
+    let mut counts = Counts::default();
+    asker.ask(targets, &demands, &mut counts)?;
+    meta.values_asked = counts.asked;
+    meta.values_reused += counts.reused;
+    Ok(())
+}

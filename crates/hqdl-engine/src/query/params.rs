@@ -1,0 +1,125 @@
+//! Parameters of a query: `:name`, `@name`, `$name`, `?` and `?1`, bound as
+//! values and never written into SQL.
+
+use rusqlite::Statement;
+
+use super::QueryError;
+use hqdl_values::problem::nearest;
+use hqdl_values::value::Value;
+
+/// Which parameter of a query a value is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Param {
+    /// By name, with its `:`, `@` or `$`, or without (any of them).
+    Name(String),
+    /// By position, from 1: `?` and `?1`.
+    Position(usize),
+}
+
+impl Param {
+    /// The parameter that a text names: a number is a position.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text.strip_prefix('?').unwrap_or(text).parse() {
+            Ok(position) => Self::Position(position),
+            Err(_) => Self::Name(text.to_owned()),
+        }
+    }
+
+    /// Whether it is the parameter at a position, which has this name.
+    #[must_use]
+    pub fn is(&self, position: usize, name: Option<&str>) -> bool {
+        match (self, name) {
+            (Self::Position(p), _) => *p == position,
+            (Self::Name(own), Some(name)) => {
+                own == name || name.strip_prefix([':', '@', '$']) == Some(own)
+            }
+            (Self::Name(_), None) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Param {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "`{name}`"),
+            Self::Position(position) => write!(f, "?{position}"),
+        }
+    }
+}
+
+/// Gives every parameter of a statement its value; tells which of `params` the
+/// statement has.
+///
+/// # Errors
+/// [`QueryError::Sql`] for a parameter of the statement without a value.
+pub fn bind(
+    statement: &mut Statement<'_>,
+    params: &[(Param, Value)],
+) -> Result<Vec<bool>, QueryError> {
+    let mut used = vec![false; params.len()];
+    let count = statement.parameter_count();
+    // `?5` alone makes five parameters, four of which stand nowhere.
+    let numbered = (1..=count)
+        .rev()
+        .find(|n| statement.parameter_name(*n).is_some_and(|name| name.starts_with('?')))
+        .unwrap_or(0);
+    for position in 1..=count {
+        let name = statement.parameter_name(position).map(str::to_owned);
+        let Some(n) = params.iter().position(|(p, _)| p.is(position, name.as_deref())) else {
+            if name.is_none() && position < numbered {
+                continue;
+            }
+            let shown = name.unwrap_or_else(|| format!("?{position}"));
+            let flag = shown.get(1..).unwrap_or_default();
+            return Err(QueryError::sql(
+                format!("the parameter `{shown}` has no value"),
+                None,
+                "",
+                format!("give it one: --param {flag}=…"),
+            ));
+        };
+        used[n] = true;
+        statement
+            .raw_bind_parameter(position, &params[n].1)
+            .map_err(|e| QueryError::sql(hqdl_database::message(&e), None, "", ""))?;
+    }
+    Ok(used)
+}
+
+/// Makes sure that every value given is a parameter's: `used` as [`bind`] told,
+/// of all the statements of a query together; `names` are their parameters.
+///
+/// # Errors
+/// [`QueryError::Sql`] that names the first that is none.
+pub fn all_used(
+    params: &[(Param, Value)],
+    used: &[bool],
+    names: &[String],
+) -> Result<(), QueryError> {
+    let Some((param, _)) = params.iter().zip(used).find(|(_, used)| !**used).map(|(p, _)| p) else {
+        return Ok(());
+    };
+    let help = match param {
+        Param::Name(name) => nearest(name, names.iter().filter_map(|n| n.get(1..)))
+            .map(|near| format!("did you mean `{near}`?"))
+            .unwrap_or_default(),
+        Param::Position(_) => String::new(),
+    };
+    let help = if !help.is_empty() {
+        help
+    } else if names.is_empty() {
+        "it has none; write them as :name, or ? by position".to_owned()
+    } else {
+        format!("it has {}", names.join(", "))
+    };
+    Err(QueryError::sql(format!("the query has no parameter {param}"), None, "", help))
+}
+
+/// The names of a statement's parameters; `?n` for those without.
+#[must_use]
+pub fn names(statement: &Statement<'_>) -> Vec<String> {
+    (1..=statement.parameter_count())
+        .map(|n| statement.parameter_name(n).map_or_else(|| format!("?{n}"), str::to_owned))
+        .collect()
+}

@@ -1,0 +1,77 @@
+//! A query without calls: `SQLite`'s own, under guard. It needs no model and no
+//! facts, and the last pass of every other query is run the same way.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::guard::Guard;
+use super::params::{self, Param};
+use super::smoothie::{Meta, Pass, Sink};
+use super::{Dialect, QueryError, statement};
+use hqdl_values::value::Value;
+
+/// A query without calls.
+pub struct Plain<'a> {
+    /// The database.
+    pub database: &'a Path,
+    /// The query.
+    pub sql: &'a str,
+    /// Whose spellings it is written in.
+    pub dialect: Dialect,
+    /// The values of its parameters.
+    pub params: &'a [(Param, Value)],
+    /// How long `SQLite` may take.
+    pub timeout: Option<Duration>,
+    /// Becomes true when the user wants it to end.
+    pub interrupt: watch::Receiver<bool>,
+}
+
+impl Plain<'_> {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`QueryError`] when it is wrong, too slow or interrupted, or the
+    /// database or the sink fails.
+    pub fn run(&self, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+        self.prepared(Some(sink))
+    }
+
+    /// Makes sure that it could be run.
+    ///
+    /// # Errors
+    /// [`QueryError`] when it is wrong, or the database fails.
+    pub fn explain(&self) -> Result<Meta, QueryError> {
+        self.prepared(None)
+    }
+
+    fn prepared(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+        self.dialect.brought(self.sql, |sql| {
+            Plain { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
+                .ran(sink)
+        })
+    }
+
+    fn ran(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+        let began = Instant::now();
+        statement::check(self.sql)?;
+        let guard = Guard::open(self.database, self.timeout, self.interrupt.clone())?;
+        guard.lock()?;
+        let mut statement =
+            guard.connection().prepare(self.sql).map_err(|e| guard.error(&e, self.sql))?;
+        let used = params::bind(&mut statement, self.params)?;
+        params::all_used(self.params, &used, &params::names(&statement))?;
+        let mut passes = Vec::new();
+        if let Some(sink) = sink {
+            guard.stream(&mut statement, self.sql, sink)?;
+            passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
+        }
+        Ok(Meta {
+            passes,
+            seconds: began.elapsed().as_secs_f64(),
+            sql: self.sql.to_owned(),
+            ..Meta::default()
+        })
+    }
+}

@@ -1,0 +1,220 @@
+//! How the answers of a call are read: its type, its list, what it must match.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::QueryError;
+use hqdl_spec::{Column, Type, ValueList};
+use hqdl_sql::blendsql::parse::Parsed;
+use hqdl_sql::blendsql::usage::{Compared, Key, Usage};
+use hqdl_sql::blendsql::{Call, Quantifier, Subject, yes_no};
+use hqdl_values::key::{ListHash, Meaning};
+use hqdl_values::value::Value;
+
+/// What an answer must match.
+pub(super) fn regex(call: &Call) -> Result<Option<Arc<regex::Regex>>, QueryError> {
+    let Some(pattern) = &call.regex else { return Ok(None) };
+    match regex::Regex::new(&format!("^(?:{pattern})$")) {
+        Ok(regex) => Ok(Some(Arc::new(regex))),
+        Err(error) => Err(QueryError::sql(
+            format!("the regular expression `{pattern}` cannot be read: {error}"),
+            Some(call.span.clone()),
+            "in this call",
+            "",
+        )),
+    }
+}
+
+/// Whether a call answers with a list.
+pub(super) fn is_list(call: &Call) -> bool {
+    call.return_type.is_some_and(|t| t.list) || call.quantifier.is_some_and(|q| q.max != Some(1))
+}
+
+/// How many values a list must hold, where the call says so.
+pub(super) fn quantity(call: &Call) -> Option<Quantifier> {
+    call.quantifier.filter(|q| is_list(call) && (q.min > 0 || q.max.is_some()))
+}
+
+/// The same in words: how many are asked for is part of the question.
+pub(super) fn said_quantity(call: &Call) -> String {
+    match quantity(call) {
+        Some(Quantifier { min, max: Some(max) }) if min == max => {
+            format!(" (exactly {min} values)")
+        }
+        Some(Quantifier { min: 0, max: Some(max) }) => format!(" (at most {max} values)"),
+        Some(Quantifier { min, max: Some(max) }) => format!(" ({min} to {max} values)"),
+        Some(Quantifier { min: min @ 2.., max: None }) => format!(" (at least {min} values)"),
+        _ => String::new(),
+    }
+}
+
+/// Calls that ask the same thing are read as the same: what is known of one is
+/// known of all.
+pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashMap<usize, Usage> {
+    let mut same: HashMap<(&str, &str, bool, Vec<String>), Vec<usize>> = HashMap::new();
+    for (n, call) in parsed.calls.iter().enumerate() {
+        if matches!(call.ingredient.subject(), Subject::Value | Subject::Document) {
+            let keys = usages.get(&n).map(|u| u.keys.as_slice()).unwrap_or_default();
+            let key = |k: &Key| match &k.origin {
+                Some(origin) => format!("{}::{}", origin.table, origin.column),
+                None => k.text.clone(),
+            };
+            let keys = keys.iter().map(key).collect();
+            let asks = (call.ingredient.name(), call.question.trim(), call.options.is_some(), keys);
+            same.entry(asks).or_default().push(n);
+        }
+    }
+    let mut all = usages.clone();
+    for group in same.values().filter(|group| group.len() > 1) {
+        let of = |n: &usize| usages.get(n);
+        let condition = group.iter().filter_map(of).any(|u| u.condition);
+        let mut seen: HashSet<&Compared> = HashSet::new();
+        let compared = group.iter().filter_map(of).flat_map(|u| &u.compared);
+        let compared: Vec<Compared> = compared.filter(|c| seen.insert(c)).cloned().collect();
+        let said = group.iter().find_map(|n| parsed.calls[*n].return_type);
+        let said = said.or_else(|| group.iter().filter_map(of).find_map(|u| u.said));
+        for n in group.iter().filter(|n| parsed.calls[**n].return_type.is_none()) {
+            let usage = all.entry(*n).or_default();
+            usage.condition = condition;
+            usage.compared.clone_from(&compared);
+            usage.said = usage.said.or(said);
+        }
+    }
+    for usage in all.values_mut() {
+        let said = usage.beside.iter().find_map(|beside| parsed.calls[*beside].return_type);
+        usage.beside_said = said;
+    }
+    all
+}
+
+/// What an answer is read as.
+pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type {
+    if let Some(kind) = call.ingredient.returns() {
+        return kind;
+    }
+    if let Some(said) = call.return_type.or(usage.said) {
+        return said.scalar;
+    }
+    if let Some(values) = values {
+        let whole = values.iter().all(|v| matches!(v, Value::Integer(_)));
+        let number = values.iter().all(|v| matches!(v, Value::Integer(_) | Value::Real(_)));
+        return match (whole, number) {
+            (true, _) if !values.is_empty() => Type::Integer,
+            (_, true) if !values.is_empty() => Type::Real,
+            _ => Type::Text,
+        };
+    }
+    if usage.compared.contains(&Compared::Truth) || is_yes_no(call, usage) {
+        return Type::Boolean;
+    }
+    // What equals a whole number may be none: 2.5 = 3 is false, not unknown.
+    if usage.compared.contains(&Compared::Number) {
+        return Type::Real;
+    }
+    if usage.compared.contains(&Compared::Limit) {
+        return Type::Integer;
+    }
+    if let Some(said) = usage.beside_said {
+        return said.scalar;
+    }
+    let dates = |c: &Compared| matches!(c, Compared::Text(t) if t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok());
+    let mut texts = usage.compared.iter().filter(|c| is_text(c)).peekable();
+    if texts.peek().is_some() {
+        return if texts.all(dates) { Type::Date } else { Type::Text };
+    }
+    if usage.condition { Type::Boolean } else { Type::Text }
+}
+
+fn is_text(compared: &Compared) -> bool {
+    matches!(compared, Compared::Text(_) | Compared::Words)
+}
+
+/// Whether nothing tells what an answer is: then it is what was said, and a
+/// number's spelling is the number, as it would be in a column without affinity.
+pub(super) fn is_untold(call: &Call, usage: &Usage, column: &Column) -> bool {
+    column.kind == Type::Text
+        && column.values.is_none()
+        && !is_list(call)
+        && call.return_type.or(usage.said).or(usage.beside_said).is_none()
+        && !usage.compared.iter().any(is_text)
+}
+
+/// Whether a document is asked for yes or no: the question begins like one, or
+/// its answer is compared with yes and no, and with nothing else.
+fn is_yes_no(call: &Call, usage: &Usage) -> bool {
+    if call.ingredient.subject() != Subject::Document {
+        return false;
+    }
+    let mut texts = usage.compared.iter().filter_map(|c| match c {
+        Compared::Text(text) => Some(yes_no::meaning(text).is_some()),
+        _ => None,
+    });
+    match texts.next() {
+        Some(first) => first && texts.all(|next| next),
+        None => yes_no::asks(&call.question) && !yes_no::offers_a_choice(&call.question),
+    }
+}
+
+/// How a call says yes and no: in the words it is compared with, `None` where
+/// its truth counts or it is a number.
+pub(super) fn spelled(call: &Call, usage: &Usage) -> Option<[String; 2]> {
+    let number = |c: &Compared| matches!(c, Compared::Truth | Compared::Number);
+    if call.ingredient.subject() != Subject::Document
+        || usage.condition
+        || usage.compared.iter().any(number)
+    {
+        return None;
+    }
+    // Cast to what is no text.
+    if usage.said.is_some() {
+        return None;
+    }
+    let mut words = yes_no::SPELLED.map(str::to_owned);
+    for compared in usage.compared.iter().rev() {
+        if let Compared::Text(text) = compared
+            && let Some(yes) = yes_no::meaning(text)
+        {
+            words[usize::from(!yes)].clone_from(text);
+        }
+    }
+    Some(words)
+}
+
+/// A question whose `{}` are filled with the names of what they stand for.
+pub(super) fn filled(question: &str, names: &[String]) -> String {
+    let mut text = question.trim().to_owned();
+    let mut names = names.iter();
+    while let Some(at) = text.find("{}") {
+        let Some(name) = names.next() else { break };
+        text.replace_range(at..at + 2, &format!("{{{name}}}"));
+    }
+    text
+}
+
+/// A column that a query gives birth to.
+pub(super) fn column(
+    question: &str,
+    kind: Type,
+    values: Option<Vec<Value>>,
+    list: bool,
+    key: &[String],
+) -> Column {
+    let values = values.map(|values| {
+        let mut texts: Vec<String> = Vec::new();
+        for value in values.iter().filter_map(Value::text) {
+            if !texts.iter().any(|t| *t == value) {
+                texts.push(value.into_owned());
+            }
+        }
+        ValueList { hash: ListHash::of(&texts), values: texts, open: false }
+    });
+    let meaning = Meaning {
+        key: key.to_vec(),
+        column: "answer".to_owned(),
+        kind: kind.name().to_owned(),
+        about: question.to_owned(),
+        many: list,
+        list: if values.is_some() { "closed" } else { "none" }.to_owned(),
+    };
+    Column::ad_hoc(kind, question.to_owned(), values, meaning)
+}

@@ -1,0 +1,44 @@
+//! Puts the candidates of a query in the order in which they are asked about.
+
+use super::QueryError;
+use super::engine::Engine;
+use super::live::lock;
+use super::passages::Compare;
+use crate::retrieval::passages::cut;
+use hqdl_sql::blendsql::rules::first_rows::FirstRows;
+use hqdl_values::tokens::Tokenizer;
+
+/// The most tokens of a passage that is compared.
+const PASSAGE: u64 = 200;
+
+impl Engine<'_, '_> {
+    /// Puts the candidates in order, when there are more than are needed.
+    ///
+    /// # Errors
+    /// [`QueryError`] at what stops the run.
+    pub(super) fn order_candidates(
+        &mut self,
+        first: &FirstRows,
+        compare: &mut Compare<'_>,
+    ) -> Result<(), QueryError> {
+        let needed = first.need.unwrap_or(0);
+        let mut live = lock(&self.live);
+        if live.candidates.are_too_many() {
+            live.candidates.settled();
+            drop(live);
+            self.retrieves = false;
+            return Ok(());
+        }
+        if live.candidates.count() as u64 <= needed {
+            live.candidates.settled();
+            return Ok(());
+        }
+        let calls = &self.parsed.calls;
+        let question = |n: usize| calls.get(n).map(|c| c.question.clone()).unwrap_or_default();
+        // Passages have to be about as long, not so many tokens.
+        let passages = |text: &str| {
+            cut(text, Tokenizer::Estimate, PASSAGE).into_iter().map(str::to_owned).collect()
+        };
+        live.candidates.order(question, passages, compare)
+    }
+}

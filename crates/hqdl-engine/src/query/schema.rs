@@ -1,0 +1,115 @@
+//! The tables and columns of the database that a query runs on.
+
+use std::collections::{HashMap, HashSet};
+
+use super::QueryError;
+use super::guard::Guard;
+use hqdl_database::publish::affinity;
+use hqdl_sql::blendsql::parse::parse;
+use hqdl_sql::blendsql::scope::{Affinity, Schema};
+use hqdl_sql::blendsql::tree::{Body, FromItem, Source};
+
+/// The tables of a database, read once.
+pub(super) struct KnownSchema {
+    tables: HashMap<String, Vec<String>>,
+    affinities: HashMap<(String, String), Affinity>,
+    /// Whether texts may be ordered otherwise than by their bytes.
+    pub collates: bool,
+    /// Those that join tables, or may.
+    joins: HashSet<String>,
+    functions: HashMap<String, Vec<String>>,
+}
+
+impl KnownSchema {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the database fails.
+    pub fn read(guard: &Guard) -> Result<Self, QueryError> {
+        let failed = |e: rusqlite::Error| guard.error(&e, "");
+        let connection = guard.connection();
+        let mut tables: HashMap<String, Vec<String>> = HashMap::new();
+        let mut affinities = HashMap::new();
+        let mut columns = connection
+            .prepare(
+                "SELECT lower(t.name), c.name, c.type FROM pragma_table_list t, \
+                 pragma_table_xinfo(t.name, t.schema) c WHERE c.hidden <> 1 ORDER BY t.name, c.cid",
+            )
+            .map_err(failed)?;
+        let mut rows = columns.query([]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let (table, column): (String, String) =
+                (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+            let declared: Option<String> = row.get(2).map_err(failed)?;
+            let affinity = match affinity(declared.as_deref()) {
+                "TEXT" => Affinity::Text,
+                "INTEGER" => Affinity::Integer,
+                "REAL" => Affinity::Real,
+                "NUMERIC" => Affinity::Numeric,
+                _ => Affinity::Blob,
+            };
+            affinities.insert((table.clone(), column.to_lowercase()), affinity);
+            tables.entry(table).or_default().push(column);
+        }
+        let collates = connection
+            .query_row(
+                // Texts in UTF-16 are ordered by other bytes than ours.
+                "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE lower(sql) LIKE '%collate%') \
+                 OR (SELECT encoding <> 'UTF-8' FROM pragma_encoding)",
+                [],
+                |row| row.get(0),
+            )
+            .map_err(failed)?;
+        let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
+        let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
+        let functions = [
+            ("json_each", each.clone()),
+            ("json_tree", each),
+            ("generate_series", vec!["value".to_owned()]),
+        ];
+        let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
+        let joins = joins(guard).map_err(failed)?;
+        Ok(Self { tables, affinities, collates, joins, functions })
+    }
+}
+
+/// Views that are not one table for certain.
+fn joins(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
+    let views = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'";
+    let mut views = guard.connection().prepare(views)?;
+    let views: Vec<(String, Option<String>)> =
+        views.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    let names: HashSet<String> = views.iter().map(|(name, _)| name.to_lowercase()).collect();
+    let one_table = |sql: &str| {
+        let at = sql.to_ascii_lowercase().find("select")?;
+        let query = parse(sql.get(at..)?, Vec::new()).ok()?.query;
+        if sql.to_ascii_lowercase().contains("exists") {
+            return None;
+        }
+        let Body::Core(core) = query.body else { return None };
+        match core.from.as_slice() {
+            [] => Some(()),
+            [FromItem { source: Source::Table { name, .. }, .. }] => {
+                (!names.contains(&name.to_lowercase())).then_some(())
+            }
+            _ => None,
+        }
+    };
+    let joined = views.iter().filter(|(_, sql)| sql.as_deref().and_then(one_table).is_none());
+    Ok(joined.map(|(name, _)| name.to_lowercase()).collect())
+}
+
+impl Schema for KnownSchema {
+    fn columns(&self, table: &str) -> Option<Vec<String>> {
+        let name = table.to_lowercase();
+        self.tables.get(&name).or_else(|| self.functions.get(&name)).cloned()
+    }
+
+    fn joins(&self, table: &str) -> bool {
+        self.joins.contains(&table.to_lowercase())
+    }
+
+    fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {
+        self.affinities.get(&(table.to_lowercase(), column.to_lowercase())).copied()
+    }
+}

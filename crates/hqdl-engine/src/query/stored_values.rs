@@ -1,0 +1,78 @@
+//! The values of a column, where all of them are known: what a question may name
+//! of a column that has no value list.
+
+use std::sync::Arc;
+
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use super::guard::Guard;
+use super::targets::{Cell, Counts, Target, spell};
+use super::{QueryError, Request};
+use hqdl_spec::SourceRows;
+use hqdl_spec::overrides::Overrides;
+use hqdl_values::Row;
+use hqdl_values::value::Value;
+
+/// The different values of a column of the spec (its expansion's number and its
+/// own); `None` when there is a key of which it is not known.
+///
+/// # Errors
+/// [`QueryError`] when the sources or the facts cannot be read.
+pub(super) fn of(
+    request: &Request<'_>,
+    guard: &Guard,
+    (number, column): (usize, usize),
+) -> Result<Option<Vec<String>>, QueryError> {
+    let expansion = &request.spec.expansions[number];
+    if !expansion.key_parts.is_empty() {
+        // Its sources have parts of the key, and keys of their own.
+        return Ok(None);
+    }
+    let wanted = request.choice(expansion).wanted(request.facts.history(), expansion)?;
+    let mut target = Target::new(Arc::new(expansion.clone()), Arc::new(wanted), Some(number));
+    let overrides = Overrides::read(request.spec)?;
+    let facts = request.facts.latest();
+    let mut values: Vec<String> = Vec::new();
+    let names = hqdl_values::sql::names("", expansion.key.names());
+    for source in expansion.sources.iter().filter(|s| s.columns.contains(&column)) {
+        let sql = match &source.rows {
+            SourceRows::Table(table) => {
+                format!("SELECT DISTINCT {names} FROM {}", hqdl_values::sql::name(table))
+            }
+            SourceRows::Select(select) => format!("SELECT DISTINCT {names} FROM ({select})"),
+        };
+        let failed = |e: rusqlite::Error| guard.error(&e, &sql);
+        let mut statement = guard.connection().prepare(&sql).map_err(failed)?;
+        let mut rows = statement.query([]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let parts: Vec<ValueRef<'_>> = (0..expansion.key.names().len())
+                .map(|n| row.get_ref(n).unwrap_or(ValueRef::Null))
+                .collect();
+            let key: Result<Vec<Value>, _> = parts.iter().map(|p| Value::read(*p)).collect();
+            let Ok(key) = key else { continue };
+            if key.first() == Some(&Value::Null) {
+                continue;
+            }
+            let mut spelling = Vec::new();
+            spell(&parts, &mut spelling);
+            let entity = target.entity(&spelling, || Row { key, context: Vec::new() });
+            let mut counts = Counts::default();
+            match target.cell(entity, column, facts, Some(&overrides), &mut counts)? {
+                Cell::Known(Sql::Null) => {}
+                Cell::Known(value) => {
+                    let text = match value {
+                        Sql::Text(text) => text.clone(),
+                        Sql::Integer(i) => i.to_string(),
+                        Sql::Real(r) => r.to_string(),
+                        Sql::Null | Sql::Blob(_) => continue,
+                    };
+                    if !values.contains(&text) {
+                        values.push(text);
+                    }
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+    Ok(Some(values))
+}

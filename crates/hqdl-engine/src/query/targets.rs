@@ -1,0 +1,269 @@
+//! What calls ask for: cells of expansions, those of the spec or ad-hoc ones,
+//! found among the facts or demanded of the model.
+//!
+//! A cell is looked up once in a query. It is found, or missing and then
+//! demanded by whoever needs it; after it was asked for it is found or failed,
+//! and never demanded again.
+
+use std::sync::Arc;
+
+use foldhash::{HashMap, HashMapExt};
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use super::documents::{Document, Documents, is_of_documents};
+use hqdl_facts::{Facts, FactsError, Found, Prefetch, Record, Wanted};
+use hqdl_spec::Expansion;
+use hqdl_spec::overrides::Overrides;
+use hqdl_values::Row;
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
+
+/// One cell that is to be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Demand {
+    /// The expansion.
+    pub target: usize,
+    /// The entity, by its number in the expansion.
+    pub entity: usize,
+    /// The column.
+    pub column: usize,
+}
+
+/// What is known of a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// Nobody has asked about this column yet.
+    Unseen,
+    /// Its value; NULL where there is none.
+    Known(Sql),
+    /// It must be asked for.
+    Missing,
+    /// It was asked for in this query, in vain.
+    Failed,
+}
+
+/// An expansion as a query uses it.
+pub struct Target {
+    /// The expansion.
+    pub expansion: Arc<Expansion>,
+    /// How the facts know it.
+    pub wanted: Arc<Wanted>,
+    /// Its number in the spec, for overrides.
+    pub in_spec: Option<usize>,
+    spellings: HashMap<Vec<u8>, usize>,
+    entities: Vec<Known>,
+    by_entity: HashMap<Entity, usize>,
+    /// The documents that are to be asked about.
+    documents: Documents,
+    ahead: Prefetch,
+    /// Records that were read a moment ago: several columns are looked up in each.
+    at_hand: HashMap<usize, Option<Record>>,
+}
+
+/// Records that are kept at hand.
+const AT_HAND: usize = 64;
+
+struct Known {
+    row: Row,
+    entity: Entity,
+    cells: Vec<Cell>,
+}
+
+/// What a query has found and asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Cells asked for.
+    pub asked: u64,
+    /// Cells that were known before.
+    pub reused: u64,
+    /// Cells without a value.
+    pub without_value: u64,
+}
+
+impl Target {
+    /// An expansion that nothing is known of yet.
+    #[must_use]
+    pub fn new(expansion: Arc<Expansion>, wanted: Arc<Wanted>, in_spec: Option<usize>) -> Self {
+        let ahead = Prefetch::of(&expansion.key);
+        Self {
+            expansion,
+            wanted,
+            in_spec,
+            spellings: HashMap::new(),
+            entities: Vec::new(),
+            by_entity: HashMap::new(),
+            documents: Documents::default(),
+            ahead,
+            at_hand: HashMap::new(),
+        }
+    }
+
+    /// The entity that some values identify; `row` makes its row when it is new.
+    pub fn entity(&mut self, spelling: &[u8], row: impl FnOnce() -> Row) -> usize {
+        if let Some(found) = self.spellings.get(spelling) {
+            return *found;
+        }
+        let row = row();
+        let entity = self.expansion.key.entity(&row.key);
+        let n = if let Some(n) = self.by_entity.get(&entity) {
+            *n
+        } else {
+            let n = self.entities.len();
+            let cells = vec![Cell::Unseen; self.expansion.columns.len()];
+            self.by_entity.insert(entity.clone(), n);
+            self.entities.push(Known { row, entity, cells });
+            n
+        };
+        self.spellings.insert(spelling.to_vec(), n);
+        n
+    }
+
+    /// The entity that was spelled so before.
+    #[must_use]
+    pub fn known(&self, spelling: &[u8]) -> Option<usize> {
+        self.spellings.get(spelling).copied()
+    }
+
+    /// Keeps the document that an entity is, to be asked about.
+    pub fn keep(&mut self, entity: usize, document: Document) {
+        self.documents.keep(entity, document);
+    }
+
+    /// Forgets the documents that were kept.
+    pub fn forget(&mut self) {
+        self.documents.forget();
+    }
+
+    /// The document that an entity is, while it is to be asked about.
+    #[must_use]
+    pub fn document(&self, entity: usize) -> Option<&Document> {
+        self.documents.get(entity)
+    }
+
+    /// Whether an entity may be asked about now: a document that was not kept is
+    /// in the next pass.
+    pub fn is_at_hand(&mut self, entity: usize) -> bool {
+        !is_of_documents(&self.expansion) || self.documents.has(entity)
+    }
+
+    /// A cell, looked up when nobody has asked about it before.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the facts cannot be read.
+    pub fn cell(
+        &mut self,
+        entity: usize,
+        column: usize,
+        facts: &Facts,
+        overrides: Option<&Overrides>,
+        counts: &mut Counts,
+    ) -> Result<&Cell, FactsError> {
+        let known = &mut self.entities[entity];
+        if known.cells[column] == Cell::Unseen {
+            let record = match self.at_hand.get(&entity) {
+                Some(record) => record,
+                None => {
+                    if self.at_hand.len() >= AT_HAND || self.expansion.columns.len() == 1 {
+                        self.at_hand.clear();
+                    }
+                    let record = self.ahead.get(facts, &known.entity)?;
+                    self.at_hand.entry(entity).or_insert(record)
+                }
+            };
+            let word =
+                self.in_spec.zip(overrides).and_then(|(n, all)| all.get(n, &known.entity, column));
+            known.cells[column] = match word {
+                Some(word) => {
+                    counts.reused += 1;
+                    Cell::Known(sql(&word.value))
+                }
+                None => match self.wanted.find(record.as_ref(), column) {
+                    Found::Known(fact) => {
+                        counts.reused += 1;
+                        counts.without_value += u64::from(!fact.answer.state.shows());
+                        Cell::Known(sql(&fact.answer.value))
+                    }
+                    Found::Missing(..) => Cell::Missing,
+                },
+            };
+        }
+        Ok(&self.entities[entity].cells[column])
+    }
+
+    /// The row of an entity, for a prompt.
+    #[must_use]
+    pub fn gap(&self, entity: usize) -> hqdl_model::plan::Gap {
+        let known = &self.entities[entity];
+        let mut row = known.row.clone();
+        if let Some(document) = self.documents.get(entity) {
+            row.context = vec![Value::Text(document.text())];
+        }
+        hqdl_model::plan::Gap { row, entity: known.entity.clone() }
+    }
+
+    /// Whom a cell is about.
+    #[must_use]
+    pub fn about(&self, entity: usize) -> &Entity {
+        &self.entities[entity].entity
+    }
+
+    /// Reads what was answered for a cell that was asked for.
+    pub fn answered(
+        &mut self,
+        entity: usize,
+        column: usize,
+        record: Option<&Record>,
+        counts: &mut Counts,
+    ) {
+        self.at_hand.clear();
+        let known = &mut self.entities[entity];
+        known.cells[column] = match self.wanted.find(record, column) {
+            Found::Known(fact) => {
+                counts.without_value += u64::from(fact.answer.state != State::Ok);
+                Cell::Known(sql(&fact.answer.value))
+            }
+            Found::Missing(..) => {
+                counts.without_value += 1;
+                Cell::Failed
+            }
+        };
+    }
+}
+
+/// The value of a cell as SQL sees it: a list is JSON text.
+#[must_use]
+pub fn sql(value: &CellValue) -> Sql {
+    match value {
+        CellValue::Nothing => Sql::Null,
+        CellValue::One(value) => match value {
+            Value::Null => Sql::Null,
+            Value::Integer(i) => Sql::Integer(*i),
+            Value::Real(r) => Sql::Real(*r),
+            Value::Text(text) => Sql::Text(text.clone()),
+        },
+        CellValue::Many(_) => Sql::Text(value.to_json().to_string()),
+    }
+}
+
+/// Writes values so that different ones have different bytes.
+pub fn spell(values: &[ValueRef<'_>], into: &mut Vec<u8>) {
+    for value in values {
+        match value {
+            ValueRef::Null => into.push(0),
+            ValueRef::Integer(i) => {
+                into.push(1);
+                into.extend(i.to_le_bytes());
+            }
+            ValueRef::Real(r) => {
+                into.push(2);
+                into.extend(r.to_bits().to_le_bytes());
+            }
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                into.push(if matches!(value, ValueRef::Text(_)) { 3 } else { 4 });
+                into.extend((bytes.len() as u64).to_le_bytes());
+                into.extend(*bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A question as SQL over a column: an operator and a literal, checked against
+//! the column's type and value list. Nothing here guesses: what does not fit
+//! exactly is refused, for a wrong route is a wrong answer.
+
+use super::question::normal;
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Binding, Column, Expansion, SLOTS, Type};
+use hqdl_values::key::tagged_text;
+use hqdl_values::value::Value;
+
+/// How a column answers a question; `is` is the value itself, `has` says
+/// whether a list holds one, `none` that it does not answer.
+pub const OPERATORS: [&str; 10] = ["=", "<>", "<", "<=", ">", ">=", "in", "is", "has", "none"];
+
+/// What the columns of an expansion mean, together: what was bound to them
+/// holds as long as this does.
+#[must_use]
+pub fn offered(expansion: &Expansion) -> String {
+    let mut parts: Vec<String> = expansion
+        .columns
+        .iter()
+        .map(|c| format!("{}\u{0}{}", c.name, c.fingerprint.as_str()))
+        .collect();
+    parts.sort_unstable();
+    parts.insert(0, expansion.name.clone());
+    tagged_text("hqdl columns offered v1", &parts)
+}
+
+/// Whether a column answers with true or false by an operator.
+#[must_use]
+pub fn is_truth(column: &Column, operator: &str) -> bool {
+    operator != "is" || (column.kind == Type::Boolean && column.many.is_none())
+}
+
+/// The question bound to a column.
+///
+/// # Errors
+/// Why the column cannot answer it so.
+pub fn binding(
+    column: &Column,
+    ask: &str,
+    operator: &str,
+    literal: &str,
+) -> Result<Binding, String> {
+    let name = hqdl_values::sql::name(&column.name);
+    let sql = match (operator, column.many.is_some()) {
+        ("is", _) => None,
+        ("has", true) => Some(format!("EXISTS {}", spelled(column, literal)?)),
+        ("has", false) => return Err(format!("`{}` is no list", column.name)),
+        (_, true) => {
+            return Err(format!("`{}` is a list, and `{operator}` is for one value", column.name));
+        }
+        ("=" | "<>", false) => Some(format!("{name} {operator} {}", spelled(column, literal)?)),
+        ("<" | "<=" | ">" | ">=", false) => {
+            if !matches!(column.kind, Type::Integer | Type::Real | Type::Date) {
+                return Err(format!(
+                    "`{}` is {}, which has no order",
+                    column.name,
+                    column.kind.name()
+                ));
+            }
+            Some(format!("{name} {operator} {}", spelled(column, literal)?))
+        }
+        ("in", false) => {
+            let items: Vec<serde_json::Value> = serde_json::from_str(literal)
+                .map_err(|_| format!("`{literal}` is no JSON array of values"))?;
+            let items: Result<Vec<String>, String> =
+                items.iter().map(|i| spelled(column, &Value::from_json(i).to_string())).collect();
+            let items = items?;
+            if items.is_empty() {
+                return Err("`in` has no values".to_owned());
+            }
+            Some(format!("{name} IN ({})", items.join(", ")))
+        }
+        _ => return Err(format!("`{operator}` is no operator")),
+    };
+    if sql.as_ref().is_some_and(|sql| SLOTS.iter().any(|s| sql.contains(s))) {
+        return Err("a value reads like a slot".to_owned());
+    }
+    Ok(Binding { ask: ask.to_owned(), sql })
+}
+
+/// A value of a column as SQL.
+fn spelled(column: &Column, literal: &str) -> Result<String, String> {
+    let literal = literal.trim();
+    let listed = match &column.values {
+        Some(list) => {
+            let words = normal(literal);
+            let same = |v: &&String| normal(v) == words;
+            let exact = list.values.iter().find(|v| *v == literal);
+            let mut alike = list.values.iter().filter(same);
+            match (exact, alike.next(), alike.next()) {
+                (Some(value), ..) | (None, Some(value), None) => value.as_str(),
+                _ if list.open => literal,
+                _ => {
+                    return Err(format!(
+                        "\"{literal}\" is none of the values of `{}`",
+                        column.name
+                    ));
+                }
+            }
+        }
+        None => literal,
+    };
+    let value = Checker::coerce(column.kind, listed).map(|(value, _)| value);
+    match value {
+        Some(Value::Text(text)) if !text.is_empty() => Ok(hqdl_values::sql::text(&text)),
+        Some(number @ (Value::Integer(_) | Value::Real(_))) => Ok(number.to_string()),
+        _ => Err(format!("\"{literal}\" is no {} for `{}`", column.kind.name(), column.name)),
+    }
+}

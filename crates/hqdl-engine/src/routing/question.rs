@@ -1,0 +1,129 @@
+//! Whether a question is one that a spec binds to a column: compared word by
+//! word, never by likeness, for a wrong route is a wrong answer.
+
+use hqdl_spec::{Binding, Column, SLOTS};
+
+/// A question as it is compared: lower case, words and slots only.
+#[must_use]
+pub fn normal(question: &str) -> Vec<String> {
+    question
+        .to_lowercase()
+        .split(|c: char| !(c.is_alphanumeric() || c == '{' || c == '}'))
+        .filter(|w| !w.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What a binding's slot stands for in a question.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Slot {
+    /// The binding has none.
+    None,
+    /// A text.
+    Text(String),
+    /// A number, as it was written.
+    Number(String),
+}
+
+impl Slot {
+    /// As an SQL literal: words of the query, never of a model.
+    #[must_use]
+    pub fn literal(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Text(text) => hqdl_values::sql::text(text),
+            Self::Number(number) => number.clone(),
+        }
+    }
+}
+
+/// The binding of a column that a question is, with what fills its slot; or why
+/// the nearest one is not. `stored` tells the values of the column, once all of
+/// them are known: without a list, a slot takes no other.
+///
+/// # Errors
+/// The reason, when a binding fits but for its slot.
+pub fn binding<'c>(
+    columns: &'c [Column],
+    at: usize,
+    question: &str,
+    stored: &mut dyn FnMut(usize) -> Option<Vec<String>>,
+) -> Result<Option<(&'c Binding, Slot)>, String> {
+    let words = normal(question);
+    let Some(column) = columns.get(at) else { return Ok(None) };
+    let own = at;
+    let mut near = None;
+    for binding in &column.bindings {
+        let asked = normal(&binding.ask);
+        let Some(at) = asked.iter().position(|w| SLOTS.contains(&w.as_str())) else {
+            if asked == words {
+                return Ok(Some((binding, Slot::None)));
+            }
+            continue;
+        };
+        let (before, after) = (&asked[..at], &asked[at + 1..]);
+        let fits = words.len() > before.len() + after.len()
+            && words.starts_with(before)
+            && words.ends_with(after);
+        if !fits {
+            continue;
+        }
+        let filled = &words[before.len()..words.len() - after.len()];
+        let of = slot_column(columns, binding).unwrap_or(own);
+        match fill(&columns[of], &asked[at], filled, &mut || stored(of)) {
+            Some(slot) => return Ok(Some((binding, slot))),
+            None => {
+                near = Some(format!(
+                    "\"{}\" fits, but \"{}\" is none of its values",
+                    binding.ask,
+                    filled.join(" ")
+                ));
+            }
+        }
+    }
+    near.map_or(Ok(None), Err)
+}
+
+/// The column that a binding compares its slot with, where that is another one
+/// than the column it stands at: the name before `= {value}`.
+fn slot_column(columns: &[Column], binding: &Binding) -> Option<usize> {
+    let sql = binding.sql.as_ref()?;
+    let before = sql[..sql.find("{value}")?].trim_end().trim_end_matches(['=', '<', '>', '!']);
+    let name = before.trim_end().trim_end_matches(['"', '`', ']']);
+    let start = name.rfind(|c: char| !(c.is_alphanumeric() || c == '_' || c == ' '));
+    let name = name[start.map_or(0, |at| at + 1)..].trim_start();
+    // A quoted name may have blanks; of bare words the last one is the name.
+    let named = |name: &str| columns.iter().position(|c| c.name.eq_ignore_ascii_case(name));
+    named(name).or_else(|| named(name.rsplit(' ').next()?))
+}
+
+fn fill(
+    column: &Column,
+    slot: &str,
+    filled: &[String],
+    stored: &mut dyn FnMut() -> Option<Vec<String>>,
+) -> Option<Slot> {
+    match slot {
+        "{number}" => {
+            let joined = filled.join(".");
+            joined.parse::<f64>().ok().map(|_| Slot::Number(joined))
+        }
+        "{date}" => {
+            let joined = filled.join("-");
+            let date = joined.parse::<jiff::civil::Date>().ok()?;
+            Some(Slot::Text(date.to_string()))
+        }
+        _ => {
+            // Two values that read the same are two answers.
+            let one = |values: &[String]| {
+                let mut hits = values.iter().filter(|v| normal(v) == filled);
+                hits.next().filter(|_| hits.next().is_none()).map(|v| Slot::Text(v.clone()))
+            };
+            let listed = column.values.as_ref();
+            listed.and_then(|list| one(&list.values)).or_else(|| match listed {
+                Some(list) if !list.open => None,
+                _ => one(&stored()?),
+            })
+        }
+    }
+}

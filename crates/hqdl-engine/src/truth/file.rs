@@ -1,0 +1,191 @@
+//! The truth as CSV: a header that names key columns and columns of the spec, a
+//! line a key. An empty field says nothing; the values of a list stand between `|`.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Expansion, Spec};
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::key::Entity;
+use hqdl_values::problem::nearest;
+use hqdl_values::value::Value;
+
+/// Keys and what is true of each.
+type Values = Vec<(Vec<Value>, CellValue)>;
+
+/// What is true of some columns of a spec.
+#[derive(Debug, Clone, Default)]
+pub struct Truth {
+    columns: HashMap<(usize, usize), Values>,
+    /// Lines of the file.
+    pub lines: u64,
+    /// Columns of the file that are neither key nor column of the spec.
+    pub ignored: Vec<String>,
+}
+
+/// Why a file is no truth.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{}: {message}", path.display(), line.map_or(String::new(), |l| format!(", line {l}")))]
+pub struct TruthError {
+    /// The file.
+    pub path: PathBuf,
+    /// Its line.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// An expansion that the file speaks of.
+struct Side<'s> {
+    at: usize,
+    expansion: &'s Expansion,
+    /// For each key column, the field that has it.
+    key: Vec<Option<usize>>,
+    /// Column of the expansion, and the field that has it.
+    columns: Vec<(usize, usize)>,
+    checkers: Vec<Checker>,
+}
+
+impl Truth {
+    /// Reads a file. Whatever columns it has must be enough to tell the rows of an
+    /// expansion: its key, or the part of it that one of its sources has.
+    ///
+    /// # Errors
+    /// [`TruthError`] when it cannot be read, names no columns of the spec, or says
+    /// two things of one cell.
+    pub fn read(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
+        let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
+        let mut reader =
+            csv::ReaderBuilder::new().from_path(path).map_err(|e| error(None, e.to_string()))?;
+        let header: Vec<String> = reader
+            .headers()
+            .map_err(|e| error(Some(1), e.to_string()))?
+            .iter()
+            .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
+            .collect();
+        let sides = sides(spec, &header);
+        let mut truth = Self::default();
+        let used: HashSet<usize> = sides
+            .iter()
+            .flat_map(|s| s.key.iter().flatten().copied().chain(s.columns.iter().map(|c| c.1)))
+            .collect();
+        let unused = header.iter().enumerate().filter(|(at, _)| !used.contains(at));
+        truth.ignored = unused.map(|(_, name)| name.clone()).collect();
+        if sides.is_empty() {
+            return Err(error(Some(1), nothing(spec, &header)));
+        }
+        let mut seen: HashSet<(usize, usize, Entity)> = HashSet::new();
+        for record in reader.records() {
+            let record =
+                record.map_err(|e| error(e.position().map(csv::Position::line), e.to_string()))?;
+            let line = record.position().map(csv::Position::line);
+            truth.lines += 1;
+            for side in &sides {
+                let key = side.key_of(&record);
+                if key.iter().all(|part| *part == Value::Null) {
+                    continue;
+                }
+                for (n, (column, field)) in side.columns.iter().enumerate() {
+                    let text = record.get(*field).unwrap_or_default();
+                    if text.trim().is_empty() {
+                        continue;
+                    }
+                    let entity = side.expansion.key.entity(&key);
+                    if !seen.insert((side.at, *column, entity)) {
+                        let name = &side.expansion.columns[*column].name;
+                        let message = format!("a second truth of `{name}` for one key");
+                        return Err(error(line, message));
+                    }
+                    let value = side.value(n, text);
+                    let values = truth.columns.entry((side.at, *column)).or_default();
+                    values.push((key.clone(), value));
+                }
+            }
+        }
+        if truth.columns.is_empty() {
+            return Err(error(None, "it says nothing of any cell".to_owned()));
+        }
+        Ok(truth)
+    }
+
+    /// What is true of a column, by position, key by key.
+    #[must_use]
+    pub fn column(&self, expansion: usize, column: usize) -> Option<&[(Vec<Value>, CellValue)]> {
+        self.columns.get(&(expansion, column)).map(Vec::as_slice)
+    }
+}
+
+impl Side<'_> {
+    fn key_of(&self, record: &csv::StringRecord) -> Vec<Value> {
+        let part = |at: &Option<usize>| {
+            let text = at.and_then(|at| record.get(at)).unwrap_or_default();
+            if text.is_empty() { Value::Null } else { Value::from(text) }
+        };
+        self.key.iter().map(part).collect()
+    }
+
+    /// As the column spells it; what it does not accept is true all the same.
+    fn value(&self, n: usize, text: &str) -> CellValue {
+        let answer = self.checkers[n].text(text);
+        if answer.state == State::Ok {
+            return answer.value;
+        }
+        let many = self.expansion.columns[self.columns[n].0].many.is_some();
+        if many {
+            CellValue::Many(text.split('|').map(|item| Value::from(item.trim())).collect())
+        } else {
+            CellValue::One(Value::from(text.trim()))
+        }
+    }
+}
+
+/// The expansions whose rows a header can tell, with the columns it has of them.
+fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<Side<'s>> {
+    let field = |name: &str| header.iter().position(|h| h.eq_ignore_ascii_case(name));
+    let side = |(at, expansion): (usize, &'s Expansion)| {
+        let names = expansion.key.names();
+        let key: Vec<Option<usize>> = names.iter().map(|name| field(name)).collect();
+        let there: Vec<usize> = (0..names.len()).filter(|n| key[*n].is_some()).collect();
+        let whole = there.len() == names.len();
+        if !whole && !expansion.key_parts.iter().any(|part| part.iter().all(|n| there.contains(n)))
+        {
+            return None;
+        }
+        let columns: Vec<(usize, usize)> = expansion
+            .columns
+            .iter()
+            .enumerate()
+            .filter_map(|(n, column)| {
+                let many = column.many.as_ref().and_then(|many| field(&many.column));
+                Some((n, field(&column.name).or(many)?))
+            })
+            .collect();
+        let checkers = columns.iter().map(|(n, _)| Checker::new(&expansion.columns[*n])).collect();
+        (!columns.is_empty()).then_some(Side { at, expansion, key, columns, checkers })
+    };
+    spec.expansions.iter().enumerate().filter_map(side).collect()
+}
+
+/// Why a header tells the rows of no expansion.
+fn nothing(spec: &Spec, header: &[String]) -> String {
+    let of = |e: &Expansion| {
+        let columns: Vec<&str> = e.columns.iter().map(|c| c.name.as_str()).collect();
+        format!("`{}` needs {} and any of {}", e.name, e.key.names().join(", "), columns.join(", "))
+    };
+    let needs: Vec<String> = spec.expansions.iter().map(of).collect();
+    let mut said = format!("its columns tell no cell of the spec: {}", needs.join("; "));
+    let known: Vec<&str> = spec
+        .expansions
+        .iter()
+        .flat_map(|e| e.key.names().iter().chain(e.columns.iter().map(|c| &c.name)))
+        .map(String::as_str)
+        .collect();
+    for name in header {
+        let strange = !known.iter().any(|k| k.eq_ignore_ascii_case(name));
+        if let Some(near) = nearest(name, known.iter().copied()).filter(|_| strange) {
+            said.push_str(&format!("; did you mean `{near}` by `{name}`?"));
+        }
+    }
+    said
+}

@@ -1,0 +1,175 @@
+//! How true published cells are: each compared with a truth of the user's own.
+//!
+//! A cell counts when its truth is known. *Accuracy* is the share of these that
+//! have exactly the true value; *F1* weighs what was said against what is true, so
+//! that a wrong value costs more than none. Both come with a Wilson interval of
+//! 95 %: how far a truth of so few cells can be relied on.
+
+mod file;
+mod share;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+pub use self::file::{Truth, TruthError};
+pub use self::share::Share;
+use hqdl_database::provenance::VALUE;
+use hqdl_database::{Database, StoreError};
+use hqdl_spec::{Expansion, Spec};
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
+
+/// How true a column is.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ColumnScore {
+    /// The expansion.
+    pub expansion: String,
+    /// The column.
+    pub column: String,
+    /// Cells that have the true value, of those whose truth is known.
+    pub accuracy: Share,
+    /// Values that are true, counted twice, of all that are said and all that are true.
+    pub f1: Share,
+    /// Cells whose truth is known, by state, and how many of them are true; `absent`
+    /// where the table has no such row.
+    pub states: BTreeMap<String, Share>,
+    /// The same by the model that answered.
+    pub models: BTreeMap<String, Share>,
+    /// What differs, in the order of the truth.
+    pub differs: Vec<Difference>,
+}
+
+/// A cell that is not as the truth says.
+#[derive(Debug, Clone, Serialize)]
+pub struct Difference {
+    /// The key, column by column.
+    pub key: Vec<Json>,
+    /// What is true.
+    pub truth: Json,
+    /// What the table says.
+    pub value: Json,
+    /// The cell's state.
+    pub state: String,
+}
+
+/// A published cell.
+struct Cell {
+    state: String,
+    value: CellValue,
+    model: Option<String>,
+}
+
+/// The state of a cell whose row was never published.
+const ABSENT: &str = "absent";
+
+/// Compares published cells with the truth; a score for each column it names, in
+/// the order of the spec.
+///
+/// # Errors
+/// [`StoreError`] when the expanded database cannot be read.
+pub fn score(
+    spec: &Spec,
+    database: &Database,
+    truth: &Truth,
+) -> Result<Vec<ColumnScore>, StoreError> {
+    let mut scores = Vec::new();
+    for (n, expansion) in spec.expansions.iter().enumerate() {
+        for (at, column) in expansion.columns.iter().enumerate() {
+            let Some(values) = truth.column(n, at) else { continue };
+            let cells = cells(database, expansion, &column.name)?;
+            let mut score = ColumnScore {
+                expansion: expansion.name.clone(),
+                column: column.name.clone(),
+                ..ColumnScore::default()
+            };
+            for (key, wanted) in values {
+                score.add(key, wanted, cells.get(&expansion.key.entity(key)));
+            }
+            scores.push(score);
+        }
+    }
+    Ok(scores)
+}
+
+impl ColumnScore {
+    fn add(&mut self, key: &[Value], wanted: &CellValue, cell: Option<&Cell>) {
+        let given = cell.map_or(&CellValue::Nothing, |cell| &cell.value);
+        let (said, is) = (values(given), values(wanted));
+        let both = said.intersection(&is).count();
+        let right = said == is && *given != CellValue::Nothing;
+        self.accuracy.add(right);
+        self.f1.right += 2.0 * both as f64;
+        self.f1.of += (said.len() + is.len()) as u64;
+        let state = cell.map_or(ABSENT, |cell| &cell.state);
+        self.states.entry(state.to_owned()).or_default().add(right);
+        if let Some(model) = cell.and_then(|cell| cell.model.as_ref()) {
+            self.models.entry(model.clone()).or_default().add(right);
+        }
+        if !right {
+            self.differs.push(Difference {
+                key: key.iter().map(Value::to_json).collect(),
+                truth: wanted.to_json(),
+                value: given.to_json(),
+                state: state.to_owned(),
+            });
+        }
+    }
+}
+
+/// The values of a cell as they are compared: a number is one in any spelling.
+fn values(cell: &CellValue) -> BTreeSet<String> {
+    let text = |v: &Value| v.canonical().map(std::borrow::Cow::into_owned);
+    match cell {
+        CellValue::Nothing => BTreeSet::new(),
+        CellValue::One(value) => text(value).into_iter().collect(),
+        CellValue::Many(values) => values.iter().filter_map(text).collect(),
+    }
+}
+
+/// The published cells of a column.
+fn cells(
+    database: &Database,
+    expansion: &Expansion,
+    column: &str,
+) -> Result<HashMap<Entity, Cell>, StoreError> {
+    if !database.has_bookkeeping() {
+        return Ok(HashMap::new());
+    }
+    let many = expansion.column(column).is_some_and(|at| expansion.columns[at].many.is_some());
+    let read = || -> rusqlite::Result<HashMap<Entity, Cell>> {
+        let mut statement = database.connection().prepare(&format!(
+            "SELECT key, state, {VALUE}, model FROM hqdl_cell
+             WHERE expansion = ?1 COLLATE NOCASE AND \"column\" = ?2 COLLATE NOCASE"
+        ))?;
+        let mut rows = statement.query([&expansion.name, column])?;
+        let mut found = HashMap::new();
+        while let Some(row) = rows.next()? {
+            let key: Vec<Json> =
+                serde_json::from_str(&row.get::<_, String>(0)?).unwrap_or_default();
+            let key: Vec<Value> = key.iter().map(Value::from_json).collect();
+            let state: String = row.get(1)?;
+            let value = Value::read(row.get_ref(2)?).unwrap_or(Value::Null);
+            let shows = [State::Ok, State::Overridden].iter().any(|s| s.name() == state);
+            let value = match (shows, many, value) {
+                (false, ..) | (true, _, Value::Null) => CellValue::Nothing,
+                (true, true, value) => {
+                    let list = serde_json::from_str(&value.to_string()).unwrap_or_default();
+                    CellValue::from_json(&list)
+                }
+                (true, false, value) => CellValue::One(value),
+            };
+            found.insert(expansion.key.entity(&key), Cell { state, value, model: row.get(3)? });
+        }
+        Ok(found)
+    };
+    read().map_err(|e| database.error(&e))
+}
+
+/// The scores as JSON: a stable contract.
+#[must_use]
+pub fn json(scores: &[ColumnScore]) -> Json {
+    json!({ "columns": scores })
+}

@@ -1,0 +1,347 @@
+//! The one thread that writes facts. It takes all batches that wait, commits
+//! them to the journal together (one fsync for many answers), then brings the
+//! index up to date, and only then tells the senders that their batch is safe.
+//!
+//! It also notes what requests may cost before they leave, and holds the budget
+//! of the day: whatever process asks, what is spent and what is on its way is
+//! summed up here, so that nobody overshoots it.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Transaction, TransactionBehavior, params};
+use tokio::sync::{mpsc, oneshot};
+use tracing::debug;
+
+use super::FactsError;
+use super::ids::{ReservationId, RunId};
+use super::index::{Index, Record};
+use super::journal::Journal;
+use super::reservations::Day;
+use super::sessions::Session;
+use super::store::{CommitUnit, Noted};
+use super::throttle::Place;
+use crate::limits::RateLimitHint;
+use hqdl_values::cell::State;
+use hqdl_values::key::Entity;
+use hqdl_values::usage::Spent;
+
+/// How often requests that wait are looked at when nobody has a job: what holds
+/// the day's budget ends elsewhere, too, with a run or in another process.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Batches that may wait; a sender waits when there are more.
+const QUEUE: usize = 256;
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
+
+/// What the thread is asked to do.
+pub(super) enum Job {
+    /// Keep a batch.
+    Keep(Box<CommitUnit>, Reply<()>),
+    /// Note what a request of a run may cost.
+    Reserve(Wish, Reply<Noted>),
+    /// A request ended without an answer; whether it may have been billed.
+    End { reservation: ReservationId, in_doubt: bool, reply: Reply<()> },
+    /// An endpoint said something of its limits, to the limiter of this name.
+    Heard(String, RateLimitHint),
+    /// A session begins.
+    Enter(Session, Reply<()>),
+    /// A session is over: what it had in flight is in doubt.
+    Over(Arc<str>, Reply<()>),
+    /// Do what was asked until now, and nothing more.
+    Stop,
+}
+
+/// A request that is to leave.
+pub(super) struct Wish {
+    pub(super) session: Arc<str>,
+    pub(super) run: RunId,
+    pub(super) worst: Spent,
+    pub(super) of_day: Option<f64>,
+    /// Where it goes, when it was admitted there.
+    pub(super) place: Option<Place>,
+    /// It has waited, and what admitted it may say something else by now.
+    pub(super) waited: bool,
+}
+
+/// Starts the writing thread.
+pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, JoinHandle<()>) {
+    let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
+    let thread = std::thread::spawn(move || {
+        let mut desk =
+            Desk { index, day: Day::default(), waiting: Vec::new(), looked: Instant::now() };
+        while let Some(mut jobs) = next(&mut queue, &desk) {
+            while jobs.len() < QUEUE {
+                match queue.try_recv() {
+                    Ok(job) => jobs.push(job),
+                    Err(_) => break,
+                }
+            }
+            let stop = jobs.iter().any(|j| matches!(j, Job::Stop));
+            desk.work(&journal, jobs);
+            if stop {
+                return;
+            }
+        }
+    });
+    (jobs, thread)
+}
+
+/// What there is to do; nothing, when it is time to look at what waits. `None` at
+/// the end.
+fn next(queue: &mut mpsc::Receiver<Job>, desk: &Desk) -> Option<Vec<Job>> {
+    if desk.waiting.is_empty() {
+        return queue.blocking_recv().map(|job| vec![job]);
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(job) = queue.poll_recv(&mut context) {
+            return job.map(|job| vec![job]);
+        }
+        match LOOK_EVERY.checked_sub(desk.looked.elapsed()) {
+            Some(left) => std::thread::park_timeout(left),
+            None => return Some(Vec::new()),
+        }
+    }
+}
+
+/// Wakes a thread that is parked.
+pub(super) struct Unpark(pub(super) Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What the writing thread has before it.
+struct Desk {
+    index: Index,
+    day: Day,
+    /// Requests that may leave when others on their way have cost less than
+    /// their worst.
+    waiting: Vec<(Wish, Reply<Noted>)>,
+    /// When these were looked at.
+    looked: Instant,
+}
+
+impl Desk {
+    /// Does what is asked: first the notes, for which requests wait that have
+    /// not left yet, then the batches.
+    fn work(&mut self, journal: &Journal, jobs: Vec<Job>) {
+        // All of it belongs together, with what it changes in the index.
+        let _connection = journal.connection();
+        let (mut batches, mut kept_for, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut settled = false;
+        for job in jobs {
+            match job {
+                Job::Keep(batch, reply) => {
+                    batches.push(*batch);
+                    kept_for.push(reply);
+                }
+                Job::Stop => {}
+                note => {
+                    settled |= !matches!(note, Job::Reserve(..) | Job::Heard(..));
+                    notes.push(note);
+                }
+            }
+        }
+        if !notes.is_empty() {
+            settled |= self.note(journal, notes);
+        }
+        settled |= self.looked.elapsed() >= LOOK_EVERY;
+        if !batches.is_empty() {
+            settled = true;
+            let kept = keep(journal, &self.index, batches);
+            for reply in kept_for {
+                let _ = reply.send(kept.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
+            }
+        }
+        if settled && !self.waiting.is_empty() {
+            self.looked = Instant::now();
+            let waiting = std::mem::take(&mut self.waiting);
+            let jobs = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
+            let again = |(wish, reply)| Job::Reserve(Wish { waited: true, ..wish }, reply);
+            self.note(journal, jobs.map(again).collect());
+        }
+    }
+
+    /// Writes notes of reservations in one transaction, without a flush. Returns
+    /// whether one was taken out again that nobody wanted any more.
+    fn note(&mut self, journal: &Journal, notes: Vec<Job>) -> bool {
+        let error = |e: rusqlite::Error| journal.error(&e);
+        let (mut reserved, mut ended) = (Vec::new(), Vec::new());
+        let connection = journal.connection();
+        let write = || -> rusqlite::Result<()> {
+            connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+            let transaction =
+                Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
+            for job in notes {
+                match job {
+                    Job::Reserve(wish, reply) => match self.reserve(journal, &wish) {
+                        Ok(None) => self.waiting.push((wish, reply)),
+                        Ok(Some(noted)) => reserved.push((Ok(noted), reply)),
+                        Err(failed) => reserved.push((Err(failed), reply)),
+                    },
+                    Job::End { reservation, in_doubt, reply } => {
+                        ended.push(reply);
+                        if in_doubt {
+                            journal.leave_in_doubt(reservation)?;
+                        } else {
+                            journal.release(reservation, None)?;
+                        }
+                    }
+                    Job::Heard(name, hint) => journal.note_heard(&name, hint)?,
+                    Job::Enter(session, reply) => {
+                        ended.push(reply);
+                        journal.enter(&session)?;
+                    }
+                    Job::Over(session, reply) => {
+                        ended.push(reply);
+                        journal.leave(&session)?;
+                    }
+                    Job::Keep(..) | Job::Stop => {}
+                }
+            }
+            transaction.commit()
+        };
+        let written = write();
+        let flushing = connection.execute_batch("PRAGMA synchronous = FULL");
+        let written = written.and(flushing).map_err(error);
+        debug!(reserved = reserved.len(), "the journal notes reservations");
+        for reply in ended {
+            let _ = reply.send(written.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
+        }
+        let mut unwanted = false;
+        for (noted, reply) in reserved {
+            let noted = match &written {
+                Ok(()) => noted.map_err(error),
+                Err(failed) => Err(failed.again()),
+            };
+            if let Err(Ok(Noted::Note(note))) = reply.send(noted) {
+                // Whoever wanted to ask has gone meanwhile, and asks nothing.
+                let _ = journal.release(note, Some(0));
+                unwanted = true;
+            }
+        }
+        unwanted
+    }
+
+    /// Notes a request, or says that the day's budget does not cover it; `None`
+    /// while others on their way may leave it enough.
+    fn reserve(&mut self, journal: &Journal, wish: &Wish) -> rusqlite::Result<Option<Noted>> {
+        if let Some(most) = wish.of_day {
+            let gone = self.day.gone(journal)?;
+            if gone + wish.worst.usd > most {
+                let wait = journal.is_any_in_flight()?;
+                return Ok((!wait).then_some(Noted::Beyond(gone)));
+            }
+        }
+        if !journal.is_open(wish.run)? {
+            return Ok(Some(Noted::Ended));
+        }
+        if wish.waited && wish.place.is_some() {
+            return Ok(Some(Noted::Again));
+        }
+        let note = journal.reserve(&wish.session, wish.run, wish.worst)?;
+        if let Some(place) = &wish.place {
+            journal.note_sent(note, place, wish.worst.tokens)?;
+        }
+        Ok(Some(Noted::Note(note)))
+    }
+}
+
+/// Commits batches to the journal, then to the index.
+pub(super) fn keep(
+    journal: &Journal,
+    index: &Index,
+    batches: Vec<CommitUnit>,
+) -> Result<(), FactsError> {
+    let error = |e: rusqlite::Error| journal.error(&e);
+    let connection = journal.connection();
+    let transaction =
+        Transaction::new_unchecked(&connection, TransactionBehavior::Immediate).map_err(error)?;
+    // While nobody else can write there.
+    index.catch_up(journal)?;
+    let (began, completions) = (Instant::now(), batches.len());
+    let mut head = None;
+    let mut records: HashMap<Entity, Record> = HashMap::new();
+    let mut changed: BTreeMap<u32, i64> = BTreeMap::new();
+    for batch in batches {
+        let completion = journal.insert_completion(&batch.completion).map_err(error)?;
+        if let Some(reservation) = batch.settles {
+            journal.release(reservation, Some(batch.completion.tokens())).map_err(error)?;
+        }
+        if let Some(request) = batch.answers {
+            super::requests::settle(&connection, request, "answered").map_err(error)?;
+        }
+        for (entity, mut of_entity) in batch.facts {
+            for fact in &mut of_entity {
+                (fact.completion, fact.asked) = (completion, completion);
+            }
+            let by = (completion, batch.completion.model);
+            let line = journal.insert_answer(by, &entity, &of_entity).map_err(error)?;
+            head = Some(line);
+            let record = match records.entry(entity) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let known = index.get(new.key())?.unwrap_or_default();
+                    new.insert(known)
+                }
+            };
+            for fact in of_entity {
+                if record.is_changed_by(&fact) {
+                    changed.insert(fact.meaning, line);
+                }
+                record.merge(fact);
+            }
+        }
+    }
+    // With the answers themselves: tables published before are told apart.
+    for (meaning, line) in changed {
+        journal.note_changed(meaning, line).map_err(error)?;
+    }
+    transaction.commit().map_err(error)?;
+    debug!(completions, entities = records.len(), took = ?began.elapsed(), "the journal commits");
+    match head {
+        Some(head) => index.put(records, head),
+        None => Ok(()),
+    }
+}
+
+/// Commits a batch to the journal alone, from a process whose owner has ended:
+/// the index follows when somebody owns the cache again. Once, whether or not the
+/// owner had kept it before it ended.
+pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), FactsError> {
+    journal.change(|c| {
+        let done = &batch.completion;
+        let kept = c
+            .prepare(
+                "SELECT 1 FROM completion WHERE run = ?1 AND prompt_hash = ?2 AND asked_at = ?3",
+            )?
+            .exists(params![done.run, done.prompt_hash, done.asked_at])?;
+        if kept {
+            return Ok(());
+        }
+        let completion = journal.insert_completion(done)?;
+        if let Some(reservation) = batch.settles {
+            journal.release(reservation, Some(done.tokens()))?;
+        }
+        if let Some(request) = batch.answers {
+            super::requests::settle(c, request, "answered")?;
+        }
+        for (entity, facts) in &batch.facts {
+            let line = journal.insert_answer((completion, done.model), entity, facts)?;
+            // Without the index, nobody knows what these take the place of.
+            for fact in facts.iter().filter(|f| f.answer.state != State::Error) {
+                journal.note_changed(fact.meaning, line)?;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,351 @@
+//! The index: the facts of an entity, found by the entity. One sled record an
+//! entity; every record can be made again from the journal.
+
+mod follow;
+
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::FactsError;
+use super::checksum::Damage;
+use super::history::{Answers, Integrity};
+use super::journal::Journal;
+use super::store::RecordBytes;
+use hqdl_values::cell::{Answer, State};
+use hqdl_values::key::Entity;
+
+/// Bytes that sled may keep in memory. Past this it reads the disk.
+const CACHE_BYTES: u64 = 48 << 20;
+/// How far the index has followed the journal. No entity begins with a NUL.
+const HEAD: &[u8] = b"\0head";
+/// Layout of the records; another number means: make them again.
+const VERSION: i64 = 2;
+
+/// A fact: an answer, what it answers, and where it came from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    /// The column's meaning, by its id in the journal.
+    pub meaning: u32,
+    /// The model, by its id in the journal.
+    pub model: u32,
+    /// The value list it was asked with, by its id in the journal.
+    pub list: Option<u32>,
+    /// The completion it came from, by its id in the journal.
+    pub completion: i64,
+    /// The last completion that was asked for it; a later one than it came from
+    /// when that brought nothing better.
+    pub asked: i64,
+    /// State, value, raw words and repairs.
+    pub answer: Answer,
+}
+
+/// All facts about an entity.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// At most one for each meaning and model.
+    pub facts: Vec<Fact>,
+}
+
+impl Record {
+    /// Whether a later fact puts something else in the place of a value, of
+    /// whichever model.
+    #[must_use]
+    pub fn is_changed_by(&self, fact: &Fact) -> bool {
+        fact.answer.state != State::Error
+            && self.facts.iter().any(|kept| {
+                kept.meaning == fact.meaning
+                    && kept.answer.state.shows()
+                    && (kept.answer.value != fact.answer.value || kept.list != fact.list)
+            })
+    }
+
+    /// Takes a later fact in. What is no answer (an error, a refusal, words
+    /// that cannot be read) never replaces an answer that still holds; the
+    /// model's own "unknown" is one.
+    pub fn merge(&mut self, fact: Fact) {
+        let same = |f: &&mut Fact| f.meaning == fact.meaning && f.model == fact.model;
+        let Some(kept) = self.facts.iter_mut().find(same) else {
+            self.facts.push(fact);
+            return;
+        };
+        let (old, new) = (kept.answer.state, fact.answer.state);
+        let answers = |state: State| state.shows() || state == State::Unknown;
+        let worse = answers(old) && !answers(new) && kept.list == fact.list;
+        let error = new == State::Error && old != State::Error;
+        if !worse && !error {
+            *kept = fact;
+        } else if !error {
+            kept.asked = fact.completion;
+        }
+    }
+}
+
+/// The index, in the process that owns the cache.
+#[derive(Debug, Clone)]
+pub(super) struct Index {
+    path: PathBuf,
+    db: sled::Db,
+    /// The journal it is made from.
+    journal: String,
+    /// Held for writing while the records are made again: who looks waits, and
+    /// never finds less than there is.
+    whole: Arc<RwLock<()>>,
+    /// The journal as the writing thread has it; whoever has it changes the records.
+    writing: Arc<Journal>,
+    /// The journal, to see how far it is: nobody has this for long.
+    looks: Arc<Journal>,
+    /// What of the journal was found damaged.
+    damage: Arc<Mutex<Damage>>,
+}
+
+impl Index {
+    /// Opens the index and brings it up to date with the journal.
+    ///
+    /// # Errors
+    /// [`FactsError`] when it cannot be made at all.
+    pub(super) fn open(
+        path: &Path,
+        writing: Arc<Journal>,
+        looks: Journal,
+    ) -> Result<Self, FactsError> {
+        let error = |error| FactsError::File { path: path.to_owned(), error };
+        if path.exists() && !path.is_dir() {
+            // Whoever put it there may want it.
+            let what = "a file stands where the index, a directory, belongs; move it away";
+            return Err(error(std::io::Error::other(what)));
+        }
+        let db = match open(path) {
+            Ok(db) => db,
+            // Damaged: the journal has everything, so begin again.
+            Err(_) => {
+                std::fs::remove_dir_all(path).map_err(error)?;
+                open(path)
+                    .map_err(|message| FactsError::Index { path: path.to_owned(), message })?
+            }
+        };
+        let (id, looks, journal) = (looks.id()?, Arc::new(looks), Arc::clone(&writing));
+        let (path, whole, damage) = (path.to_owned(), Arc::default(), Arc::default());
+        let index = Self { path, db, journal: id, whole, writing, looks, damage };
+        let behind = index.head().filter(|head| journal.head().is_ok_and(|last| *head <= last));
+        match behind {
+            Some(head) => index.follow(&journal, head)?,
+            None => {
+                index.rebuild(&journal)?;
+            }
+        }
+        Ok(index)
+    }
+
+    /// The facts about an entity; `None` when there are none.
+    ///
+    /// # Errors
+    /// [`FactsError::Index`] when the record is damaged.
+    pub(super) fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
+        Ok(self.get_many(&[entity])?.pop().flatten())
+    }
+
+    /// The facts about each of some entities.
+    ///
+    /// # Errors
+    /// [`FactsError::Index`] when a record is damaged.
+    pub(super) fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let read = |entity: &&Entity| {
+            let bytes = self.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
+            bytes.map(|b| self.decode(&b)).transpose()
+        };
+        entities.iter().map(read).collect()
+    }
+
+    /// Reads for a borrower, on a thread of a runtime: one that must wait for the
+    /// records to be made again, or to follow the journal, holds up no others.
+    pub(super) fn served<T>(
+        &self,
+        read: impl FnOnce(&Self) -> Result<T, FactsError>,
+    ) -> Result<T, FactsError> {
+        if self.whole.try_read().is_ok() && !self.is_behind()? {
+            return read(self);
+        }
+        tokio::task::block_in_place(|| {
+            self.follow_on()?;
+            read(self)
+        })
+    }
+
+    /// The bytes of records, for a borrower: as many of the first ones as fit
+    /// into `full` bytes, and one at least.
+    pub(super) fn bytes_of(
+        &self,
+        entities: &[String],
+        full: usize,
+    ) -> Result<Vec<Option<Bytes>>, FactsError> {
+        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let (mut found, mut size) = (Vec::new(), 0);
+        for entity in entities {
+            // No entity begins with a NUL, whatever a borrower says.
+            let asked = Some(entity).filter(|e| !e.starts_with('\0'));
+            let bytes = asked.map(|e| self.db.get(e)).transpose().map_err(|e| self.error(&e))?;
+            let bytes = bytes.flatten().map(|b| Bytes::copy_from_slice(&b));
+            size += bytes.as_ref().map_or(1, Bytes::len);
+            found.push(bytes);
+            if size >= full {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Entities and the bytes of their records, in order, from after one on, up to
+    /// about `full` bytes.
+    pub(super) fn page(
+        &self,
+        after: &str,
+        full: usize,
+    ) -> Result<Vec<(String, Bytes)>, FactsError> {
+        let _whole = self.whole.read().unwrap_or_else(PoisonError::into_inner);
+        let (mut page, mut size) = (Vec::new(), 0);
+        let from = (Bound::Excluded(after.as_bytes()), Bound::Unbounded);
+        for entry in self.db.range::<&[u8], _>(from) {
+            let (key, value) = entry.map_err(|e| self.error(&e))?;
+            if key.starts_with(b"\0") {
+                continue;
+            }
+            let entity = String::from_utf8(key.to_vec())
+                .map_err(|_| self.failed("a key that is no entity"))?;
+            size += entity.len() + value.len();
+            page.push((entity, Bytes::copy_from_slice(&value)));
+            if size >= full {
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Takes facts in, in the order of the journal, up to its line `head`.
+    fn merge(
+        &self,
+        batch: impl IntoIterator<Item = (Entity, Vec<Fact>)>,
+        head: i64,
+    ) -> Result<(), FactsError> {
+        for (entity, facts) in batch {
+            let known = self.db.get(entity.as_str()).map_err(|e| self.error(&e))?;
+            let known = known.map(|bytes| self.decode(&bytes)).transpose()?;
+            let mut record = known.unwrap_or_default();
+            facts.into_iter().for_each(|f| record.merge(f));
+            self.insert(&entity, &record)?;
+        }
+        // Last, so that whatever a crash cuts off is followed again.
+        self.set_head(head)
+    }
+
+    /// Takes whole records in, that hold the facts up to the journal's line `head`.
+    ///
+    /// # Errors
+    /// [`FactsError::Index`].
+    pub(super) fn put(
+        &self,
+        records: impl IntoIterator<Item = (Entity, Record)>,
+        head: i64,
+    ) -> Result<(), FactsError> {
+        for (entity, record) in records {
+            self.insert(&entity, &record)?;
+        }
+        self.set_head(head)
+    }
+
+    fn insert(&self, entity: &Entity, record: &Record) -> Result<(), FactsError> {
+        let bytes = postcard::to_stdvec(record).map_err(|e| self.failed(&e.to_string()))?;
+        self.db.insert(entity.as_str(), bytes).map(|_| ()).map_err(|e| self.error(&e))
+    }
+
+    /// Makes every record again from the journal; returns how many. Who looks
+    /// meanwhile waits.
+    ///
+    /// # Errors
+    /// [`FactsError::Damaged`] when the journal is no longer whole: what it shows
+    /// may lack what came last. Others when it cannot be read, or nothing written.
+    pub(super) fn rebuild(&self, journal: &Journal) -> Result<u64, FactsError> {
+        // Nobody changes the records meanwhile.
+        let _connection = journal.connection();
+        journal.check()?;
+        {
+            let _whole = self.whole.write().unwrap_or_else(PoisonError::into_inner);
+            self.db.clear().map_err(|e| self.error(&e))?;
+            self.follow(journal, 0)?;
+        }
+        let records = self.db.iter().keys().flatten();
+        Ok(records.filter(|key| !key.starts_with(b"\0")).count() as u64)
+    }
+
+    /// Writes what is in memory to the disk.
+    ///
+    /// # Errors
+    /// [`FactsError::Index`].
+    pub(super) fn flush(&self) -> Result<(), FactsError> {
+        self.db.flush().map(|_| ()).map_err(|e| self.error(&e))
+    }
+
+    fn set_head(&self, head: i64) -> Result<(), FactsError> {
+        let bytes = postcard::to_stdvec(&(VERSION, &self.journal, head))
+            .map_err(|e| self.failed(&e.to_string()))?;
+        self.db.insert(HEAD, bytes).map(|_| ()).map_err(|e| self.error(&e))
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Record, FactsError> {
+        read(bytes, &self.path)
+    }
+
+    fn error(&self, error: &sled::Error) -> FactsError {
+        self.failed(&error.to_string())
+    }
+
+    fn failed(&self, message: &str) -> FactsError {
+        FactsError::Index { path: self.path.clone(), message: message.to_owned() }
+    }
+}
+
+impl Index {
+    fn head(&self) -> Option<i64> {
+        let bytes = self.db.get(HEAD).ok().flatten()?;
+        let (version, journal, head): (i64, String, i64) = postcard::from_bytes(&bytes).ok()?;
+        (version == VERSION && journal == self.journal).then_some(head)
+    }
+}
+
+/// A record of the index of a data directory.
+pub(super) fn decode(bytes: &[u8], dir: &Path) -> Result<Record, FactsError> {
+    read(bytes, &dir.join("index.sled"))
+}
+
+/// An entity with its record.
+pub(super) fn entry(
+    entity: &str,
+    bytes: &RecordBytes,
+    dir: &Path,
+) -> Result<(Entity, Record), FactsError> {
+    let entity = Entity::parse(entity).map_err(|_| FactsError::Index {
+        path: dir.join("index.sled"),
+        message: "a key that is no entity".to_owned(),
+    })?;
+    Ok((entity, bytes.decode(dir)?))
+}
+
+fn read(bytes: &[u8], path: &Path) -> Result<Record, FactsError> {
+    postcard::from_bytes(bytes).map_err(|e| FactsError::Index {
+        path: path.to_owned(),
+        message: format!("a record is damaged: {e}"),
+    })
+}
+
+fn open(path: &Path) -> Result<sled::Db, String> {
+    sled::Config::new()
+        .path(path)
+        .cache_capacity(CACHE_BYTES)
+        .flush_every_ms(Some(1000))
+        .open()
+        .map_err(|e| e.to_string())
+}

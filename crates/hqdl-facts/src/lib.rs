@@ -1,0 +1,434 @@
+//! Facts: what is known, and where from. A record and its index, one truth.
+//!
+//! The `journal` (`SQLite`, in the data directory) is the record: every
+//! completion and the facts read from it, committed before anything else
+//! happens. The `index` (sled) finds the facts of an entity quickly; it is
+//! brought up to date from the journal whenever it is missing, behind or
+//! damaged, and may be deleted at any time.
+//!
+//! ```text
+//! <data directory>/journal.sqlite   the record
+//! <data directory>/index.sled/      its index: entity -> facts
+//! <data directory>/lock             held by the one process that owns them
+//! <data directory>/socket           where that process lends them to others
+//! ```
+//!
+//! Whoever uses facts holds a [`Facts`] and does not know who keeps them: a
+//! [`FactStore`], whose words say what every one of them must keep.
+//!
+//! sled is opened by one process. That one *owns* the cache ([`LocalStore`]): the
+//! index, the thread that writes, what is being asked ([`in_flight`]), the limits of
+//! endpoints and the budget of the day. It serves them over a socket ([`lend`]) to
+//! others ([`RemoteStore`]): they do their work themselves, and only what one
+//! process can have is the owner's. The journal they read, and write what is
+//! small, by themselves.
+
+mod answers;
+mod checksum;
+pub mod in_flight;
+mod desk;
+mod dictionary;
+mod history;
+mod ids;
+mod index;
+mod journal;
+#[cfg(unix)]
+pub mod lend;
+pub mod limits;
+mod local;
+mod locks;
+pub mod lookup;
+pub mod parcels;
+mod postgres;
+mod prefetch;
+pub mod questions;
+mod rates;
+mod remote;
+mod request_forms;
+pub mod requests;
+mod reservations;
+pub mod rounds;
+mod sessions;
+mod spending;
+mod store;
+mod throttle;
+pub mod transfer;
+pub mod unify;
+mod wire;
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use self::local::Lock;
+use self::remote::Refusal;
+pub use checksum::Damage;
+pub use history::History;
+use hqdl_values::key::Entity;
+pub use ids::{ReservationId, RunId};
+pub use in_flight::ClaimKey;
+pub use index::{Fact, Record};
+pub use journal::{Completion, Outcome};
+pub use local::LocalStore;
+pub use locks::NamedLock;
+pub use lookup::{Found, Reason, Wanted};
+pub use parcels::{Packed, Parcel, Stage};
+pub use postgres::{PostgresStore, Say, is_server};
+pub use prefetch::Prefetch;
+pub use questions::{Learned, LiveQuestion, Origin};
+pub use remote::{RemoteStore, status};
+pub use requests::{Known, Request};
+pub use spending::{ColumnDay, Hour, Totals};
+pub use store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
+pub use throttle::{Admission, Admitted, Place, RateLimits, Throttle};
+
+/// About how many bytes of records are looked up at once.
+const PAGE: usize = 256 << 10;
+/// How long a process that owns the cache and is to lend it may take to begin.
+const BEGINNING: Duration = Duration::from_secs(10);
+/// How often the lock is tried while somebody waits for it.
+const TRY_EVERY: Duration = Duration::from_millis(50);
+
+/// Why facts cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum FactsError {
+    /// There is no directory for facts.
+    #[error("no data directory: {0}")]
+    NoDirectory(String),
+    /// Another process uses the cache.
+    #[error("the cache {} is in use by {holder}", dir.display())]
+    Held {
+        /// The cache.
+        dir: PathBuf,
+        /// The process, as it describes itself.
+        holder: String,
+    },
+    /// The process that owns the cache has ended, in the midst of something.
+    #[error("{owner}, which owns the cache {}, has ended", dir.display())]
+    Lost {
+        /// The cache.
+        dir: PathBuf,
+        /// The process.
+        owner: String,
+    },
+    /// The process that owns the cache speaks another protocol.
+    #[error("the cache {} is owned by another version of hqdl", dir.display())]
+    Stranger {
+        /// The cache.
+        dir: PathBuf,
+    },
+    /// The journal failed.
+    #[error("the journal {}: {message}", path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What `SQLite` said.
+        message: String,
+    },
+    /// The journal is not whole any more.
+    #[error("the journal {} is damaged: {message}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first thing that is wrong.
+        message: String,
+    },
+    /// The index failed.
+    #[error("the index {}: {message}", path.display())]
+    Index {
+        /// The directory.
+        path: PathBuf,
+        /// What sled said.
+        message: String,
+    },
+    /// A file operation failed.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A server cannot be reached, and was waited for.
+    #[error("the cache {url} cannot be reached: {message}")]
+    Unreachable {
+        /// The server, without a password.
+        url: String,
+        /// Why not.
+        message: String,
+    },
+    /// A server lets nobody in, or not to do this.
+    #[error("the cache {url}: {message}")]
+    Refused {
+        /// The server, without a password.
+        url: String,
+        /// What it said.
+        message: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// A line of an import cannot be used.
+    #[error("line {line}: {message}")]
+    Import {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl FactsError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoDirectory(_) => "name one with --cache or HQDL_CACHE",
+            Self::Held { .. } => "wait for it to end, or use another cache with --cache",
+            Self::Lost { .. } => "everything answered is kept; run this again to go on",
+            Self::Stranger { .. } => "end it, such as the daemon, and start it with this version",
+            Self::Journal { .. } => {
+                "the journal holds what was paid for; check the disk and the file's permissions"
+            }
+            Self::Damaged { .. } => {
+                "put a backup of it in its place, or what `sqlite3 journal.sqlite .recover` brings out"
+            }
+            Self::Index { .. } => "run `hqdl cache rebuild`; the journal has every fact",
+            Self::File { .. } => {
+                "check the directory and its permissions, or choose another with --cache"
+            }
+            Self::Unreachable { .. } => {
+                "everything answered is kept; run this again when it can be reached"
+            }
+            Self::Refused { hint, .. } => hint,
+            Self::Import { .. } => "nothing was imported; mend the line and run this again",
+        }
+    }
+}
+
+impl FactsError {
+    /// The same error for another one who waits for the same thing.
+    fn again(&self) -> Self {
+        match self {
+            Self::Journal { path, message } => {
+                Self::Journal { path: path.clone(), message: message.clone() }
+            }
+            Self::Unreachable { url, message } => {
+                Self::Unreachable { url: url.clone(), message: message.clone() }
+            }
+            Self::Refused { url, message, hint } => {
+                Self::Refused { url: url.clone(), message: message.clone(), hint }
+            }
+            other => Self::Journal { path: "journal.sqlite".into(), message: other.to_string() },
+        }
+    }
+}
+
+/// The facts: a handle of the store that keeps them, cheap to clone. Any number of
+/// runs may use them at once.
+#[derive(Clone)]
+pub struct Facts {
+    store: Arc<dyn FactStore>,
+}
+
+impl Deref for Facts {
+    type Target = dyn FactStore;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.store
+    }
+}
+
+impl Facts {
+    /// Opens (and makes, when missing) the facts of a data directory: as their
+    /// owner, or through the process that owns and lends them. `holder` describes
+    /// this process to others.
+    ///
+    /// # Errors
+    /// [`FactsError::Held`] when another process has them and does not lend them;
+    /// others when the disk fails.
+    pub fn open(dir: &Path, holder: &str) -> Result<Self, FactsError> {
+        local::make(dir)?;
+        let began = Instant::now();
+        loop {
+            let other = match local::lock(dir, holder)? {
+                Lock::Ours(lock) => {
+                    return LocalStore::open(dir, holder, lock, false).map(Self::of);
+                }
+                Lock::Theirs(other) => other,
+            };
+            match RemoteStore::begin(dir, holder) {
+                Ok(store) => return Ok(Self::of(store)),
+                Err(Refusal::Stranger) => return Err(FactsError::Stranger { dir: dir.to_owned() }),
+                Err(Refusal::Failed(error)) => return Err(error),
+                // It is about to lend, or has just ended.
+                Err(Refusal::Nobody)
+                    if began.elapsed() < TRY_EVERY
+                        || (other.contains(LENDER) && began.elapsed() < BEGINNING) =>
+                {
+                    std::thread::sleep(TRY_EVERY);
+                }
+                Err(Refusal::Nobody) => {
+                    return Err(FactsError::Held { dir: dir.to_owned(), holder: other });
+                }
+            }
+        }
+    }
+
+    /// Opens the facts of a data directory as their owner, to lend them; waits up
+    /// to `patience` for another owner to end.
+    ///
+    /// # Errors
+    /// [`FactsError::Held`] when another process has them still.
+    pub fn own(dir: &Path, holder: &str, patience: Duration) -> Result<Self, FactsError> {
+        local::make(dir)?;
+        let began = Instant::now();
+        loop {
+            match local::lock(dir, &format!("{holder}, {LENDER}"))? {
+                Lock::Ours(lock) => {
+                    return LocalStore::open(dir, holder, lock, false).map(Self::of);
+                }
+                Lock::Theirs(_) if began.elapsed() < patience => std::thread::sleep(TRY_EVERY),
+                Lock::Theirs(holder) => {
+                    return Err(FactsError::Held { dir: dir.to_owned(), holder });
+                }
+            }
+        }
+    }
+
+    /// Facts that nobody keeps: an empty directory, gone when the last handle is.
+    ///
+    /// # Errors
+    /// When the system's directory for temporary files cannot be used.
+    pub fn temporary() -> Result<Self, FactsError> {
+        let nanos = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos();
+        let dir = std::env::temp_dir().join(format!("hqdl-{}-{nanos}", std::process::id()));
+        local::private(&dir).map_err(|error| FactsError::File { path: dir.clone(), error })?;
+        let holder = "hqdl --no-cache";
+        match local::lock(&dir, holder)? {
+            Lock::Ours(lock) => LocalStore::open(&dir, holder, lock, true).map(Self::of),
+            Lock::Theirs(holder) => Err(FactsError::Held { dir, holder }),
+        }
+    }
+
+    /// Opens the facts of a server (`postgres://user@host/database`), and makes them
+    /// when they are missing. `dir` is where a directory is made for what stays on
+    /// this machine; `say` is told when the server cannot be reached, and when it can
+    /// again.
+    ///
+    /// # Errors
+    /// [`FactsError::Unreachable`] when it was waited for in vain,
+    /// [`FactsError::Refused`] when it lets nobody in, or a newer hqdl made the facts.
+    pub fn connect(url: &str, dir: &Path, holder: &str, say: Say) -> Result<Self, FactsError> {
+        PostgresStore::open(url, dir, holder, say).map(Self::of)
+    }
+
+    /// The facts that a store keeps.
+    pub fn of(store: impl FactStore + 'static) -> Self {
+        Self { store: Arc::new(store) }
+    }
+
+    /// Whether this process owns the cache, and may lend it.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        Arc::clone(&self.store).local().is_some()
+    }
+
+    /// The same facts, with all that others have kept by now: a borrower whose owner
+    /// has ended writes to the journal alone.
+    #[must_use]
+    pub fn latest(&self) -> &Self {
+        if let Err(error) = self.catch_up() {
+            // Whoever is to ask looks again, and is told.
+            warn!(%error, "the index is behind the journal");
+        }
+        self
+    }
+
+    /// The facts about an entity; `None` when there are none.
+    ///
+    /// # Errors
+    /// [`FactsError::Index`] when the record is damaged.
+    pub fn get(&self, entity: &Entity) -> Result<Option<Record>, FactsError> {
+        Ok(self.get_many(&[entity])?.pop().flatten())
+    }
+
+    /// Every entity with its facts, in the order of the entities.
+    pub fn iter(&self) -> impl Iterator<Item = Result<(Entity, Record), FactsError>> + '_ {
+        let mut page = Vec::<(String, RecordBytes)>::new().into_iter();
+        let (mut after, mut over) = (String::new(), false);
+        std::iter::from_fn(move || {
+            loop {
+                if let Some((entity, bytes)) = page.next() {
+                    return Some(index::entry(&entity, &bytes, self.dir()));
+                }
+                if std::mem::replace(&mut over, true) {
+                    return None;
+                }
+                match self.page(&after) {
+                    Ok(next) => {
+                        let last = next.last().map(|(entity, _)| entity.clone());
+                        if let Some(last) = last {
+                            (after, over) = (last, false);
+                        }
+                        page = next.into_iter();
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        })
+    }
+
+    /// For each of some entities, what batches under way ask about it, or are to
+    /// ask in a run that goes on: by the ids of meanings in the history.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the history cannot be read.
+    pub fn under_way(&self, entities: &[&Entity], model: u32) -> Result<Vec<Vec<u32>>, FactsError> {
+        if !self.history().any_under_way()? {
+            return Ok(Vec::new());
+        }
+        entities.iter().map(|e| self.history().under_way(e, model)).collect()
+    }
+
+    /// Claims what nobody else holds, until the claim is dropped; does not wait.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the owner of the cache is gone.
+    pub async fn claim(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
+        let granted = self.store.claim(&keys).await?;
+        let held = keys.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(k, _)| k).collect();
+        Ok(Claim { facts: self.clone(), held, granted })
+    }
+}
+
+/// Keys that nobody else may ask; given back when this is dropped.
+pub struct Claim {
+    facts: Facts,
+    held: Vec<ClaimKey>,
+    granted: Vec<bool>,
+}
+
+impl Claim {
+    /// For each key that was asked for, whether it is held by this now.
+    #[must_use]
+    pub fn granted(&self) -> &[bool] {
+        &self.granted
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            self.facts.release(&self.held);
+        }
+    }
+}
+
+/// What is said of a process that lends its cache, where others find it locked.
+const LENDER: &str = "which lends it";

@@ -1,0 +1,290 @@
+//! The store of the process that owns the cache: the journal, its index, and what
+//! only one process can have.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::checksum::Damage;
+use super::desk::{self, Job, Reply, Wish};
+use super::history::History;
+use super::ids::{ReservationId, RunId};
+use super::in_flight::{ClaimKey, InFlight};
+use super::index::{Index, Record};
+use super::journal::Journal;
+use super::sessions::Session;
+use super::store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
+use super::throttle::{Limiters, LocalLimits, Place, RateLimits};
+use super::{FactsError, remote};
+use hqdl_values::key::Entity;
+use hqdl_values::usage::Spent;
+
+/// The facts of a data directory, owned by this process.
+pub struct LocalStore {
+    pub(super) dir: PathBuf,
+    /// Held as long as this lives; the system lets go of it when we die.
+    lock: File,
+    /// The journal as whoever asks reads and writes it.
+    journal: Arc<Journal>,
+    /// The journal as the writing thread has it; whoever has its connection changes
+    /// the index.
+    pub(super) writing: Arc<Journal>,
+    pub(super) index: Index,
+    session: Session,
+    jobs: mpsc::Sender<Job>,
+    thread: Option<JoinHandle<()>>,
+    pub(super) claims: InFlight,
+    limiters: Limiters,
+    limits: Arc<LocalLimits>,
+    temporary: bool,
+}
+
+/// Who has the lock of a cache.
+pub(super) enum Lock {
+    Ours(File),
+    /// Another process, as it describes itself.
+    Theirs(String),
+}
+
+impl LocalStore {
+    /// Opens a store whose lock this process has. `holder` describes it to others.
+    pub(super) fn open(
+        dir: &Path,
+        holder: &str,
+        lock: File,
+        temporary: bool,
+    ) -> Result<Self, FactsError> {
+        // Of an owner that was killed; nobody answers there.
+        let _ = std::fs::remove_file(remote::socket(dir));
+        let session = Session::of_owner(holder);
+        let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
+        let journal = open()?;
+        journal.begin_alone()?;
+        // Of their own, so that who reads long holds up nobody.
+        let (writing, looks) = (Arc::new(open()?), open()?);
+        let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
+        let journal = Arc::new(journal);
+        let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
+        let limiters = Limiters::kept_by(jobs.clone());
+        Ok(Self {
+            dir: dir.to_owned(),
+            lock,
+            limits: Arc::new(LocalLimits::new(limiters.clone(), Some(Arc::clone(&journal)))),
+            journal,
+            writing,
+            index,
+            session,
+            jobs,
+            thread: Some(thread),
+            claims: InFlight::default(),
+            limiters,
+            temporary,
+        })
+    }
+
+    /// The rate limits, for a session of its own.
+    pub(super) fn limits_of_session(&self) -> LocalLimits {
+        LocalLimits::new(self.limiters.clone(), Some(Arc::clone(&self.journal)))
+    }
+
+    /// [`FactStore::reserve`], for a session.
+    pub(super) async fn reserve_for(
+        &self,
+        session: Arc<str>,
+        run: RunId,
+        worst: Spent,
+        of_day: Option<f64>,
+        place: Option<Place>,
+    ) -> Result<Noted, FactsError> {
+        let wish = Wish { session, run, worst, of_day, place, waited: false };
+        self.command(|reply| Job::Reserve(wish, reply)).await
+    }
+
+    /// Has the writing thread do something, and waits for it.
+    pub(super) async fn command<T>(
+        &self,
+        job: impl FnOnce(Reply<T>) -> Job,
+    ) -> Result<T, FactsError> {
+        let (reply, told) = oneshot::channel();
+        self.jobs.send(job(reply)).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())?
+    }
+}
+
+impl FactStore for LocalStore {
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn owner(&self) -> Option<&str> {
+        None
+    }
+
+    fn history(&self) -> &dyn History {
+        &*self.journal
+    }
+
+    fn rate_limits(&self) -> Arc<dyn RateLimits> {
+        Arc::clone(&self.limits) as _
+    }
+
+    fn local(self: Arc<Self>) -> Option<Arc<LocalStore>> {
+        Some(self)
+    }
+
+    fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
+        self.index.get_many(entities)
+    }
+
+    fn get_latest<'a>(
+        &'a self,
+        entities: &'a [&'a Entity],
+    ) -> StoreFuture<'a, Vec<Option<Record>>> {
+        Box::pin(async {
+            if self.index.is_behind()? {
+                let index = self.index.clone();
+                let followed = tokio::task::spawn_blocking(move || index.follow_on());
+                followed.await.map_err(|_| gone())??;
+            }
+            self.index.get_many(entities)
+        })
+    }
+
+    fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
+        let page = self.index.page(after, super::PAGE)?;
+        Ok(page.into_iter().map(|(entity, bytes)| (entity, RecordBytes(bytes))).collect())
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn catch_up(&self) -> Result<(), FactsError> {
+        self.index.follow_on()
+    }
+
+    fn known_damage(&self) -> Damage {
+        self.index.damage()
+    }
+
+    fn flush(&self) -> Result<(), FactsError> {
+        self.index.flush()
+    }
+
+    fn rebuild(&self) -> Result<u64, FactsError> {
+        self.index.rebuild(&self.writing)
+    }
+
+    fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
+        super::transfer::import(&self.writing, &self.index, input)
+    }
+
+    fn keep(&self, unit: CommitUnit) -> StoreFuture<'_, ()> {
+        Box::pin(self.command(|reply| Job::Keep(Box::new(unit), reply)))
+    }
+
+    fn reserve(
+        &self,
+        run: RunId,
+        worst: Spent,
+        of_day: Option<f64>,
+        place: Option<Place>,
+    ) -> StoreFuture<'_, Noted> {
+        Box::pin(self.reserve_for(Arc::clone(&self.session.id), run, worst, of_day, place))
+    }
+
+    fn settle(&self, reservation: ReservationId, in_doubt: bool) -> StoreFuture<'_, ()> {
+        Box::pin(self.command(move |reply| Job::End { reservation, in_doubt, reply }))
+    }
+
+    fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
+        Box::pin(async { Ok(self.claims.claim(&self.session.id, keys)) })
+    }
+
+    fn release(&self, keys: &[ClaimKey]) {
+        self.claims.release(&self.session.id, keys);
+    }
+
+    fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()> {
+        Box::pin(async {
+            let _ = self.claims.wait(key).await;
+            Ok(())
+        })
+    }
+}
+
+impl Drop for LocalStore {
+    fn drop(&mut self) {
+        let jobs = self.jobs.clone();
+        if let Some(thread) = self.thread.take() {
+            let stopping = std::thread::spawn(move || drop(jobs.blocking_send(Job::Stop)));
+            let _ = (stopping.join(), thread.join());
+        }
+        let _ = self.lock.set_len(0);
+        if self.temporary {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+fn gone() -> FactsError {
+    FactsError::Journal {
+        path: "journal.sqlite".into(),
+        message: "its writer has ended".to_owned(),
+    }
+}
+
+/// Makes a data directory that only its user can look into.
+pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
+    let file = |error| FactsError::File { path: dir.to_owned(), error };
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        std::fs::create_dir_all(parent).map_err(file)?;
+    }
+    match private(dir) {
+        Err(error) if !dir.is_dir() => Err(file(error)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn private(dir: &Path) -> std::io::Result<()> {
+    let mut make = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut make, 0o700);
+    make.create(dir)
+}
+
+/// Takes the lock of a cache, or tells who has it.
+pub(super) fn lock(dir: &Path, holder: &str) -> Result<Lock, FactsError> {
+    let path = dir.join("lock");
+    let file = |error| FactsError::File { path: path.clone(), error };
+    let mut lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(file)?;
+    if lock.try_lock().is_err() {
+        let mut holder = String::new();
+        let _ = lock.read_to_string(&mut holder);
+        let holder = match holder.trim() {
+            "" => "another process".to_owned(),
+            holder => holder.to_owned(),
+        };
+        return Ok(Lock::Theirs(holder));
+    }
+    let mut describe = || {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "process {} ({holder})", std::process::id())
+    };
+    describe().map_err(file)?;
+    Ok(Lock::Ours(lock))
+}

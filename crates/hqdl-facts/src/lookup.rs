@@ -1,0 +1,279 @@
+//! Whether a cell is known, and if not, why not. Everything that asks a model
+//! (runs, queries, the daemon) decides it here.
+
+use std::borrow::Cow;
+
+use super::in_flight::ClaimKey;
+use super::index::{Fact, Record};
+use super::{FactsError, History, unify};
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Expansion, Reuse};
+use hqdl_values::cell::State;
+use hqdl_values::key::Entity;
+
+/// Why a cell is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Nothing is known about its entity.
+    NewRow,
+    /// Its entity is known, the column is new.
+    NewColumn,
+    /// The column's meaning has changed.
+    ChangedColumn,
+    /// The value list has changed and no longer covers the value.
+    ChangedList,
+    /// Only another model has answered.
+    OtherModel,
+    /// The last request failed.
+    Failed,
+    /// `--retry-failed` asks again for what has no value.
+    Retried,
+    /// `--refresh` asks again.
+    Refreshed,
+}
+
+impl Reason {
+    /// Every reason, in the order reports list them.
+    pub const ALL: [Self; 8] = [
+        Self::NewRow,
+        Self::NewColumn,
+        Self::ChangedColumn,
+        Self::ChangedList,
+        Self::OtherModel,
+        Self::Failed,
+        Self::Retried,
+        Self::Refreshed,
+    ];
+
+    /// The name used in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NewRow => "new_row",
+            Self::NewColumn => "new_column",
+            Self::ChangedColumn => "changed_column",
+            Self::ChangedList => "changed_list",
+            Self::OtherModel => "other_model",
+            Self::Failed => "failed",
+            Self::Retried => "retried",
+            Self::Refreshed => "refreshed",
+        }
+    }
+}
+
+/// What is known about a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found<'r> {
+    /// A fact that holds.
+    Known(Cow<'r, Fact>),
+    /// Nothing that holds; the last fact, if any, is what the table shows
+    /// until there is a better one.
+    Missing(Reason, Option<Cow<'r, Fact>>),
+}
+
+impl Found<'_> {
+    /// The fact to show.
+    #[must_use]
+    pub fn fact(&self) -> Option<&Fact> {
+        match self {
+            Self::Known(fact) => Some(fact),
+            Self::Missing(_, fact) => fact.as_deref(),
+        }
+    }
+}
+
+/// The columns of an expansion as the facts know them: what must hold for a
+/// fact to be an answer.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The model whose facts count.
+    pub model: u32,
+    any_model: bool,
+    columns: Vec<WantedColumn>,
+}
+
+#[derive(Debug, Clone)]
+struct WantedColumn {
+    meaning: u32,
+    list: Option<u32>,
+    checker: Checker,
+    /// Other meanings a column of this name has had.
+    earlier: Vec<u32>,
+    refresh_before: Option<i64>,
+    retry_before: Option<i64>,
+}
+
+impl Wanted {
+    /// Introduces an expansion's columns to the history.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub fn new(
+        history: &dyn History,
+        expansion: &Expansion,
+        model: &str,
+        reuse: Reuse,
+    ) -> Result<Self, FactsError> {
+        let columns = expansion
+            .columns
+            .iter()
+            .map(|column| {
+                let meaning = history.meaning(&column.meaning)?;
+                let mut earlier = history.meanings_named(&column.name)?;
+                earlier.retain(|m| *m != meaning);
+                let list =
+                    column.values.as_ref().map(|v| history.value_list(&v.hash)).transpose()?;
+                let checker = Checker::new(column);
+                let whose = Some(model).filter(|_| reuse == Reuse::SameModel);
+                unify::recall(history, column, &checker, whose)?;
+                Ok(WantedColumn {
+                    meaning,
+                    list,
+                    checker,
+                    earlier,
+                    refresh_before: None,
+                    retry_before: None,
+                })
+            })
+            .collect::<Result<_, FactsError>>()?;
+        Ok(Self { model: history.model(model)?, any_model: reuse == Reuse::AnyModel, columns })
+    }
+
+    /// Asks again for a column: facts asked for up to the completion `before` no
+    /// longer hold.
+    pub fn refresh(&mut self, column: usize, before: i64) {
+        if let Some(column) = self.columns.get_mut(column) {
+            column.refresh_before = Some(before);
+        }
+    }
+
+    /// Asks again for a column's cells without a value that were asked up to
+    /// `before`.
+    pub fn retry(&mut self, column: usize, before: i64) {
+        if let Some(column) = self.columns.get_mut(column) {
+            column.retry_before = Some(before);
+        }
+    }
+
+    /// A column's meaning, by its id in the history.
+    #[must_use]
+    pub fn meaning(&self, column: usize) -> Option<u32> {
+        self.columns.get(column).map(|c| c.meaning)
+    }
+
+    /// What a run claims that asks for a cell of this column.
+    #[must_use]
+    pub fn claimed(&self, entity: &Entity, column: usize) -> Option<ClaimKey> {
+        let meaning = self.meaning(column)?;
+        // Where any model's word will do, whoever asks asks for all.
+        let model = if self.any_model { 0 } else { self.model };
+        Some(ClaimKey::Cell { entity: entity.clone(), meaning, model })
+    }
+
+    /// The checker of a column.
+    #[must_use]
+    pub fn checker(&self, column: usize) -> Option<&Checker> {
+        self.columns.get(column).map(|c| &c.checker)
+    }
+
+    /// A fact about a column, from an answer.
+    #[must_use]
+    pub fn fact(&self, column: usize, answer: hqdl_values::cell::Answer) -> Option<Fact> {
+        let wanted = self.columns.get(column)?;
+        Some(Fact {
+            meaning: wanted.meaning,
+            model: self.model,
+            list: wanted.list,
+            completion: 0,
+            asked: 0,
+            answer,
+        })
+    }
+
+    /// Whether a fact is about a column, as it is asked for now.
+    #[must_use]
+    pub fn means(&self, column: usize, fact: &Fact) -> bool {
+        self.columns.get(column).is_some_and(|wanted| wanted.meaning == fact.meaning)
+    }
+
+    /// Whether a column's cell is known.
+    #[must_use]
+    pub fn find<'r>(&self, record: Option<&'r Record>, column: usize) -> Found<'r> {
+        let (Some(record), Some(wanted)) = (record, self.columns.get(column)) else {
+            return Found::Missing(Reason::NewRow, None);
+        };
+        let mut others = false;
+        let mut own = None;
+        let mut any: Option<&Fact> = None;
+        for fact in &record.facts {
+            if fact.meaning != wanted.meaning {
+                continue;
+            }
+            if fact.model == self.model {
+                own = Some(fact);
+            } else if self.any_model && fact.answer.state != State::Error {
+                // The last word of any model that has a value, else the last word.
+                let better = any.is_none_or(|a| {
+                    (fact.answer.state.shows(), fact.completion)
+                        > (a.answer.state.shows(), a.completion)
+                });
+                any = if better { Some(fact) } else { any };
+            } else {
+                others = true;
+            }
+        }
+        let usable = own.filter(|o| o.answer.state != State::Error || any.is_none());
+        let Some(fact) = usable.or(any) else {
+            let earlier = record.facts.iter().any(|f| wanted.earlier.contains(&f.meaning));
+            let reason = match (others, earlier) {
+                (true, _) => Reason::OtherModel,
+                (false, true) => Reason::ChangedColumn,
+                (false, false) => Reason::NewColumn,
+            };
+            return Found::Missing(reason, None);
+        };
+        let fact = wanted.read_again(fact);
+        match wanted.doubt(&fact) {
+            None => Found::Known(fact),
+            // A value that the new list no longer has is not shown either.
+            Some(Reason::ChangedList) => Found::Missing(Reason::ChangedList, None),
+            Some(reason) => Found::Missing(reason, (!wanted.has_left(&fact)).then_some(fact)),
+        }
+    }
+}
+
+impl WantedColumn {
+    /// A fact as its raw answer reads now: which words say that something is not
+    /// known is no part of what was asked.
+    fn read_again<'r>(&self, fact: &'r Fact) -> Cow<'r, Fact> {
+        match self.checker.read_again(&fact.answer) {
+            None => Cow::Borrowed(fact),
+            Some(answer) => Cow::Owned(Fact { answer, ..fact.clone() }),
+        }
+    }
+
+    /// Why a fact does not hold any more.
+    fn doubt(&self, fact: &Fact) -> Option<Reason> {
+        let state = fact.answer.state;
+        if state == State::Error {
+            return Some(Reason::Failed);
+        }
+        if self.refresh_before.is_some_and(|before| fact.asked <= before) {
+            return Some(Reason::Refreshed);
+        }
+        if !state.shows() && self.retry_before.is_some_and(|before| fact.asked <= before) {
+            return Some(Reason::Retried);
+        }
+        self.has_left(fact).then_some(Reason::ChangedList)
+    }
+
+    /// Whether a fact was asked with another list, and says nothing under this one.
+    fn has_left(&self, fact: &Fact) -> bool {
+        fact.list != self.list
+            && match fact.answer.state {
+                State::Ok | State::Overridden => !self.checker.allows(&fact.answer.value),
+                State::Unknown | State::NotInList => true,
+                State::Invalid | State::Refused | State::Error => false,
+            }
+    }
+}

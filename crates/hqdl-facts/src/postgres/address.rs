@@ -1,0 +1,197 @@
+//! Where a server is: a URL without a password, which comes from the environment
+//! or from the file that `PostgreSQL`'s own programs keep it in.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::BuilderVerifierExt;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::FactsError;
+
+/// How long a server may take to accept a connection.
+pub(super) const CONNECTING: Duration = Duration::from_secs(5);
+
+/// A server and its database, as they are connected to and as they are shown.
+pub(super) struct Address {
+    pub(super) config: Config,
+    pub(super) tls: MakeRustlsConnect,
+    /// The URL without anything that is secret.
+    pub(super) shown: String,
+}
+
+/// Whether a cache is named by the URL of a server.
+#[must_use]
+pub fn is_server(cache: &Path) -> bool {
+    let text = cache.to_string_lossy();
+    text.starts_with("postgres://") || text.starts_with("postgresql://")
+}
+
+impl Address {
+    pub(super) fn read(url: &str) -> Result<Self, FactsError> {
+        let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        let shown = shown(place);
+        let refused =
+            |message: String, hint| FactsError::Refused { url: shown.clone(), message, hint };
+        let (mut rest, mut root) = (Vec::new(), None);
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("password", _)) => return Err(refused(NO_PASSWORD.into(), PASSWORD)),
+                Some(("sslrootcert", path)) => root = Some(decoded(path)),
+                // A certificate is looked at whenever there is one.
+                Some(("sslmode", "verify-ca" | "verify-full")) => rest.push("sslmode=require"),
+                Some(("sslmode", "allow")) => rest.push("sslmode=prefer"),
+                _ => rest.push(part),
+            }
+        }
+        let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+        let mut config: Config = format!("{place}{query}")
+            .parse()
+            .map_err(|e| refused(said(&e), "it is written postgres://user@host:port/database"))?;
+        if config.get_password().is_some() {
+            return Err(refused(NO_PASSWORD.into(), PASSWORD));
+        }
+        if config.get_hosts().is_empty() {
+            config.host("localhost");
+        }
+        if config.get_user().is_none() {
+            let named = ["PGUSER", "USER", "LOGNAME"].into_iter().find_map(variable);
+            config.user(named.unwrap_or_else(|| "postgres".to_owned()));
+        }
+        if let Some(password) = variable("PGPASSWORD").or_else(|| of_file(&config)) {
+            config.password(password);
+        }
+        config.application_name(format!("hqdl {}", env!("CARGO_PKG_VERSION")));
+        config.connect_timeout(CONNECTING);
+        config.tcp_user_timeout(super::link::ANSWER);
+        config.keepalives_idle(super::link::ANSWER);
+        let mode = config.get_ssl_mode();
+        let tls = tls(root.as_deref().map(Path::new), mode).map_err(|message| {
+            refused(message, "name a file of certificates with sslrootcert, or sslmode=disable")
+        })?;
+        Ok(Self { config, tls, shown })
+    }
+}
+
+const NO_PASSWORD: &str = "the URL holds a password, which others could read";
+const PASSWORD: &str = "leave it out, and give it in PGPASSWORD or ~/.pgpass";
+
+/// A URL as it may be shown: whatever stands where a password would is left out.
+fn shown(place: &str) -> String {
+    let (scheme, rest) = place.split_once("://").unwrap_or(("postgres", place));
+    match rest.rsplit_once('@') {
+        Some((user, rest)) => {
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
+            format!("{scheme}://{user}@{rest}")
+        }
+        None => format!("{scheme}://{rest}"),
+    }
+}
+
+/// What an error says, with its cause.
+pub(super) fn said(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// `%41` is `A`.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, more)) = rest.split_first() {
+        let hex = more.get(..2).and_then(|h| std::str::from_utf8(h).ok());
+        match hex.and_then(|h| u8::from_str_radix(h, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The password in `~/.pgpass` (or `PGPASSFILE`): the first line that fits.
+fn of_file(config: &Config) -> Option<String> {
+    let of_home = || Some(PathBuf::from(variable("HOME")?).join(".pgpass"));
+    let path = variable("PGPASSFILE").map(PathBuf::from).or_else(of_home)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        // As PostgreSQL's own programs have it: what others can read is no secret.
+        if std::fs::metadata(&path).ok()?.mode() & 0o077 != 0 {
+            tracing::warn!(path = %path.display(), "others can read the passwords, so they are not used");
+            return None;
+        }
+    }
+    let text = std::fs::read_to_string(path).ok()?;
+    let host = match config.get_hosts().first()? {
+        Host::Tcp(name) => name.clone(),
+        #[cfg(unix)]
+        Host::Unix(_) => "localhost".to_owned(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
+    let user = config.get_user()?;
+    let database = config.get_dbname().unwrap_or(user);
+    text.lines().find_map(|line| {
+        let fields = fields(line);
+        let [of_host, of_port, of_database, of_user, password] = fields.as_slice() else {
+            return None;
+        };
+        let fit = |field: &str, value: &str| field == "*" || field == value;
+        (fit(of_host, &host)
+            && fit(of_port, &port)
+            && fit(of_database, database)
+            && fit(of_user, user))
+        .then(|| password.clone())
+    })
+}
+
+/// The fields of a line, parted by `:`; `\` takes the next character as it is.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            '\\' => fields.last_mut().into_iter().for_each(|f| f.extend(characters.next())),
+            other => fields.last_mut().into_iter().for_each(|f| f.push(other)),
+        }
+    }
+    fields
+}
+
+fn tls(root: Option<&Path>, mode: SslMode) -> Result<MakeRustlsConnect, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?;
+    let builder = match root {
+        None if mode == SslMode::Disable => builder.with_root_certificates(RootCertStore::empty()),
+        None => builder.with_platform_verifier().map_err(|e| e.to_string())?,
+        Some(path) => {
+            let wrong = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+            let mut roots = RootCertStore::empty();
+            for one in CertificateDer::pem_file_iter(path).map_err(|e| wrong(&e))? {
+                let one = one.map_err(|e| wrong(&e))?;
+                roots.add(one).map_err(|e| wrong(&e))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+    };
+    Ok(MakeRustlsConnect::new(builder.with_no_client_auth()))
+}

@@ -1,0 +1,211 @@
+//! Completions and lines, in the order in which they were kept.
+
+use std::collections::HashSet;
+
+use serde_json::Value as Json;
+use tokio_postgres::Row;
+
+use super::Server;
+use super::link::{Link, Worked};
+use super::records::{LINE, Line};
+use crate::FactsError;
+use crate::checksum::Damage;
+use crate::history::{Answers, Integrity};
+use crate::index::Fact;
+use crate::journal::Completion;
+use hqdl_values::key::{Entity, Meaning};
+
+/// Lines that are read at once.
+const MANY: i64 = 5000;
+
+/// Which cache a server keeps.
+pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
+    link.run(|client| async move {
+        Ok(client.query_one("SELECT cache FROM hqdl.head", &[]).await?.try_get(0)?)
+    })
+    .await
+}
+
+impl Server {
+    /// How many entities something is known of.
+    pub(super) async fn entities(&self) -> Result<u64, FactsError> {
+        let within = super::link::ANSWER * 40;
+        self.link
+            .run_for(within, |client| async move {
+                let sql = "SELECT count(DISTINCT key) FROM hqdl.answer";
+                Ok(client.query_one(sql, &[]).await?.try_get::<_, i64>(0)?.cast_unsigned())
+            })
+            .await
+    }
+
+    /// Visits lines after one, in order.
+    fn lines_after(
+        &self,
+        mut after: i64,
+        visit: &mut dyn FnMut(Line) -> Result<(), FactsError>,
+    ) -> Result<i64, FactsError> {
+        let sql = format!(
+            "SELECT {LINE} FROM hqdl.answer AS a WHERE a.line > $1 ORDER BY a.line LIMIT $2"
+        );
+        loop {
+            let lines = self.all(&sql, &[&after, &MANY], Line::read)?;
+            let Some(last) = lines.last() else { return Ok(after) };
+            after = last.id;
+            for line in lines {
+                visit(line)?;
+            }
+        }
+    }
+}
+
+fn id(row: &Row) -> Worked<i64> {
+    Ok(row.try_get(0)?)
+}
+
+const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
+    c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+  FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model";
+
+fn read_completion(r: &Row) -> Worked<(Completion, String)> {
+    let number = |at: usize| -> Worked<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
+    let text = |at: usize| -> Worked<Option<String>> {
+        let bytes: Option<Vec<u8>> = r.try_get(at)?;
+        Ok(bytes.map(|b| String::from_utf8_lossy(&b).into_owned()))
+    };
+    let completion = Completion {
+        run: r.try_get::<_, i64>(0)?.into(),
+        model: r.try_get::<_, i32>(1)?.cast_unsigned(),
+        prompt_hash: r.try_get(2)?,
+        content: text(3)?,
+        error: text(4)?,
+        input_tokens: number(5)?,
+        cached_input_tokens: number(6)?,
+        output_tokens: number(7)?,
+        cost_usd: r.try_get(8)?,
+        asked_at: r.try_get(9)?,
+        seconds: r.try_get(10)?,
+        cells: number(11)?,
+    };
+    Ok((completion, r.try_get(12)?))
+}
+
+impl Answers for Server {
+    fn id(&self) -> Result<String, FactsError> {
+        Ok(self.cache.clone())
+    }
+
+    fn last_completion(&self) -> Result<i64, FactsError> {
+        self.one("SELECT completion FROM hqdl.head", &[], id)
+    }
+
+    fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
+        self.first(&format!("{COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
+    }
+
+    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {
+        let sql = format!(
+            "{COMPLETION} WHERE c.model = (SELECT id FROM hqdl.model WHERE name = $1)
+             AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT $2"
+        );
+        self.all(&sql, &[&model, &i64::from(most)], |r| Ok(read_completion(r)?.0))
+    }
+
+    fn answers_after(
+        &self,
+        line: i64,
+        damage: &Damage,
+        visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
+    ) -> Result<i64, FactsError> {
+        self.lines_after(line, &mut |line| {
+            let Some(facts) = line.facts() else { return Ok(()) };
+            if !damage.spares(line.id, line.entity()) {
+                return Ok(());
+            }
+            let entity = Entity::parse(line.entity())
+                .map_err(|e| self.failed(&format!("line {}: {e}", line.id)))?;
+            visit(line.id, entity, facts)
+        })
+    }
+
+    fn place(&self) -> Result<(String, i64), FactsError> {
+        let last = self.one("SELECT line FROM hqdl.head", &[], id)?;
+        Ok((self.cache.clone(), last))
+    }
+
+    fn changed(&self, meaning: u32) -> Result<i64, FactsError> {
+        let sql = "SELECT changed FROM hqdl.meaning WHERE id = $1";
+        self.one(sql, &[&meaning.cast_signed()], id)
+    }
+
+    fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError> {
+        let mut found = HashSet::new();
+        let sql = format!(
+            "SELECT {LINE} FROM hqdl.answer AS a WHERE a.line > $1
+               AND EXISTS (SELECT 1 FROM json_array_elements(a.cells::json) AS f
+                 WHERE (f ->> 0)::bigint = ANY($3)) ORDER BY a.line LIMIT $2"
+        );
+        let meanings: Vec<i64> = meanings.iter().map(|m| i64::from(*m)).collect();
+        let mut after = line;
+        loop {
+            let lines = self.all(&sql, &[&after, &MANY, &meanings], Line::read)?;
+            let Some(last) = lines.last() else { return Ok(found) };
+            after = last.id;
+            found.extend(lines.iter().filter_map(|line| Entity::parse(line.entity()).ok()));
+        }
+    }
+}
+
+impl Integrity for Server {
+    fn damage(&self, after: i64) -> Result<Damage, FactsError> {
+        let mut damage = Damage::default();
+        self.lines_after(after, &mut |line| {
+            if line.facts().is_none() {
+                damage.note(line.id, line.entity());
+            }
+            Ok(())
+        })?;
+        Ok(damage)
+    }
+
+    fn check(&self) -> Result<(), FactsError> {
+        let sql = "SELECT id, fingerprint, meaning FROM hqdl.meaning";
+        let all = self.all(sql, &[], |r| {
+            Ok((r.try_get::<_, i32>(0)?, r.try_get::<_, String>(1)?, r.try_get::<_, String>(2)?))
+        })?;
+        for (id, fingerprint, text) in all {
+            let meaning = serde_json::from_str::<Meaning>(&text);
+            if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
+                return Err(FactsError::Damaged {
+                    path: self.link.shown.clone().into(),
+                    message: format!("meaning {id} is not what its fingerprint says"),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn unreadable(&self, what: String) -> FactsError {
+        self.failed(&what)
+    }
+}
+
+/// JSON in a column.
+pub(super) fn json<T: serde::de::DeserializeOwned>(
+    server: &Server,
+    row: &Row,
+    at: usize,
+) -> Worked<T> {
+    let text: String = row.try_get(at)?;
+    Ok(serde_json::from_str(&text).map_err(|e| server.failed(&e.to_string()))?)
+}
+
+/// What is kept as JSON.
+pub(super) fn written(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// A list of texts that a query has aggregated.
+pub(super) fn texts(text: &str) -> Vec<String> {
+    let all: Vec<Json> = serde_json::from_str(text).unwrap_or_default();
+    all.iter().filter_map(Json::as_str).map(str::to_owned).collect()
+}

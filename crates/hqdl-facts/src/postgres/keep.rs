@@ -1,0 +1,283 @@
+//! Keeping what was answered. A thread of commits in one process is one task here:
+//! it takes all units that wait and commits them together, in one round trip.
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::Statement;
+use tokio_postgres::error::SqlState;
+use tracing::debug;
+
+use super::Server;
+use super::key::keyed;
+use super::link::{Client, Worked};
+use super::words::Value;
+use crate::FactsError;
+use crate::checksum::checksum;
+use crate::journal::fact_json;
+use crate::store::CommitUnit;
+
+/// Units that are committed together.
+const TOGETHER: usize = 256;
+
+/// A unit that waits, and who waits for it.
+pub(super) type Waiting = (CommitUnit, oneshot::Sender<Result<(), FactsError>>);
+
+/// A unit with what tells its commit from another's.
+pub(super) struct Unit {
+    pub(super) token: i64,
+    pub(super) unit: CommitUnit,
+}
+
+impl Unit {
+    pub(super) fn new(unit: CommitUnit) -> Self {
+        Self { token: fastrand::i64(..), unit }
+    }
+}
+
+/// Commits what comes, until nobody can bring anything any more.
+pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Waiting>) {
+    let mut waiting = Vec::new();
+    let mut behind = false;
+    while units.recv_many(&mut waiting, TOGETHER).await > 0 {
+        let (units, replies): (Vec<CommitUnit>, Vec<_>) = waiting.drain(..).unzip();
+        let units: Vec<Unit> = units.into_iter().map(Unit::new).collect();
+        let kept = server.keep_safely(&units).await;
+        if kept.is_ok() && std::mem::take(&mut behind) {
+            // What it did not take while it was away.
+            behind = server.keep_spooled().await.is_err();
+        }
+        behind |= kept.is_err();
+        for reply in replies {
+            let _ = reply.send(kept.as_ref().map_or_else(|e| Err(e.again()), |()| Ok(())));
+        }
+    }
+}
+
+/// What some units are as columns.
+#[derive(Default)]
+struct Columns {
+    token: Vec<i64>,
+    run: Vec<i64>,
+    model: Vec<i32>,
+    prompt_hash: Vec<String>,
+    content: Vec<Option<Vec<u8>>>,
+    error: Vec<Option<Vec<u8>>>,
+    input_tokens: Vec<i64>,
+    cached_input_tokens: Vec<i64>,
+    output_tokens: Vec<i64>,
+    cost_usd: Vec<f64>,
+    asked_at: Vec<String>,
+    seconds: Vec<f64>,
+    cells: Vec<i64>,
+    reservations: Vec<i64>,
+    requests: Vec<i64>,
+    lines: Lines,
+}
+
+#[derive(Default)]
+struct Lines {
+    /// Which completion, from 1.
+    of: Vec<i64>,
+    key: Vec<String>,
+    entity: Vec<Option<String>>,
+    model: Vec<i32>,
+    checksum: Vec<i64>,
+    cells: Vec<String>,
+}
+
+impl Columns {
+    fn of(units: &[Unit]) -> Self {
+        let mut all = Self::default();
+        let bytes = |text: &Option<String>| text.as_ref().map(|t| t.clone().into_bytes());
+        for (n, Unit { token, unit }) in (1..).zip(units) {
+            let c = &unit.completion;
+            all.token.push(*token);
+            all.run.push(c.run.0);
+            all.model.push(c.model.cast_signed());
+            all.prompt_hash.push(super::text(&c.prompt_hash));
+            all.content.push(bytes(&c.content));
+            all.error.push(bytes(&c.error));
+            all.input_tokens.push(c.input_tokens.cast_signed());
+            all.cached_input_tokens.push(c.cached_input_tokens.cast_signed());
+            all.output_tokens.push(c.output_tokens.cast_signed());
+            all.cost_usd.push(c.cost_usd);
+            all.asked_at.push(super::text(&c.asked_at));
+            all.seconds.push(c.seconds);
+            all.cells.push(c.cells.cast_signed());
+            all.reservations.extend(unit.settles.map(|id| id.0));
+            all.requests.extend(unit.answers);
+            for (entity, facts) in &unit.facts {
+                let cells: Vec<Json> = facts.iter().map(fact_json).collect();
+                let cells = Json::Array(cells).to_string();
+                let key = keyed(entity);
+                let lines = &mut all.lines;
+                lines.of.push(n);
+                lines.checksum.push(checksum(entity.as_str(), 0, c.model, &cells));
+                lines.key.push(key.key);
+                lines.entity.push(key.entity.map(str::to_owned));
+                lines.model.push(c.model.cast_signed());
+                lines.cells.push(cells);
+            }
+        }
+        all
+    }
+}
+
+const NUMBER: &str = "UPDATE hqdl.head SET completion = completion + $1, line = line + $2";
+const COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, prompt_hash, content,
+    error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells)
+  SELECT h.completion - $14 + u.n, u.token, u.run, u.model, u.prompt_hash, u.content, u.error,
+    u.input_tokens, u.cached_input_tokens, u.output_tokens, u.cost_usd, u.asked_at, u.seconds, u.cells
+  FROM hqdl.head AS h, unnest($1::bigint[], $2::bigint[], $3::integer[], $4::text[], $5::bytea[],
+    $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::double precision[], $11::text[],
+    $12::double precision[], $13::bigint[]) WITH ORDINALITY AS u (token, run, model, prompt_hash, content,
+    error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells, n)";
+const ANSWERS: &str =
+    "INSERT INTO hqdl.answer (key, line, completion, model, checksum, cells, entity)
+  SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
+  FROM hqdl.head AS h, unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[],
+    $6::text[]) WITH ORDINALITY AS u (of, key, entity, model, checksum, cells, n)";
+/// Lines that put something else in the place of a value, of whichever model: with
+/// the answers themselves, so that tables published before are told apart.
+const CHANGED: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
+    SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
+    FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line
+    CROSS JOIN LATERAL json_array_elements(n.cells::json) AS new
+    CROSS JOIN LATERAL json_array_elements(o.cells::json) AS old
+    WHERE n.line > (SELECT line - $1 FROM hqdl.head) AND new ->> 0 = old ->> 0
+      AND new ->> 2 <> 'error' AND old ->> 2 IN ('ok', 'overridden')
+      AND ((new -> 3)::text IS DISTINCT FROM (old -> 3)::text
+        OR (new -> 1)::text IS DISTINCT FROM (old -> 1)::text)
+    GROUP BY 1) AS x WHERE meaning.id = x.meaning";
+const SETTLED: &str = "DELETE FROM hqdl.reservation WHERE id = ANY($1)";
+const SPENT: &str = "INSERT INTO hqdl.day (date, usd)
+  SELECT (now() AT TIME ZONE 'UTC')::date, sum(u.usd)
+  FROM unnest($1::integer[], $2::double precision[]) AS u (model, usd)
+  JOIN hqdl.model AS m ON m.id = u.model AND NOT m.recorded WHERE u.usd <> 0 HAVING sum(u.usd) IS NOT NULL
+  ON CONFLICT (date) DO UPDATE SET usd = day.usd + excluded.usd";
+
+/// A request that is answered is done with, and so is the same one in a file that
+/// somebody else was to send.
+const ANSWERED: &str = "UPDATE hqdl.request AS r SET state = 'answered' WHERE r.id = ANY($1)
+  OR (r.state = 'packed' AND r.parcel IN (SELECT id FROM hqdl.parcel WHERE state = 'exported')
+    AND r.custom_id IN (SELECT custom_id FROM hqdl.request WHERE id = ANY($1)))";
+const ROWS: &str = "DELETE FROM hqdl.request_row WHERE request IN (
+  SELECT r.id FROM hqdl.request AS r WHERE r.state = 'answered' AND r.custom_id IN (
+    SELECT custom_id FROM hqdl.request WHERE id = ANY($1)) OR r.id = ANY($1))";
+
+/// The statements of a commit.
+struct Statements {
+    number: Statement,
+    completions: Statement,
+    answers: Statement,
+    changed: Statement,
+    settled: Statement,
+    spent: Statement,
+    answered: Statement,
+    rows: Statement,
+}
+
+impl Statements {
+    async fn of(client: &Client) -> Worked<Self> {
+        let prepare = |sql| client.prepare_cached(sql);
+        // Together: the first commit of a connection waits once.
+        let (number, completions, answers, changed, settled, spent, answered, rows) = tokio::try_join!(
+            prepare(NUMBER),
+            prepare(COMPLETIONS),
+            prepare(ANSWERS),
+            prepare(CHANGED),
+            prepare(SETTLED),
+            prepare(SPENT),
+            prepare(ANSWERED),
+            prepare(ROWS),
+        )?;
+        Ok(Self { number, completions, answers, changed, settled, spent, answered, rows })
+    }
+}
+
+impl Server {
+    /// Commits units, in one transaction and one round trip. Said twice, it commits
+    /// once. `once`: without waiting for a server that cannot be reached.
+    pub(super) async fn commit(&self, units: &[Unit], once: bool) -> Result<(), FactsError> {
+        let all = Columns::of(units);
+        let all = &all;
+        let within =
+            super::link::ANSWER + super::link::ANSWER * (all.lines.of.len() / 50_000) as u32;
+        let work = |client: Client| async move {
+            let statements = Statements::of(&client).await?;
+            commit(&client, &statements, all).await
+        };
+        if once {
+            self.link.run_once(within, work).await?;
+        } else {
+            self.link.run_for(within, work).await?;
+        }
+        debug!(completions = units.len(), lines = all.lines.of.len(), "the server commits");
+        Ok(())
+    }
+}
+
+async fn commit(client: &Client, statements: &Statements, all: &Columns) -> Worked<()> {
+    let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
+    let of = &all.lines;
+    let of_number: [Value<'_>; 2] = [&n, &lines];
+    let of_completions: [Value<'_>; 14] = [
+        &all.token,
+        &all.run,
+        &all.model,
+        &all.prompt_hash,
+        &all.content,
+        &all.error,
+        &all.input_tokens,
+        &all.cached_input_tokens,
+        &all.output_tokens,
+        &all.cost_usd,
+        &all.asked_at,
+        &all.seconds,
+        &all.cells,
+        &n,
+    ];
+    let of_answers: [Value<'_>; 8] =
+        [&of.of, &of.key, &of.entity, &of.model, &of.checksum, &of.cells, &lines, &n];
+    let of_reservations: [Value<'_>; 1] = [&all.reservations];
+    let of_spent: [Value<'_>; 2] = [&all.model, &all.cost_usd];
+    let of_requests: [Value<'_>; 1] = [&all.requests];
+    // Sent one after the other without waiting: nobody waits for the numbers longer
+    // than the server takes. Where one fails, all do.
+    let done = tokio::join!(
+        biased;
+        client.batch_execute("BEGIN"),
+        client.execute(&statements.number, &of_number),
+        client.execute(&statements.completions, &of_completions),
+        client.execute(&statements.answers, &of_answers),
+        client.execute(&statements.changed, &of_number[1..]),
+        client.execute(&statements.settled, &of_reservations),
+        client.execute(&statements.spent, &of_spent),
+        client.execute(&statements.answered, &of_requests),
+        client.execute(&statements.rows, &of_requests),
+        client.batch_execute("COMMIT"),
+    );
+    let (begun, number, completions, answers, changed, settled, spent, answered, rows, end) = done;
+    let first = begun
+        .and(number)
+        .and(completions)
+        .and(answers)
+        .and(changed)
+        .and(settled)
+        .and(spent)
+        .and(answered)
+        .and(rows);
+    match first.map(drop).and(end) {
+        Ok(()) => Ok(()),
+        // Sent before, and its answer was lost on the way: it is kept.
+        Err(e)
+            if e.code() == Some(&SqlState::UNIQUE_VIOLATION)
+                && e.as_db_error().and_then(|d| d.constraint()) == Some("completion_token_key") =>
+        {
+            Ok(())
+        }
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,405 @@
+//! Rate limits that all machines keep together. Requests that wait in this process
+//! ask for their turns in one transaction, which locks the limits of their place:
+//! what counts there now (every request of the last minute is a row), and how far
+//! the pace has come, say how many may go, and when. A turn may lie a moment ahead,
+//! so that a long way to the server slows nobody down.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::Server;
+use super::words::Value;
+use crate::FactsError;
+use crate::limits::{LONGEST_WAIT, MINUTE, Need, ON_ITS_WAY, PerMinute, RateLimitHint};
+use crate::throttle::{Admission, Place, RateLimits};
+
+/// How late a request may leave after its turn and count as it was counted.
+pub(super) const LATE: Duration = Duration::from_millis(500);
+/// The server's clock, as seconds since 1970.
+const CLOCK: &str = "extract(epoch FROM clock_timestamp())::double precision";
+
+/// What is said to the server, by and by.
+enum Said {
+    /// A ticket's request leaves later than it was counted for.
+    Leaves(i64),
+    /// It was answered, and used so many tokens; paces go on by so many seconds.
+    Used {
+        ticket: i64,
+        used: u64,
+        paces: Vec<(String, f64)>,
+    },
+    /// It is not sent.
+    Cancelled(i64),
+    /// An endpoint said something.
+    Heard(Place, RateLimitHint),
+    Left(i64),
+    /// All is said.
+    End(oneshot::Sender<()>),
+}
+
+type Turns = mpsc::UnboundedSender<(Need, oneshot::Sender<u64>)>;
+
+pub(super) struct ServerLimits {
+    server: Arc<Server>,
+    state: Arc<Mutex<State>>,
+    members: AtomicU64,
+    said: mpsc::UnboundedSender<Said>,
+}
+
+#[derive(Default)]
+struct State {
+    tickets: HashMap<u64, Ticket>,
+    queues: BTreeMap<Place, Turns>,
+    /// Until when endpoints asked this process to wait.
+    paused: HashMap<String, Instant>,
+    told: BTreeMap<Place, PerMinute>,
+    /// What those of this process ask for who use a place.
+    members: HashMap<u64, (String, PerMinute)>,
+}
+
+impl State {
+    /// The strictest that this process asks for of an endpoint.
+    fn own(&self, endpoint: &str) -> PerMinute {
+        let here = self.members.values().filter(|(of, _)| of == endpoint);
+        here.fold(PerMinute::default(), |all, (_, one)| all.stricter(*one))
+    }
+
+    /// How many seconds the pace of a place goes on, for so many tokens more (or less)
+    /// than a request was paced for.
+    fn paces(&self, place: &Place, tokens: f64) -> Vec<(String, f64)> {
+        let told = self.told.get(place).and_then(|told| told.tokens);
+        let limits = [(&place.endpoint, self.own(&place.endpoint).tokens), (&place.name(), told)];
+        let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
+        limits.into_iter().filter_map(|(name, n)| Some((name.clone(), seconds(n?)))).collect()
+    }
+}
+
+/// A request that was admitted.
+struct Ticket {
+    id: i64,
+    place: Place,
+    likely: u64,
+    turn: Instant,
+}
+
+impl ServerLimits {
+    pub(super) fn new(server: Arc<Server>) -> Self {
+        let (said, hears) = mpsc::unbounded_channel();
+        server.link.handle.spawn(tell(Arc::clone(&server), hears));
+        Self { server, state: Arc::default(), members: AtomicU64::default(), said }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Says what is left to say.
+    pub(super) fn end(&self) {
+        let (over, told) = oneshot::channel();
+        self.state().queues.clear();
+        if self.said.send(Said::End(over)).is_ok() {
+            let patience = Duration::from_secs(2);
+            self.server.link.here(async { drop(tokio::time::timeout(patience, told).await) });
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl RateLimits for ServerLimits {
+    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError> {
+        let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = self.server.link.here(self.server.enter())?.to_string();
+        let names = vec![place.endpoint.clone(), place.name()];
+        self.server.write(
+            "INSERT INTO hqdl.rate (name) SELECT n FROM unnest($1::text[]) AS u (n) ORDER BY n
+             ON CONFLICT (name) DO NOTHING",
+            &[&names],
+        )?;
+        let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
+        self.server.write(
+            "INSERT INTO hqdl.rate_member (session, member, endpoint, requests, tokens)
+             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (session, member) DO NOTHING",
+            &[&session, &member.cast_signed(), &place.endpoint, &requests, &tokens],
+        )?;
+        self.state().members.insert(member, (place.endpoint.clone(), limits));
+        Ok(member)
+    }
+
+    fn leave(&self, _: &Place, member: u64) {
+        self.state().members.remove(&member);
+        let _ = self.said.send(Said::Left(member.cast_signed()));
+    }
+
+    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a> {
+        let (reply, turn) = oneshot::channel();
+        let mut state = self.state();
+        let queue = state.queues.entry(place.clone()).or_insert_with(|| {
+            let (turns, waiting) = mpsc::unbounded_channel();
+            let (server, state) = (Arc::clone(&self.server), Arc::clone(&self.state));
+            let line = Line { server, state, said: self.said.clone(), place: place.clone() };
+            self.server.link.handle.spawn(line.serve(waiting));
+            turns
+        });
+        let _ = queue.send((need, reply));
+        // Who cannot reach the server notices when it reserves what it may cost.
+        Box::pin(async { turn.await.unwrap_or_default() })
+    }
+
+    fn sent(&self, ticket: u64) {
+        let late = {
+            let state = self.state();
+            let ticket = state.tickets.get(&ticket);
+            ticket.filter(|t| Instant::now() > t.turn + LATE).map(|t| t.id)
+        };
+        late.map(|id| self.said.send(Said::Leaves(id)));
+    }
+
+    fn settle(&self, ticket: u64, used: Option<u64>) {
+        let mut state = self.state();
+        let Some(Ticket { id, place, likely, .. }) = state.tickets.remove(&ticket) else {
+            return;
+        };
+        let _ = self.said.send(match used {
+            Some(used) => {
+                let paces = state.paces(&place, used as f64 - likely as f64);
+                Said::Used { ticket: id, used, paces }
+            }
+            None => Said::Cancelled(id),
+        });
+    }
+
+    fn observe(&self, place: &Place, hint: RateLimitHint) {
+        let new = {
+            let mut state = self.state();
+            if let Some(wait) = hint.wait {
+                info!(?wait, "the limiter pauses");
+                let until = Instant::now() + wait.min(LONGEST_WAIT);
+                let paused = state.paused.entry(place.endpoint.clone()).or_insert(until);
+                *paused = until.max(*paused);
+            }
+            let told = state.told.insert(place.clone(), hint.limits);
+            hint.limits != PerMinute::default() && told != Some(hint.limits)
+        };
+        if new || hint.wait.is_some() {
+            let _ = self.said.send(Said::Heard(place.clone(), hint));
+        }
+    }
+}
+
+/// The requests of this process that wait for a place.
+struct Line {
+    server: Arc<Server>,
+    state: Arc<Mutex<State>>,
+    said: mpsc::UnboundedSender<Said>,
+    place: Place,
+}
+
+type Turn = (Need, oneshot::Sender<u64>);
+
+impl Line {
+    async fn serve(self, mut queue: mpsc::UnboundedReceiver<Turn>) {
+        let mut waiting: Vec<Turn> = Vec::new();
+        let mut limited = false;
+        loop {
+            waiting.retain(|(_, reply)| !reply.is_closed());
+            if waiting.is_empty() && queue.recv_many(&mut waiting, 256).await == 0 {
+                return;
+            }
+            while waiting.len() < 256
+                && let Ok(turn) = queue.try_recv()
+            {
+                waiting.push(turn);
+            }
+            let (until, own) = {
+                let (state, endpoint) = (lock(&self.state), &self.place.endpoint);
+                (state.paused.get(endpoint).copied(), state.own(endpoint))
+            };
+            if let Some(until) = until.filter(|until| *until > Instant::now()) {
+                tokio::time::sleep_until(until).await;
+                continue;
+            }
+            let needs: Vec<Need> = waiting.iter().map(|(need, _)| *need).collect();
+            limited |= own != PerMinute::default();
+            let turns = match self.server.turns(&self.place, own, &needs, limited).await {
+                Ok(turns) => turns,
+                Err(error) => {
+                    // Whoever waits is told when it reserves.
+                    warn!(%error, "nobody is admitted");
+                    waiting.clear();
+                    continue;
+                }
+            };
+            limited = turns.limited;
+            let rest = waiting.split_off(turns.given.len());
+            for ((id, turn), (need, reply)) in
+                turns.given.into_iter().zip(std::mem::replace(&mut waiting, rest))
+            {
+                self.give(id, turn, need, reply);
+            }
+            if !waiting.is_empty() {
+                tokio::time::sleep(turns.again).await;
+            }
+        }
+    }
+
+    /// Gives a turn when it comes.
+    fn give(&self, id: i64, turn: Instant, need: Need, reply: oneshot::Sender<u64>) {
+        let (state, said, place) = (Arc::clone(&self.state), self.said.clone(), self.place.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep_until(turn).await;
+            let ticket = id.cast_unsigned();
+            {
+                let mut state = lock(&state);
+                let (turn, likely) = (Instant::now(), need.likely);
+                let paused = state.paused.get(&place.endpoint).is_some_and(|until| *until > turn);
+                let again = state.queues.get(&place).filter(|_| paused).cloned();
+                let Some(again) = again else {
+                    state.tickets.insert(ticket, Ticket { id, place, likely, turn });
+                    if reply.send(ticket).is_err() {
+                        // Whoever wanted it has gone.
+                        state.tickets.remove(&ticket);
+                        let _ = said.send(Said::Cancelled(id));
+                    }
+                    return;
+                };
+                // The endpoint has asked to wait meanwhile.
+                let _ = again.send((need, reply));
+            }
+            let _ = said.send(Said::Cancelled(id));
+        });
+    }
+}
+
+/// Says to the server what has come of tickets, and what endpoints said.
+async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Said>) {
+    let mut heard = Vec::new();
+    let mut swept = Instant::now();
+    while hears.recv_many(&mut heard, 512).await > 0 {
+        let mut end = None;
+        let (mut leaves, mut cancelled, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut used, mut paces) = ((Vec::new(), Vec::new()), HashMap::<String, f64>::new());
+        let mut hints = Vec::new();
+        for said in heard.drain(..) {
+            match said {
+                Said::Leaves(id) => leaves.push(id),
+                Said::Cancelled(id) => cancelled.push(id),
+                Said::Left(member) => left.push(member),
+                Said::Heard(place, hint) => hints.push((place, hint)),
+                Said::End(over) => end = Some(over),
+                Said::Used { ticket, used: tokens, paces: seconds } => {
+                    used.0.push(ticket);
+                    used.1.push(tokens.cast_signed());
+                    for (name, seconds) in seconds {
+                        *paces.entry(name).or_default() += seconds;
+                    }
+                }
+            }
+        }
+        let sweep = swept.elapsed() > Duration::from_secs(10);
+        if sweep {
+            swept = Instant::now();
+        }
+        let told = server.tell(&leaves, &cancelled, &left, &used, &paces, sweep).await;
+        let told = match told {
+            Ok(()) => server.tell_heard(&hints).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = told {
+            warn!(%error, "what came of requests is not told; they count for their minute");
+        }
+        if let Some(over) = end {
+            let _ = over.send(());
+            return;
+        }
+    }
+}
+
+impl Server {
+    async fn tell(
+        &self,
+        leaves: &[i64],
+        cancelled: &[i64],
+        left: &[i64],
+        used: &(Vec<i64>, Vec<i64>),
+        paces: &HashMap<String, f64>,
+        sweep: bool,
+    ) -> Result<(), FactsError> {
+        let session = self.session().await?;
+        let session = &*session;
+        let names: Vec<&str> = paces.keys().map(String::as_str).collect();
+        let deltas: Vec<f64> = paces.values().copied().collect();
+        let (names, deltas, minute) = (&names, &deltas, MINUTE.as_secs_f64());
+        let late = (MINUTE + ON_ITS_WAY).as_secs_f64();
+        self.link
+            .run(|client| async move {
+                if !leaves.is_empty() {
+                    let sql = format!("UPDATE hqdl.sent SET leaves_at = {CLOCK} + $2 WHERE id = ANY($1)");
+                    client.execute(&client.prepare_cached(&sql).await?, &[&leaves, &late]).await?;
+                }
+                if !used.0.is_empty() {
+                    let sql = format!(
+                        "UPDATE hqdl.sent AS s SET tokens = u.tokens, leaves_at = least(s.leaves_at, {CLOCK} + $3)
+                         FROM unnest($1::bigint[], $2::bigint[]) AS u (id, tokens) WHERE s.id = u.id"
+                    );
+                    let values: [Value<'_>; 3] =
+                        [&used.0, &used.1, &minute];
+                    client.execute(&client.prepare_cached(&sql).await?, &values).await?;
+                }
+                if !cancelled.is_empty() {
+                    let sql = "DELETE FROM hqdl.sent WHERE id = ANY($1)";
+                    client.execute(&client.prepare_cached(sql).await?, &[&cancelled]).await?;
+                }
+                if !left.is_empty() {
+                    let sql = "DELETE FROM hqdl.rate_member WHERE session = $1 AND member = ANY($2)";
+                    client.execute(&client.prepare_cached(sql).await?, &[&session, &left]).await?;
+                }
+                if sweep {
+                    let sql = format!("DELETE FROM hqdl.sent WHERE leaves_at < {CLOCK}");
+                    client.execute(&client.prepare_cached(&sql).await?, &[]).await?;
+                }
+                // Last: the one of these that does not come to the same when it is said twice.
+                if deltas.iter().any(|delta| *delta != 0.0) {
+                    let sql = "UPDATE hqdl.rate AS r SET tokens_due = r.tokens_due + u.delta
+                       FROM unnest($1::text[], $2::double precision[]) AS u (name, delta)
+                       WHERE r.name = u.name";
+                    let pace = client.prepare_cached(sql).await?;
+                    client.execute(&pace, &[names, deltas]).await?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    async fn tell_heard(&self, hints: &[(Place, RateLimitHint)]) -> Result<(), FactsError> {
+        for (place, hint) in hints {
+            let wait = hint.wait.map(|wait| wait.min(LONGEST_WAIT).as_secs_f64());
+            let limits = hint.limits;
+            let (requests, tokens) = (limits.requests.map(i64::from), limits.tokens.map(i64::from));
+            let (endpoint, name) = (&place.endpoint, &place.name());
+            self.link
+                .run(|client| async move {
+                    let sql = format!(
+                        "UPDATE hqdl.rate SET requests = coalesce($2, requests), tokens = coalesce($3, tokens),
+                           heard_at = {CLOCK}, wait_until = greatest(wait_until, {CLOCK} + $4)
+                         WHERE name = $1"
+                    );
+                    let heard = client.prepare_cached(&sql).await?;
+                    client.execute(&heard, &[name, &requests, &tokens, &wait]).await?;
+                    // To wait is for all models.
+                    client.execute(&heard, &[endpoint, &None::<i64>, &None::<i64>, &wait]).await?;
+                    Ok(())
+                })
+                .await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! The connections to a server, and how long it is waited for. They live on a
+//! thread of their own, so that whoever asks may be on any thread, in a runtime
+//! or in none.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
+};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_postgres::error::SqlState;
+use tracing::{debug, warn};
+
+use super::address::{Address, CONNECTING, said};
+use crate::FactsError;
+use crate::locks::wait_here;
+
+/// How long a server may take to answer before the connection counts as broken.
+pub(super) const ANSWER: Duration = Duration::from_secs(15);
+/// Connections of one process: looks, commits and the heartbeat hold up nobody.
+const CONNECTIONS: usize = 6;
+/// How long is waited between two tries, at first and at last.
+const TRY_EVERY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// Who is told that a server cannot be reached, and that it can again.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A connection out of the pool.
+pub(super) type Client = Object;
+
+/// Why work with a connection failed.
+#[derive(Debug)]
+pub(super) enum Failed {
+    Postgres(tokio_postgres::Error),
+    Facts(FactsError),
+}
+
+impl From<tokio_postgres::Error> for Failed {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(error)
+    }
+}
+
+impl From<FactsError> for Failed {
+    fn from(error: FactsError) -> Self {
+        Self::Facts(error)
+    }
+}
+
+pub(super) type Worked<T> = Result<T, Failed>;
+
+pub(super) struct Link {
+    /// The URL, as it may be shown.
+    pub(super) shown: String,
+    pub(super) handle: Handle,
+    pool: Pool,
+    say: Say,
+    /// How long a server that cannot be reached is waited for.
+    patience: Duration,
+    /// Since when nothing has reached the server.
+    down: Mutex<Option<Instant>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Link {
+    pub(super) fn new(address: Address, say: Say, patience: Duration) -> Result<Self, FactsError> {
+        let shown = address.shown;
+        let failed = |message: String| FactsError::Journal { path: shown.clone().into(), message };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| failed(e.to_string()))?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("postgres".to_owned())
+            .spawn(move || drop(runtime.block_on(stopped)))
+            .map_err(|e| failed(e.to_string()))?;
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(address.config, address.tls, recycling);
+        let pool = Pool::builder(manager)
+            .max_size(CONNECTIONS)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|e| failed(e.to_string()))?;
+        let down = Mutex::new(None);
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(Self { shown, handle, pool, say, patience, down, stop, thread })
+    }
+
+    /// Waits for the server on this thread, whatever runs here.
+    pub(super) fn here<T>(&self, work: impl Future<Output = T>) -> T {
+        let _inside = self.handle.enter();
+        // What is polled here never yields to the runtime that this may be in.
+        wait_here(tokio::task::unconstrained(work))
+    }
+
+    /// Works with a connection; again when the server was not reached or asks to
+    /// try again, as long as there is patience. So work must be repeatable: what
+    /// failed may have been done.
+    pub(super) async fn run<T, F>(&self, work: impl Fn(Client) -> F) -> Result<T, FactsError>
+    where
+        F: Future<Output = Worked<T>>,
+    {
+        self.run_for(ANSWER, work).await
+    }
+
+    /// The same, with what may take longer than an answer.
+    pub(super) async fn run_for<T, F>(
+        &self,
+        within: Duration,
+        work: impl Fn(Client) -> F,
+    ) -> Result<T, FactsError>
+    where
+        F: Future<Output = Worked<T>>,
+    {
+        let [mut wait, longest] = TRY_EVERY;
+        loop {
+            let why = match self.once(within, &work).await {
+                Ok(done) => {
+                    self.reached();
+                    return Ok(done);
+                }
+                Err(Trouble::Final(error)) => return Err(error),
+                Err(Trouble::Passing(why)) => why,
+                Err(Trouble::Conflict) => {
+                    tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
+                    continue;
+                }
+            };
+            debug!(why, "the server is not reached");
+            if self.not_reached(&why) {
+                return Err(FactsError::Unreachable { url: self.shown.clone(), message: why });
+            }
+            tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+            wait = (wait * 2).min(longest);
+        }
+    }
+
+    /// The same, without waiting for a server that is not reached.
+    pub(super) async fn run_once<T, F>(
+        &self,
+        within: Duration,
+        work: impl Fn(Client) -> F,
+    ) -> Result<T, FactsError>
+    where
+        F: Future<Output = Worked<T>>,
+    {
+        self.once(within, &work).await.map_err(|trouble| match trouble {
+            Trouble::Final(error) => error,
+            Trouble::Passing(message) => {
+                FactsError::Unreachable { url: self.shown.clone(), message }
+            }
+            Trouble::Conflict => FactsError::Unreachable {
+                url: self.shown.clone(),
+                message: "another transaction was in the way".to_owned(),
+            },
+        })
+    }
+
+    /// Works with a connection once.
+    async fn once<T, F>(&self, within: Duration, work: &impl Fn(Client) -> F) -> Result<T, Trouble>
+    where
+        F: Future<Output = Worked<T>>,
+    {
+        let all = async {
+            // Whoever has a connection gives it back, so waiting for one is no failure.
+            let times =
+                Timeouts { wait: None, create: Some(CONNECTING), recycle: Some(CONNECTING) };
+            let client = self.pool.timeout_get(&times).await.map_err(|e| match e {
+                PoolError::Backend(e) => self.trouble(&e),
+                // It is there, and says nothing.
+                PoolError::Timeout(_) => {
+                    Trouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
+                }
+                other => Trouble::Passing(other.to_string()),
+            })?;
+            let working = tokio::time::timeout(within, work(client)).await;
+            match working {
+                Ok(Ok(done)) => Ok(done),
+                Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
+                Ok(Err(Failed::Facts(e))) => Err(Trouble::Final(e)),
+                Err(_) => Err(Trouble::Passing(format!("no answer within {} s", within.as_secs()))),
+            }
+        };
+        let done = all.await;
+        if matches!(done, Err(Trouble::Passing(_))) {
+            // A connection that does not answer is of no use to the next one.
+            self.pool.retain(|_, _| false);
+        }
+        done
+    }
+
+    /// Something reached the server.
+    fn reached(&self) {
+        if self.down().take().is_some() {
+            (self.say)(&format!("the cache {} is reached again", self.shown));
+        }
+    }
+
+    /// Nothing reached the server; whether it was waited for long enough.
+    fn not_reached(&self, why: &str) -> bool {
+        let mut down = self.down();
+        let since = *down.get_or_insert_with(|| {
+            let seconds = self.patience.as_secs();
+            (self.say)(&format!(
+                "the cache {} cannot be reached ({why}); it is tried again for {seconds} s",
+                self.shown
+            ));
+            Instant::now()
+        });
+        since.elapsed() >= self.patience
+    }
+
+    fn down(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it passes, and what it is called.
+    fn trouble(&self, error: &tokio_postgres::Error) -> Trouble {
+        let url = self.shown.clone();
+        let Some(server) = error.as_db_error() else {
+            let cause = std::error::Error::source(error);
+            let io = cause.and_then(|c| c.downcast_ref::<std::io::Error>());
+            let broken = error.is_closed()
+                || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
+            let message = said(error);
+            if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
+                return Trouble::Passing(message);
+            }
+            let hint = if message.contains("password") {
+                "give it in PGPASSWORD or ~/.pgpass"
+            } else {
+                "check the URL, its sslmode and the server's certificate (sslrootcert)"
+            };
+            return Trouble::Final(FactsError::Refused { url, message, hint });
+        };
+        let message = match server.detail() {
+            Some(detail) => format!("{}: {detail}", server.message()),
+            None => server.message().to_owned(),
+        };
+        let code = server.code();
+        if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) {
+            return Trouble::Conflict;
+        }
+        let passes = ["08", "53", "57P", "58"].iter().any(|class| code.code().starts_with(class))
+            || [
+                SqlState::LOCK_NOT_AVAILABLE,
+                SqlState::QUERY_CANCELED,
+                SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+            ]
+            .contains(code);
+        if passes {
+            return Trouble::Passing(message);
+        }
+        let hint = match code.code() {
+            "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
+            "3D000" => "create the database (`createdb`), or name another one",
+            "42501" => "use a role that may do this; docs/scale.md lists what each needs",
+            "25006" => "name the primary server; this one is a replica, or read-only",
+            "42P01" | "3F000" => {
+                "the schema `hqdl` was made by something else, or lost; restore it"
+            }
+            _ => return Trouble::Final(FactsError::Journal { path: url.into(), message }),
+        };
+        Trouble::Final(FactsError::Refused { url, message, hint })
+    }
+}
+
+enum Trouble {
+    /// The server is not reached, or not ready.
+    Passing(String),
+    /// Another transaction was in the way.
+    Conflict,
+    Final(FactsError),
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.pool.close();
+        drop(self.stop.take());
+        let Some(thread) = self.thread.take() else { return };
+        // The last one to let go may be a task on that very thread.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            warn!("the thread of the server's connections has failed");
+        }
+    }
+}

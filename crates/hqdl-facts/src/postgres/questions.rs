@@ -1,0 +1,193 @@
+//! Questions that queries asked live, columns that models bound questions to, and
+//! rounds of asking again.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use deadpool_postgres::Transaction;
+use tokio_postgres::Row;
+
+use super::Server;
+use super::answers::texts;
+use super::link::Worked;
+use super::text;
+use crate::FactsError;
+use crate::history::{Dictionary, Questions, RefreshJobs};
+use crate::questions::{Learned, LiveQuestion, Origin, attribute};
+use crate::rounds::{Open, Subject};
+use hqdl_database::now;
+
+/// The questions that a query gave birth to.
+const ASKED: &str = "SELECT id FROM hqdl.meaning WHERE name = 'answer'
+  AND EXISTS (SELECT 1 FROM json_array_elements_text(meaning::json -> 'key') AS k (part)
+    WHERE part IN ('value', 'document'))";
+const LEARNED: &str = "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
+  b.completion, b.bound_at FROM hqdl.binding AS b JOIN hqdl.model AS m ON m.id = b.model";
+
+fn learned(r: &Row) -> Worked<Learned> {
+    Ok(Learned {
+        ask: r.try_get(0)?,
+        model: r.try_get(1)?,
+        expansion: r.try_get(2)?,
+        column: r.try_get(3)?,
+        operator: r.try_get(4)?,
+        literal: r.try_get(5)?,
+        completion: r.try_get(6)?,
+        bound_at: r.try_get(7)?,
+    })
+}
+
+fn number(r: &Row, at: usize) -> Worked<u64> {
+    Ok(r.try_get::<_, i64>(at)?.cast_unsigned())
+}
+
+impl Questions for Server {
+    fn note_question(
+        &self,
+        meaning: u32,
+        origin: &Origin,
+        list: Option<&[String]>,
+    ) -> Result<(), FactsError> {
+        let list = list.map(|l| serde_json::Value::from(l).to_string());
+        let sql = "INSERT INTO hqdl.question (meaning, origin_table, origin_column, list)
+             VALUES ($1, $2, $3, $4) ON CONFLICT (meaning, origin_table, origin_column)
+             DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at";
+        let (table, column) = (text(&origin.table), text(&origin.column));
+        self.write(sql, &[&meaning.cast_signed(), &table, &column, &list])
+    }
+
+    fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
+        let sql = format!(
+            "SELECT q.id, q.meaning, count(DISTINCT CASE WHEN f ->> 2 <> 'error' THEN a.key END),
+               count(DISTINCT a.completion), sum(k.input_tokens::double precision / greatest(k.cells, 1)),
+               sum(k.output_tokens::double precision / greatest(k.cells, 1)),
+               sum(k.cost_usd / greatest(k.cells, 1)), max(k.asked_at), json_agg(DISTINCT m.name)::text
+             FROM hqdl.answer AS a CROSS JOIN LATERAL json_array_elements(a.cells::json) AS f
+             JOIN hqdl.meaning AS q ON q.id = (f ->> 0)::integer
+             JOIN hqdl.completion AS k ON k.id = a.completion JOIN hqdl.model AS m ON m.id = k.model
+             WHERE q.id IN ({ASKED}) GROUP BY q.id, q.meaning ORDER BY 7 DESC, 3 DESC, 1"
+        );
+        let found = self.all(&sql, &[], |r| {
+            let Ok(meaning) = serde_json::from_str(r.try_get(1)?) else { return Ok(None) };
+            Ok(Some(LiveQuestion {
+                meaning,
+                id: r.try_get::<_, i32>(0)?.cast_unsigned(),
+                list: None,
+                origins: Vec::new(),
+                models: texts(r.try_get(8)?),
+                values: number(r, 2)?,
+                requests: number(r, 3)?,
+                input_tokens: r.try_get(4)?,
+                output_tokens: r.try_get(5)?,
+                cost_usd: r.try_get(6)?,
+                last_asked: r.try_get(7)?,
+            }))
+        })?;
+        let mut found: Vec<LiveQuestion> = found.into_iter().flatten().collect();
+        let sql = "SELECT meaning, origin_table, origin_column, list FROM hqdl.question ORDER BY asked_at";
+        let noted = self.all(sql, &[], |r| {
+            let origin = Origin { table: r.try_get(1)?, column: r.try_get(2)? };
+            let list: Option<String> = r.try_get(3)?;
+            Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), origin, list))
+        })?;
+        attribute(&mut found, noted);
+        Ok(found)
+    }
+
+    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+        let sql = format!(
+            "SELECT DISTINCT (f ->> 0)::integer, coalesce(a.entity, a.key) FROM hqdl.answer AS a
+             CROSS JOIN LATERAL json_array_elements(a.cells::json) AS f
+             WHERE (f ->> 0)::integer IN ({ASKED}) AND f ->> 2 <> 'error'"
+        );
+        let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
+        let all = self.all(&sql, &[], |r| {
+            Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), r.try_get::<_, String>(1)?))
+        })?;
+        for (meaning, entity) in all {
+            let parts: BTreeMap<String, Option<String>> =
+                serde_json::from_str(&entity).unwrap_or_default();
+            if let Some(Some(value)) = parts.get("value") {
+                values.entry(meaning).or_default().insert(value.clone());
+            }
+        }
+        Ok(values)
+    }
+
+    fn learned(
+        &self,
+        offered: &str,
+        question: &str,
+        model: &str,
+    ) -> Result<Option<Learned>, FactsError> {
+        let sql = format!(
+            "{LEARNED} WHERE offered = $1 AND md5(question) = md5($2) AND question = $2 AND m.name = $3"
+        );
+        self.first(&sql, &[&offered, &text(question), &text(model)], learned)
+    }
+
+    fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError> {
+        self.all(&format!("{LEARNED} WHERE offered = $1 ORDER BY b.id"), &[&offered], learned)
+    }
+
+    fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError> {
+        let model = Dictionary::model(self, &learned.model)?.cast_signed();
+        let sql = "INSERT INTO hqdl.binding (offered, question, ask, model, expansion, \"column\", operator,
+               literal, completion, bound_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
+        self.write(
+            sql,
+            &[
+                &offered,
+                &text(question),
+                &text(&learned.ask),
+                &model,
+                &text(&learned.expansion),
+                &text(&learned.column),
+                &learned.operator,
+                &text(&learned.literal),
+                &learned.completion,
+                &learned.bound_at,
+            ],
+        )
+    }
+}
+
+const OPEN: &str = "SELECT id, up_to, begun_at FROM hqdl.round
+  WHERE kind = $1 AND spec = $2 AND expansion = $3 AND meaning = $4 AND model = $5
+    AND scope = $6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1";
+
+fn open(r: &Row) -> Worked<Open> {
+    Ok(Open { id: r.try_get(0)?, up_to: r.try_get(1)?, begun_at: r.try_get(2)? })
+}
+
+impl RefreshJobs for Server {
+    fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
+        let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
+        let (meaning, model) = (s.meaning.cast_signed(), s.model.cast_signed());
+        self.first(OPEN, &[&s.kind.name(), &spec, &expansion, &meaning, &model, &scope], open)
+    }
+
+    fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
+        let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
+        let (meaning, model) = (s.meaning.cast_signed(), s.model.cast_signed());
+        self.once_only(&async |all: &Transaction<'_>| {
+            // Somebody else may have begun it just now.
+            all.batch_execute("SELECT 1 FROM hqdl.head FOR UPDATE").await?;
+            let kind = s.kind.name();
+            let which: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+                [&kind, &spec, &expansion, &meaning, &model, &scope];
+            if let Some(row) = all.query_opt(OPEN, &which).await? {
+                return Ok(row.try_get(0)?);
+            }
+            let sql = "INSERT INTO hqdl.round (kind, spec, expansion, meaning, model, scope, up_to, begun_at)
+                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
+            let begun: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&up_to, &now()];
+            Ok(all.query_one(sql, &[&which[..], &begun[..]].concat()).await?.try_get(0)?)
+        })?;
+        self.open_round(s)?.ok_or_else(|| self.failed("a round has ended as it began"))
+    }
+
+    fn end_round(&self, round: i64) -> Result<(), FactsError> {
+        self.write("UPDATE hqdl.round SET ended_at = now() WHERE id = $1", &[&round])
+    }
+}

@@ -1,0 +1,22 @@
+//! What endpoints have refused of requests.
+
+use super::Server;
+use crate::FactsError;
+use crate::history::RequestForms;
+
+impl RequestForms for Server {
+    fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
+        let sql = "SELECT form FROM hqdl.request_form
+             WHERE endpoint = $1 AND heard_at > now() - interval '1 day'";
+        self.first(sql, &[&endpoint], |r| Ok(r.try_get(0)?))
+    }
+
+    fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError> {
+        let Some(form) = form else {
+            return self.write("DELETE FROM hqdl.request_form WHERE endpoint = $1", &[&endpoint]);
+        };
+        let sql = "INSERT INTO hqdl.request_form (endpoint, form) VALUES ($1, $2)
+             ON CONFLICT (endpoint) DO UPDATE SET form = excluded.form, heard_at = excluded.heard_at";
+        self.write(sql, &[&endpoint, &form])
+    }
+}

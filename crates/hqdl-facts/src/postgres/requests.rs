@@ -1,0 +1,210 @@
+//! The requests of batch jobs: what each asks, about whom, and whether it was
+//! answered.
+
+use deadpool_postgres::Transaction;
+use tokio_postgres::Row;
+
+use super::Server;
+use super::answers::{json, written};
+use super::key::key;
+use super::link::Worked;
+use super::reserve::UNDER_WAY;
+use super::runs::runs_alive;
+use super::words::Values;
+use crate::FactsError;
+use crate::history::BatchRequests;
+use crate::ids::RunId;
+use crate::requests::{Known, Request};
+use hqdl_values::key::Entity;
+use hqdl_values::usage::Spent;
+
+const REQUEST: &str =
+    "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
+    coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens
+  FROM hqdl.request AS r LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel";
+
+fn small(number: u32) -> i64 {
+    i64::from(number)
+}
+
+fn back(row: &Row, at: usize) -> Worked<u32> {
+    Ok(u32::try_from(row.try_get::<_, i64>(at)?).unwrap_or(u32::MAX))
+}
+
+async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[Request]) -> Worked<i64> {
+    let sql = "INSERT INTO hqdl.request (state, form, model, columns, whole, meanings, attempt, sent, run)
+               VALUES ('waiting', $1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
+    let request = all.prepare_cached(sql).await?;
+    let sql = "INSERT INTO hqdl.request_row (request, number, key, entity, row)
+               SELECT $1, u.n - 1, u.key, u.entity, u.row FROM unnest($2::text[], $3::text[], $4::text[])
+                 WITH ORDINALITY AS u (key, entity, row, n)";
+    let rows = all.prepare_cached(sql).await?;
+    for r in requests {
+        let row = all
+            .query_one(
+                &request,
+                &[
+                    &r.form,
+                    &r.model.cast_signed(),
+                    &written(&r.columns),
+                    &written(&r.whole),
+                    &written(&r.meanings),
+                    &small(r.attempt),
+                    &small(r.sent),
+                    &run.0,
+                ],
+            )
+            .await?;
+        let id: i64 = row.try_get(0)?;
+        let keys: Vec<String> = r.rows.iter().map(|(entity, _)| key(entity)).collect();
+        let entities: Vec<&str> = r.rows.iter().map(|(entity, _)| entity.as_str()).collect();
+        let cells: Vec<String> = r.rows.iter().map(|(_, cells)| written(cells)).collect();
+        all.execute(&rows, &[&id, &keys, &entities, &cells]).await?;
+    }
+    Ok(0)
+}
+
+impl Server {
+    fn one_request(&self, sql: &str, values: &Values<'_>) -> Result<Option<Request>, FactsError> {
+        let found = self.first(sql, values, |r| {
+            Ok(Request {
+                id: r.try_get(0)?,
+                form: r.try_get(1)?,
+                model: r.try_get::<_, i32>(2)?.cast_unsigned(),
+                columns: json(self, r, 3)?,
+                whole: json(self, r, 4)?,
+                meanings: json(self, r, 5)?,
+                rows: Vec::new(),
+                attempt: back(r, 6)?,
+                sent: back(r, 7)?,
+                run: RunId(r.try_get(8)?),
+                sent_at: r.try_get(9)?,
+                worst: Spent {
+                    usd: r.try_get(10)?,
+                    tokens: r.try_get::<_, i64>(11)?.cast_unsigned(),
+                },
+            })
+        })?;
+        let Some(mut request) = found else { return Ok(None) };
+        let sql = "SELECT entity, row FROM hqdl.request_row WHERE request = $1 ORDER BY number";
+        request.rows = self.all(sql, &[&request.id], |r| {
+            let entity: String = r.try_get(0)?;
+            let entity = Entity::parse(&entity).map_err(|e| self.failed(&e.to_string()))?;
+            Ok((entity, json(self, r, 1)?))
+        })?;
+        Ok(Some(request))
+    }
+}
+
+impl BatchRequests for Server {
+    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError> {
+        self.once_only(&async |all: &Transaction<'_>| enqueue(all, run, requests).await).map(drop)
+    }
+
+    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError> {
+        let rest = request.rows.split_off(rows.min(request.rows.len()));
+        let rest = [Request { rows: rest, ..request.clone() }];
+        let (id, rows) = (request.id, super::count(rows));
+        self.once_only(&async |all: &Transaction<'_>| {
+            let sql = "DELETE FROM hqdl.request_row WHERE request = $1 AND number >= $2";
+            all.execute(sql, &[&id, &rows]).await?;
+            enqueue(all, run, &rest).await
+        })
+        .map(drop)
+    }
+
+    fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
+        let sql = "SELECT count(*) FROM hqdl.request WHERE state = 'waiting' AND run = $1";
+        self.one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
+    }
+
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError> {
+        let sql = format!(
+            "{REQUEST} WHERE r.state = 'waiting' AND r.id > $1 AND r.run = $2 ORDER BY r.id LIMIT 1"
+        );
+        self.one_request(&sql, &[&after, &run.0])
+    }
+
+    fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
+        let custom_id = &super::text(custom_id);
+        let within = "($2::bigint IS NULL OR r.parcel = $2)";
+        // Of a request that was written down twice, the one that was sent.
+        let sql = format!(
+            "{REQUEST} WHERE r.custom_id = $1 AND {within} AND r.state = 'packed'
+             ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
+        );
+        if let Some(request) = self.one_request(&sql, &[custom_id, &parcel])? {
+            return Ok(Known::Open(Box::new(request)));
+        }
+        let sql =
+            format!("SELECT 1 FROM hqdl.request AS r WHERE r.custom_id = $1 AND {within} LIMIT 1");
+        let done = !self.rows(&sql, &[custom_id, &parcel])?.is_empty();
+        Ok(if done { Known::Done } else { Known::Unknown })
+    }
+
+    fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+        let sql = "SELECT id FROM hqdl.request WHERE parcel = $1 AND state = 'packed' ORDER BY id";
+        self.all(sql, &[&parcel], |r| Ok(r.try_get(0)?))
+    }
+
+    fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
+        self.one_request(&format!("{REQUEST} WHERE r.id = $1"), &[&id])
+    }
+
+    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
+        let less = i64::from(!counts);
+        self.once_only(&async |all: &Transaction<'_>| {
+            let sql = "UPDATE hqdl.request SET state = 'waiting', parcel = NULL, custom_id = NULL,
+                         worst_usd = 0, worst_tokens = 0, sent = sent - $2, run = $3 WHERE id = $1";
+            all.execute(sql, &[&request, &less, &run.0]).await?;
+            Ok(request)
+        })
+        .map(drop)
+    }
+
+    fn drop_request(&self, request: i64) -> Result<(), FactsError> {
+        self.once_only(&async |all: &Transaction<'_>| {
+            let same = "SELECT r.id FROM hqdl.request AS r WHERE r.id = $1
+               OR (r.state = 'packed' AND r.parcel IN (SELECT id FROM hqdl.parcel WHERE state = 'exported')
+                 AND r.custom_id = (SELECT custom_id FROM hqdl.request WHERE id = $1))";
+            let ids: Vec<i64> = all
+                .query(same, &[&request])
+                .await?
+                .iter()
+                .map(|r| r.try_get(0))
+                .collect::<Result<_, _>>()?;
+            let sql = "UPDATE hqdl.request SET state = 'dropped' WHERE id = ANY($1)";
+            all.execute(sql, &[&ids]).await?;
+            all.execute("DELETE FROM hqdl.request_row WHERE request = ANY($1)", &[&ids]).await?;
+            Ok(request)
+        })
+        .map(drop)
+    }
+
+    fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+        let sql = format!(
+            "SELECT r.meanings FROM hqdl.request_row AS e JOIN hqdl.request AS r ON r.id = e.request
+             LEFT JOIN hqdl.parcel AS p ON p.id = r.parcel
+             WHERE e.key = $1 AND r.model = $2 AND r.state IN ('waiting', 'packed')
+               AND ({UNDER_WAY} OR r.run IN ({}))",
+            runs_alive()
+        );
+        let found: Vec<Vec<u32>> =
+            self.all(&sql, &[&key(entity), &model.cast_signed()], |r| json(self, r, 0))?;
+        Ok(found.concat())
+    }
+
+    fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
+        let sql = "SELECT r.parcel, r.meanings FROM hqdl.request_row AS e
+             JOIN hqdl.request AS r ON r.id = e.request JOIN hqdl.parcel AS p ON p.id = r.parcel
+             WHERE e.key = $1 AND r.model = $2 AND r.state = 'packed' AND NOT r.failed
+               AND p.state = 'exported' ORDER BY r.parcel";
+        self.all(sql, &[&key(entity), &model.cast_signed()], |r| {
+            Ok((r.try_get(0)?, json(self, r, 1)?))
+        })
+    }
+
+    fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
+        self.write("UPDATE hqdl.request SET failed = true WHERE id = $1", &[&request])
+    }
+}

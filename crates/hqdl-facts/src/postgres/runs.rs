@@ -1,0 +1,226 @@
+//! Runs, and what was spent in them.
+
+use deadpool_postgres::Transaction;
+use tokio_postgres::Row;
+
+use super::Server;
+use super::link::Worked;
+use super::reserve::{TODAY, UNDER_WAY};
+use super::sessions::ALIVE;
+use crate::FactsError;
+use crate::history::{Runs, Spending};
+use crate::ids::RunId;
+use crate::journal::Outcome;
+use crate::spending::{ColumnDay, Hour, Totals};
+use hqdl_values::usage::{Doubt, Spent};
+
+/// The runs of sessions that are not over.
+pub(super) fn runs_alive() -> String {
+    format!("SELECT id FROM hqdl.run WHERE {ALIVE} AND ended_at IS NULL")
+}
+
+/// The last run of a spec that is nobody's, where that one never ended.
+fn unfinished() -> String {
+    format!(
+        "SELECT id FROM hqdl.run WHERE ended_at IS NULL AND id =
+           (SELECT max(id) FROM hqdl.run WHERE spec = $1 AND (session IS NULL OR NOT {ALIVE}))"
+    )
+}
+
+const BEGIN: &str =
+    "INSERT INTO hqdl.run (command, spec, session) VALUES ($1, $2, $3) RETURNING id";
+const END: [&str; 2] = [
+    "DELETE FROM hqdl.reservation WHERE run = $1 AND NOT in_doubt",
+    "UPDATE hqdl.run SET ended_at = now(), outcome = $2, session = NULL WHERE id = $1",
+];
+/// The lock of whoever looks which run to go on with.
+const LOCK: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
+
+async fn end(client: &Transaction<'_>, run: i64, outcome: Outcome) -> Worked<i64> {
+    client.execute(END[0], &[&run]).await?;
+    client.execute(END[1], &[&run, &outcome.name()]).await?;
+    Ok(run)
+}
+
+fn spent(row: &Row) -> Worked<Spent> {
+    Ok(Spent { usd: row.try_get(0)?, tokens: row.try_get::<_, i64>(1)?.cast_unsigned() })
+}
+
+impl Server {
+    /// The session of whoever begins something here.
+    fn mine(&self) -> Result<String, FactsError> {
+        self.link.here(self.enter()).map(|id| id.to_string())
+    }
+}
+
+impl Runs for Server {
+    fn begin(&self, command: &str, spec: &str) -> Result<RunId, FactsError> {
+        let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
+        let (command, spec, session) = (&command, &spec, &session);
+        let run = self.once_only(&async |all: &Transaction<'_>| {
+            Ok(all.query_one(BEGIN, &[command, spec, session]).await?.try_get(0)?)
+        })?;
+        Ok(RunId(run))
+    }
+
+    fn begin_or_go_on(&self, command: &str, spec: &str) -> Result<(RunId, Doubt), FactsError> {
+        let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
+        let (command, spec, session) = (&command, &spec, &session);
+        // Told once: what is told is in doubt from then on.
+        let stock = format!(
+            "WITH left_over AS (UPDATE hqdl.reservation SET in_doubt = true
+               WHERE NOT in_doubt AND NOT {ALIVE} RETURNING cost_usd, tokens)
+             SELECT coalesce(sum(cost_usd), 0), coalesce(sum(tokens), 0)::bigint, count(*) FROM left_over"
+        );
+        let doubt = self.one(&stock, &[], |r| {
+            let requests = r.try_get::<_, i64>(2)?.cast_unsigned() as _;
+            Ok(Doubt { requests, most: spent(r)? })
+        })?;
+        let unfinished = &unfinished();
+        let run = self.once_only(&async |all: &Transaction<'_>| {
+            all.batch_execute(LOCK).await?;
+            let Some(left) = all.query_opt(unfinished.as_str(), &[spec]).await? else {
+                return Ok(all.query_one(BEGIN, &[command, spec, session]).await?.try_get(0)?);
+            };
+            let run: i64 = left.try_get(0)?;
+            let sql = "UPDATE hqdl.run SET session = $2 WHERE id = $1";
+            all.execute(sql, &[&run, session]).await?;
+            Ok(run)
+        })?;
+        Ok((RunId(run), doubt))
+    }
+
+    fn unfinished(&self, spec: &str) -> Result<Option<RunId>, FactsError> {
+        self.first(&unfinished(), &[&super::text(spec)], |r| Ok(RunId(r.try_get(0)?)))
+    }
+
+    fn end(&self, run: RunId, outcome: Outcome) -> Result<(), FactsError> {
+        self.once_only(&async |all: &Transaction<'_>| end(all, run.0, outcome).await).map(drop)
+    }
+
+    fn end_unfinished(&self, spec: &str, outcome: Outcome) -> Result<(), FactsError> {
+        if self.unfinished(spec)?.is_none() {
+            return Ok(());
+        }
+        let (spec, unfinished) = (&super::text(spec), &unfinished());
+        self.once_only(&async |all: &Transaction<'_>| {
+            // Looked at again under the lock: somebody may have gone on with it.
+            all.batch_execute(LOCK).await?;
+            let Some(left) = all.query_opt(unfinished.as_str(), &[spec]).await? else {
+                return Ok(0);
+            };
+            let run: i64 = left.try_get(0)?;
+            let sql = format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {UNDER_WAY}");
+            match all.query_opt(&format!("{sql} LIMIT 1"), &[&run]).await? {
+                Some(_) => Ok(0),
+                None => end(all, run, outcome).await,
+            }
+        })
+        .map(drop)
+    }
+
+    fn leave_open(&self, run: RunId) -> Result<(), FactsError> {
+        self.write(END[0], &[&run.0])?;
+        self.write("UPDATE hqdl.run SET session = NULL WHERE id = $1", &[&run.0])
+    }
+
+    fn goes_on(&self, run: RunId) -> Result<bool, FactsError> {
+        let sql = format!("SELECT 1 WHERE $1 IN ({})", runs_alive());
+        Ok(!self.rows(&sql, &[&run.0])?.is_empty())
+    }
+}
+
+impl Spending for Server {
+    fn spent(&self, run: RunId) -> Result<Spent, FactsError> {
+        let sql = "SELECT coalesce(sum(usd), 0), coalesce(sum(tokens), 0)::bigint FROM (
+             SELECT c.cost_usd AS usd, c.input_tokens + c.output_tokens AS tokens
+             FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
+             WHERE c.run = $1
+             UNION ALL SELECT cost_usd, tokens FROM hqdl.reservation WHERE run = $1) AS x";
+        self.one(sql, &[&run.0], spent)
+    }
+
+    fn spent_today(&self) -> Result<f64, FactsError> {
+        let sql = format!(
+            "SELECT coalesce((SELECT usd FROM hqdl.day WHERE date = {TODAY}), 0)
+               + coalesce((SELECT sum(cost_usd) FROM hqdl.reservation WHERE date = {TODAY}), 0)"
+        );
+        self.one(&sql, &[], |r| Ok(r.try_get(0)?))
+    }
+
+    fn reserved(&self, run: RunId) -> Result<Spent, FactsError> {
+        self.one(&reserved("p.run = $1"), &[&run.0], spent)
+    }
+
+    fn reserved_today(&self) -> Result<Spent, FactsError> {
+        self.one(&reserved(&format!("p.sent_on = {TODAY}")), &[], spent)
+    }
+
+    fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
+        let sql = "SELECT to_char(date_trunc('hour', c.kept_at AT TIME ZONE 'UTC'), 'YYYY-MM-DD\"T\"HH24'),
+               m.name, sum(c.cost_usd), sum(c.input_tokens + c.output_tokens)::bigint, count(*)
+             FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
+             WHERE c.kept_at >= ($1::text)::timestamp AT TIME ZONE 'UTC' GROUP BY 1, 2 ORDER BY 1, 2";
+        self.all(sql, &[&since], |r| {
+            Ok(Hour {
+                hour: r.try_get(0)?,
+                model: r.try_get(1)?,
+                usd: r.try_get(2)?,
+                tokens: r.try_get::<_, i64>(3)?.cast_unsigned(),
+                requests: r.try_get::<_, i64>(4)?.cast_unsigned(),
+            })
+        })
+    }
+
+    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
+        let sql = "SELECT coalesce(max(line), 0) FROM hqdl.answer";
+        let last: i64 = self.one(sql, &[], |r| Ok(r.try_get(0)?))?;
+        // No text here may hold a NUL, in a value that nobody looks at, either.
+        let sql = "SELECT to_char(c.kept_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), t.meaning,
+               sum(c.cost_usd / nullif(c.cells, 0)), count(*)
+             FROM hqdl.answer AS a JOIN hqdl.completion AS c ON c.id = a.completion
+             JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
+             CROSS JOIN LATERAL json_array_elements(
+               replace(a.cells, '\\u0000', '\\u0020')::json) AS cell
+             JOIN hqdl.meaning AS t ON t.id = (cell -> 0)::text::integer
+             WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamp AT TIME ZONE 'UTC'
+             GROUP BY 1, t.id, 2 ORDER BY 1, 2";
+        let columns = self.all(sql, &[&line, &last, &since], |r| {
+            Ok(ColumnDay {
+                day: r.try_get(0)?,
+                meaning: r.try_get(1)?,
+                usd: r.try_get::<_, Option<f64>>(2)?.unwrap_or_default(),
+                cells: r.try_get::<_, i64>(3)?.cast_unsigned(),
+            })
+        })?;
+        Ok((last, columns))
+    }
+
+    fn totals(&self) -> Result<Totals, FactsError> {
+        let sql = "SELECT (SELECT count(*) FROM hqdl.run), count(*),
+               coalesce(sum(c.input_tokens), 0)::bigint, coalesce(sum(c.output_tokens), 0)::bigint,
+               coalesce(sum(c.cost_usd), 0), coalesce((SELECT sum(cost_usd) FROM hqdl.reservation), 0)
+             FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
+             WHERE c.content IS NOT NULL";
+        self.one(sql, &[], |r| {
+            let number =
+                |at: usize| -> Worked<u64> { Ok(r.try_get::<_, i64>(at)?.cast_unsigned()) };
+            Ok(Totals {
+                runs: number(0)?,
+                requests: number(1)?,
+                input_tokens: number(2)?,
+                output_tokens: number(3)?,
+                cost_usd: r.try_get(4)?,
+                in_doubt_usd: r.try_get(5)?,
+            })
+        })
+    }
+}
+
+fn reserved(which: &str) -> String {
+    format!(
+        "SELECT coalesce(sum(r.worst_usd), 0), coalesce(sum(r.worst_tokens), 0)::bigint
+         FROM hqdl.request AS r JOIN hqdl.parcel AS p ON p.id = r.parcel
+         WHERE r.state = 'packed' AND {UNDER_WAY} AND {which}"
+    )
+}

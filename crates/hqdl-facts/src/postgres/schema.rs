@@ -1,0 +1,76 @@
+//! The schema `hqdl`: made and brought up to date under a lock, and left alone when
+//! a newer program has made it.
+
+use tokio_postgres::{GenericClient, IsolationLevel};
+
+use super::link::{Client, Failed, Link, Worked};
+use crate::FactsError;
+
+/// Every migration, by its number.
+const MIGRATIONS: [(i32, &str); 3] = [
+    (1, include_str!("../../../../migrations/postgres/0001_facts.sql")),
+    (2, include_str!("../../../../migrations/postgres/0002_refused.sql")),
+    (3, include_str!("../../../../migrations/postgres/0003_latest.sql")),
+];
+/// The last of them.
+const LAST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;
+/// The lock of whoever migrates: the first bytes of the hash of `hqdl`.
+const LOCK: i64 = 0x6871_646c;
+
+/// Brings the schema up to date.
+pub(super) async fn migrate(link: &Link) -> Result<(), FactsError> {
+    link.run(|client| async move {
+        // The usual case takes no lock.
+        if version(link, &**client).await? < LAST {
+            apply(link, client).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
+    // Not by `to_regclass`: it may answer from before the lock was waited for.
+    let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
+                 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+                 WHERE n.nspname = 'hqdl' AND c.relname = 'migration')";
+    if !client.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
+        return Ok(0);
+    }
+    let sql = "SELECT coalesce(max(version), 0) FROM hqdl.migration";
+    let version: i32 = client.query_one(sql, &[]).await?.try_get(0)?;
+    if version > LAST {
+        return Err(Failed::Facts(FactsError::Refused {
+            url: link.shown.clone(),
+            message: format!("its schema has version {version}, and this hqdl knows {LAST}"),
+            hint: "use the hqdl that made it, or a newer one; nothing was changed",
+        }));
+    }
+    Ok(version)
+}
+
+async fn apply(link: &Link, mut client: Client) -> Worked<()> {
+    // Each statement must see what was committed while the lock was waited for.
+    let all = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+    let all = all.start().await?;
+    all.batch_execute(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
+    // Somebody else may have done it meanwhile.
+    let done = version(link, &*all).await?;
+    if done == 0 {
+        // A role that may not make a schema may use one that was made for it.
+        let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'hqdl')";
+        if !all.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
+            all.batch_execute("CREATE SCHEMA hqdl").await?;
+        }
+        all.batch_execute(
+            "CREATE TABLE IF NOT EXISTS hqdl.migration (
+               version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())",
+        )
+        .await?;
+    }
+    for (number, sql) in MIGRATIONS.iter().filter(|(number, _)| *number > done) {
+        all.batch_execute(sql).await?;
+        all.execute("INSERT INTO hqdl.migration (version) VALUES ($1)", &[number]).await?;
+    }
+    Ok(all.commit().await?)
+}

@@ -1,0 +1,169 @@
+//! This process among those that use a server: its session, and the lease of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use super::Server;
+use crate::FactsError;
+use crate::sessions::new_id;
+
+/// How often a lease is renewed while it lasts.
+const RENEWALS: u32 = 9;
+/// How long one who ends may take to say so.
+const LEAVING: Duration = Duration::from_secs(2);
+/// Holds of the session of what has one, while it is not over.
+pub(super) const ALIVE: &str =
+    "session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())";
+
+/// A session that begins when it is first needed: who only looks needs none.
+pub(super) struct Presence {
+    holder: String,
+    pub(super) lease: Duration,
+    state: Mutex<State>,
+    entering: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    id: Arc<str>,
+    entered: bool,
+    /// When the server was last asked to renew the lease, and did.
+    renewed: Instant,
+    heartbeat: Option<tokio::task::AbortHandle>,
+}
+
+impl Presence {
+    pub(super) fn new(holder: &str, lease: Duration) -> Self {
+        let state = State { id: fresh(), entered: false, renewed: Instant::now(), heartbeat: None };
+        Self {
+            holder: holder.to_owned(),
+            lease,
+            state: Mutex::new(state),
+            entering: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An id that no session of any machine has.
+fn fresh() -> Arc<str> {
+    format!("{}-{:016x}", new_id(), fastrand::u64(..)).into()
+}
+
+impl Server {
+    /// The session of this process, which has begun.
+    pub(super) async fn session(&self) -> Result<Arc<str>, FactsError> {
+        let begun = || {
+            let state = self.presence.state();
+            let lasts = state.entered && state.renewed.elapsed() < self.presence.lease / 2;
+            lasts.then(|| Arc::clone(&state.id))
+        };
+        if let Some(id) = begun() {
+            return Ok(id);
+        }
+        let _entering = self.presence.entering.lock().await;
+        match begun() {
+            Some(id) => Ok(id),
+            None => self.renew().await,
+        }
+    }
+
+    /// Begins the session, or renews its lease; one that is over is not taken up
+    /// again, since what it held may be somebody else's.
+    async fn renew(&self) -> Result<Arc<str>, FactsError> {
+        let lease = self.presence.lease.as_secs_f64();
+        loop {
+            let (id, entered) = {
+                let state = self.presence.state();
+                (Arc::clone(&state.id), state.entered)
+            };
+            let (asked, id_of) = (Instant::now(), &*id);
+            let sql = if entered { RENEW } else { ENTER };
+            let holder = super::text(&self.presence.holder);
+            let holder = holder.as_str();
+            let holds = self
+                .link
+                .run(|client| async move {
+                    let statement = client.prepare_cached(sql).await?;
+                    let held = if entered {
+                        client.execute(&statement, &[&id_of, &lease]).await?
+                    } else {
+                        client.execute(&statement, &[&id_of, &lease, &holder]).await?
+                    };
+                    Ok(held > 0)
+                })
+                .await?;
+            let mut state = self.presence.state();
+            if holds {
+                state.entered = true;
+                state.renewed = asked;
+                return Ok(id);
+            }
+            warn!(session = id_of, "the lease of this session has ended");
+            (state.id, state.entered) = (fresh(), false);
+        }
+    }
+
+    /// Begins the session, and keeps it: whoever claims, begins or reserves does.
+    pub(super) async fn enter(&self) -> Result<Arc<str>, FactsError> {
+        let id = self.session().await?;
+        let mut state = self.presence.state();
+        if state.heartbeat.is_none() {
+            let (server, every) = (self.me.clone(), self.presence.lease / RENEWALS);
+            let beating = self.link.handle.spawn(async move {
+                loop {
+                    tokio::time::sleep(every).await;
+                    let Some(server) = server.upgrade() else { return };
+                    let _entering = server.presence.entering.lock().await;
+                    if let Err(error) = server.renew().await {
+                        warn!(%error, "the lease is not renewed");
+                    }
+                }
+            });
+            state.heartbeat = Some(beating.abort_handle());
+        }
+        Ok(id)
+    }
+
+    /// The session ends, and all that it held is free.
+    pub(super) async fn leave(&self) {
+        let (id, entered) = {
+            let mut state = self.presence.state();
+            state.heartbeat.take().inspect(tokio::task::AbortHandle::abort);
+            (Arc::clone(&state.id), std::mem::replace(&mut state.entered, false))
+        };
+        if !entered {
+            return;
+        }
+        let id = &*id;
+        let leaving = self.link.run(|client| async move {
+            for sql in LEAVE {
+                client.execute(sql, &[&id]).await?;
+            }
+            Ok(())
+        });
+        if !matches!(tokio::time::timeout(LEAVING, leaving).await, Ok(Ok(()))) {
+            warn!(session = id, "the end of this session is not told; its lease ends by itself");
+        }
+    }
+}
+
+/// With what nobody needs any more of sessions that are over.
+const ENTER: &str = "WITH gone AS (
+    DELETE FROM hqdl.session WHERE expires_at < clock_timestamp() - interval '1 day'),
+  told AS (DELETE FROM hqdl.call WHERE at < clock_timestamp() - interval '1 day')
+  INSERT INTO hqdl.session (id, holder, expires_at)
+  VALUES ($1, $3, clock_timestamp() + $2 * interval '1 second')
+  ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at";
+const RENEW: &str =
+    "UPDATE hqdl.session SET expires_at = clock_timestamp() + $2 * interval '1 second'
+  WHERE id = $1 AND expires_at > clock_timestamp()";
+const LEAVE: [&str; 3] = [
+    "DELETE FROM hqdl.session WHERE id = $1",
+    "DELETE FROM hqdl.claim WHERE session = $1",
+    "DELETE FROM hqdl.rate_member WHERE session = $1",
+];

@@ -1,0 +1,159 @@
+//! Turns: how many requests may go to a place, and when, by what all machines have
+//! sent there. The server decides it, in one round trip: it locks the limits of the
+//! place and counts what was sent. A place without limits is not locked.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_postgres::Row;
+
+use super::Server;
+use super::limits::LATE;
+use super::link::Worked;
+use super::words::Value;
+use crate::FactsError;
+use crate::limits::{MINUTE, Need, ON_ITS_WAY, PerMinute};
+use crate::throttle::Place;
+
+/// How far ahead turns are given, in seconds.
+const AHEAD: f64 = 0.25;
+/// How long those who cannot be admitted wait before they ask again, at the most.
+const LOOK_EVERY: f64 = 1.0;
+
+const LOCK: &str = "SELECT 1 FROM hqdl.rate WHERE name IN ($1, $2) ORDER BY name FOR UPDATE";
+
+/// `l` are the limits of the endpoint and of the model, `k` what counts against each,
+/// `w` what each request needs of each, `v` when each may go, `g` how many do.
+const TURNS: &str = "WITH c AS (SELECT extract(epoch FROM clock_timestamp())::double precision AS now),
+  m AS (SELECT min(requests) AS requests, min(tokens) AS tokens FROM hqdl.rate_member
+    WHERE endpoint = $2 AND session IN (SELECT id FROM hqdl.session WHERE expires_at > clock_timestamp())),
+  h AS (SELECT r.name, c.now, r.wait_until, r.requests_due, r.tokens_due,
+      CASE WHEN c.now - r.heard_at < 86400 THEN r.requests END AS requests,
+      CASE WHEN c.now - r.heard_at < 86400 THEN r.tokens END AS tokens
+    FROM hqdl.rate AS r CROSS JOIN c WHERE r.name IN ($2, $4)),
+  l AS (SELECT h.name, h.now, h.wait_until, greatest(h.requests_due, h.now) AS requests_due,
+      greatest(h.tokens_due, h.now) AS tokens_due,
+      greatest(CASE WHEN h.name = $2 THEN least(h.requests, m.requests, $7) ELSE h.requests END, 1) AS requests,
+      greatest(CASE WHEN h.name = $2 THEN least(h.tokens, m.tokens, $8) ELSE h.tokens END, 1) AS tokens,
+      (CASE WHEN h.name = $2 THEN least(h.requests, m.requests, $7) ELSE h.requests END) IS NOT NULL AS few,
+      (CASE WHEN h.name = $2 THEN least(h.tokens, m.tokens, $8) ELSE h.tokens END) IS NOT NULL AS short
+    FROM h CROSS JOIN m),
+  k AS (SELECT l.name, count(s.id) AS sent, coalesce(sum(s.tokens), 0) AS tokens, min(s.leaves_at) AS first
+    FROM l LEFT JOIN hqdl.sent AS s ON s.endpoint = $2 AND s.leaves_at > l.now
+      AND (l.name = $2 OR s.model = $3) WHERE l.few OR l.short GROUP BY l.name),
+  u AS (SELECT id, likely, most, n FROM unnest($1::bigint[], $5::bigint[], $6::bigint[])
+    WITH ORDINALITY AS t (id, likely, most, n)),
+  w AS (SELECT u.n, l.name, sum(u.most) OVER o AS most,
+      sum(least(u.likely, l.tokens)) OVER o AS likely, least(u.likely, l.tokens) AS own
+    FROM u CROSS JOIN l WINDOW o AS (PARTITION BY l.name ORDER BY u.n)),
+  x AS (SELECT w.n, greatest(l.now, l.wait_until,
+        CASE WHEN l.few THEN l.requests_due + (w.n - 1) * 60.0 / l.requests END,
+        CASE WHEN l.short THEN l.tokens_due + (w.likely - w.own)::double precision * 60.0 / l.tokens END) AS turn,
+      NOT (l.few AND k.sent + w.n > l.requests)
+        AND NOT (l.short AND k.tokens + w.most > l.tokens AND NOT (k.tokens = 0 AND w.n = 1)) AS fits,
+      coalesce(k.first, l.now + 1) AS first
+    FROM w JOIN l ON l.name = w.name LEFT JOIN k ON k.name = l.name),
+  v AS (SELECT n, max(turn) AS turn, bool_and(fits) AS fits, max(CASE WHEN NOT fits THEN first END) AS again
+    FROM x GROUP BY n),
+  f AS (SELECT min(v.n) AS n FROM v CROSS JOIN c WHERE NOT v.fits OR v.turn > c.now + $9),
+  g AS (SELECT CASE WHEN $11 OR NOT EXISTS (SELECT 1 FROM l WHERE few OR short)
+      THEN coalesce((SELECT n FROM f) - 1, (SELECT count(*) FROM u)) ELSE 0 END AS n),
+  entered AS (INSERT INTO hqdl.sent (id, endpoint, model, tokens, leaves_at)
+    SELECT u.id, $2, $3, u.most, v.turn + $10 FROM u JOIN v ON v.n = u.n CROSS JOIN g WHERE u.n <= g.n
+    ON CONFLICT (id) DO NOTHING),
+  paced AS (UPDATE hqdl.rate AS r SET
+      requests_due = CASE WHEN l.few THEN l.requests_due + g.n * 60.0 / l.requests ELSE r.requests_due END,
+      tokens_due = CASE WHEN l.short THEN l.tokens_due + w.likely::double precision * 60.0 / l.tokens
+        ELSE r.tokens_due END
+    FROM l, g, w WHERE r.name = l.name AND w.name = l.name AND w.n = g.n AND (l.few OR l.short))
+  SELECT c.now, EXISTS (SELECT 1 FROM l WHERE few OR short),
+    coalesce((SELECT array_agg(v.turn ORDER BY v.n) FROM v WHERE v.n <= g.n), '{}'),
+    (SELECT coalesce(v.again, v.turn - $9) FROM v WHERE v.n = g.n + 1)
+  FROM c CROSS JOIN g";
+
+/// What comes of a wish for turns.
+pub(super) struct Turns {
+    /// The tickets of the first requests, and when each may go.
+    pub(super) given: Vec<(i64, Instant)>,
+    /// How long the others wait before they ask again.
+    pub(super) again: Duration,
+    /// Whether there are limits.
+    pub(super) limited: bool,
+}
+
+impl Server {
+    /// Turns for as many of the first requests as may go soon, under limits of this
+    /// process and all others'.
+    pub(super) async fn turns(
+        &self,
+        place: &Place,
+        own: PerMinute,
+        needs: &[Need],
+        limited: bool,
+    ) -> Result<Turns, FactsError> {
+        let turns = self.ask_turns(place, own, needs, limited).await?;
+        if turns.limited && !limited {
+            return self.ask_turns(place, own, needs, true).await;
+        }
+        Ok(turns)
+    }
+
+    async fn ask_turns(
+        &self,
+        place: &Place,
+        own: PerMinute,
+        needs: &[Need],
+        locked: bool,
+    ) -> Result<Turns, FactsError> {
+        let ids: Vec<i64> = needs.iter().map(|_| fastrand::i64(1..)).collect();
+        let likely: Vec<i64> = needs.iter().map(|need| need.likely.cast_signed()).collect();
+        let most: Vec<i64> = needs.iter().map(|need| need.most.cast_signed()).collect();
+        let (requests, tokens) = (own.requests.map(i64::from), own.tokens.map(i64::from));
+        let (name, counts) = (place.name(), (MINUTE + ON_ITS_WAY + LATE).as_secs_f64());
+        let values: [Value<'_>; 11] = [
+            &ids,
+            &place.endpoint,
+            &place.model,
+            &name,
+            &likely,
+            &most,
+            &requests,
+            &tokens,
+            &AHEAD,
+            &counts,
+            &locked,
+        ];
+        let names: [Value<'_>; 2] = [&place.endpoint, &name];
+        let (values, names) = (&values, &names);
+        let row = self.link.run(|client| async move {
+            let (lock, turns) =
+                tokio::try_join!(client.prepare_cached(LOCK), client.prepare_cached(TURNS))?;
+            if !locked {
+                return Ok(client.query_one(&turns, values).await?);
+            }
+            let (begun, held, row, committed) = tokio::join!(
+                biased;
+                client.batch_execute("BEGIN"),
+                client.query(&lock, names),
+                client.query_one(&turns, values),
+                client.batch_execute("COMMIT")
+            );
+            begun?;
+            held?;
+            let row = row?;
+            committed?;
+            Ok(row)
+        });
+        let row = row.await?;
+        let heard = Instant::now();
+        let read = |row: &Row| -> Worked<(f64, bool, Vec<f64>, Option<f64>)> {
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
+        };
+        let (now, limited, at, again) = self.read(&row, read)?;
+        // From when it was heard: a little late, and never early.
+        let from_now = |at: f64| Duration::from_secs_f64((at - now).clamp(0.0, LOOK_EVERY));
+        let given = ids.into_iter().zip(at).map(|(id, at)| (id, heard + from_now(at))).collect();
+        let again = from_now(again.unwrap_or(now)).max(Duration::from_millis(5));
+        Ok(Turns { given, again, limited })
+    }
+}

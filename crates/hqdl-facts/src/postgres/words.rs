@@ -1,0 +1,158 @@
+//! The dictionaries: models, value lists and meanings, by ids that stay.
+
+use deadpool_postgres::Transaction;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::Server;
+use super::link::{Client, Worked};
+use crate::FactsError;
+use crate::history::Dictionary;
+use hqdl_values::key::{ListHash, Meaning};
+
+pub(super) type Value<'v> = &'v (dyn ToSql + Sync);
+pub(super) type Values<'v> = [Value<'v>];
+
+impl Server {
+    /// Asks, and waits on this thread. What is asked may be asked again.
+    pub(super) fn rows(&self, sql: &str, values: &Values<'_>) -> Result<Vec<Row>, FactsError> {
+        self.link.here(self.link.run(|client| async move {
+            let statement = client.prepare_cached(sql).await?;
+            Ok(client.query(&statement, values).await?)
+        }))
+    }
+
+    /// Asks for what reads one row.
+    pub(super) fn first<T>(
+        &self,
+        sql: &str,
+        values: &Values<'_>,
+        read: impl Fn(&Row) -> Worked<T>,
+    ) -> Result<Option<T>, FactsError> {
+        self.rows(sql, values)?.first().map(|row| self.read(row, &read)).transpose()
+    }
+
+    /// Asks for rows.
+    pub(super) fn all<T>(
+        &self,
+        sql: &str,
+        values: &Values<'_>,
+        read: impl Fn(&Row) -> Worked<T>,
+    ) -> Result<Vec<T>, FactsError> {
+        self.rows(sql, values)?.iter().map(|row| self.read(row, &read)).collect()
+    }
+
+    /// Asks for what is there in any case.
+    pub(super) fn one<T>(
+        &self,
+        sql: &str,
+        values: &Values<'_>,
+        read: impl Fn(&Row) -> Worked<T>,
+    ) -> Result<T, FactsError> {
+        self.first(sql, values, read)?.ok_or_else(|| self.failed("it says nothing"))
+    }
+
+    pub(super) fn read<T>(
+        &self,
+        row: &Row,
+        read: impl Fn(&Row) -> Worked<T>,
+    ) -> Result<T, FactsError> {
+        read(row).map_err(|failed| match failed {
+            super::link::Failed::Postgres(e) => self.failed(&super::address::said(&e)),
+            super::link::Failed::Facts(e) => e,
+        })
+    }
+
+    /// Writes what may be written again.
+    pub(super) fn write(&self, sql: &str, values: &Values<'_>) -> Result<(), FactsError> {
+        self.link.here(self.link.run(|client| async move {
+            let statement = client.prepare_cached(sql).await?;
+            client.execute(&statement, values).await?;
+            Ok(())
+        }))
+    }
+
+    /// Works in one transaction, once, however often it is sent.
+    pub(super) fn once_only(
+        &self,
+        work: &impl AsyncFn(&Transaction<'_>) -> Worked<i64>,
+    ) -> Result<i64, FactsError> {
+        let token = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+        let token = token.as_str();
+        self.link.here(self.link.run(|mut client: Client| async move {
+            let all = client.transaction().await?;
+            let sql = "SELECT result FROM hqdl.call WHERE token = $1";
+            if let Some(done) = all.query_opt(sql, &[&token]).await? {
+                return Ok(done.try_get(0)?);
+            }
+            let result = work(&all).await?;
+            let sql = "INSERT INTO hqdl.call (token, result) VALUES ($1, $2)";
+            all.execute(sql, &[&token, &result]).await?;
+            all.commit().await?;
+            Ok(result)
+        }))
+    }
+
+    /// The id of a text in a dictionary, where it is entered when it is new.
+    fn intern(&self, look: &str, enter: &str, values: &Values<'_>) -> Result<u32, FactsError> {
+        let id = |row: &Row| Ok(row.try_get::<_, i32>(0)?.cast_unsigned());
+        if let Some(id) = self.first(look, &values[..1], id)? {
+            return Ok(id);
+        }
+        self.write(enter, values)?;
+        self.one(look, &values[..1], id)
+    }
+}
+
+impl Dictionary for Server {
+    fn model(&self, name: &str) -> Result<u32, FactsError> {
+        let name = super::text(name);
+        self.intern(
+            "SELECT id FROM hqdl.model WHERE name = $1",
+            "INSERT INTO hqdl.model (name, recorded)
+             VALUES ($1, $1 LIKE '% (recording ________)')
+             ON CONFLICT (name) DO NOTHING",
+            &[&name],
+        )
+    }
+
+    fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+        let fingerprint = meaning.fingerprint();
+        let text = serde_json::to_string(meaning).unwrap_or_default();
+        self.intern(
+            "SELECT id FROM hqdl.meaning WHERE fingerprint = $1",
+            "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
+             ON CONFLICT (fingerprint) DO NOTHING",
+            &[&fingerprint.as_str(), &super::text(&meaning.column), &text],
+        )
+    }
+
+    fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+        let sql = "SELECT id FROM hqdl.meaning WHERE name = $1";
+        self.all(sql, &[&super::text(column)], |r| Ok(r.try_get::<_, i32>(0)?.cast_unsigned()))
+    }
+
+    fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+        self.intern(
+            "SELECT id FROM hqdl.value_list WHERE hash = $1",
+            "INSERT INTO hqdl.value_list (hash) VALUES ($1) ON CONFLICT (hash) DO NOTHING",
+            &[&super::text(hash.as_str())],
+        )
+    }
+
+    fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, name FROM hqdl.model ORDER BY id", &[], word)
+    }
+
+    fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, hash FROM hqdl.value_list ORDER BY id", &[], word)
+    }
+
+    fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, meaning FROM hqdl.meaning ORDER BY id", &[], word)
+    }
+}
+
+fn word(row: &Row) -> Worked<(u32, String)> {
+    Ok((row.try_get::<_, i32>(0)?.cast_unsigned(), row.try_get(1)?))
+}

@@ -1,0 +1,242 @@
+//! The budget: what a run may spend, in USD and in tokens. The worst case of a
+//! request is reserved before it leaves and settled after, so that no schedule
+//! of answers can overshoot. What may have been billed without an answer (a
+//! connection that broke after the request was sent) is counted as spent.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tracing::debug;
+
+use hqdl_facts::{FactsError, History, RunId};
+use hqdl_spec::{Limits, Provider, Spec};
+use hqdl_values::usage::{Doubt, Spent};
+
+/// What may be spent; `None` is no cap.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Caps {
+    /// USD.
+    pub usd: Option<f64>,
+    /// Tokens, input and output.
+    pub tokens: Option<u64>,
+}
+
+/// What a run may spend (`None` is one that has yet to begin), and what of it is
+/// gone: spent, maybe spent without an answer, or held back for the worst case
+/// of requests under way in batches. What is gone today counts against the
+/// budget of the day.
+///
+/// # Errors
+/// [`FactsError`] when the journal cannot be read.
+pub fn allowance(
+    history: &dyn History,
+    limits: &Limits,
+    run: Option<RunId>,
+) -> Result<(Caps, Spent), FactsError> {
+    let mut gone = Spent::default();
+    if let Some(run) = run {
+        let (spent, held) = (history.spent(run)?, history.reserved(run)?);
+        gone = Spent { usd: spent.usd + held.usd, tokens: spent.tokens + held.tokens };
+    }
+    let mut usd = limits.budget_usd;
+    if let Some(of_day) = limits.budget_usd_per_day {
+        let today = history.spent_today()? + history.reserved_today()?.usd;
+        // What this run may still spend today, on top of what it has spent.
+        let left = (of_day - today).max(0.0) + gone.usd;
+        usd = Some(usd.map_or(left, |usd| usd.min(left)));
+    }
+    Ok((Caps { usd, tokens: limits.budget_tokens }, gone))
+}
+
+/// The budget is used up.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the budget is reached: {}", self.words())]
+pub struct Reached {
+    /// The caps.
+    pub caps: Caps,
+    /// What was spent.
+    pub spent: Spent,
+    /// What the next request might cost.
+    pub next: Spent,
+}
+
+impl Reached {
+    fn words(&self) -> String {
+        match (self.caps.usd, self.caps.tokens) {
+            (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(
+                "${:.4} of ${usd:.4} is spent and the next request may cost ${:.4}",
+                self.spent.usd, self.next.usd
+            ),
+            (_, tokens) => format!(
+                "{} of {} tokens are spent and the next request may take {}",
+                self.spent.tokens,
+                tokens.unwrap_or_default(),
+                self.next.tokens
+            ),
+        }
+    }
+}
+
+/// What a run may spend and has spent.
+#[derive(Debug, Default)]
+pub struct Budget {
+    caps: Caps,
+    /// USD that may be spent a day, by whoever uses these facts.
+    of_day: Option<f64>,
+    state: Mutex<State>,
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    spent: Spent,
+    reserved: Spent,
+    in_flight: u32,
+    doubt: Doubt,
+}
+
+impl State {
+    fn tell(&self, this: Spent, what: &str) {
+        debug!(
+            usd = this.usd,
+            tokens = this.tokens,
+            spent_usd = self.spent.usd,
+            reserved_usd = self.reserved.usd,
+            in_flight = self.in_flight,
+            "budget {what}"
+        );
+    }
+}
+
+impl Budget {
+    /// A budget of which `spent` is gone already.
+    #[must_use]
+    pub fn new(caps: Caps, spent: Spent) -> Self {
+        Self {
+            caps,
+            of_day: None,
+            state: Mutex::new(State { spent, ..State::default() }),
+            settled: Notify::new(),
+        }
+    }
+
+    /// The budget of a run that begins, or is gone on with. Recordings spend
+    /// nothing, and have none.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the journal cannot be read.
+    pub fn of_run(history: &dyn History, spec: &Spec, run: RunId) -> Result<Self, FactsError> {
+        if spec.all_models().all(|m| m.provider == Provider::Replay) {
+            return Ok(Self::default());
+        }
+        let limits = &spec.limits;
+        let (caps, gone) = allowance(history, limits, Some(run))?;
+        Ok(Self { of_day: limits.budget_usd_per_day, ..Self::new(caps, gone) })
+    }
+
+    /// Whether anything is capped.
+    #[must_use]
+    pub fn is_capped(&self) -> bool {
+        self.caps != Caps::default()
+    }
+
+    /// USD that may be spent a day: checked where all requests are noted, since
+    /// other runs spend of it, too.
+    #[must_use]
+    pub fn of_day(&self) -> Option<f64> {
+        self.of_day
+    }
+
+    /// The budget of the day does not cover a request: so much is gone.
+    #[must_use]
+    pub fn beyond(&self, gone: f64, next: Spent) -> Reached {
+        let caps = Caps { usd: self.of_day, tokens: None };
+        Reached { caps, spent: Spent { usd: gone, tokens: 0 }, next }
+    }
+
+    /// Reserves the worst case of a request. While requests in flight hold
+    /// what it would need, it waits for them: most cost less than their worst.
+    ///
+    /// # Errors
+    /// [`Reached`] when not even an idle budget covers it.
+    pub async fn reserve(&self, worst: Spent) -> Result<Reservation<'_>, Reached> {
+        loop {
+            let settled = self.settled.notified();
+            {
+                let mut state = self.state();
+                let usd = state.spent.usd + state.reserved.usd + worst.usd;
+                let tokens = state.spent.tokens + state.reserved.tokens + worst.tokens;
+                let fits = self.caps.usd.is_none_or(|cap| usd <= cap)
+                    && self.caps.tokens.is_none_or(|cap| tokens <= cap);
+                if fits {
+                    state.reserved.usd += worst.usd;
+                    state.reserved.tokens += worst.tokens;
+                    state.in_flight += 1;
+                    state.tell(worst, "reserved");
+                    return Ok(Reservation { budget: self, worst, used: Spent::default() });
+                }
+                if state.in_flight == 0 {
+                    state.tell(worst, "reached");
+                    return Err(Reached { caps: self.caps, spent: state.spent, next: worst });
+                }
+            }
+            settled.await;
+        }
+    }
+
+    /// What is spent.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        self.state().spent
+    }
+
+    /// What of it may have been spent without an answer, by this process.
+    #[must_use]
+    pub fn in_doubt(&self) -> Doubt {
+        self.state().doubt
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The worst case of a request on its way. Dropped unsettled, nothing was spent.
+#[derive(Debug)]
+pub struct Reservation<'b> {
+    budget: &'b Budget,
+    worst: Spent,
+    used: Spent,
+}
+
+impl Reservation<'_> {
+    /// The request was answered, and used this.
+    pub fn settle(mut self, used: Spent) {
+        self.used = used;
+    }
+
+    /// The request may have been billed: count its worst case.
+    pub fn settle_in_doubt(mut self) {
+        self.used = self.worst;
+        let mut state = self.budget.state();
+        state.doubt.requests += 1;
+        state.doubt.most.usd += self.worst.usd;
+        state.doubt.most.tokens += self.worst.tokens;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let mut state = self.budget.state();
+        state.reserved.tokens = state.reserved.tokens.saturating_sub(self.worst.tokens);
+        state.in_flight -= 1;
+        // No sum of fractions left behind when nothing is reserved.
+        state.reserved.usd =
+            if state.in_flight == 0 { 0.0 } else { (state.reserved.usd - self.worst.usd).max(0.0) };
+        state.spent.usd += self.used.usd;
+        state.spent.tokens += self.used.tokens;
+        state.tell(self.used, "settled");
+        drop(state);
+        self.budget.settled.notify_waiters();
+    }
+}

@@ -1,0 +1,209 @@
+//! Output lines of a batch, read into facts the way live answers are.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde_json::Value as Json;
+use tokio::task::JoinSet;
+
+use super::form::{Readers, cut};
+use crate::generate::{Asked, Stopped};
+use crate::plan::Cut;
+use crate::{ModelError, Reply, openai};
+use hqdl_facts::{FactsError, Known, Request};
+
+/// Answers that are being kept at once: they share a commit.
+const TOGETHER: usize = 64;
+/// The most bytes of a line: one answer with all that is around it.
+const LINE: u64 = 16 << 20;
+
+/// The form of an answer that was kept, and what to ask again.
+type Kept = (i64, Vec<(Cut, u32)>);
+
+/// What the lines of a file were.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// Answers that were kept.
+    pub answered: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Answers to requests that need none any more.
+    pub known: u64,
+    /// Answers to requests that were never written here.
+    pub unknown: u64,
+    /// Lines that are no output of a batch: how many.
+    pub unreadable: u64,
+}
+
+/// What is done with what does not end in an answer.
+pub trait Sink {
+    /// Rows of a request are to be asked about again.
+    ///
+    /// # Errors
+    /// [`Stopped`] when that cannot be written down.
+    fn again(&mut self, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped>;
+
+    /// A request failed.
+    ///
+    /// # Errors
+    /// [`Stopped`] when that cannot be written down.
+    fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped>;
+}
+
+/// How many lines of a file are output lines of a batch.
+///
+/// # Errors
+/// The system's.
+pub(super) fn count(path: &Path) -> std::io::Result<u64> {
+    let mut count = 0;
+    for line in BufReader::new(std::fs::File::open(path)?).split(b'\n') {
+        let json: Json = serde_json::from_slice(&line?).unwrap_or(Json::Null);
+        count += u64::from(openai::read_line(&json).is_some());
+    }
+    Ok(count)
+}
+
+impl Readers<'_> {
+    /// Reads a file of output lines (plain or .gz): each answer is kept, once.
+    /// `parcel` says whose lines they are; without one, they may be anyone's.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the file cannot be read or an answer not kept.
+    pub async fn read_file(
+        &self,
+        path: &Path,
+        parcel: Option<i64>,
+        sink: &mut dyn Sink,
+    ) -> Result<Lines, Stopped> {
+        let disk = |error| FactsError::File { path: path.to_owned(), error };
+        let file = std::fs::File::open(path).map_err(disk)?;
+        let reader: Box<dyn Read + Send> = if path.extension().is_some_and(|e| e == "gz") {
+            Box::new(flate2::read::MultiGzDecoder::new(file))
+        } else {
+            Box::new(file)
+        };
+        let mut lines = Lines::default();
+        let mut seen = HashSet::new();
+        let mut tasks = JoinSet::new();
+        let mut reader = BufReader::new(reader);
+        let mut line = Vec::new();
+        // An answer that cost more than it could: the others are paid for, and kept.
+        let mut beyond = None;
+        while next_line(&mut reader, &mut line).map_err(disk)? {
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let json: Json = serde_json::from_slice(&line).unwrap_or(Json::Null);
+            let Some((id, reply)) = openai::read_line(&json) else {
+                lines.unreadable += 1;
+                continue;
+            };
+            let known = self.facts.history().find_request(&id, parcel)?;
+            let request = match known {
+                // Its first answer may still be on its way to the disk.
+                Known::Open(request) if seen.insert(request.id) => request,
+                Known::Open(_) | Known::Done => {
+                    lines.known += 1;
+                    continue;
+                }
+                Known::Unknown => {
+                    lines.unknown += 1;
+                    continue;
+                }
+            };
+            match reply {
+                Ok(reply) => {
+                    lines.answered += 1;
+                    // Asked elsewhere, the answer itself says when.
+                    let created = json.pointer("/response/body/created").and_then(Json::as_i64);
+                    let at = created.filter(|_| parcel.is_none() && self.run.is_some());
+                    while tasks.len() >= TOGETHER {
+                        self.next(&mut tasks, sink, &mut beyond).await?;
+                    }
+                    tasks.spawn(self.task(*request, id, reply, at)?);
+                }
+                Err(error) => {
+                    lines.failed += 1;
+                    sink.failed(*request, error)?;
+                }
+            }
+        }
+        while !tasks.is_empty() {
+            self.next(&mut tasks, sink, &mut beyond).await?;
+        }
+        beyond.map_or(Ok(lines), Err)
+    }
+
+    /// Waits for one answer to be kept.
+    async fn next(
+        &self,
+        tasks: &mut JoinSet<Result<Kept, Stopped>>,
+        sink: &mut dyn Sink,
+        beyond: &mut Option<Stopped>,
+    ) -> Result<(), Stopped> {
+        match tasks.join_next().await {
+            Some(Ok(Err(why @ Stopped::Endpoint(ModelError::Beyond { .. })))) => {
+                beyond.get_or_insert(why);
+                Ok(())
+            }
+            Some(Ok(kept)) => {
+                let (form, again) = kept?;
+                if again.is_empty() { Ok(()) } else { sink.again(form, again) }
+            }
+            Some(Err(bug)) => Err(Stopped::Bug(bug.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps one answer; gives the form and what to ask again.
+    fn task(
+        &self,
+        request: Request,
+        custom_id: String,
+        mut reply: Reply,
+        created: Option<i64>,
+    ) -> Result<impl Future<Output = Result<Kept, Stopped>> + use<>, Stopped> {
+        let context = self.get(request.form, request.run)?;
+        Ok(async move {
+            let cut = cut(&request);
+            let mut record = context.record(&cut, custom_id);
+            let created = created.and_then(|c| jiff::Timestamp::from_second(c).ok());
+            if let Some(created) = created {
+                record.asked_at = created.to_string();
+            } else if !request.sent_at.is_empty() {
+                let sent: Option<jiff::Timestamp> = request.sent_at.parse().ok();
+                let passed = sent.map(|s| jiff::Timestamp::now().duration_since(s).as_secs_f64());
+                record.seconds = passed.unwrap_or_default().max(0.0);
+                record.asked_at = request.sent_at;
+            }
+            let (frame, prompt) = context.prompt(&cut);
+            reply.settle(|reply| context.count(&frame, &prompt, reply));
+            let asked = Asked {
+                cut: &cut,
+                frame: &frame,
+                prompt: &prompt,
+                attempt: request.attempt,
+                note: None,
+                worst: request.worst,
+                answers: Some(request.id),
+            };
+            let again = context.take_in(asked, record, reply).await?;
+            Ok((request.form, again))
+        })
+    }
+}
+
+/// Reads a line, without its end; one that is too long is left out, and comes as
+/// what is no JSON. False at the end.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    if reader.by_ref().take(LINE).read_until(b'\n', line)? == 0 {
+        return Ok(false);
+    }
+    if line.len() as u64 == LINE && !line.ends_with(b"\n") {
+        line.truncate(1);
+        reader.skip_until(b'\n')?;
+    }
+    Ok(true)
+}

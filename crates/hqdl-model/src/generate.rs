@@ -1,0 +1,480 @@
+//! Generation: batches × model → facts, each batch kept before the next step.
+//!
+//! Batches come through a bounded channel from whoever walks the keys, so
+//! memory does not grow with their number. Up to `concurrency` of them are
+//! under way; each is asked, read, and kept by itself, and only rows that
+//! failed are asked again, in smaller batches. A request that fails as a whole is
+//! split until the rows at fault stand alone (`liveness.rs`). One row's failure is
+//! data; what stops a run is an endpoint that refuses or is gone, a disk that
+//! fails, or the user.
+
+mod claim;
+mod event;
+mod failed;
+mod frames;
+mod liveness;
+mod model_run;
+mod output_cap;
+mod packing;
+mod read;
+mod shares;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{Instrument, debug, debug_span, info};
+
+use self::claim::Elsewhere;
+pub use self::claim::{Claimed, claim};
+pub use self::event::{Event, Listener, Stopped};
+use self::failed::Aside;
+pub use self::frames::Frames;
+pub use self::liveness::Liveness;
+pub use self::model_run::{Events, ModelRun};
+pub use self::output_cap::OutputCap;
+pub use self::packing::Packing;
+pub(crate) use self::packing::halves;
+use self::packing::smaller;
+use crate::budget::Budget;
+use crate::plan::Cut;
+use crate::{self as model, Errand, Ledger, Model, ModelChoice, Reply, Tokens, Undone};
+use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
+use hqdl_prompt::{Frame, Prompt};
+use hqdl_spec::Expansion;
+use hqdl_values::cell::{State, Tally};
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::{ColumnUsage, Spent};
+
+/// How often a row is asked about, at the last alone, before it is given up as
+/// invalid.
+const ATTEMPTS: u32 = 3;
+
+/// What a run asks of an expansion: what all its requests share.
+pub struct Context {
+    /// The run.
+    pub run: Arc<ModelRun>,
+    /// The expansion.
+    pub expansion: Arc<Expansion>,
+    /// How the facts know it.
+    pub wanted: Arc<Wanted>,
+    /// Whom its cells are asked of.
+    pub choice: ModelChoice,
+    /// Used so far by the columns of this expansion.
+    pub columns: Mutex<Vec<ColumnUsage>>,
+    /// What prompts were made from.
+    pub frames: Frames,
+    /// Rows that a request may hold now: fewer when answers come back
+    /// misaligned or unreadable, more again when they do not.
+    pub packing: Packing,
+    /// How long an answer may be.
+    pub output_cap: OutputCap,
+    /// Whether it was told that the endpoint counts more than there can be.
+    pub told: AtomicBool,
+    /// Whether cells that batches under way ask for are left to these.
+    pub beside_batches: bool,
+    /// Loaded when first needed.
+    pub tokenizer: OnceLock<Tokenizer>,
+}
+
+/// A request whose reply is at hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The rows and columns it asked for.
+    pub cut: &'a Cut,
+    /// What its prompt was made from.
+    pub frame: &'a Frame,
+    /// Its prompt.
+    pub prompt: &'a Prompt,
+    /// How often its rows were asked about, this time included.
+    pub attempt: u32,
+    /// The note of what was reserved for it, by id in the journal.
+    pub note: Option<ReservationId>,
+    /// What was reserved for it.
+    pub worst: Spent,
+    /// The request of a parcel that this was, by id in the journal.
+    pub answers: Option<i64>,
+}
+
+/// Asks about all batches that come; returns when there are no more and all is
+/// kept, or at the first thing that stops the run. What is in flight then is
+/// waited for: it is paid for.
+///
+/// # Errors
+/// [`Stopped`].
+pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> Result<(), Stopped> {
+    let mut interrupt = context.run.interrupt.clone();
+    let mut tasks: JoinSet<Result<Vec<Aside>, Stopped>> = JoinSet::new();
+    // Requests that failed while nothing else was answered.
+    let mut asides: Vec<Aside> = Vec::new();
+    let mut stopped = None;
+    let mut open = true;
+    let mut watching = true;
+    // True when the run is to end, for whichever reason: waits end, and
+    // nothing more is asked.
+    let (stop, stopping) = watch::channel(false);
+    loop {
+        let free = stopped.is_none() && tasks.len() < context.run.concurrency.max(1);
+        if free && let Some(todo) = context.next_aside(&mut asides, !open && tasks.is_empty()) {
+            tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
+            continue;
+        }
+        if tasks.is_empty() && (!open || stopped.is_some()) {
+            break;
+        }
+        tokio::select! {
+            biased;
+            changed = interrupt.wait_for(|i| *i), if stopped.is_none() && watching => {
+                if changed.is_ok() {
+                    stopped = Some(Stopped::Interrupted);
+                }
+                // Nobody is left who could interrupt.
+                watching = changed.is_ok();
+            }
+            Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                match ended {
+                    Ok(Ok(more)) => asides.extend(more),
+                    Ok(Err(why)) => { stopped.get_or_insert(why); }
+                    Err(bug) => { stopped.get_or_insert(Stopped::Bug(bug.to_string())); }
+                }
+            }
+            cut = cuts.recv(), if open && free => {
+                match cut {
+                    Some(cut) => {
+                        let todo = vec![Todo::first(cut)];
+                        tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
+                    }
+                    None => open = false,
+                }
+            }
+        }
+        if stopped.is_some() {
+            cuts.close();
+            stop.send_replace(true);
+        }
+    }
+    for aside in asides {
+        context.give_up(aside).await?;
+    }
+    // However few they were: it is not there.
+    let stopped = stopped.or_else(|| context.run.liveness.never_answered().map(Stopped::Gone));
+    if let Some(why) = &stopped {
+        info!(%why, "stops before its end");
+    }
+    stopped.map_or(Ok(()), Err)
+}
+
+/// Rows that are to be asked about.
+struct Todo {
+    cut: Cut,
+    /// How often they were asked about, this time included.
+    attempt: u32,
+    /// Answers there were when the request that they are a piece of was split.
+    piece_since: Option<u64>,
+}
+
+impl Todo {
+    fn first(cut: Cut) -> Self {
+        Self { cut, attempt: 1, piece_since: None }
+    }
+}
+
+/// A batch, to its end: claimed, asked, read, kept; its failed rows asked again,
+/// and what others were asking looked at when they have done. Returns what is set
+/// aside until the endpoint answers.
+async fn settle(
+    context: Arc<Context>,
+    mut left: Vec<Todo>,
+    stopping: watch::Receiver<bool>,
+) -> Result<Vec<Aside>, Stopped> {
+    let mut elsewhere: Vec<(Elsewhere, u32)> = Vec::new();
+    let mut asides = Vec::new();
+    loop {
+        if *stopping.borrow() {
+            // The rows stay missing; the next run asks for them.
+            return Ok(asides);
+        }
+        let Some(Todo { mut cut, attempt, piece_since }) = left.pop() else {
+            let Some((Elsewhere { cut, first }, attempt)) = elsewhere.pop() else {
+                return Ok(asides);
+            };
+            // Nothing is claimed while this waits.
+            tokio::select! {
+                biased;
+                released = context.run.facts.released(&first) => released?,
+                () = stopped(&stopping) => return Ok(asides),
+            }
+            left.push(Todo { cut, attempt, piece_since: None });
+            continue;
+        };
+        let rows = context.packing.rows();
+        if cut.gaps.len() > rows {
+            let gaps = cut.gaps.split_off(rows);
+            left.push(Todo { cut: Cut { gaps, ..cut.clone() }, attempt, piece_since });
+        }
+        let claimed = context.claim(cut).await?;
+        elsewhere.extend(claimed.elsewhere.into_iter().map(|e| (e, attempt)));
+        for cut in claimed.ours {
+            let span = debug_span!(
+                "request",
+                prompt = tracing::field::Empty,
+                rows = cut.gaps.len(),
+                columns = cut.columns.len(),
+                asked = attempt
+            );
+            let todo = Todo { cut, attempt, piece_since };
+            let (again, aside) = ask(&context, todo, &stopping).instrument(span).await?;
+            // The first of them is the next.
+            left.extend(again.into_iter().rev());
+            asides.extend(aside);
+        }
+    }
+}
+
+/// Asks one request and keeps what it brings. Returns what to ask again, and what
+/// to ask when the endpoint answers.
+async fn ask(
+    context: &Context,
+    todo: Todo,
+    stopping: &watch::Receiver<bool>,
+) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
+    let Todo { cut, attempt, .. } = &todo;
+    let (frame, prompt) = context.prompt(cut);
+    let began = Instant::now();
+    let mut record = context.record(cut, prompt.hash());
+    tracing::Span::current().record("prompt", record.prompt_hash.as_str());
+    let since = context.run.liveness.answers();
+    let unlimited = Budget::default();
+    let errand = Errand {
+        model: context.endpoint(),
+        prompt: &prompt,
+        budget: if context.choice.is_free { &unlimited } else { &context.run.budget },
+        price: context.choice.price.as_ref(),
+        count: &|reply: &Reply| context.count(&frame, &prompt, reply),
+        holds: &|reply: &Reply| !context.read(cut, &frame, reply, false).0.is_empty(),
+        on_wire: false.into(),
+        most_tries: context.run.liveness.tries(todo.piece_since.is_some()),
+        tries: 0.into(),
+        ledger: context
+            .endpoint()
+            .bills()
+            .then_some(Ledger { facts: &context.run.facts, run: context.run.id }),
+    };
+    let asked = tokio::select! {
+        biased;
+        asked = errand.run() => asked,
+        // Waiting for a limit or for better times: nothing is paid for yet.
+        () = stopped_off_wire(stopping, &errand) => return Ok((Vec::new(), None)),
+    };
+    record.seconds = began.elapsed().as_secs_f64();
+    let remarks = context.endpoint().remarks();
+    remarks.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
+    let (reply, note) = match asked {
+        Ok(answered) => answered,
+        Err(Undone::Facts(error)) => return Err(error.into()),
+        Err(Undone::Model(error)) => return context.failed(todo, record, error, since).await,
+    };
+    context.run.liveness.answered();
+    let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
+    let worst = Spent::of(most, context.choice.price.as_ref());
+    let asked = Asked {
+        cut,
+        frame: &frame,
+        prompt: &prompt,
+        attempt: *attempt,
+        note,
+        worst,
+        answers: None,
+    };
+    let again = context.take_in(asked, record, reply).await?;
+    let again = again.into_iter().map(|(cut, attempt)| Todo { cut, attempt, piece_since: None });
+    Ok((again.collect(), None))
+}
+
+/// Ends when the run is to end.
+async fn stopped(stopping: &watch::Receiver<bool>) {
+    if stopping.clone().wait_for(|s| *s).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Ends when the run is to end and the errand is not with the endpoint.
+async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>) {
+    stopped(stopping).await;
+    while errand.on_wire.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+impl Context {
+    /// What a run asks of an expansion.
+    #[must_use]
+    pub fn new(
+        run: &Arc<ModelRun>,
+        expansion: Arc<Expansion>,
+        wanted: Arc<Wanted>,
+        choice: ModelChoice,
+    ) -> Self {
+        Self {
+            run: Arc::clone(run),
+            columns: Mutex::new(vec![ColumnUsage::default(); expansion.columns.len()]),
+            expansion,
+            wanted,
+            frames: Mutex::default(),
+            packing: Packing::new(choice.rows),
+            output_cap: OutputCap::of_model(run.reasons.contains(&choice.tokenizer)),
+            choice,
+            told: false.into(),
+            beside_batches: false,
+            tokenizer: OnceLock::new(),
+        }
+    }
+
+    /// Who is asked.
+    pub(crate) fn endpoint(&self) -> &dyn Model {
+        self.choice.endpoint.as_deref().unwrap_or(&*self.run.endpoint)
+    }
+
+    /// The record of a request that is being asked now.
+    pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
+        Completion {
+            run: self.run.id,
+            model: self.wanted.model,
+            prompt_hash,
+            asked_at: hqdl_database::now(),
+            cells: (cut.columns.len() * cut.gaps.len()) as u64,
+            ..Completion::default()
+        }
+    }
+
+    /// Tokens of a request whose endpoint does not say: of what came back, and all
+    /// that was allowed when that much was written and not shown.
+    pub(crate) fn count(&self, frame: &Frame, prompt: &Prompt, reply: &Reply) -> Tokens {
+        let tokenizer = self.tokenizer();
+        let counted = tokenizer.count(&reply.content) + tokenizer.count(&reply.beside);
+        let mut output = if tokenizer.is_exact() {
+            counted
+        } else {
+            // Only what is certain goes beyond what was allowed: a guess stops no run.
+            let allowed = prompt.max_output.max(tokenizer.at_least(counted));
+            tokenizer.at_most(counted).min(allowed)
+        };
+        if reply.truncated && !reply.cut_off {
+            output = output.max(prompt.max_output);
+        }
+        Tokens { input: self.input_tokens(frame, prompt, true), cached_input: 0, output }
+    }
+
+    /// Reads a reply that comes with its tokens, keeps what it brings, and
+    /// returns what to ask again.
+    ///
+    /// # Errors
+    /// [`Stopped`]; [`ModelError::Beyond`] when it cost more than was reserved, and
+    /// all is kept.
+    pub(crate) async fn take_in(
+        &self,
+        asked: Asked<'_>,
+        mut record: Completion,
+        reply: Reply,
+    ) -> Result<Vec<(Cut, u32)>, Stopped> {
+        let Asked { cut, frame, prompt, attempt, note, worst, answers } = asked;
+        let tokens = reply.tokens.unwrap_or_default();
+        record.input_tokens = tokens.input;
+        record.cached_input_tokens = tokens.cached_input;
+        record.output_tokens = tokens.output;
+        record.cost_usd = self.choice.price.as_ref().map_or(0.0, |p| tokens.cost(p));
+        let cost = record.cost_usd;
+        // What the endpoint, or we, kept it from saying is no fault of its rows.
+        let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
+        let last = (attempt >= ATTEMPTS && !held_back) || self.endpoint().repeats_itself();
+        let (facts, again) = self.read(cut, frame, &reply, last);
+        let ask_again: usize = again.values().map(Vec::len).sum();
+        debug!(entities = facts.len(), ask_again, "read");
+        record.content = Some(reply.content);
+        let tallies = self.tallies(cut, &facts);
+        let mut tally = Tally::default();
+        tallies.iter().for_each(|t| tally.merge(t));
+        self.run
+            .facts
+            .keep(CommitUnit { completion: record, facts, settles: note, answers })
+            .await?;
+        let usage = {
+            let mut usage = self.run.events.usage.lock().unwrap_or_else(PoisonError::into_inner);
+            usage.add(tokens, cost);
+            *usage
+        };
+        self.share(cut, &tallies, tokens, cost);
+        (self.run.events.listener)(&Event::Kept { cells: tally, usage });
+        self.beyond(tokens, worst, frame, prompt)?;
+        if held_back {
+            return Ok(smaller(again, cut, attempt));
+        }
+        let given_up = tally.get(State::Invalid) as usize / cut.columns.len().max(1);
+        let failed = given_up + ask_again;
+        if attempt == 1 {
+            self.packing.learn(cut.gaps.len(), failed);
+        }
+        Ok(smaller(again, cut, attempt + 1))
+    }
+
+    /// Whether a sound answer ended at its cap, and may have more.
+    fn was_cut_short(&self, prompt: &Prompt, reply: &Reply, tokens: Tokens) -> bool {
+        if !reply.truncated {
+            self.output_cap.learn(prompt, tokens);
+        }
+        reply.truncated
+            && !reply.cut_off
+            && reply.broken.is_none()
+            && prompt.max_output < self.choice.max_output
+            && (self.output_cap.was_reasoned_away(prompt, &reply.content, tokens)
+                || prompt.is_begun(&reply.content)
+                    && prompt.astray(&reply.content).is_none()
+                    && self.output_cap.was_too_small(prompt, tokens))
+    }
+
+    /// Stops the run when a request cost more than was reserved for it; where
+    /// nothing costs anything, it is told, once.
+    fn beyond(
+        &self,
+        tokens: Tokens,
+        mut worst: Spent,
+        frame: &Frame,
+        prompt: &Prompt,
+    ) -> Result<(), Stopped> {
+        let price = self.choice.price.as_ref();
+        if !self.endpoint().bills() || model::beyond(tokens, worst, price).is_none() {
+            return Ok(());
+        }
+        if !self.run.counts {
+            // Its input was an estimate.
+            let input = self.input_tokens(frame, prompt, true);
+            let most = Tokens { input, cached_input: 0, output: prompt.max_output };
+            worst = Spent::of(most, price);
+        }
+        let Some(beyond) = model::beyond(tokens, worst, price) else { return Ok(()) };
+        if self.choice.price.is_some() || self.run.budget.is_capped() {
+            return Err(beyond.into());
+        }
+        if !self.told.swap(true, Ordering::Relaxed) {
+            (self.run.events.listener)(&Event::Warning(beyond.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Input tokens of a prompt: counted where a limit or a budget depends on
+    /// it, with room for what an endpoint wraps around; else estimated.
+    fn input_tokens(&self, frame: &Frame, prompt: &Prompt, counts: bool) -> u64 {
+        if !counts {
+            let estimate = Tokenizer::Estimate;
+            return estimate.count(&prompt.system) + estimate.count(&prompt.user);
+        }
+        let tokenizer = self.tokenizer();
+        tokenizer.of_prompt_at_most(frame.tokens(tokenizer) + tokenizer.count(&prompt.user))
+    }
+
+    fn tokenizer(&self) -> Tokenizer {
+        *self.tokenizer.get_or_init(|| Tokenizer::of(&self.choice.tokenizer))
+    }
+}

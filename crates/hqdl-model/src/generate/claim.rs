@@ -1,0 +1,87 @@
+//! Claims of a request's cells: what others are asking is left to them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::{Context, Stopped};
+use crate::plan::{Cut, Gap};
+use hqdl_facts::{Claim, ClaimKey, Facts, FactsError, Found, Wanted};
+
+/// What of a batch may be asked now.
+pub struct Claimed {
+    /// What is to be asked, while this lives.
+    pub ours: Vec<Cut>,
+    /// What others are asking.
+    pub(super) elsewhere: Vec<Elsewhere>,
+    /// Cells that others have brought meanwhile.
+    found: u64,
+    _claim: Claim,
+}
+
+/// Rows whose cells others are asking for.
+pub struct Elsewhere {
+    pub(super) cut: Cut,
+    /// The first of these cells.
+    pub(super) first: ClaimKey,
+}
+
+impl Context {
+    /// Claims the cells of a batch.
+    pub(super) async fn claim(&self, cut: Cut) -> Result<Claimed, Stopped> {
+        let claimed = claim(&self.run.facts, &self.wanted, cut, self.beside_batches).await?;
+        self.run.found.fetch_add(claimed.found, Ordering::Relaxed);
+        Ok(claimed)
+    }
+}
+
+/// Claims the cells of a batch. What others hold is elsewhere; what they have
+/// brought since it was found missing is known, and left out, as is what batches
+/// under way ask for, when this goes on beside them.
+pub async fn claim(
+    facts: &Facts,
+    wanted: &Wanted,
+    cut: Cut,
+    beside_batches: bool,
+) -> Result<Claimed, FactsError> {
+    let of = |gap: &Gap, column: &usize| wanted.claimed(&gap.entity, *column);
+    let things: Vec<ClaimKey> =
+        cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
+    let claim = facts.claim(things).await?;
+    let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();
+    // Before the facts: what a batch has brought meanwhile is found there.
+    let under_way =
+        if beside_batches { facts.under_way(&entities, wanted.model)? } else { Vec::new() };
+    let known = facts.get_latest(&entities).await?;
+    let mut ours: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
+    let mut theirs: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
+    let mut found = 0;
+    let rows = claim.granted().chunks(cut.columns.len().max(1));
+    for (n, ((gap, record), granted)) in cut.gaps.into_iter().zip(&known).zip(rows).enumerate() {
+        let (mut mine, mut other) = (Vec::new(), Vec::new());
+        for (column, granted) in cut.columns.iter().copied().zip(granted) {
+            let asked = under_way.get(n).zip(wanted.meaning(column));
+            if matches!(wanted.find(record.as_ref(), column), Found::Known(_)) {
+                found += 1;
+            } else if !asked.is_some_and(|(all, meaning)| all.contains(&meaning)) {
+                if *granted { &mut mine } else { &mut other }.push(column);
+            }
+        }
+        if !other.is_empty() {
+            theirs.entry(other).or_default().push(gap.clone());
+        }
+        if !mine.is_empty() {
+            ours.entry(mine).or_default().push(gap);
+        }
+    }
+    let cuts = |parts: BTreeMap<Vec<usize>, Vec<Gap>>| {
+        let whole = cut.whole.clone();
+        parts.into_iter().map(move |(columns, gaps)| Cut { columns, whole: whole.clone(), gaps })
+    };
+    let elsewhere = cuts(theirs)
+        .filter_map(|cut| {
+            let first = of(cut.gaps.first()?, cut.columns.first()?)?;
+            Some(Elsewhere { cut, first })
+        })
+        .collect();
+    Ok(Claimed { ours: cuts(ours).collect(), elsewhere, found, _claim: claim })
+}

@@ -1,0 +1,115 @@
+//! A request that failed as a whole: split, set aside, or given up.
+
+use super::liveness::Says;
+use super::packing::halves;
+use super::{ATTEMPTS, Context, Event, Stopped, Todo};
+use crate::ModelError;
+use crate::plan::Cut;
+use hqdl_facts::Completion;
+use hqdl_values::cell::State;
+
+/// A request that failed while nothing else was answered.
+pub(super) struct Aside {
+    cut: Cut,
+    attempt: u32,
+    /// Answers there were when it was made.
+    since: u64,
+    record: Completion,
+    why: String,
+}
+
+impl Context {
+    /// What is made of a request that failed: what to ask now, and what to ask when
+    /// the endpoint answers.
+    pub(super) async fn failed(
+        &self,
+        todo: Todo,
+        record: Completion,
+        error: ModelError,
+        since: u64,
+    ) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
+        let Todo { cut, attempt, piece_since } = todo;
+        let alone = cut.gaps.len() == 1;
+        let again = |cuts: Vec<(Cut, u32)>| {
+            let todo = |(cut, attempt)| Todo { cut, attempt, piece_since: None };
+            Ok((cuts.into_iter().map(todo).collect(), None))
+        };
+        match &error {
+            // What a budget does not hold as a whole, it may hold in part.
+            ModelError::TooLong(_) | ModelError::Budget(_) if !alone => {
+                return again(halves(&cut, attempt));
+            }
+            ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Beyond { .. } => {
+                return Err(error.into());
+            }
+            ModelError::Filtered(_) => {
+                let hopeless = self.run.liveness.refused();
+                if !alone {
+                    return again(if hopeless {
+                        singles(&cut, attempt)
+                    } else {
+                        halves(&cut, attempt)
+                    });
+                }
+                self.keep_failure(&cut, record, State::Refused, &error.to_string(), None).await?;
+                return Ok((Vec::new(), None));
+            }
+            // Nobody is there, so that no row can be at fault.
+            ModelError::NoConnection { .. } if self.run.liveness.answers() == 0 => {
+                return Err(error.into());
+            }
+            ModelError::Passing { .. }
+            | ModelError::Unfinished(_)
+            | ModelError::NoConnection { .. } => {
+                let (since, piece) = (piece_since.unwrap_or(since), piece_since.is_some());
+                let says = self.run.liveness.failed(&error, since, piece, self.packing.most());
+                if says == Says::Gone {
+                    (self.run.events.listener)(&Event::Failed(error.to_string()));
+                    return Err(Stopped::Gone(error.to_string()));
+                }
+                if alone && matches!(error, ModelError::Unfinished(_)) && attempt < ATTEMPTS {
+                    return again(vec![(cut, attempt + 1)]);
+                }
+                if !alone {
+                    let aside = Aside { cut, attempt, since, record, why: error.to_string() };
+                    return Ok(match says {
+                        Says::Alive => (self.pieces(&aside), None),
+                        _ => (Vec::new(), Some(aside)),
+                    });
+                }
+            }
+            ModelError::TooLong(_) | ModelError::NoAnswer(_) => {}
+        }
+        (self.run.events.listener)(&Event::Failed(error.to_string()));
+        self.keep_failure(&cut, record, State::Error, &error.to_string(), None).await?;
+        Ok((Vec::new(), None))
+    }
+
+    /// The pieces of a request that was set aside and may be asked now: the endpoint
+    /// has answered since, or nothing else is left to ask (`last`).
+    pub(super) fn next_aside(&self, asides: &mut Vec<Aside>, last: bool) -> Option<Vec<Todo>> {
+        let answers = self.run.liveness.answers();
+        let at = asides.iter().position(|a| last || answers > a.since)?;
+        Some(self.pieces(&asides.swap_remove(at)))
+    }
+
+    /// The rows of a request that was set aside and is not asked any more have
+    /// failed with it.
+    pub(super) async fn give_up(&self, aside: Aside) -> Result<(), Stopped> {
+        let Aside { cut, record, why, .. } = aside;
+        (self.run.events.listener)(&Event::Failed(why.clone()));
+        self.keep_failure(&cut, record, State::Error, &why, None).await
+    }
+
+    fn pieces(&self, aside: &Aside) -> Vec<Todo> {
+        let piece_since = Some(self.run.liveness.answers());
+        let pieces = halves(&aside.cut, aside.attempt).into_iter();
+        pieces.map(|(cut, attempt)| Todo { cut, attempt, piece_since }).collect()
+    }
+}
+
+/// Each row by itself.
+fn singles(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+    let rows = cut.gaps.iter().map(|gap| Cut { gaps: vec![gap.clone()], ..cut.clone() });
+    rows.map(|cut| (cut, attempt)).collect()
+}

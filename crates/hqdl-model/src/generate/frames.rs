@@ -1,0 +1,69 @@
+//! What a batch of rows is asked with: the frame that prompts of the same columns
+//! and the same part of the key share.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Context;
+use crate::plan::Cut;
+use hqdl_prompt::align::Keys;
+use hqdl_prompt::{Frame, Prompt};
+use hqdl_values::Row;
+use hqdl_values::value::Value;
+
+/// Frames by the part of the key that they show and the columns they ask for.
+pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<Frame>>>;
+
+impl Context {
+    /// What a batch of rows is asked with.
+    pub(crate) fn prompt(&self, cut: &Cut) -> (Arc<Frame>, Prompt) {
+        let frame = self.frame_of(cut);
+        let rows: Vec<Cow<'_, Row>> = self.rows(cut);
+        let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
+        prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts);
+        prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.choice.max_output);
+        prompt.with_keys = self.endpoint().finds_by_prompt().then(|| self.hash_with_keys(cut));
+        (frame, prompt)
+    }
+
+    /// The hash of a request as it was made before there were labels.
+    fn hash_with_keys(&self, cut: &Cut) -> String {
+        let expansion = self.expansion.asked_by(first_key(cut));
+        let whole = Frame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
+        let rows = self.rows(cut);
+        whole.prompt(rows.iter().map(AsRef::as_ref)).hash()
+    }
+
+    /// The frame of that prompt.
+    pub(crate) fn frame_of(&self, cut: &Cut) -> Arc<Frame> {
+        let (key, columns) = (first_key(cut), self.on_paper(cut));
+        let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let make =
+            || Arc::new(Frame::new(&self.expansion.asked_by(key), columns, self.choice.format));
+        Arc::clone(frames.entry(of).or_insert_with(make))
+    }
+
+    /// The keys that its answer echoes, and the names of their columns.
+    pub(super) fn keys(&self, cut: &Cut) -> (Keys, Cow<'_, [String]>) {
+        let rows = self.rows(cut);
+        let keys = Keys::new(rows.iter().map(|row| row.key.as_slice()));
+        (keys, self.expansion.key_shown(first_key(cut)))
+    }
+
+    /// The columns that a prompt names: those asked for, or all of the row for
+    /// a model that answers whole rows.
+    pub(super) fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
+        if self.endpoint().answers_whole_rows() { &cut.whole } else { &cut.columns }
+    }
+
+    fn rows<'c>(&self, cut: &'c Cut) -> Vec<Cow<'c, Row>> {
+        cut.gaps.iter().map(|gap| self.expansion.shown(&gap.row)).collect()
+    }
+}
+
+/// A key of a batch: all of them have the same part.
+fn first_key(cut: &Cut) -> &[Value] {
+    cut.gaps.first().map_or(&[], |gap| &gap.row.key)
+}

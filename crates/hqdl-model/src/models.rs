@@ -1,0 +1,113 @@
+//! The models of a spec: the one of `[model]`, which answers what names no other, and
+//! those beside it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Admitting, Asking, Model, ModelError, SetupError, openai};
+use hqdl_prompt::Prompt;
+use hqdl_spec::{Format, Spec};
+
+/// A model, or why there is none.
+type Connected = Result<Arc<dyn Model>, SetupError>;
+
+/// The model that a spec's settings name, with the others that they name.
+///
+/// # Errors
+/// That of `connect` for `[model]`. Another one that cannot be asked says so when it
+/// is: who does not use it needs no key for it.
+pub(super) fn all(spec: &Spec, connect: &dyn Fn(&Spec) -> Connected) -> Connected {
+    let first = connect(spec)?;
+    // What flags say of the model they say of all.
+    let others = spec.models.iter().filter(|(_, settings)| **settings != spec.model);
+    let others: BTreeMap<String, Arc<dyn Model>> = others
+        .map(|(name, settings)| {
+            let of = Spec { model: settings.clone(), models: BTreeMap::new(), ..spec.clone() };
+            let model = connect(&of).unwrap_or_else(|error| {
+                let message = format!("[model.{name}]: {error}");
+                let hint = error.hint();
+                Arc::new(Unconnected { name: settings.name.clone(), message, hint })
+            });
+            (name.clone(), model)
+        })
+        .collect();
+    Ok(if others.is_empty() { first } else { Arc::new(Models { first, others }) })
+}
+
+/// A model with others beside it.
+struct Models {
+    first: Arc<dyn Model>,
+    others: BTreeMap<String, Arc<dyn Model>>,
+}
+
+impl Model for Models {
+    fn name(&self) -> &str {
+        self.first.name()
+    }
+
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+        self.first.admit(prompt)
+    }
+
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+        self.first.ask(prompt)
+    }
+
+    fn rows_at_most(&self) -> Option<u32> {
+        self.first.rows_at_most()
+    }
+
+    fn repeats_itself(&self) -> bool {
+        self.first.repeats_itself()
+    }
+
+    fn answers_whole_rows(&self) -> bool {
+        self.first.answers_whole_rows()
+    }
+
+    fn finds_by_prompt(&self) -> bool {
+        self.first.finds_by_prompt()
+    }
+
+    fn batches(&self) -> Option<&openai::Endpoint> {
+        self.first.batches()
+    }
+
+    fn bills(&self) -> bool {
+        self.first.bills()
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.first.remarks()
+    }
+
+    fn format(&self) -> Format {
+        self.first.format()
+    }
+
+    fn other(&self, name: &str) -> Option<Arc<dyn Model>> {
+        self.others.get(name).cloned()
+    }
+}
+
+/// A model that cannot be asked.
+struct Unconnected {
+    name: String,
+    message: String,
+    hint: String,
+}
+
+impl Model for Unconnected {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn ask<'a>(&'a self, _: &'a Prompt) -> Asking<'a> {
+        let error = ModelError::NoConnection {
+            message: self.message.clone(),
+            hint: self.hint.clone(),
+            lasting: true,
+        };
+        Box::pin(std::future::ready(Err(error)))
+    }
+}

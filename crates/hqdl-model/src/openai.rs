@@ -1,0 +1,460 @@
+//! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
+//!
+//! Answers are read as they stream (`stream.rs`); an endpoint that does not
+//! stream is asked without. One request is one exchange: [`super::Errand`] retries
+//! outside.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_openai::types::chat::{
+    ChatCompletionRequestSystemMessage, ChatCompletionRequestUserMessage,
+    CreateChatCompletionRequest,
+};
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value as Json;
+use tracing::debug;
+
+use super::limits::{Need, PerMinute, retry_after};
+use super::providers::{self, Habits};
+use super::request_form::RequestForm;
+use super::wire::{Failure, error_of_chat, failed};
+use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
+use hqdl_facts::{Facts, FactsError, Throttle};
+use hqdl_prompt::Prompt;
+use hqdl_spec::{CHAT, ModelSettings, OPENAI};
+use hqdl_values::key::tagged_text;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest silence, before the first byte or between two.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// An OpenAI-compatible endpoint and the model asked there.
+pub struct Endpoint {
+    pub(super) http: reqwest::Client,
+    /// The headers that every request carries.
+    pub(super) headers: HeaderMap,
+    /// The base URL as it was given.
+    pub(super) base: String,
+    url: Url,
+    habits: &'static Habits,
+    pub(super) throttle: Arc<Throttle>,
+    model: String,
+    temperature: Option<f64>,
+    /// What requests hold, by what the endpoint has refused so far.
+    form: Mutex<RequestForm>,
+    /// Where that is remembered, and the hash it is found by.
+    memory: Option<(Facts, String)>,
+    /// Whether the form is one that was remembered, and has not served yet.
+    untried: AtomicBool,
+    /// What was learnt of the endpoint and not told yet.
+    remarks: Mutex<Vec<String>>,
+    /// Whether it has ever answered.
+    reached: AtomicBool,
+    key: Key,
+}
+
+impl Endpoint {
+    /// The endpoint that the settings name, asked under limits of its own. The key
+    /// is read from the environment and stays in memory that is wiped.
+    ///
+    /// # Errors
+    /// [`SetupError::NoKey`] when the variable of its key is not set: the one that
+    /// `api_key_env` names, else the one of its provider. An endpoint whose provider
+    /// is not known is asked without a key.
+    pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
+        Self::with_key(settings, Key::read(settings)?, Throttle::alone(limits))
+    }
+
+    /// The same endpoint, asked under the limits of all who ask it with these
+    /// facts.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn shared(
+        settings: &ModelSettings,
+        limits: PerMinute,
+        facts: &Facts,
+    ) -> Result<Self, SetupError> {
+        let key = Key::read(settings)?;
+        // Endpoint and key are told apart from others, and not told.
+        let parts = [base(settings).to_owned(), key.text().to_owned()];
+        let id = tagged_text("hqdl endpoint v1", &parts);
+        let throttle = facts.throttle(&id, &settings.name, limits)?;
+        let mut endpoint = Self::with_key(settings, key, throttle)?;
+        endpoint.remember(settings, facts)?;
+        Ok(endpoint)
+    }
+
+    /// Goes on with what the endpoint has refused before, and keeps what it refuses
+    /// for those who come after. Another endpoint, model or temperature is asked in
+    /// full.
+    fn remember(&mut self, settings: &ModelSettings, facts: &Facts) -> Result<(), FactsError> {
+        let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
+        let parts = [self.base.clone(), self.model.clone(), temperature];
+        let place = tagged_text("hqdl request form v1", &parts);
+        let known = facts.history().request_form(&place)?;
+        let form = known.and_then(|text| serde_json::from_str(&text).ok());
+        if let Some(form) = form.as_ref().and_then(RequestForm::remembered) {
+            self.form = form.into();
+            self.untried = true.into();
+        }
+        self.memory = Some((facts.clone(), place));
+        Ok(())
+    }
+
+    /// The same endpoint for requests that somebody else sends.
+    ///
+    /// # Errors
+    /// [`SetupError::Client`].
+    pub fn without_a_key(settings: &ModelSettings) -> Result<Self, SetupError> {
+        let throttle = Throttle::alone(PerMinute::default());
+        Self::with_key(settings, Key::default(), throttle)
+    }
+
+    fn with_key(
+        settings: &ModelSettings,
+        key: Key,
+        throttle: Throttle,
+    ) -> Result<Self, SetupError> {
+        let throttle = Arc::new(throttle);
+        // The first endpoint of the process says it; who says it again is told no.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let tls = tls::config().map_err(|e| SetupError::Client(e.to_string()))?;
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
+            .user_agent(concat!("hqdl/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| SetupError::Client(e.to_string()))?;
+        let (url, habits) = place(settings)?;
+        Ok(Self {
+            http,
+            headers: headers(habits, &key)?,
+            base: base(settings).to_owned(),
+            url,
+            habits,
+            throttle,
+            model: settings.name.clone(),
+            temperature: settings.temperature,
+            form: RequestForm::new(habits).into(),
+            memory: None,
+            untried: false.into(),
+            remarks: Mutex::default(),
+            reached: false.into(),
+            key,
+        })
+    }
+
+    /// The URL of a path below the base.
+    pub(super) fn at(&self, path: &str) -> Url {
+        let mut url = self.url.clone();
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let batches = path.starts_with("/files") || path.starts_with("/batches");
+        let root = batches.then(|| (self.habits.batches)(&url)).flatten();
+        let root = root.unwrap_or_else(|| url.path().trim_end_matches('/').to_owned());
+        url.set_path(&format!("{root}{path}"));
+        if !query.is_empty() {
+            let both: Vec<&str> = url.query().into_iter().chain([query]).collect();
+            let both = both.join("&");
+            url.set_query(Some(&both));
+        }
+        url
+    }
+
+    /// What requests hold now.
+    fn form(&self) -> RequestForm {
+        *self.form.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a refusal of a request of some form for what it says of the form: what
+    /// the endpoint does not take, it is asked without from here on.
+    fn learn(&self, form: RequestForm, error: ModelError) -> ModelError {
+        let refused = matches!(&error, ModelError::Refused { status: 400 | 422, .. });
+        let Some((next, told)) = form.without_refused(&error) else {
+            // What was remembered may hold no more: it is asked in full, once.
+            if refused && self.untried.swap(false, Ordering::Relaxed) {
+                *self.form.lock().unwrap_or_else(PoisonError::into_inner) =
+                    RequestForm::new(self.habits);
+                self.keep_in_mind(None);
+                return at_once(&error.to_string());
+            }
+            return error;
+        };
+        // Many requests may be refused at once; the first one changes the form.
+        let first = {
+            let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = *now == form;
+            if first {
+                *now = next;
+            }
+            first
+        };
+        if first {
+            self.keep_in_mind(Some(next));
+            let remark = format!("{told} ({error})");
+            self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
+        }
+        at_once(&format!("{told}: {error}"))
+    }
+
+    /// Writes down what requests hold, or that nothing is known of it any more. It
+    /// costs the next command one request that is refused when it cannot be written.
+    fn keep_in_mind(&self, form: Option<RequestForm>) {
+        let Some((facts, place)) = &self.memory else { return };
+        let form = form.map(|form| form.to_json().to_string());
+        if let Err(error) = facts.history().note_request_form(place, form.as_deref()) {
+            debug!(%error, "what the endpoint refused is not remembered");
+        }
+    }
+
+    /// What a failure in a batch says of the form of requests.
+    pub(super) fn learn_from_batch(&self, error: ModelError) -> ModelError {
+        self.learn(self.form(), error)
+    }
+
+    /// A refusal for the key's sake says which key that was, and an endpoint that is
+    /// not there whose it would be.
+    fn explained(&self, error: ModelError) -> ModelError {
+        match error {
+            ModelError::Refused { status: status @ (401 | 403), message } => {
+                let message = format!("{} ({})", message.trim_end_matches('.'), self.key.named());
+                ModelError::Refused { status, message }
+            }
+            ModelError::NoConnection { message, hint, lasting } => {
+                let (name, start) = (self.habits.name, self.habits.start);
+                let asks = start.map_or(String::new(), |_| format!("; is {name} running?"));
+                let hint = start.map_or(hint, |start| format!("{start}, if this is {name}"));
+                let lasting = lasting && !self.reached.load(Ordering::Relaxed);
+                ModelError::NoConnection { message: format!("{message}{asks}"), hint, lasting }
+            }
+            other => other,
+        }
+    }
+
+    /// Endpoints say keys back in their errors; messages are shown and kept.
+    pub(super) fn without_key(&self, mut error: ModelError) -> ModelError {
+        let key = self.key.text();
+        if let ModelError::Refused { message, .. }
+        | ModelError::Passing { message, .. }
+        | ModelError::TooLong(message)
+        | ModelError::Filtered(message)
+        | ModelError::Unfinished(message)
+        | ModelError::NoAnswer(message) = &mut error
+            && !key.is_empty()
+        {
+            *message = message.replace(key, "(the key)");
+        }
+        error
+    }
+
+    /// What a chat request says.
+    pub(super) fn body(&self, prompt: &Prompt) -> Json {
+        let mut body = self.messages(prompt);
+        self.form().write(&mut body, prompt, self.temperature);
+        body
+    }
+
+    fn messages(&self, prompt: &Prompt) -> Json {
+        let request = CreateChatCompletionRequest {
+            model: self.model.clone(),
+            messages: vec![
+                ChatCompletionRequestSystemMessage::from(&*prompt.system).into(),
+                ChatCompletionRequestUserMessage::from(prompt.user.as_str()).into(),
+            ],
+            ..CreateChatCompletionRequest::default()
+        };
+        // Of texts alone, which JSON can hold.
+        serde_json::to_value(request).unwrap_or_default()
+    }
+}
+
+/// The key of an endpoint, and where it was looked for.
+#[derive(Default)]
+struct Key {
+    secret: Option<SecretString>,
+    variable: Option<String>,
+}
+
+impl Key {
+    /// Reads the key of an endpoint.
+    fn read(settings: &ModelSettings) -> Result<Self, SetupError> {
+        let (url, habits) = place(settings)?;
+        let of_provider = habits.key_variable.map(str::to_owned);
+        let Some(variable) = settings.api_key_env.clone().or(of_provider) else {
+            return Ok(Self::default());
+        };
+        let secret = match std::env::var(&variable) {
+            Ok(key) if !key.trim().is_empty() => Some(SecretString::from(key.trim().to_owned())),
+            // A server on this machine seldom wants one.
+            _ if providers::is_loopback(&url) => None,
+            _ => return Err(SetupError::NoKey(variable)),
+        };
+        Ok(Self { secret, variable: Some(variable) })
+    }
+
+    /// The key, or nothing.
+    fn text(&self) -> &str {
+        self.secret.as_ref().map_or("", |key| key.expose_secret())
+    }
+
+    /// Which key was sent, in words.
+    fn named(&self) -> String {
+        match (&self.variable, &self.secret) {
+            (Some(variable), Some(_)) => format!("asked with the key in {variable}"),
+            (Some(variable), None) => format!("asked without a key: {variable} is not set"),
+            (None, _) => "asked without a key: no variable is named for it".to_owned(),
+        }
+    }
+}
+
+/// The headers that every request carries.
+fn headers(habits: &Habits, key: &Key) -> Result<HeaderMap, SetupError> {
+    let mut headers = HeaderMap::new();
+    let unfit = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
+    for (header, variable) in habits.headers {
+        let value = std::env::var(variable).ok().filter(|v| !v.is_empty());
+        if let Some(value) = value.and_then(|v| HeaderValue::from_str(&v).ok()) {
+            headers.insert(HeaderName::from_static(header), value);
+        }
+    }
+    if key.secret.is_some() {
+        let (header, text) = match habits.key_header {
+            Some(header) => (HeaderName::from_static(header), key.text().to_owned()),
+            None => (reqwest::header::AUTHORIZATION, format!("Bearer {}", key.text())),
+        };
+        let mut value = HeaderValue::from_str(&text).map_err(unfit)?;
+        value.set_sensitive(true);
+        headers.insert(header, value);
+    }
+    Ok(headers)
+}
+
+/// Where requests go, and who serves them.
+fn place(settings: &ModelSettings) -> Result<(Url, &'static Habits), SetupError> {
+    let base = base(settings);
+    let mut url = Url::parse(base).map_err(|_| SetupError::NoUrl(base.to_owned()))?;
+    // People copy the URL of a chat.
+    let path = url.path().trim_end_matches('/').trim_end_matches(CHAT).to_owned();
+    url.set_path(&path);
+    let habits = providers::of(&url);
+    (habits.base)(&mut url);
+    Ok((url, habits))
+}
+
+/// Where an endpoint is.
+fn base(settings: &ModelSettings) -> &str {
+    settings.base_url.as_deref().unwrap_or(OPENAI).trim_end_matches('/')
+}
+
+impl Model for Endpoint {
+    fn name(&self) -> &str {
+        &self.model
+    }
+
+    fn batches(&self) -> Option<&Endpoint> {
+        Some(self)
+    }
+
+    fn bills(&self) -> bool {
+        true
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        std::mem::take(&mut *self.remarks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn admit<'a>(&'a self, prompt: &'a Prompt) -> Admitting<'a> {
+        Box::pin(async { Some(self.throttle.admit(need(prompt)).await) })
+    }
+
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+        Box::pin(async move {
+            let form = self.form();
+            let error = match self.chat(prompt, form).await {
+                Ok(mut reply) => {
+                    self.untried.store(false, Ordering::Relaxed);
+                    reply.broken = reply.broken.map(|e| Box::new(self.without_key(*e)));
+                    return Ok(reply);
+                }
+                Err(error) => self.explained(self.without_key(error)),
+            };
+            let error = self.learn(form, error);
+            if let ModelError::Passing { wait: Some(wait), .. } = &error {
+                self.throttle.pause(*wait);
+            }
+            Err(error)
+        })
+    }
+}
+
+impl Endpoint {
+    async fn chat(&self, prompt: &Prompt, form: RequestForm) -> Result<Reply, ModelError> {
+        let mut body = self.messages(prompt);
+        form.write(&mut body, prompt, self.temperature);
+        form.write_stream(&mut body);
+        let request = self
+            .http
+            .post(self.at(CHAT))
+            .headers(self.headers.clone())
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        let response = request.send().await.map_err(|e| error_of_chat(&e))?;
+        self.reached.store(true, Ordering::Relaxed);
+        // Headers that say how fast to go; never the request's own.
+        debug!(
+            status = response.status().as_u16(),
+            retry_after = ?retry_after(response.headers()),
+            "the endpoint answers"
+        );
+        self.throttle.observe(response.headers());
+        if !response.status().is_success() {
+            return Err(failed(Failure::read(response).await));
+        }
+        stream::read(response, prompt).await
+    }
+}
+
+/// Trouble that is over at once, when the request is made in another way.
+fn at_once(message: &str) -> ModelError {
+    let message = message.to_owned();
+    ModelError::Passing { message, wait: Some(Duration::ZERO), in_doubt: false }
+}
+
+/// Tokens that a prompt is admitted for: what it takes, and likely an answer of a
+/// quarter of its bound.
+fn need(prompt: &Prompt) -> Need {
+    let Prompt { input_tokens: input, max_output, .. } = prompt;
+    Need { likely: input + max_output / 4, most: input + max_output }
+}
+
+/// Reads an output line of a batch: its `custom_id`, and the reply or why there
+/// is none. `None` when it is no such line.
+#[must_use]
+pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
+    let id = json.get("custom_id")?.as_str()?.to_owned();
+    let error = json.get("error").filter(|e| !e.is_null());
+    let body = json.pointer("/response/body").unwrap_or(&Json::Null);
+    let status = json.pointer("/response/status_code").and_then(Json::as_u64);
+    let reply = match (status, error) {
+        (Some(200), None) => reply::read(body),
+        (Some(status), _) if !(200..300).contains(&status) => {
+            let status = u16::try_from(status).unwrap_or_default();
+            Err(failed(Failure::of(status, body, &body.to_string())))
+        }
+        (_, Some(error)) => {
+            let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();
+            let message = format!("{}: {}", text("code"), text("message"));
+            // Never begun, so never billed.
+            Err(ModelError::Passing { message, wait: None, in_doubt: false })
+        }
+        _ => return None,
+    };
+    Some((id, reply))
+}

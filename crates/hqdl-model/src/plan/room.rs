@@ -1,0 +1,114 @@
+//! Whether a plan fits its budget, and how much of it does.
+
+use serde_json::{Value as Json, json};
+
+use super::Plan;
+use hqdl_values::usage::Spent;
+
+/// What a budget has left; `None` is no cap.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Room {
+    /// USD.
+    pub usd: Option<f64>,
+    /// Tokens, input and output.
+    pub tokens: Option<u64>,
+}
+
+/// How far a plan goes beyond what is left. What is not capped, or fits, is 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Beyond {
+    /// USD that are lacking when the run costs what is likely.
+    pub likely_usd: f64,
+    /// USD that are lacking when it costs the most.
+    pub most_usd: f64,
+    /// Tokens that are lacking when the run takes what is likely.
+    pub likely_tokens: f64,
+    /// Tokens that are lacking when it takes the most.
+    pub most_tokens: f64,
+    /// Cells that likely can be asked with what is left.
+    pub cells_that_fit: u64,
+    /// What the first request that is not held may cost at the most, when not all
+    /// are.
+    pub next: Option<Spent>,
+}
+
+impl Plan {
+    /// How far it goes beyond its budget.
+    #[must_use]
+    pub fn beyond(&self) -> Beyond {
+        let over = |needed: f64, left: Option<f64>| left.map_or(0.0, |l| (needed - l).max(0.0));
+        let (input, output) = (self.input_tokens() as f64, self.output_tokens());
+        let (usd, tokens) = (self.room.usd, self.room.tokens.map(|t| t as f64));
+        let likely_tokens = input + output.likely;
+        let (cells_that_fit, next) = self.held();
+        Beyond {
+            likely_usd: over(self.cost_usd.likely, usd),
+            most_usd: over(self.cost_usd.most, usd),
+            likely_tokens: over(likely_tokens, tokens),
+            most_tokens: over(self.most_input_tokens() as f64 + output.most, tokens),
+            cells_that_fit,
+            next,
+        }
+    }
+
+    /// What there is to say of the budget when the plan may go beyond it.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let beyond = self.beyond();
+        let by_usd = beyond.most_usd > 0.0
+            || beyond.next.zip(self.room.usd).is_some_and(|(next, left)| next.usd > left);
+        let left = match (self.room.usd, self.room.tokens) {
+            (Some(usd), None) => format!("${usd:.4}"),
+            (Some(usd), Some(_)) if by_usd => format!("${usd:.4}"),
+            (_, Some(tokens)) => format!("{tokens} tokens"),
+            (None, None) => return None,
+        };
+        let fit = match beyond.next {
+            None => String::new(),
+            Some(next) if beyond.cells_that_fit == 0 => {
+                let cost = if self.room.usd.is_some() {
+                    format!("cost ${:.4}", next.usd)
+                } else {
+                    format!("take {} tokens", next.tokens)
+                };
+                format!("; 0 of {} cells fit: one request may {cost} at most", self.cells())
+            }
+            Some(_) => format!("; about {} of {} cells fit", beyond.cells_that_fit, self.cells()),
+        };
+        let lacking = |usd: f64, tokens: f64| match (usd > 0.0, tokens > 0.0) {
+            (true, false) => Some(format!("${usd:.4}")),
+            (false, true) => Some(format!("{tokens:.0} tokens")),
+            (true, true) => Some(format!("${usd:.4} and {tokens:.0} tokens")),
+            (false, false) => None,
+        };
+        if let Some(lacking) = lacking(beyond.likely_usd, beyond.likely_tokens) {
+            return Some(format!(
+                "the budget will likely be reached: it has {left} left, {lacking} too little{fit}"
+            ));
+        }
+        match lacking(beyond.most_usd, beyond.most_tokens) {
+            Some(lacking) => Some(format!(
+                "the budget may be reached: it has {left} left, likely enough but {lacking} short of the most{fit}"
+            )),
+            None if beyond.next.is_some() => Some(format!(
+                "the budget may be reached: it has {left} left, less than requests are held to be before they are answered{fit}"
+            )),
+            None => None,
+        }
+    }
+
+    /// The budget as `plan --json` tells it; null without one.
+    pub(super) fn budget_json(&self) -> Json {
+        if self.room == Room::default() {
+            return Json::Null;
+        }
+        let beyond = self.beyond();
+        json!({
+            "left_usd": self.room.usd, "left_tokens": self.room.tokens,
+            "likely_over_usd": beyond.likely_usd, "most_over_usd": beyond.most_usd,
+            "likely_over_tokens": beyond.likely_tokens.round() as u64,
+            "most_over_tokens": beyond.most_tokens.round() as u64,
+            "cells_that_fit": beyond.cells_that_fit,
+        })
+    }
+}

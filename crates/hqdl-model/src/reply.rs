@@ -1,0 +1,201 @@
+//! What a model wrote, and what its endpoint says of the tokens it took.
+
+use serde_json::Value as Json;
+
+use super::{ModelError, wire};
+use hqdl_values::usage::Tokens;
+
+/// The most tokens that an endpoint is believed to count for one request: sums of
+/// them still fit a double and a column of the journal.
+const MOST_TOKENS: u64 = 1 << 50;
+
+/// What a model wrote.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reply {
+    /// The words.
+    pub content: String,
+    /// What else it wrote and nobody reads: its reasoning, calls of tools, further
+    /// choices. It is billed all the same.
+    pub beside: String,
+    /// Whether the words end before their end: at a length, or where the reply
+    /// broke or was cut off.
+    pub truncated: bool,
+    /// Whether they were cut off here, because they had gone astray.
+    pub cut_off: bool,
+    /// Why the reply ended before its end, when it did. What it cost is in doubt.
+    pub broken: Option<Box<ModelError>>,
+    /// Whether the endpoint says that this is a refusal.
+    pub refused: bool,
+    /// Whether what is missing was never said: a recording of single cells.
+    pub partial: bool,
+    /// What the endpoint says of its tokens.
+    pub said: Said,
+    /// Its tokens; `None` until what the endpoint does not say is counted.
+    pub tokens: Option<Tokens>,
+}
+
+impl Reply {
+    /// The tokens of the reply: as said, and counted where nothing is said.
+    pub fn settle(&mut self, count: impl FnOnce(&Self) -> Tokens) -> Tokens {
+        let tokens = self.tokens.unwrap_or_else(|| {
+            let output_said =
+                self.said.output > Some(0) || self.said.output == Some(0) && !self.has_words();
+            if self.said.input > Some(0) && output_said && !self.cut_off {
+                return self.said.or(Tokens::default());
+            }
+            let counted = count(self);
+            let tokens = self.said.or(counted);
+            // What was said before the cut is not said of all that came.
+            let least = if self.cut_off { counted.output } else { 0 };
+            Tokens { output: tokens.output.max(least), ..tokens }
+        });
+        self.tokens = Some(tokens);
+        tokens
+    }
+
+    fn has_words(&self) -> bool {
+        !(self.content.is_empty() && self.beside.is_empty())
+    }
+}
+
+/// What an endpoint says of the tokens of a request; `None` where it says nothing
+/// that is a number of tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Input tokens.
+    pub input: Option<u64>,
+    /// Those of them that were cached.
+    pub cached_input: Option<u64>,
+    /// Output tokens.
+    pub output: Option<u64>,
+    /// All of them.
+    pub total: Option<u64>,
+}
+
+impl Said {
+    /// Reads `usage`, whatever its shape.
+    #[must_use]
+    pub fn read(usage: &Json) -> Self {
+        let number = |names: [&str; 2]| names.iter().find_map(|n| tokens(usage.pointer(n)?));
+        Self {
+            input: number(["/prompt_tokens", "/input_tokens"]),
+            cached_input: number([
+                "/prompt_tokens_details/cached_tokens",
+                "/input_tokens_details/cached_tokens",
+            ]),
+            output: number(["/completion_tokens", "/output_tokens"]),
+            total: number(["/total_tokens", "/total_tokens"]),
+        }
+    }
+
+    /// The tokens of the request, with what was counted for what is not said. No
+    /// prompt takes none, and no words do; tokens that only the sum names (hidden
+    /// reasoning) are output.
+    #[must_use]
+    pub fn or(self, counted: Tokens) -> Tokens {
+        let input = self.input.filter(|n| *n > 0).unwrap_or(counted.input);
+        let output = self.output.filter(|n| *n > 0).unwrap_or(counted.output);
+        Tokens {
+            input,
+            cached_input: self.cached_input.unwrap_or(0).min(input),
+            output: output.max(self.total.unwrap_or(0).saturating_sub(input)),
+        }
+    }
+}
+
+/// A number of tokens, as a number or as text; parts of a token count whole.
+fn tokens(json: &Json) -> Option<u64> {
+    let number = match json {
+        Json::Number(number) => number.as_f64()?,
+        Json::String(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    let sound = number.is_finite() && number >= 0.0;
+    sound.then(|| number.ceil().min(MOST_TOKENS as f64) as u64)
+}
+
+/// Reads a chat completion.
+///
+/// # Errors
+/// [`ModelError::Passing`] when it is none; what it says of its failure, when it
+/// says so.
+pub fn read(json: &Json) -> Result<Reply, ModelError> {
+    if let Some(error) = wire::told(json) {
+        return Err(error);
+    }
+    let mut draft = Draft::default();
+    draft.take(json);
+    if draft.begun { Ok(draft.reply()) } else { Err(no_completion(&json.to_string())) }
+}
+
+/// The error for a body that is no completion.
+pub(super) fn no_completion(body: &str) -> ModelError {
+    ModelError::Passing {
+        message: format!("the endpoint's reply is no chat completion: {}", wire::shown(body)),
+        wait: None,
+        in_doubt: true,
+    }
+}
+
+/// A reply that comes in pieces, or in one.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) content: String,
+    pub(super) beside: String,
+    refusal: String,
+    finish: String,
+    usage: Json,
+    /// Whether there was any choice.
+    pub(super) begun: bool,
+}
+
+impl Draft {
+    /// Takes a piece: a whole completion, or an event of one.
+    pub(super) fn take(&mut self, piece: &Json) {
+        if let Some(usage) = piece.get("usage").filter(|u| !u.is_null()) {
+            self.usage = usage.clone();
+        }
+        let choices = piece.get("choices").and_then(Json::as_array);
+        for (n, choice) in choices.into_iter().flatten().enumerate() {
+            self.begun = true;
+            let index = choice.get("index").and_then(Json::as_u64);
+            let words = choice.get("delta").or_else(|| choice.get("message"));
+            let words = words.and_then(Json::as_object);
+            for (name, part) in words.into_iter().flatten() {
+                let part_of = match (name.as_str(), part) {
+                    ("role", _) | (_, Json::Null) => continue,
+                    // One choice is asked for.
+                    _ if n > 0 || index.is_some_and(|i| i > 0) => &mut self.beside,
+                    ("content", Json::String(_)) => &mut self.content,
+                    ("refusal", Json::String(_)) => &mut self.refusal,
+                    _ => &mut self.beside,
+                };
+                match part {
+                    Json::String(text) => part_of.push_str(text),
+                    other => part_of.push_str(&other.to_string()),
+                }
+            }
+            if let Some(finish) = choice.get("finish_reason").and_then(Json::as_str) {
+                finish.clone_into(&mut self.finish);
+            }
+        }
+    }
+
+    /// Whether all words have come.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.finish.is_empty()
+    }
+
+    /// The reply as far as it has come.
+    pub(super) fn reply(&self) -> Reply {
+        let (content, refusal) = (&self.content, &self.refusal);
+        Reply {
+            content: if content.is_empty() { refusal } else { content }.clone(),
+            beside: self.beside.clone(),
+            truncated: self.finish == "length",
+            refused: !refusal.is_empty() || self.finish == "content_filter",
+            said: Said::read(&self.usage),
+            ..Reply::default()
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What requests to an endpoint hold beside their messages. What it refuses, it is
+//! asked without from then on, by the commands of the next day, too.
+
+use serde_json::{Value as Json, json};
+
+use super::ModelError;
+use super::providers::{Habits, NEW_CAP, OLD_CAP};
+use hqdl_prompt::Prompt;
+
+/// Words of a refusal of a parameter as such.
+const REFUSES: [&str; 11] = [
+    "support",
+    "unknown",
+    "unrecognized",
+    "unexpected",
+    "not permitted",
+    "not allowed",
+    "not accepted",
+    "deprecated",
+    "extra inputs",
+    "extra fields",
+    "invalid parameter",
+];
+/// Words of a complaint about how much a parameter asks for.
+const TOO_MUCH: [&str; 7] =
+    ["too large", "too high", "at most", "exceed", "greater than", "less than", "must be"];
+
+/// What requests hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RequestForm {
+    /// The name of the cap on the answer's tokens, and whether it is the last that
+    /// is tried; `None` when neither is taken.
+    cap: Option<(&'static str, bool)>,
+    temperature: bool,
+    schema: bool,
+    /// Whether answers are streamed.
+    pub(super) stream: bool,
+}
+
+impl RequestForm {
+    pub(super) fn new(habits: &Habits) -> Self {
+        Self {
+            cap: Some((habits.cap, false)),
+            temperature: true,
+            schema: habits.schema,
+            stream: true,
+        }
+    }
+
+    /// As it is remembered.
+    pub(super) fn to_json(self) -> Json {
+        json!({
+            "cap": self.cap.map(|(name, _)| name), "last": self.cap.is_some_and(|(_, last)| last),
+            "temperature": self.temperature, "schema": self.schema, "stream": self.stream,
+        })
+    }
+
+    /// The form that was remembered; `None` when it is none of ours.
+    pub(super) fn remembered(json: &Json) -> Option<Self> {
+        let holds = |name: &str| json.get(name)?.as_bool();
+        let last = holds("last")?;
+        let cap = match json.get("cap")? {
+            Json::Null => None,
+            name => Some((*[NEW_CAP, OLD_CAP].iter().find(|cap| *name == **cap)?, last)),
+        };
+        Some(Self {
+            cap,
+            temperature: holds("temperature")?,
+            schema: holds("schema")?,
+            stream: holds("stream")?,
+        })
+    }
+
+    /// Writes it into a request.
+    pub(super) fn write(self, body: &mut Json, prompt: &Prompt, temperature: Option<f64>) {
+        if let Some((cap, _)) = self.cap {
+            body[cap] = prompt.max_output.into();
+        }
+        if let Some(temperature) = temperature.filter(|_| self.temperature) {
+            body["temperature"] = temperature.into();
+        }
+        if let Some(schema) = prompt.schema.as_ref().filter(|_| self.schema) {
+            body["response_format"] = json!({
+                "type": "json_schema",
+                "json_schema": { "name": "rows", "strict": true, "schema": **schema },
+            });
+        }
+    }
+
+    /// Writes what makes an answer come as a stream.
+    pub(super) fn write_stream(self, body: &mut Json) {
+        if self.stream {
+            body["stream"] = true.into();
+            body["stream_options"] = json!({ "include_usage": true });
+        }
+    }
+
+    /// The form without what a refusal of a request of this form names, and what to
+    /// tell of it; `None` when it names nothing that could be left out.
+    pub(super) fn without_refused(self, error: &ModelError) -> Option<(Self, String)> {
+        let ModelError::Refused { status, message } = error else { return None };
+        let lower = message.to_lowercase();
+        let names = |word: &str| {
+            let of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            lower.split(|c| !of_word(c)).any(|w| w == word)
+        };
+        let any = |words: &[&str]| words.iter().any(|w| lower.contains(w));
+        let refuses = any(&REFUSES) && !any(&TOO_MUCH);
+        let without = |what: &str, form| Some((form, format!("{what}; it is asked without")));
+        if let 400 | 422 = status {
+            if self.schema && any(&["response_format", "json_schema", "response format"]) {
+                let form = Self { schema: false, ..self };
+                return without("the endpoint does not take `response_format`", form);
+            }
+            if let Some((cap, last)) = self.cap.filter(|(cap, _)| refuses && names(cap)) {
+                let other = if cap == NEW_CAP { OLD_CAP } else { NEW_CAP };
+                let next = (!last).then_some((other, true));
+                let instead =
+                    if last { "without".to_owned() } else { format!("with `{other}` instead") };
+                let told = format!("the endpoint does not take `{cap}`; it is asked {instead}");
+                return Some((Self { cap: next, ..self }, told));
+            }
+            if self.temperature && refuses && names("temperature") {
+                let form = Self { temperature: false, ..self };
+                return without("the endpoint does not take this `temperature`", form);
+            }
+        }
+        if let (400..=499 | 501, true) = (status, self.stream) {
+            // A stream that does not end with its usage is not worth having.
+            if ["stream", "streaming", "stream_options"].into_iter().any(names) {
+                return without("the endpoint does not stream", Self { stream: false, ..self });
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,376 @@
+//! CSV as models write it. A completion that is well formed as a whole is read as
+//! that and is done; else each line is read for itself, so that a broken one harms
+//! no other, in the ways models have (single quotes, quotes inside quotes, none at
+//! all, a Markdown table), and the reading that fits best is taken. A field in
+//! quotes is never parted.
+
+use std::cmp::Reverse;
+
+use super::align::{Echoed, Fit, Keys, Place};
+use super::astray;
+use super::completion::{Ending, Found, is_fence};
+use super::fields::{self, Field};
+use super::quotes;
+use super::record::{Record, in_brackets, lenient, plain, record, table};
+use hqdl_spec::checker::Checker;
+use hqdl_values::cell::{Answer, State};
+
+/// Most lines that one row may run over.
+const LINES: usize = 50;
+
+/// A line of CSV.
+pub fn line<'f>(fields: impl IntoIterator<Item = &'f str>) -> String {
+    let fields: Vec<String> = fields.into_iter().map(str::to_owned).collect();
+    answer_line(&fields, fields.len())
+}
+
+/// A line of CSV whose first `named` fields name a row. After these, an empty
+/// field is nothing, and one in single quotes was quoted as SQL does: so a value
+/// that is empty, or stands in such quotes itself, is put in double ones.
+pub fn answer_line(fields: &[String], named: usize) -> String {
+    let mut out = String::new();
+    for (n, field) in fields.iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        let plain = !field.contains([',', '"', '\n', '\r']) && field.trim() == field;
+        let value = n < named || !(field.is_empty() || field.starts_with('\''));
+        if plain && value {
+            out.push_str(field);
+        } else {
+            out.push('"');
+            out.push_str(&field.replace('"', "\"\""));
+            out.push('"');
+        }
+    }
+    out
+}
+
+/// Reads the rows of a csv completion. Where it was cut off, what is still open at
+/// its end is no row.
+pub fn read(text: &str, ending: Ending, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
+    let (text, cut_line) = complete_lines(text, ending);
+    // Most of what is no answer names none of the rows.
+    if !keys.may_name(text) {
+        return without_key(text, keys, checkers).into_iter().collect();
+    }
+    // What was cut may have been the rest of the last row, unless it begins another.
+    let broken_off = cut_line.is_some_and(|line| !keys.may_begin(line));
+    if let Some(found) = whole(text, keys, checkers).filter(|_| !broken_off) {
+        return found;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    // Within a field that was never closed, a line that only looks like a key may
+    // be anything.
+    let mut numbered_only = false;
+    while at < lines.len() {
+        let line = lines[at];
+        at += 1;
+        if line.trim().is_empty() || !keys.may_name(line) {
+            continue;
+        }
+        if numbered_only && !is_numbered(line, keys) {
+            continue;
+        }
+        match spanning(line, &lines[at..], keys, checkers) {
+            Span::Row(row, more) => {
+                found.push(*row);
+                at += more;
+                numbered_only = false;
+            }
+            Span::Open { end } if end && ending != Ending::Complete => break,
+            span => {
+                let row = read_line(line, keys, checkers);
+                let broken = goes_on(&lines[at..], broken_off, keys, checkers);
+                found.extend(row.map(|row| if broken { cut(row, checkers) } else { row }));
+                numbered_only = matches!(span, Span::Open { .. });
+            }
+        }
+    }
+    if found.is_empty() {
+        found.extend(without_key(text, keys, checkers));
+    }
+    found
+}
+
+/// The lines that were written whole, and the one after them that was cut. An
+/// answer that is cut because it goes round in a circle ends before that.
+fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
+    if ending != Ending::Cut {
+        return (text, None);
+    }
+    if let Some(lines) = astray::before_circle(text) {
+        return (lines, None);
+    }
+    let end = text.trim_end().rfind('\n').unwrap_or(0);
+    (&text[..end], Some(&text[end..]))
+}
+
+/// Whether the lines after a row may begin with the rest of it, because a value
+/// holds a line break and was not quoted: a line that is no row, and no row of
+/// others. A fence, and words after it or after a blank line, are a value's only
+/// where a row follows them, or may have before the answer was broken off.
+fn goes_on(lines: &[&str], broken_off: bool, keys: &Keys, checkers: &[&Checker]) -> bool {
+    let apart = |line: &str| line.trim().is_empty() || is_fence(line);
+    let gap = lines.iter().take_while(|line| apart(line)).count();
+    let (gap_lines, rest) = lines.split_at(gap);
+    let Some(line) = rest.first() else { return broken_off };
+    let is_row = |line: &str| read_line(line, keys, checkers).is_some();
+    if is_row(line) {
+        return gap_lines.iter().any(|line| is_fence(line));
+    }
+    let short = line.matches(',').count() < checkers.len();
+    let numbered = line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+    (short || !numbered)
+        && (gap == 0 || broken_off || rest.iter().take(LINES).any(|line| is_row(line)))
+}
+
+/// A row whose last field may go on in the next line, unless a type or a list tells
+/// that it does not.
+fn cut(row: Found, checkers: &[&Checker]) -> Found {
+    let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
+    let closed =
+        last.is_some_and(|a| a.state == State::Ok) && checkers.last().is_some_and(|c| c.vouches());
+    if closed { row } else { Found { cells: Err("a line that is no row follows".into()), ..row } }
+}
+
+/// A completion that is well-formed CSV, with a line a row and nothing else.
+fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<Found>> {
+    let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
+    let mut rest = text;
+    while !rest.trim().is_empty() {
+        let Record { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
+        let words = &rest.trim_start()[..end];
+        rest = &rest.trim_start()[end..];
+        let reading = reading(&fields, keys, checkers, words)?;
+        let free = rows.get_mut(reading.place.row).filter(|r| r.is_none())?;
+        if open || !reading.exact || reading.place.fit == Fit::Partly {
+            return None;
+        }
+        *free = Some(reading.found);
+    }
+    rows.into_iter().collect()
+}
+
+/// What a line begins.
+enum Span {
+    /// A row that runs over so many further lines, because a field in quotes holds
+    /// line breaks.
+    Row(Box<Found>, usize),
+    /// A row whose quotes are not closed before the next one, or before the end.
+    Open { end: bool },
+    /// A row by itself, or nothing.
+    Line,
+}
+
+fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> Span {
+    let open = |text: &str| record(text, &['"', '\'']).is_some_and(|r| r.open);
+    if !open(first) {
+        return Span::Line;
+    }
+    let mut text = first.to_owned();
+    for (n, next) in rest.iter().enumerate().take(LINES) {
+        // The next row begins here: the quote above was just a quote.
+        if is_numbered(next, keys) {
+            return Span::Open { end: false };
+        }
+        text.push('\n');
+        text.push_str(next);
+        match record(&text, &['"', '\'']) {
+            Some(record) if record.open => {}
+            Some(record) if record.end == text.len() => {
+                let row = reading(&record.fields, keys, checkers, &text);
+                return match row {
+                    Some(row) => Span::Row(Box::new(row.found), n + 1),
+                    None => Span::Open { end: false },
+                };
+            }
+            _ => return Span::Open { end: false },
+        }
+    }
+    Span::Open { end: rest.len() <= LINES }
+}
+
+/// Whether a line begins with the number of a row and what goes with it, its
+/// quotes right or wrong.
+fn is_numbered(line: &str, keys: &Keys) -> bool {
+    if !keys.may_name(line) {
+        return false;
+    }
+    let readings =
+        [record(line, &['"', '\'']).map(|r| r.fields), Some(lenient(line)), Some(plain(line))];
+    readings.into_iter().flatten().any(|fields| {
+        let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
+        keys.numbered(&texts)
+    })
+}
+
+/// One way to read a line.
+struct Reading {
+    place: Place,
+    found: Found,
+    /// Whether there is a field a column.
+    exact: bool,
+    /// Cells that passed their checks.
+    good: usize,
+    /// Fields that still stand in quotes: the line was quoted in another way.
+    wrapped: usize,
+}
+
+impl Reading {
+    /// The better reading has the greater rank.
+    fn rank(&self) -> (bool, bool, Fit, Reverse<usize>, usize) {
+        let ok = self.found.cells.is_ok();
+        (ok && self.exact, ok, self.place.fit, Reverse(self.wrapped), self.good)
+    }
+}
+
+fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
+    let mut best: Option<Reading> = None;
+    for fields in ways(line) {
+        let Some(next) = reading(&fields, keys, checkers, line) else { continue };
+        if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
+            best = Some(next);
+        }
+    }
+    best.map(|b| b.found)
+}
+
+/// The ways a line may have been meant. Well quoted, it is read as it is quoted.
+fn ways(line: &str) -> Vec<Vec<Field>> {
+    let line = line.trim();
+    let closed = |quotes: &[char]| {
+        record(line, quotes).filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
+    };
+    if let Some(table) = table(line) {
+        return vec![table];
+    }
+    if let Some(fields) = closed(&['"', '\'']).or_else(|| in_brackets(line)) {
+        return vec![fields];
+    }
+    let lenient = lenient(line);
+    // A field in quotes with a comma in it is not parted there.
+    let comma = lenient.iter().any(|f| f.quoted && f.text.contains(','));
+    let strict = closed(&['"']).filter(|_| !comma);
+    let plain = Some(plain(line)).filter(|_| !comma);
+    [strict, Some(lenient), plain].into_iter().flatten().collect()
+}
+
+/// A completion for one row that gives the values alone. Taken only when a
+/// closed list or a type vouches for it, so that prose is never a row.
+fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
+    let line = text.trim();
+    if keys.len() != 1 || line.lines().count() != 1 {
+        return None;
+    }
+    ways(line).into_iter().find_map(|fields| {
+        let mut fields = fields.as_slice();
+        if fields.len() == checkers.len() + 1 && fields.first().is_some_and(|f| f.text == "1") {
+            fields = &fields[1..];
+        }
+        // A list would swallow the number and key of a foreign row.
+        if fields.len() != checkers.len() && checkers.len() > 1 {
+            return None;
+        }
+        let cells = fields::cells(fields, checkers).ok()?;
+        let vouched = cells.iter().zip(checkers).any(|(a, c)| a.state == State::Ok && c.vouches());
+        let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
+            && !cells.iter().any(Answer::leaves_out);
+        let note = Some("the key was not echoed".to_owned());
+        (vouched && sound).then(|| Found { row: 0, cells: Ok(cells), note, text: line.to_owned() })
+    })
+}
+
+/// A line of fields as a row: where they name it, and what they say of it.
+fn reading(fields: &[Field], keys: &Keys, checkers: &[&Checker], line: &str) -> Option<Reading> {
+    let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
+    let places = keys.places(&texts);
+    let place = match likeliest(&places, fields, keys, checkers)? {
+        Likeliest::One(place) => place,
+        Likeliest::Unclear(row) => {
+            let cells = Err("key and values cannot be told apart".to_owned());
+            let place = Place { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
+            let found = Found { row, cells, note: None, text: line.to_owned() };
+            return Some(Reading { place, found, exact: false, good: 0, wrapped: 0 });
+        }
+    };
+    let rest = fields.get(place.taken..).unwrap_or_default();
+    let values = texts.get(place.taken..).unwrap_or_default();
+    let named = quotes::naming(&texts[..texts.len() - values.len()], place.row, keys);
+    let quote = quotes::of_writer(named, values, checkers);
+    let cells = if quote.is_some() && rest.len() == checkers.len() {
+        let cell = |(field, checker): (&Field, &&Checker)| {
+            quotes::taken_off(quote, &field.text, checker)
+                .unwrap_or_else(|| fields::cell(field, checker))
+        };
+        Ok(rest.iter().zip(checkers).map(cell).collect())
+    } else {
+        fields::cells(rest, checkers)
+    };
+    let good =
+        cells.iter().flatten().filter(|a| matches!(a.state, State::Ok | State::Unknown)).count();
+    let note = (place.fit == Fit::Partly).then(|| {
+        let start = place.taken.saturating_sub(keys.parts());
+        format!(
+            "the key was echoed as \"{}\"",
+            texts.get(start..place.taken).unwrap_or_default().join(", ")
+        )
+    });
+    let wrapped = fields
+        .iter()
+        .map(|f| f.text.trim())
+        .zip(fields)
+        .filter(|(text, f)| !f.quoted && text.len() > 1)
+        .filter(|(text, _)| text.starts_with(['\'', '"']) && text.ends_with(['\'', '"']))
+        .count();
+    let found = Found { row: place.row, cells, note, text: line.to_owned() };
+    Some(Reading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
+}
+
+/// Which of its places a line is read at.
+enum Likeliest {
+    One(Place),
+    /// What names this row and what is said of it cannot be told apart.
+    Unclear(usize),
+}
+
+/// The likeliest place: where a field a column is left, unless another one may be
+/// meant as well. `None` when the line may be another row's.
+fn likeliest(
+    places: &[Place],
+    fields: &[Field],
+    keys: &Keys,
+    checkers: &[&Checker],
+) -> Option<Likeliest> {
+    let first = places.first()?;
+    let rest = |p: &Place| fields.get(p.taken..).unwrap_or_default();
+    let exact = |p: &&Place| rest(p).len() == checkers.len();
+    let is_label = |p: &&Place| p.echo == Echoed::Label && p.taken == 1;
+    let label = places.iter().find(is_label);
+    let key = places.iter().find(|p| p.echo == Echoed::Key && p.fit > Fit::Partly);
+    if let Some(place) = label.or(key).filter(exact).or(key.filter(exact)) {
+        return Some(Likeliest::One(*place));
+    }
+    let fitting = places.iter().find(exact);
+    Some(match (key, fitting) {
+        (Some(_), _) if label.is_some() => Likeliest::Unclear(first.row),
+        // A whole key and a field missing; or its beginning, and then a value that
+        // looks like the rest of it.
+        (Some(_), Some(short)) if fields::may_be(rest(short), checkers) => {
+            Likeliest::Unclear(first.row)
+        }
+        (Some(key), _) => Likeliest::One(*key),
+        (None, Some(place)) => Likeliest::One(*place),
+        // The beginning of a key, and then perhaps the rest of another one.
+        (None, None)
+            if label.is_none()
+                && keys.parts() > 1
+                && rest(first).len() + 1 == checkers.len() + keys.parts() =>
+        {
+            return None;
+        }
+        (None, None) => Likeliest::One(*label.unwrap_or(first)),
+    })
+}

@@ -1,0 +1,369 @@
+//! Which field is which column's, when a row has more fields than columns or
+//! one too few. A count that does not fit is never made to fit by a guess: all
+//! ways to explain the fields are looked at, and a cell is read only where they
+//! all agree.
+//!
+//! Fields too many come from commas that stand inside values (a text, a list, a
+//! number with thousands) or from fields that nobody asked for. So an
+//! explanation gives each column a run of fields that its type or list allows,
+//! and the reading stands or falls with one that leaves no field over; one block
+//! of foreign fields is looked at too, and can only make a cell uncertain.
+
+use hqdl_spec::checker::Checker;
+use hqdl_values::cell::{Answer, CellValue, State};
+
+/// Fields too many beyond which a row is not explained any more.
+const TOO_MANY: usize = 40;
+/// Fields that one value of a type or a closed list may have been split into.
+const PIECES: usize = 4;
+
+/// A field of a row, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its text, without quotes.
+    pub text: String,
+    /// Whether it stood in quotes: then it is whole, and empty if it is empty.
+    pub quoted: bool,
+    /// Whether its quotes can be read in two ways, as around it or as part of it.
+    pub unclear: bool,
+}
+
+impl Field {
+    /// A field without quotes around it.
+    pub fn bare(text: &str) -> Self {
+        Self { text: text.to_owned(), quoted: false, unclear: false }
+    }
+
+    fn is_blank(&self) -> bool {
+        !self.quoted && self.text.trim().is_empty()
+    }
+
+    /// Whether a blank stands before it.
+    fn is_spaced(&self) -> bool {
+        !self.quoted && self.text.starts_with(' ')
+    }
+}
+
+/// The fields after the key, as cells; or why they cannot be told apart.
+pub fn cells(fields: &[Field], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
+    let wanted = checkers.len();
+    let whole;
+    let mut fields = fields;
+    if fields.len() > wanted && checkers.iter().any(|c| c.is_many()) {
+        whole = bracketed(fields);
+        fields = &whole;
+    }
+    let explained = match fields.len() {
+        n if n == wanted => return Ok(each(fields, checkers)),
+        n if n > wanted && n <= wanted + TOO_MANY => {
+            if let Some(kept) = without_blanks(fields, checkers) {
+                return Ok(each(kept, checkers));
+            }
+            list_at_end(fields, checkers).or_else(|| Runs::new(fields, checkers).certain())
+        }
+        n if n + 1 == wanted && n > 0 => one_missing(fields, checkers),
+        _ => None,
+    };
+    explained.ok_or_else(|| format!("{} fields where {wanted} were asked for", fields.len()))
+}
+
+/// The fields with lists in brackets put together: what stands in them is one value,
+/// as what stands in quotes is.
+fn bracketed(fields: &[Field]) -> Vec<Field> {
+    let mut whole: Vec<Field> = Vec::new();
+    let mut open = false;
+    for (n, field) in fields.iter().enumerate() {
+        match whole.last_mut().filter(|_| open) {
+            Some(list) => {
+                list.text.push(',');
+                list.text.push_str(&field.text);
+            }
+            None => whole.push(field.clone()),
+        }
+        let closes = |f: &Field| f.text.trim_end().ends_with(']');
+        let opens = !field.quoted && field.text.trim_start().starts_with('[');
+        open = if open { !closes(field) } else { opens && !closes(field) };
+        // Only brackets that are closed hold a list.
+        if open && !fields[n + 1..].iter().any(closes) {
+            return fields.to_vec();
+        }
+    }
+    whole
+}
+
+fn each(fields: &[Field], checkers: &[&Checker]) -> Vec<Answer> {
+    fields.iter().zip(checkers).map(|(f, c)| cell(f, c)).collect()
+}
+
+/// Whether fields, as many as columns, may be the cells of these.
+pub fn may_be(fields: &[Field], checkers: &[&Checker]) -> bool {
+    let answers = each(fields, checkers);
+    answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a))
+}
+
+/// A field as the cell of a column.
+pub fn cell(field: &Field, checker: &Checker) -> Answer {
+    if field.quoted && field.text.is_empty() {
+        return checker.empty();
+    }
+    let answer = checker.text(&field.text);
+    if field.unclear && !checker.vouches() {
+        return Answer::without_value(State::Invalid, field.text.clone());
+    }
+    answer
+}
+
+/// Whether an answer may well be this column's: it passed, or says that it is not
+/// known.
+fn passes(answer: &Answer) -> bool {
+    match answer.state {
+        State::Ok => !answer.leaves_out(),
+        State::Unknown => true,
+        _ => false,
+    }
+}
+
+/// The fields before the blank ones at the end, where these are nothing: not where
+/// a text may have been parted at its commas, so that blanks are cells.
+fn without_blanks<'f>(fields: &'f [Field], checkers: &[&Checker]) -> Option<&'f [Field]> {
+    let (kept, blank) = fields.split_at_checked(checkers.len())?;
+    let answers = each(kept, checkers);
+    let sound = blank.iter().all(Field::is_blank)
+        && !kept.iter().skip(1).any(Field::is_spaced)
+        && answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a));
+    let free = checkers.iter().filter(|c| !c.vouches()).count();
+    let closed = checkers.last().is_some_and(|c| c.vouches())
+        && answers.last().is_some_and(|a| a.state == State::Ok);
+    (sound && (free <= 1 || closed)).then_some(kept)
+}
+
+/// The cells of a row whose last column is a list with values of its own, and all
+/// before it are of a type or a list and as they should be: then what is left is the
+/// list, and whatever is none of its values is left out of it.
+fn list_at_end(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+    let (list, others) = checkers.split_last()?;
+    let (before, rest) = fields.split_at_checked(others.len())?;
+    let mut cells = each(before, others);
+    let fixed = cells.iter().zip(others).all(|(a, c)| c.vouches() && passes(a));
+    let told = rest.iter().any(|f| f.text.contains('|')) || others.iter().any(|c| c.is_many());
+    if !(list.is_many() && list.vouches() && fixed) || told {
+        return None;
+    }
+    let joined = rest.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
+    let whole = list.text(&joined);
+    cells.push(match whole.state {
+        State::Ok => whole.repaired("a list split into fields put together", &joined),
+        _ => Answer::without_value(State::Invalid, joined),
+    });
+    Some(cells)
+}
+
+/// The cells of a row with one field too few, as far as it is beyond doubt which
+/// one that is.
+fn one_missing(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+    let without = |missing: usize| -> Vec<Answer> {
+        let mut rest = fields.iter();
+        let answer = |(n, checker): (usize, &&Checker)| match rest.next_if(n != missing) {
+            Some(field) => cell(field, checker),
+            None => Answer::without_value(State::Invalid, None),
+        };
+        checkers.iter().enumerate().map(answer).collect()
+    };
+    let last = checkers.len() - 1;
+    let listless = without(last);
+    // A list at the end that is not there, and the rest as it should be.
+    let full = |(a, c): (&Answer, &&Checker)| {
+        a.state == State::Ok && !matches!(a.value, CellValue::Nothing) && c.vouches()
+    };
+    let only = checkers.iter().filter(|c| c.is_many()).count() == 1;
+    let sound = |(missing, cells): &(usize, Vec<Answer>)| {
+        cells.iter().enumerate().all(|(n, a)| n == *missing || passes(a))
+    };
+    // Unless another one may be missing, and all others vouch for that as well.
+    let vouched = |missing: usize| {
+        sound(&(missing, without(missing)))
+            && checkers.iter().enumerate().all(|(n, c)| n == missing || c.vouches())
+    };
+    if checkers[last].is_many()
+        && only
+        && listless.iter().zip(checkers).take(last).all(full)
+        && !(0..last).any(vouched)
+    {
+        return Some(listless);
+    }
+    let ways: Vec<(usize, Vec<Answer>)> =
+        (0..checkers.len()).map(|m| (m, without(m))).filter(sound).collect();
+    let mut cells = agreed(ways.iter().map(|(_, cells)| cells.as_slice()), checkers.len())?;
+    // A row that ends before its last column may have ended in the middle of a text.
+    let ends_early = ways.iter().any(|(missing, _)| *missing == last);
+    if ends_early
+        && let (Some(field), Some(cell), Some(checker)) =
+            (fields.last(), cells.get_mut(last - 1), checkers.get(last - 1))
+        && !field.quoted
+        && !checker.vouches()
+    {
+        *cell = Answer::without_value(State::Invalid, field.text.clone());
+    }
+    Some(cells)
+}
+
+trait NextIf<'f> {
+    fn next_if(&mut self, wanted: bool) -> Option<&'f Field>;
+}
+
+impl<'f, I: Iterator<Item = &'f Field>> NextIf<'f> for I {
+    fn next_if(&mut self, wanted: bool) -> Option<&'f Field> {
+        if wanted { self.next() } else { None }
+    }
+}
+
+/// The cells that all ways have in common; `None` when there are none.
+fn agreed<'w>(ways: impl Iterator<Item = &'w [Answer]>, wanted: usize) -> Option<Vec<Answer>> {
+    let unclear = Answer::without_value(State::Invalid, None);
+    let ways: Vec<&[Answer]> = ways.collect();
+    let first = ways.first()?;
+    let cells: Vec<Answer> = (0..wanted)
+        .map(|n| {
+            let same = ways.iter().all(|w| w.get(n) == first.get(n));
+            first.get(n).filter(|_| same).unwrap_or(&unclear).clone()
+        })
+        .collect();
+    cells.iter().any(|c| c.state == State::Ok).then_some(cells)
+}
+
+/// The ways to give each column a run of the fields.
+struct Runs<'f> {
+    fields: &'f [Field],
+    checkers: &'f [&'f Checker],
+    /// What a run of fields is as the cell of a column: by column, first field and
+    /// length; `None` where it cannot be.
+    cells: Vec<Vec<Vec<Option<Answer>>>>,
+}
+
+impl<'f> Runs<'f> {
+    fn new(fields: &'f [Field], checkers: &'f [&'f Checker]) -> Self {
+        let longest = fields.len() - checkers.len() + 1;
+        let cells = checkers
+            .iter()
+            .map(|checker| {
+                (0..fields.len())
+                    .map(|from| {
+                        let most = longest.min(fields.len() - from);
+                        (1..=most).map(|n| run(&fields[from..from + n], checker)).collect()
+                    })
+                    .collect()
+            })
+            .collect();
+        Self { fields, checkers, cells }
+    }
+
+    /// The runs that may begin at a field, by their ends.
+    fn runs(&self, column: usize, from: usize) -> impl Iterator<Item = (usize, &Answer)> {
+        let runs = self.cells.get(column).and_then(|c| c.get(from)).into_iter().flatten();
+        runs.enumerate().filter_map(move |(n, cell)| Some((from + n + 1, cell.as_ref()?)))
+    }
+
+    /// Whether a comma before a field parts values, as far as blanks tell: where a
+    /// row has none after its commas, one that has stands inside a value.
+    fn parts(&self, at: usize) -> bool {
+        let tells = self.fields.first().is_some_and(|f| !f.is_spaced());
+        !(tells && self.fields.get(at).is_some_and(Field::is_spaced))
+    }
+
+    /// Whether a block of fields may be foreign: no value of a list is.
+    fn foreign(&self, from: usize, to: usize) -> bool {
+        let listed = |field: &Field| {
+            let lists = self.checkers.iter().filter(|c| c.is_many() && c.vouches());
+            lists.map(|c| c.text(&field.text)).any(|a| a.state == State::Ok && !a.leaves_out())
+        };
+        self.parts(from) && self.parts(to) && !self.fields[from..to].iter().any(listed)
+    }
+
+    /// The cells that are the same in all explanations.
+    fn certain(&self) -> Option<Vec<Answer>> {
+        let (n, wanted) = (self.fields.len(), self.checkers.len());
+        let none = || vec![vec![false; n + 1]; wanted + 1];
+        // Whether columns and fields up to here are explained; with a block.
+        let (mut before, mut before_block) = (none(), none());
+        before[0][0] = true;
+        for column in 0..=wanted {
+            for from in 0..=n {
+                if before[column][from] {
+                    let behind = before_block[column].iter_mut().enumerate().skip(from + 1);
+                    for (to, reached) in behind {
+                        *reached |= self.foreign(from, to);
+                    }
+                }
+                for (to, _) in self.runs(column, from) {
+                    before[column + 1][to] |= before[column][from];
+                    before_block[column + 1][to] |= before_block[column][from];
+                }
+            }
+        }
+        // Whether those from here on are.
+        let (mut after, mut after_block) = (none(), none());
+        after[wanted][n] = true;
+        for column in (0..=wanted).rev() {
+            for from in (0..=n).rev() {
+                for (to, _) in self.runs(column, from) {
+                    after[column][from] |= after[column + 1][to];
+                    after_block[column][from] |= after_block[column + 1][to];
+                }
+            }
+            for (from, reached) in after_block[column].iter_mut().enumerate().take(n) {
+                *reached |= (from + 1..=n).any(|to| after[column][to] && self.foreign(from, to));
+            }
+        }
+        if !after[0][0] {
+            return None;
+        }
+        let cell = |column: usize| {
+            let mut found: Option<&Answer> = None;
+            for from in 0..n {
+                for (to, answer) in self.runs(column, from) {
+                    let explains = before[column][from]
+                        && (after[column + 1][to] || after_block[column + 1][to])
+                        || before_block[column][from] && after[column + 1][to];
+                    if explains && found.replace(answer).is_some_and(|before| before != answer) {
+                        return None;
+                    }
+                }
+            }
+            found.cloned()
+        };
+        let written = || self.fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
+        let unclear = || Answer::without_value(State::Invalid, written());
+        let cells: Vec<Answer> = (0..wanted).map(|c| cell(c).unwrap_or_else(unclear)).collect();
+        cells.iter().any(|c| c.state == State::Ok).then_some(cells)
+    }
+}
+
+/// What a run of fields is as the cell of a column, when it can be one.
+fn run(fields: &[Field], checker: &Checker) -> Option<Answer> {
+    if let [field] = fields {
+        return Some(cell(field, checker)).filter(|a| passes(a) || !checker.vouches());
+    }
+    if fields.iter().all(Field::is_blank) {
+        return Some(checker.text(""));
+    }
+    let joined = fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
+    if checker.is_many() {
+        // Who knows the | between values does not part them otherwise.
+        let told = !checker.vouches() && fields.iter().any(|f| f.text.contains('|'));
+        let answer = checker.text(&joined);
+        return (!told && passes(&answer))
+            .then(|| answer.repaired("a list split into fields put together", &joined));
+    }
+    // The quotes may be part of a text that goes on behind them.
+    if !checker.vouches() && fields.windows(2).any(|f| f[0].quoted && f[1].is_spaced()) {
+        return Some(Answer::without_value(State::Invalid, joined));
+    }
+    let whole = fields.iter().all(|f| !f.quoted && !f.unclear)
+        && ![fields.first(), fields.last()].into_iter().flatten().any(Field::is_blank);
+    if !whole || (checker.vouches() && fields.len() > PIECES) {
+        return None;
+    }
+    let answer = checker.text(&joined);
+    let note = "a value split at its commas put together";
+    passes(&answer).then(|| answer.repaired(note, &joined))
+}

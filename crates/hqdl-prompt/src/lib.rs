@@ -1,0 +1,286 @@
+//! From rows with missing cells to a prompt, and from a completion to answers.
+//!
+//! # The prompt
+//!
+//! Two messages. The *system* message never changes within a run (instructions,
+//! table, value lists, columns, shots), so an endpoint's prefix cache serves
+//! it; the *user* message is the rows alone. Everything between the headings
+//! is JSON, one value a line, and can be read back by a program, a person or a
+//! test endpoint ([`Question::read`]):
+//!
+//! ```text
+//! …instructions…
+//! ## Table
+//! {"table":"llm","about":"…","key":["superhero_name","full_name"],"context":["height_cm"],"format":"csv"}
+//! ## Value lists
+//! {"values":"v1","list":["Amber","Black",…]}
+//! ## Columns
+//! {"column":"eye_color","type":"text","about":"…","values":"v1"}
+//! {"column":"powers","type":"text","many":true,"values":"v2"}
+//! ## Examples
+//! ["row","superhero_name","full_name","height_cm"]
+//! ["1 Man","3-D Man","Charles Chandler",188]
+//! Answer:
+//! 1 Man,Brown,Super Strength|Stamina
+//! ```
+//! ```text
+//! ## Rows
+//! ["row","superhero_name","full_name","height_cm"]
+//! ["1 Bomb","A-Bomb","Richard Milhouse Jones",203]
+//! ["2 Abe","Abe Sapien",null,191]
+//! ```
+//!
+//! Examples are those that say something about the columns asked. Where one of
+//! them leaves some out, a line before them says what stands for that.
+//!
+//! `"example"` on a column is a value of the kind that is expected, maybe not a
+//! right one. `"open":true` on a column lets values outside its list pass. A NULL is
+//! `null`, distinct from `""`.
+//!
+//! # The answer
+//!
+//! * `csv`: a line for each row: the row's label, then the columns asked for;
+//!   `|` between the values of a list, `?` for unknown.
+//! * `json`: `{"rows":[{"row":"1 Bomb","cells":{"eye_color":"Yellow","powers":["…"]}}]}`,
+//!   `null` for unknown; constrained by [`Frame::schema`] where the endpoint can.
+//!
+//! A label is the row's number and a word of its key that no other row of the
+//! request has (`label.rs`). With `echo = "full"` rows go by their number alone,
+//! and answers repeat number and key: `1,A-Bomb,Richard Milhouse Jones,Yellow,…`
+//! and `{"row":1,"key":["A-Bomb","Richard Milhouse Jones"],"cells":{…}}`; a request
+//! with a key that could be confused with that form (quotes, line breaks) is made
+//! with labels all the same. Whichever was asked for, both are read.
+//!
+//! Number and word (or key) must agree: no answer ever lands in another row
+//! ([`align`]). Both formats end in the same checked answer
+//! ([`completion::read`]).
+
+pub mod align;
+mod astray;
+pub mod completion;
+mod csv;
+mod fields;
+mod json;
+mod label;
+mod markup;
+mod question;
+mod quotes;
+mod record;
+mod schema;
+mod write;
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value as Json;
+
+pub use completion::RowOutcome;
+pub use question::{AskedColumn, AskedRow, Question};
+
+use hqdl_spec::{Column, Echo, Expansion, Format, Type};
+use hqdl_values::Row;
+use hqdl_values::tokens::Tokenizer;
+
+/// Tokens of an answer beside its rows: fences, brackets, a word too many.
+const OUTPUT_AROUND: u64 = 96;
+/// Tokens of a row beside its key and cells: its number, and what JSON wraps.
+const ROW_AROUND: u64 = 12;
+/// How much longer than expected an answer may be to begin with.
+const HEADROOM: u64 = 2;
+/// Values that a list is planned for.
+const ITEMS: u64 = 6;
+
+/// The tokens that a cell of a column is expected to take, its name included;
+/// generously, and three bytes a token.
+fn cell_output(column: &Column) -> u64 {
+    let tokens = |bytes: usize| bytes as u64 / 3 + 2;
+    let one = match (&column.values, column.kind) {
+        (Some(list), _) if !list.open => {
+            let bytes: usize = list.values.iter().map(String::len).sum();
+            tokens(bytes / list.values.len().max(1))
+        }
+        (_, Type::Integer | Type::Real | Type::Boolean | Type::Date) => 8,
+        (_, Type::Url) => 40,
+        (_, Type::Text) if column.many.is_some() => 20,
+        (_, Type::Text) => 80,
+    };
+    tokens(column.name.len()) + one * if column.many.is_some() { ITEMS } else { 1 }
+}
+
+/// The part of a prompt that all rows share: an expansion, the columns asked
+/// for and the format.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// The form of the answers.
+    pub format: Format,
+    /// Names of the columns asked for.
+    pub columns: Vec<String>,
+    /// The words for answers that repeat labels.
+    short: Form,
+    /// Those for answers that repeat whole keys, where the spec wants these.
+    full: Option<Form>,
+    /// Whether they are to repeat even those that could be confused.
+    always: bool,
+    header: String,
+    /// The tokens that the cells of one row are expected to take.
+    row_output: u64,
+    tokens: OnceLock<u64>,
+}
+
+/// What all prompts say that want their rows echoed in one way.
+#[derive(Debug, Clone)]
+struct Form {
+    system: Arc<str>,
+    schema: Option<Arc<Json>>,
+}
+
+/// A row of a prompt.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// As the prompt asks: `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`.
+    pub asked: String,
+    /// As an answer without cells echoes it.
+    pub echoed: String,
+}
+
+/// What is sent to a model.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    /// The system message: the same for all rows.
+    pub system: Arc<str>,
+    /// The user message: the rows.
+    pub user: String,
+    /// The JSON schema of the answer, for format `json`.
+    pub schema: Option<Arc<Json>>,
+    /// What is planned for its answer, in tokens, generously.
+    pub planned_output: u64,
+    /// The cap on its answer, in tokens: to begin with what is planned.
+    pub max_output: u64,
+    /// Input tokens it takes, as far as they were counted.
+    pub input_tokens: u64,
+    /// The hash of the same request made for whole keys, as all were before there
+    /// were labels, for a model that finds its answers by it.
+    pub with_keys: Option<String>,
+}
+
+impl Prompt {
+    /// The hash that provenance keeps of it.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        hqdl_values::key::prompt_hash(&[&self.system, &self.user])
+    }
+}
+
+impl Frame {
+    /// The frame for some columns (by position) of an expansion.
+    #[must_use]
+    pub fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
+        let asked: Vec<&Column> =
+            columns.iter().filter_map(|c| expansion.columns.get(*c)).collect();
+        let mut header: Vec<Json> = vec!["row".into()];
+        header.extend(
+            expansion.key.names().iter().chain(&expansion.context).map(|n| n.as_str().into()),
+        );
+        let header = Json::Array(header).to_string();
+        let form = |echo: Echo| Form {
+            system: write::system(expansion, columns, &asked, format, echo, &header).into(),
+            schema: (format == Format::Json)
+                .then(|| Arc::new(schema::schema(expansion, &asked, echo))),
+        };
+        Self {
+            format,
+            columns: asked.iter().map(|c| c.name.clone()).collect(),
+            short: form(Echo::Short),
+            always: false,
+            full: (expansion.echo == Echo::Full).then(|| form(Echo::Full)),
+            header,
+            row_output: ROW_AROUND + asked.iter().map(|c| cell_output(c)).sum::<u64>(),
+            tokens: OnceLock::new(),
+        }
+    }
+
+    /// The frame whose answers repeat whole keys, whatever the spec says.
+    #[must_use]
+    pub fn with_keys(expansion: &Expansion, columns: &[usize], format: Format) -> Self {
+        let expansion = Expansion { echo: Echo::Full, ..expansion.clone() };
+        Self { always: true, ..Self::new(&expansion, columns, format) }
+    }
+
+    /// What most prompts of this frame say.
+    fn form(&self) -> &Form {
+        self.full.as_ref().unwrap_or(&self.short)
+    }
+
+    /// The tokens that all prompts of this frame share, counted once.
+    #[must_use]
+    pub fn tokens(&self, tokenizer: Tokenizer) -> u64 {
+        *self.tokens.get_or_init(|| {
+            let schema = self.schema().map_or(0, |s| tokenizer.count(&s.to_string()));
+            tokenizer.count(self.system()) + schema
+        })
+    }
+
+    /// The text that all prompts of this frame share.
+    #[must_use]
+    pub fn system(&self) -> &str {
+        &self.form().system
+    }
+
+    /// The JSON schema of an answer; `None` for csv.
+    #[must_use]
+    pub fn schema(&self) -> Option<&Json> {
+        self.form().schema.as_deref()
+    }
+
+    /// How these rows are to be echoed: where one of their keys could be confused
+    /// with the form of the answer, by labels.
+    fn echo(&self, rows: &[&Row]) -> Echo {
+        let confusing = !self.always && rows.iter().any(|r| label::confusing(&r.key));
+        let plain = self.full.is_some() && !confusing;
+        if plain { Echo::Full } else { Echo::Short }
+    }
+
+    /// The rows of the prompt that asks about `rows`.
+    #[must_use]
+    pub fn lines(&self, rows: &[&Row]) -> Vec<Line> {
+        let firsts = write::firsts(rows.iter().map(|r| r.key.as_slice()), self.echo(rows));
+        rows.iter().zip(firsts).map(|(row, first)| write::line(first, row, self.format)).collect()
+    }
+
+    /// What is planned for the answer about a row, in tokens, generously.
+    #[must_use]
+    pub fn planned_row(&self, row: &Row) -> u64 {
+        let key = row.key.iter().map(|part| part.text().map_or(2, |t| t.len() as u64 / 2 + 4));
+        HEADROOM * (self.row_output + key.sum::<u64>())
+    }
+
+    /// What is planned for the answer about `rows`, in tokens, generously.
+    #[must_use]
+    pub fn planned_output<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> u64 {
+        OUTPUT_AROUND + rows.into_iter().map(|row| self.planned_row(row)).sum::<u64>()
+    }
+
+    /// The prompt that asks about `rows`.
+    #[must_use]
+    pub fn prompt<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Prompt {
+        let rows: Vec<&Row> = rows.into_iter().collect();
+        let form = match (self.echo(&rows), &self.full) {
+            (Echo::Full, Some(full)) => full,
+            _ => &self.short,
+        };
+        let mut user = format!("## Rows\n{}\n", self.header);
+        for line in self.lines(&rows) {
+            user.push_str(&line.asked);
+            user.push('\n');
+        }
+        let planned_output = self.planned_output(rows.iter().copied());
+        Prompt {
+            system: Arc::clone(&form.system),
+            user,
+            schema: form.schema.clone(),
+            planned_output,
+            max_output: planned_output,
+            input_tokens: 0,
+            with_keys: None,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Quotes that a writer puts around each value of a row, beside those of the format:
+//! `"'1985-01-07'","'British'"`, or `{"nationality": "'British'"}`. They are the
+//! writer's, and no part of a value, where something in the same row proves it:
+//! a cell whose type or list holds no quotes has them, or what the row is named by
+//! has them and the key has not; and no text of the row stands without them. A text
+//! in quotes that nothing proves anything about (a song called `"Heroes"`) keeps them.
+
+use super::align::Keys;
+use super::label::says_none;
+use hqdl_spec::checker::Checker;
+use hqdl_spec::coerce::within_quotes;
+use hqdl_values::cell::{Answer, State};
+
+/// What is told of a value that had such quotes.
+const NOTE: &str = "quotes around it taken off";
+
+/// What names a row, where the row's own key has no quotes that could explain those
+/// that it is named with.
+pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &Keys) -> &'n [&'n str] {
+    let quoted = |n| {
+        keys.part(row, n)
+            .is_some_and(|part| part.starts_with(['\'', '"', '`', '\u{2018}', '\u{201c}']))
+    };
+    if (0..keys.parts()).any(quoted) { &[] } else { named }
+}
+
+/// The quotes that the writer of a row puts around every value. `named` is what the
+/// row was named by and does not have them in its key.
+pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Option<char> {
+    let texts = || {
+        cells
+            .iter()
+            .zip(checkers)
+            .filter(|(cell, _)| !says_none(cell) && cell.trim().parse::<f64>().is_err())
+    };
+    let (first, _) = texts().next()?;
+    let (quote, _) = within_quotes(first)?;
+    if !texts().all(|(cell, _)| within_quotes(cell).is_some_and(|(q, _)| q == quote)) {
+        return None;
+    }
+    let same = |text: &&str| within_quotes(text).is_some_and(|(q, _)| q == quote);
+    // Its values are written without them.
+    let needs = |(cell, checker): (&&str, &&Checker)| {
+        let written = |text: &str| {
+            let answer = checker.text(text);
+            answer.state == State::Ok && answer.repair.is_none()
+        };
+        checker.vouches()
+            && !written(cell)
+            && within_quotes(cell).is_some_and(|(_, inner)| written(inner))
+    };
+    (named.iter().any(same) || texts().any(needs)).then_some(quote)
+}
+
+/// A cell of a row whose writer puts these quotes around every value, where it has
+/// them.
+pub fn taken_off(quote: Option<char>, cell: &str, checker: &Checker) -> Option<Answer> {
+    let (_, inner) = within_quotes(cell).filter(|(q, _)| Some(*q) == quote)?;
+    Some(checker.text(inner).repaired(NOTE, cell))
+}

@@ -1,0 +1,269 @@
+//! What is written: the system message of a prompt, and answers as a model
+//! should write them.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value as Json, json};
+
+use super::{Line, csv, label};
+use hqdl_spec::{Column, Echo, Expansion, Format, Shot, Type};
+use hqdl_values::Row;
+use hqdl_values::cell::CellValue;
+use hqdl_values::value::Value;
+
+/// How the rows of a request begin: with their labels, or with their numbers.
+pub(super) fn firsts<'r>(
+    keys: impl Iterator<Item = &'r [Value]>,
+    echo: Echo,
+) -> impl Iterator<Item = Json> {
+    let firsts: Vec<Json> = match echo {
+        Echo::Full => keys.enumerate().map(|(n, _)| (n + 1).into()).collect(),
+        Echo::Short => {
+            let tags = label::tags(keys);
+            tags.iter().enumerate().map(|(n, tag)| format!("{} {tag}", n + 1).into()).collect()
+        }
+    };
+    firsts.into_iter()
+}
+
+/// A row as it stands in a prompt, and as an answer echoes it.
+pub(super) fn line(first: Json, row: &Row, format: Format) -> Line {
+    let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
+    Line { echoed: answer_row(&first, &key, &[], format), asked: row_line(first, row) }
+}
+
+/// `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`
+fn row_line(first: Json, row: &Row) -> String {
+    let mut cells: Vec<Json> = vec![first];
+    cells.extend(row.key.iter().chain(&row.context).map(Value::to_json));
+    Json::Array(cells).to_string()
+}
+
+/// What the system message of a prompt says: all that its rows share.
+pub(super) fn system(
+    expansion: &Expansion,
+    columns: &[usize],
+    asked: &[&Column],
+    format: Format,
+    echo: Echo,
+    header: &str,
+) -> String {
+    let mut text = String::from(
+        "You fill in missing cells of a database table with what you know of the world.\n\
+         For every row under \"## Rows\" give the value of every column under \"## Columns\".\n\
+         Where a column has a value list, choose from that list and copy the value exactly.\n",
+    );
+    let mut fields: Vec<&str> = vec!["row"];
+    if echo == Echo::Full {
+        fields.extend(expansion.key.names().iter().map(String::as_str));
+    }
+    fields.extend(asked.iter().map(|c| c.name.as_str()));
+    match format {
+        Format::Csv => {
+            let copy = match echo {
+                Echo::Short => {
+                    "Begin each line with the first entry of the row, copied as given, and leave out the rest of its key."
+                }
+                Echo::Full => "Copy the row number and the key as given (an empty field for null).",
+            };
+            let _ = writeln!(
+                text,
+                "Answer in CSV and nothing else, without a header: one line for each row, with these {} fields in this order:\n{}\n\
+                 {copy} \
+                 Put a field that contains a comma or a quote in double quotes. \
+                 Put | between the values of a list; write none for an empty list. Write ? for what you do not know.",
+                fields.len(),
+                csv::line(fields.iter().copied()),
+            );
+        }
+        Format::Json => {
+            let (form, copy) = match echo {
+                Echo::Short => (
+                    "{\"rows\":[{\"row\":\"1 …\",\"cells\":{column: value, …}}, …]}",
+                    "Copy the first entry of the row as given.",
+                ),
+                Echo::Full => (
+                    "{\"rows\":[{\"row\":1,\"key\":[…],\"cells\":{column: value, …}}, …]}",
+                    "Copy the row number and the key as given.",
+                ),
+            };
+            let _ = writeln!(
+                text,
+                "Answer with one JSON object and nothing else: {form}, one element for each row. \
+                 {copy} A list is an array. Write null for what you do not know.",
+            );
+        }
+    }
+    if asked.iter().any(|c| c.example.is_some()) {
+        text.push_str(
+            "An example of a column shows the form of its values, not which one is right.\n",
+        );
+    }
+    if asked.iter().any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean)) {
+        text.push_str("Write dates as YYYY-MM-DD, booleans as true or false, URLs in full.\n");
+    }
+    let mut table = json!({ "table": expansion.name });
+    if !expansion.about.is_empty() {
+        table["about"] = expansion.about.trim().into();
+    }
+    table["key"] = expansion.key.names().into();
+    if !expansion.context.is_empty() {
+        table["context"] = expansion.context.as_slice().into();
+    }
+    table["format"] = format.name().into();
+    let _ = writeln!(text, "## Table\n{table}");
+
+    // A list that several columns share is written once.
+    let mut lists: Vec<&hqdl_spec::ValueList> = Vec::new();
+    for list in asked.iter().filter_map(|c| c.values.as_ref()) {
+        if !lists.iter().any(|l| l.hash == list.hash) {
+            lists.push(list);
+        }
+    }
+    if !lists.is_empty() {
+        text.push_str("## Value lists\n");
+        for (n, list) in lists.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "{}",
+                json!({ "values": format!("v{}", n + 1), "list": list.values })
+            );
+        }
+    }
+    text.push_str("## Columns\n");
+    for column in asked {
+        let mut line = json!({ "column": column.name, "type": column.kind.name() });
+        if let Some(about) = about(column) {
+            line["about"] = about.into();
+        }
+        if column.many.is_some() {
+            line["many"] = true.into();
+        }
+        if let Some(example) = &column.example {
+            line["example"] = example.as_str().into();
+        }
+        if let Some(list) = &column.values {
+            let at = lists.iter().position(|l| l.hash == list.hash).unwrap_or_default();
+            line["values"] = format!("v{}", at + 1).into();
+            if list.open {
+                line["open"] = true.into();
+            }
+        }
+        let _ = writeln!(text, "{line}");
+    }
+    examples(&mut text, expansion, columns, asked, format, echo, header);
+    text
+}
+
+/// What a column is: its description, else the question it answers.
+fn about(column: &Column) -> Option<&str> {
+    let described = Some(column.about.trim()).filter(|a| !a.is_empty());
+    described.or_else(|| column.bindings.iter().find(|b| b.sql.is_none()).map(|b| b.ask.as_str()))
+}
+
+fn examples(
+    text: &mut String,
+    expansion: &Expansion,
+    columns: &[usize],
+    asked: &[&Column],
+    format: Format,
+    echo: Echo,
+    header: &str,
+) {
+    let says = |shot: &&Shot, at: &usize| {
+        shot.cells.get(*at).is_some_and(|cell| *cell != CellValue::Nothing)
+    };
+    // An example that says nothing about these columns would teach to say
+    // nothing. It also keeps a row from being its own example: what is
+    // overridden is not asked, so a row with overrides is asked for the rest
+    // alone, of which its example says nothing.
+    let shots: Vec<&Shot> =
+        expansion.shots.iter().filter(|s| columns.iter().any(|c| says(s, c))).collect();
+    if shots.is_empty() {
+        return;
+    }
+    text.push_str("## Examples\n");
+    if shots.iter().any(|s| !columns.iter().all(|c| says(s, c))) {
+        let blank = if format == Format::Csv { "?" } else { "null" };
+        let _ = writeln!(text, "Here {blank} stands for what the example leaves out.");
+    }
+    let _ = writeln!(text, "{header}");
+    let mut answers = Vec::new();
+    let firsts = firsts(shots.iter().map(|s| s.key.as_slice()), echo);
+    for (shot, first) in shots.iter().zip(firsts) {
+        let row = Row { key: shot.key.clone(), context: shot.context.clone() };
+        let _ = writeln!(text, "{}", row_line(first.clone(), &row));
+        let cells: Vec<(&str, Json)> = columns
+            .iter()
+            .zip(asked)
+            .map(|(at, column)| {
+                let cell = shot.cells.get(*at).unwrap_or(&CellValue::Nothing);
+                (column.name.as_str(), json_cell(column.kind, cell))
+            })
+            .collect();
+        let key: Vec<Json> = shot.key.iter().map(Value::to_json).collect();
+        answers.push(answer_row(&first, &key, &cells, format));
+    }
+    let _ = writeln!(text, "Answer:\n{}", answer(&answers, format));
+}
+
+/// One row of an answer as a model should write it: its label, or its number and
+/// key, and its cells.
+pub(super) fn answer_row(
+    first: &Json,
+    key: &[Json],
+    cells: &[(&str, Json)],
+    format: Format,
+) -> String {
+    let key = first.is_number().then_some(key);
+    match format {
+        Format::Csv => {
+            let text = |v: &Json| Value::from_json(v).text().unwrap_or_default().into_owned();
+            let mut fields = vec![text(first)];
+            fields.extend(key.into_iter().flatten().map(text));
+            let labelled = fields.len();
+            fields.extend(cells.iter().map(|(_, cell)| csv_cell(cell)));
+            csv::answer_line(&fields, labelled)
+        }
+        Format::Json => {
+            let cells: serde_json::Map<String, Json> =
+                cells.iter().map(|(name, cell)| ((*name).to_owned(), cell.clone())).collect();
+            match key {
+                Some(key) => json!({ "row": first, "key": key, "cells": cells }).to_string(),
+                None => json!({ "row": first, "cells": cells }).to_string(),
+            }
+        }
+    }
+}
+
+/// The rows of an answer put together.
+pub(super) fn answer(rows: &[String], format: Format) -> String {
+    match format {
+        Format::Csv => rows.join("\n"),
+        Format::Json => format!("{{\"rows\":[{}]}}", rows.join(",")),
+    }
+}
+
+/// A cell as csv writes it.
+fn csv_cell(cell: &Json) -> String {
+    match cell {
+        Json::Null => "?".to_owned(),
+        Json::Array(items) if items.is_empty() => "none".to_owned(),
+        Json::Array(items) => items.iter().map(csv_cell).collect::<Vec<_>>().join("|"),
+        Json::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A cell as JSON writes it: booleans by name, as the model is to write them.
+fn json_cell(kind: Type, cell: &CellValue) -> Json {
+    let one = |v: &Value| match (kind, v) {
+        (Type::Boolean, Value::Integer(i)) => (*i != 0).into(),
+        _ => v.to_json(),
+    };
+    match cell {
+        CellValue::Nothing => Json::Null,
+        CellValue::One(value) => one(value),
+        CellValue::Many(values) => values.iter().map(one).collect(),
+    }
+}

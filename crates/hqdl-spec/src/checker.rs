@@ -1,0 +1,462 @@
+//! What a column accepts: from the words of a model (or of a shot, or of an
+//! override) to a cell in a state.
+//!
+//! Canonicalisation to a value list goes from sure to likely: the exact value,
+//! the same in another case, the same but for spaces and punctuation, and last
+//! a unique near match (one or two letters off, same first letter, same
+//! digits). What was changed is recorded. Nothing is ever guessed from meaning.
+
+use serde_json::Value as Json;
+
+use super::unified::{UNIFIED, Unified};
+use super::value_list::{ALIAS, Lookup};
+use super::{Column, Type};
+use hqdl_values::cell::{Answer, CellValue, LEFT_OUT, State};
+use hqdl_values::value::Value;
+
+/// What a model writes when it does not know, in whatever case, where neither the
+/// column nor `[model]` says otherwise (`unknown = […]`). A value list's own values
+/// are never taken for it. Nothing at all (an empty field, JSON's `null`) is unknown
+/// everywhere; the empty *text* (`""`) is where it is in this list, and where the
+/// column could not hold it: it has another type than text, or a value list.
+pub const UNKNOWN: [&str; 11] = [
+    "?",
+    "-",
+    "unknown",
+    "null",
+    "none",
+    "n/a",
+    "not known",
+    "not available",
+    "no info",
+    "no information",
+    "\u{2014}",
+];
+/// What a model writes for a list without values.
+const EMPTY_LIST: [&str; 3] = ["none", "[]", "empty"];
+
+/// Checks the answers for one column.
+#[derive(Debug, Clone)]
+pub struct Checker {
+    kind: Type,
+    many: bool,
+    list: Option<Lookup>,
+    /// What is taken for "not known", in lower case; `None` is [`UNKNOWN`].
+    unknown: Option<Vec<String>>,
+    /// The part of the key that holds the year of a date given without one.
+    year: Option<usize>,
+}
+
+impl Checker {
+    /// The checker of a column.
+    #[must_use]
+    pub fn new(column: &Column) -> Self {
+        Self {
+            kind: column.kind,
+            many: column.many.is_some(),
+            list: column.values.as_ref().map(|list| {
+                let mut lookup = Lookup::new(list, &column.aliases);
+                lookup.unified = column.unify.then(Unified::default);
+                lookup
+            }),
+            unknown: column
+                .unknown
+                .as_ref()
+                .map(|words| words.iter().map(|w| w.trim().to_lowercase()).collect()),
+            year: column.year,
+        }
+    }
+
+    /// An answer that is a date but for its year, with the year that its row's key
+    /// holds; `part` tells the parts of that key.
+    #[must_use]
+    pub fn dated<'k>(&self, answer: Answer, part: impl Fn(usize) -> Option<&'k str>) -> Answer {
+        let read = || {
+            let year = part(self.year?)?;
+            let four = year.len() == 4 && year.bytes().all(|b| b.is_ascii_digit());
+            let raw = answer.raw.as_deref().filter(|_| answer.state == State::Invalid && four)?;
+            let (value, note) = super::coerce::date_in(year.parse().ok()?, raw)?;
+            Some(Answer::ok(CellValue::One(value)).repaired(note, raw))
+        };
+        read().unwrap_or(answer)
+    }
+
+    /// What a model said of words outside the list, where the column asks for that.
+    #[must_use]
+    pub fn unified(&self) -> Option<&Unified> {
+        self.list.as_ref()?.unified.as_ref()
+    }
+
+    /// The words of an answer that are on no list, and that no model was asked about.
+    #[must_use]
+    pub fn strangers(&self, answer: &Answer) -> Vec<String> {
+        let (Some(list), Some(unified)) = (&self.list, self.unified()) else { return Vec::new() };
+        let raw = answer.raw.as_deref().filter(|_| {
+            answer.state == State::NotInList || answer.state == State::Ok && answer.leaves_out()
+        });
+        let words = match (raw, self.many) {
+            (None, _) => Vec::new(),
+            (Some(raw), false) => vec![raw.to_owned()],
+            (Some(raw), true) => kept_items(raw),
+        };
+        let is_word = |word: &&String| {
+            let word = word.trim();
+            // A number is itself or another one.
+            let named = word.chars().any(char::is_alphabetic) && !self.is_unknown(word);
+            named && list.find(word).is_none() && !unified.knows(word)
+        };
+        words.iter().filter(is_word).map(|word| word.trim().to_owned()).collect()
+    }
+
+    /// Whether the cells of this column are lists.
+    #[must_use]
+    pub fn is_many(&self) -> bool {
+        self.many
+    }
+
+    /// Whether a cell that passes must be an answer: prose never is on a closed
+    /// list, and hardly ever a number, a boolean, a date or a URL.
+    #[must_use]
+    pub fn vouches(&self) -> bool {
+        self.kind != Type::Text || self.list.as_ref().is_some_and(|l| !l.open)
+    }
+
+    /// Whether a kept value still is one that this column allows.
+    #[must_use]
+    pub fn allows(&self, value: &CellValue) -> bool {
+        let Some(list) = self.list.as_ref().filter(|l| !l.open) else {
+            return true;
+        };
+        let known = |v: &Value| {
+            v.text().is_some_and(|t| {
+                list.exact.contains_key(t.as_ref())
+                    // Typed lists hold their values as spelled in the list.
+                    || list.values.iter().any(|l| Self::coerce(self.kind, l).is_some_and(|(c, _)| c == *v))
+            })
+        };
+        match value {
+            CellValue::Nothing => false,
+            CellValue::One(one) => known(one),
+            CellValue::Many(many) => many.iter().all(known),
+        }
+    }
+
+    /// Checks a cell given as text.
+    #[must_use]
+    pub fn text(&self, raw: &str) -> Answer {
+        if self.many {
+            return self.list_text(raw);
+        }
+        self.scalar(raw)
+    }
+
+    /// Checks a cell that is the empty text, and not nothing at all.
+    #[must_use]
+    pub fn empty(&self) -> Answer {
+        let named = self.unknown.iter().flatten().any(String::is_empty);
+        if named {
+            return Answer::without_value(State::Unknown, String::new());
+        }
+        if self.many || self.list.is_some() || self.kind != Type::Text {
+            return self.text("");
+        }
+        Answer::ok(CellValue::One("".into()))
+    }
+
+    /// Whether a text says that the value is not known.
+    fn is_unknown(&self, text: &str) -> bool {
+        let text = text.trim();
+        text.is_empty()
+            || match &self.unknown {
+                Some(words) => words.contains(&text.to_lowercase()),
+                None => UNKNOWN.iter().any(|word| word.eq_ignore_ascii_case(text)),
+            }
+    }
+
+    /// What a kept answer is when other words than before say that something is not
+    /// known, or mean a value of the list; `None` where it stays as it is.
+    #[must_use]
+    pub fn read_again(&self, answer: &Answer) -> Option<Answer> {
+        let read = |raw: &str| if raw.is_empty() { self.empty() } else { self.text(raw) };
+        if self.hangs_on_aliases(answer) {
+            let again = match answer.raw.as_deref() {
+                Some(raw) if self.many && !raw.is_empty() => self.list(&kept_items(raw)),
+                Some(raw) => read(raw),
+                None => self.json(&answer.value.to_json()),
+            };
+            return Some(again).filter(|a| (a.state, &a.value) != (answer.state, &answer.value));
+        }
+        match (answer.state, &answer.value) {
+            (State::Unknown, _) => {
+                let raw = answer.raw.as_deref()?;
+                let again = !self.is_unknown(raw) || raw.is_empty();
+                again.then(|| read(raw)).filter(|a| a.state != State::Unknown)
+            }
+            (State::Ok, CellValue::One(Value::Text(value))) => {
+                let raw = answer.raw.as_deref().unwrap_or(value);
+                self.is_unknown(raw).then(|| read(raw)).filter(|a| a.state == State::Unknown)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an alias decided what a kept answer is, or would decide it now.
+    fn hangs_on_aliases(&self, answer: &Answer) -> bool {
+        if answer.repair.as_ref().is_some_and(|r| r.contains(ALIAS) || r.contains(UNIFIED)) {
+            return true;
+        }
+        let outside = answer.state == State::NotInList || answer.leaves_out();
+        if self.unified().is_some() && outside {
+            return true;
+        }
+        let Some(list) = self.list.as_ref().filter(|l| !l.aliases.is_empty()) else { return false };
+        let named = |text: &str| list.aliases.contains_key(&text.trim().to_lowercase());
+        match (answer.state, &answer.value, answer.raw.as_deref()) {
+            (State::NotInList, ..) => true,
+            (State::Ok | State::Unknown, _, Some(raw)) if self.many => {
+                kept_items(raw).iter().any(|item| named(item))
+            }
+            (State::Ok | State::Unknown, _, Some(raw)) => named(raw),
+            (State::Ok, CellValue::One(value), None) => value.text().is_some_and(|t| named(&t)),
+            (State::Ok, CellValue::Many(all), None) => {
+                all.iter().any(|v| v.text().is_some_and(|t| named(&t)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Checks a cell given as JSON.
+    #[must_use]
+    pub fn json(&self, json: &Json) -> Answer {
+        match json {
+            Json::Null => Answer::without_value(State::Unknown, None),
+            Json::String(text) if text.is_empty() => self.empty(),
+            Json::String(text) => self.text(text),
+            Json::Bool(_) | Json::Number(_) => self.text(&json.to_string()),
+            Json::Array(items) if self.many => {
+                let texts: Option<Vec<String>> = items
+                    .iter()
+                    .filter(|i| !i.is_null())
+                    .map(|i| match i {
+                        Json::String(text) => Some(text.clone()),
+                        Json::Bool(_) | Json::Number(_) => Some(i.to_string()),
+                        _ => None,
+                    })
+                    .collect();
+                match texts {
+                    Some(texts) => self.list(&texts),
+                    None => Answer::without_value(State::Invalid, json.to_string()),
+                }
+            }
+            Json::Array(items) if items.len() == 1 => {
+                self.json(&items[0]).repaired("a list of one taken as its value", &json.to_string())
+            }
+            Json::Array(_) | Json::Object(_) => {
+                Answer::without_value(State::Invalid, json.to_string())
+            }
+        }
+    }
+
+    /// Checks the items of a one-to-many cell.
+    #[must_use]
+    pub fn list(&self, items: &[String]) -> Answer {
+        let mut kept: Vec<Value> = Vec::new();
+        let mut left_out = Vec::new();
+        let mut notes: Vec<String> = Vec::new();
+        for item in items {
+            let answer = self.scalar(item);
+            match answer.value {
+                CellValue::One(value) => {
+                    if !kept.contains(&value) {
+                        kept.push(value);
+                    }
+                    notes.extend(answer.repair);
+                }
+                _ if answer.state == State::Unknown => {}
+                _ => left_out.push(item.trim().to_owned()),
+            }
+        }
+        let raw = raw_of(items);
+        let none = |item: &String| EMPTY_LIST.contains(&item.trim().to_lowercase().as_str());
+        if kept.is_empty() && left_out.is_empty() && !items.iter().all(none) {
+            return Answer::without_value(State::Unknown, raw);
+        }
+        if kept.is_empty() && !left_out.is_empty() {
+            let state = if self.list.is_some() { State::NotInList } else { State::Invalid };
+            return Answer::without_value(state, raw);
+        }
+        if !left_out.is_empty() {
+            notes.push(format!("{LEFT_OUT}{}", left_out.join(", ")));
+        }
+        notes.dedup();
+        let answer = Answer::ok(CellValue::Many(kept));
+        if notes.is_empty() { answer } else { answer.repaired(&notes.join("; "), &raw) }
+    }
+
+    fn scalar(&self, raw: &str) -> Answer {
+        let text = raw.trim();
+        if let Some(list) = &self.list {
+            if list.names(text) || !self.is_unknown(text) {
+                if let Some((value, overlooked)) = list.find(text) {
+                    let Some((value, _)) = Self::coerce(self.kind, value) else {
+                        return Answer::without_value(State::Invalid, raw.to_owned());
+                    };
+                    let answer = Answer::ok(CellValue::One(value));
+                    return match overlooked {
+                        None => answer,
+                        Some(what) => {
+                            answer.repaired(&format!("{what} brought to the value list"), text)
+                        }
+                    };
+                }
+                if is_refusal(text) {
+                    return Answer::without_value(State::Refused, raw.to_owned());
+                }
+                if !list.open {
+                    return Answer::without_value(State::NotInList, raw.to_owned());
+                }
+            } else {
+                return Answer::without_value(
+                    State::Unknown,
+                    Some(text.to_owned()).filter(|t| !t.is_empty()),
+                );
+            }
+        }
+        if self.is_unknown(text) {
+            return Answer::without_value(
+                State::Unknown,
+                Some(text.to_owned()).filter(|t| !t.is_empty()),
+            );
+        }
+        if is_refusal(text) {
+            return Answer::without_value(State::Refused, raw.to_owned());
+        }
+        match Self::coerce(self.kind, text) {
+            None => Answer::without_value(State::Invalid, raw.to_owned()),
+            Some((value, None)) => Answer::ok(CellValue::One(value)),
+            Some((value, Some(note))) => Answer::ok(CellValue::One(value)).repaired(note, text),
+        }
+    }
+
+    /// A list written as text: a JSON or Python list, or values between `|`,
+    /// `;` or `,`. A value of the list may hold commas itself.
+    fn list_text(&self, raw: &str) -> Answer {
+        let text = raw.trim();
+        let lower = text.to_lowercase();
+        let known = |t: &str| self.list.as_ref().and_then(|l| l.find(t)).is_some();
+        if EMPTY_LIST.contains(&lower.as_str()) && !known(text) {
+            return Answer::ok(CellValue::Many(Vec::new()));
+        }
+        if self.is_unknown(text) && !known(text) {
+            return Answer::without_value(
+                State::Unknown,
+                Some(text.to_owned()).filter(|t| !t.is_empty()),
+            );
+        }
+        let exact = |t: &str| self.list.as_ref().is_some_and(|l| l.exact.contains_key(t.trim()));
+        if exact(text) {
+            return self.list(&[text.to_owned()]);
+        }
+        if let Ok(Json::Array(items)) = serde_json::from_str(text) {
+            return self.json(&Json::Array(items));
+        }
+        match self.items(text) {
+            Some(items) => self.list(&items),
+            // Brackets and quotes alone are no answer, not even that there is none.
+            None => Answer::without_value(State::Invalid, raw.to_owned()),
+        }
+    }
+
+    /// The items of a list written as text; `None` where it has none.
+    fn items(&self, text: &str) -> Option<Vec<String>> {
+        if let Ok(Json::Array(items)) = serde_json::from_str(text) {
+            return Some(items.iter().filter_map(Json::as_str).map(str::to_owned).collect());
+        }
+        let exact = |t: &str| self.list.as_ref().is_some_and(|l| l.exact.contains_key(t.trim()));
+        let body = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        let separator = ['|', ';', '\n'].into_iter().find(|s| body.contains(*s)).unwrap_or(',');
+        let pieces: Vec<&str> = body.split(separator).collect();
+        let mut items = Vec::new();
+        let mut at = 0;
+        while at < pieces.len() {
+            // The longest run of pieces that is one value of the list.
+            let run = (2..=4.min(pieces.len() - at)).rev().find_map(|n| {
+                let joined = pieces[at..at + n].join(&separator.to_string());
+                let joined = bare(&joined).to_owned();
+                let found = self.list.as_ref()?.folded.contains_key(&joined.to_lowercase());
+                found.then_some((n, joined))
+            });
+            let piece = pieces[at];
+            let (taken, item) = run.unwrap_or_else(|| {
+                let item = if exact(piece) { piece } else { bare(piece) };
+                (1, item.to_owned())
+            });
+            if !item.is_empty() {
+                items.push(item);
+            }
+            at += taken;
+        }
+        Some(items).filter(|items| !items.is_empty())
+    }
+
+    /// The value of a type that `text` spells, with a note when it was not
+    /// spelled the way it is stored.
+    #[must_use]
+    pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
+        super::coerce::coerce(kind, text)
+    }
+}
+
+/// Whether a text is a model declining to answer rather than an answer.
+#[must_use]
+pub fn is_refusal(text: &str) -> bool {
+    let lower = text.trim().to_lowercase().replace('\u{2019}', "'");
+    let cannot =
+        ["can't", "cannot", "can not", "unable", "not able"].iter().any(|c| lower.contains(c));
+    let opening = [
+        "i can't provide",
+        "i cannot provide",
+        "i can't assist",
+        "i cannot assist",
+        "i can't help",
+        "i cannot help",
+        "i'm unable to",
+        "i am unable to",
+        "i'm not able to",
+        "i am not able to",
+        "i can't fulfil",
+        "i cannot fulfil",
+        "i must decline",
+    ];
+    lower.starts_with("as an ai")
+        || (lower.contains("as an ai language model") && cannot)
+        || ((lower.starts_with("i'm sorry")
+            || lower.starts_with("i am sorry")
+            || lower.starts_with("sorry,"))
+            && cannot)
+        || opening.iter().any(|o| lower.starts_with(o))
+}
+
+/// The items of a list as one text, from which they can be read again: as JSON where
+/// one of them holds what parts items.
+fn raw_of(items: &[String]) -> String {
+    let parts = |c| c == '|' || items.len() == 1 && matches!(c, ',' | ';' | '\n');
+    let whole = |item: &String| !item.contains(parts) && bare(item) == item.trim();
+    if items.iter().all(whole) { items.join(" | ") } else { Json::from(items).to_string() }
+}
+
+/// The items of which [`raw_of`] made a text. A comma parts none: what was written
+/// between commas is kept apart by `|`.
+fn kept_items(raw: &str) -> Vec<String> {
+    match serde_json::from_str(raw) {
+        Ok(Json::Array(items)) => items
+            .into_iter()
+            .map(|item| if let Json::String(text) = item { text } else { item.to_string() })
+            .collect(),
+        _ => raw.split('|').map(|item| item.trim().to_owned()).collect(),
+    }
+}
+
+fn bare(text: &str) -> &str {
+    text.trim().trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`')).trim()
+}

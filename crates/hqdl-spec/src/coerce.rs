@@ -1,0 +1,229 @@
+//! From the words of a model to a value of a type: numbers, booleans, dates in
+//! ISO 8601, URLs. What is not beyond doubt is no value.
+
+use jiff::civil::Weekday;
+
+use super::Type;
+use hqdl_values::value::Value;
+
+/// The value of a type that `text` spells, with a note when it was not
+/// spelled the way it is stored.
+#[must_use]
+pub fn coerce(kind: Type, text: &str) -> Option<(Value, Option<&'static str>)> {
+    let text = text.trim();
+    if kind != Type::Text
+        && let Some((_, inner)) = within_quotes(text)
+    {
+        // No value but a text stands in quotes.
+        return Some((coerce(kind, inner)?.0, Some("quotes around it taken off")));
+    }
+    match kind {
+        Type::Text => Some((text.into(), None)),
+        Type::Integer => {
+            if let Ok(integer) = text.parse::<i64>() {
+                return Some((Value::Integer(integer), None));
+            }
+            let real = number(text)?;
+            // 2^53: past it a double is no exact integer.
+            (real.fract() == 0.0 && real.abs() <= 9_007_199_254_740_992.0)
+                .then_some((Value::Integer(real as i64), Some("number respelled")))
+        }
+        Type::Real => match text.parse::<f64>() {
+            Ok(real) if real.is_finite() && plain_number(text) => Some((Value::Real(real), None)),
+            _ => Some((Value::Real(number(text)?), Some("number respelled"))),
+        },
+        Type::Boolean => {
+            let truth = match text.to_lowercase().trim_end_matches('.') {
+                "true" | "1" | "yes" | "y" | "t" => true,
+                "false" | "0" | "no" | "n" | "f" => false,
+                _ => return None,
+            };
+            Some((Value::Integer(i64::from(truth)), None))
+        }
+        Type::Date => date(text),
+        Type::Url => url(text),
+    }
+}
+
+/// The text between quotes that stand around all of it, and the first of these; not
+/// where there are more of them within.
+#[must_use]
+pub fn within_quotes(text: &str) -> Option<(char, &str)> {
+    const PAIRS: [(char, char); 5] =
+        [('\'', '\''), ('"', '"'), ('`', '`'), ('\u{2018}', '\u{2019}'), ('\u{201c}', '\u{201d}')];
+    PAIRS.iter().find_map(|(open, close)| {
+        let inner = text.trim().strip_prefix(*open)?.strip_suffix(*close)?;
+        (!inner.is_empty() && !inner.contains([*open, *close])).then_some((*open, inner))
+    })
+}
+
+/// Digits, sign, point and exponent only: no `inf`, no `nan`.
+pub(super) fn plain_number(text: &str) -> bool {
+    text.chars().any(|c| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E'))
+}
+
+/// A number with thousands separators, or a whole one written as a decimal.
+fn number(text: &str) -> Option<f64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let unsigned = whole.trim_start_matches(['+', '-']);
+    let mut groups = unsigned.split(',');
+    let first = groups.next()?;
+    let grouped = unsigned.contains(',');
+    let digits = |g: &str| g.chars().all(|c| c.is_ascii_digit());
+    if grouped
+        && !((1..=3).contains(&first.len())
+            && digits(first)
+            && groups.all(|g| g.len() == 3 && digits(g)))
+    {
+        return None;
+    }
+    let mut joined = whole.replace(',', "");
+    if !fraction.is_empty() {
+        joined = format!("{joined}.{fraction}");
+    }
+    if !plain_number(&joined) {
+        return None;
+    }
+    joined.parse::<f64>().ok().filter(|r| r.is_finite())
+}
+
+/// ISO 8601: a day, a month or a year. Day and month are told apart only where
+/// there is no doubt.
+fn date(text: &str) -> Option<(Value, Option<&'static str>)> {
+    use jiff::civil::Date;
+    const NOTE: Option<&str> = Some("date brought to ISO 8601");
+    let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
+    let real = |t: &str| Date::strptime("%Y-%m-%d", t).is_ok();
+    match shape.as_str() {
+        "9999-99-99" => return real(text).then(|| (text.into(), None)),
+        "9999-99" => return real(&format!("{text}-01")).then(|| (text.into(), None)),
+        "9999" => return Some((text.into(), None)),
+        // ISO 8601's basic form.
+        "99999999" => {
+            let day = Date::strptime("%Y%m%d", text).ok()?;
+            return Some((day.to_string().into(), NOTE));
+        }
+        _ => {}
+    }
+    let time = |t: &str| t.contains(':') && t.chars().all(|c| "0123456789:.+-Z ".contains(c));
+    if let Some((day, _)) =
+        text.split_once(['T', ' ']).filter(|(day, rest)| day.len() == 10 && real(day) && time(rest))
+    {
+        return Some((day.into(), NOTE));
+    }
+    let tidy = tidy(text);
+    // A year of two digits is none.
+    let mut digits = tidy.split(|c: char| !c.is_ascii_digit());
+    if !digits.any(|run| run.len() == 4) {
+        return None;
+    }
+    if tidy.split(' ').count() == 2 {
+        // A month: a day put before it tells.
+        let month = ["%d %B %Y", "%d %b %Y"]
+            .iter()
+            .find_map(|f| Date::strptime(f, format!("1 {tidy}")).ok())?;
+        return Some((month.strftime("%Y-%m").to_string().into(), NOTE));
+    }
+    let formats = [
+        "%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y", "%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d",
+        "%d.%m.%Y", "%d-%B-%Y", "%d-%b-%Y",
+    ];
+    if let Some(day) = formats.iter().find_map(|f| Date::strptime(f, &tidy).ok()) {
+        return Some((day.to_string().into(), NOTE));
+    }
+    let tidy = tidy.replace('-', "/");
+    let either = [Date::strptime("%d/%m/%Y", &tidy).ok(), Date::strptime("%m/%d/%Y", &tidy).ok()];
+    match either {
+        [Some(day), None] | [None, Some(day)] => Some((day.to_string().into(), NOTE)),
+        [Some(a), Some(b)] if a == b => Some((a.to_string().into(), NOTE)),
+        _ => None,
+    }
+}
+
+/// A day and a month by its name, in a year that is known otherwise. Two digits
+/// that may be that year themselves (`May 07` in 2007) name no day.
+#[must_use]
+pub fn date_in(year: i16, text: &str) -> Option<(Value, &'static str)> {
+    use jiff::civil::Date;
+    let (weekday, text) = weekday(text);
+    let tidy = tidy(&text.replace('-', " "));
+    let digits: String = tidy.chars().filter(char::is_ascii_digit).collect();
+    // `May 07` may be May of that year.
+    let may_be_year = digits.len() == 2
+        && (digits.parse() == Ok(year.rem_euclid(100))
+            || digits.starts_with('0') && tidy.ends_with(&digits));
+    if tidy.split(' ').count() != 2 || digits.len() > 2 || may_be_year {
+        return None;
+    }
+    let whole = format!("{tidy} {year:04}");
+    let formats = ["%d %B %Y", "%d %b %Y", "%B %d %Y", "%b %d %Y"];
+    let day = formats.iter().find_map(|f| Date::strptime(f, &whole).ok())?;
+    // A day of the week that it is not in that year says that another is meant.
+    let is_day = weekday.is_none_or(|w| w == day.weekday());
+    is_day.then(|| (day.to_string().into(), "the year of its key put to the date"))
+}
+
+/// The day of the week that a date begins with, `Sunday, May 27`, and the rest.
+fn weekday(text: &str) -> (Option<Weekday>, &str) {
+    const DAYS: [(&str, Weekday); 7] = [
+        ("monday", Weekday::Monday),
+        ("tuesday", Weekday::Tuesday),
+        ("wednesday", Weekday::Wednesday),
+        ("thursday", Weekday::Thursday),
+        ("friday", Weekday::Friday),
+        ("saturday", Weekday::Saturday),
+        ("sunday", Weekday::Sunday),
+    ];
+    let Some((word, rest)) = text.trim().split_once([',', ' ']) else { return (None, text) };
+    let word = word.trim_end_matches('.').to_lowercase();
+    let day =
+        DAYS.iter().find(|(name, _)| *name == word || word.len() == 3 && name.starts_with(&word));
+    day.map_or((None, text), |(_, day)| (Some(*day), rest))
+}
+
+/// The words of a date: `27th of Dec.,` as `27 Dec`.
+fn tidy(text: &str) -> String {
+    let ordinal = |word: &'_ str| -> Option<String> {
+        let day = ["st", "nd", "rd", "th"].iter().find_map(|suffix| word.strip_suffix(suffix))?;
+        (!day.is_empty() && day.chars().all(|c| c.is_ascii_digit())).then(|| day.to_owned())
+    };
+    // "Dec." is "Dec".
+    let abbreviated = |word: &'_ str| -> String {
+        let bare = word.strip_suffix('.').filter(|w| w.chars().all(char::is_alphabetic));
+        bare.unwrap_or(word).to_owned()
+    };
+    text.replace(',', " ")
+        .split_whitespace()
+        .filter(|word| *word != "of")
+        .map(|word| ordinal(word).unwrap_or_else(|| abbreviated(word)))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn url(text: &str) -> Option<(Value, Option<&'static str>)> {
+    let (inner, mut note) = match text.split_once("](").and_then(|(_, rest)| rest.strip_suffix(')'))
+    {
+        Some(target) => (target, Some("link taken out of its markup")),
+        None => match text.strip_prefix('<').and_then(|t| t.strip_suffix('>')) {
+            Some(target) => (target, Some("link taken out of its markup")),
+            None => (text, None),
+        },
+    };
+    let scheme = inner.split_once("://").map(|(scheme, _)| scheme.to_lowercase());
+    let whole = if let Some(scheme @ ("http" | "https")) = scheme.as_deref() {
+        format!("{scheme}{}", &inner[scheme.len()..])
+    } else if inner.contains("://") || inner.contains('@') {
+        // Another scheme, or an address for mail.
+        return None;
+    } else {
+        note = Some("https:// put in front");
+        format!("https://{inner}")
+    };
+    let host = whole.split("://").nth(1)?.split(['/', '?', '#']).next()?;
+    // A number with a point is no host; an address is, where a scheme says so.
+    let top = host.rsplit('.').next().unwrap_or_default().split(':').next().unwrap_or_default();
+    let named = top.chars().any(char::is_alphabetic) || scheme.is_some();
+    let sound = named && host.contains('.') && !host.starts_with('.') && !host.ends_with('.');
+    (sound && !whole.chars().any(char::is_whitespace)).then(|| (whole.into(), note))
+}

@@ -1,0 +1,423 @@
+//! A spec between its text and its database: read, open to flags, then checked.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use super::check::{Catalog, Check, embeddings};
+use super::file::{self, SpecFile};
+use super::secret::without_keys;
+use super::shape::{self, Step, Tree};
+use super::{BatchLimits, Limits, Spec};
+use hqdl_values::problem::{Problem, Problems, Severity};
+
+/// Requests in flight when neither the spec nor a flag says.
+pub const CONCURRENCY: u32 = 16;
+
+/// Tokens of the rows that a question is asked about, when the spec does not say.
+pub const CONTEXT_TOKENS: u64 = 100_000;
+/// Tokens of a document that a question is shown: some pages.
+const PASSAGE_TOKENS: u64 = 4000;
+
+/// The most requests and bytes that `OpenAI` takes in one batch.
+const BATCH: (u32, u64) = (50_000, 200_000_000);
+/// The longest pause between two looks at a batch when the spec does not say.
+const BATCH_POLL: Duration = Duration::from_secs(60);
+
+/// Why a spec could not even be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read spec {}: {error}", path.display())]
+    File {
+        /// The spec.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The text is not TOML.
+    #[error(transparent)]
+    Problems(#[from] Problems),
+}
+
+/// A spec whose shape was read, before it meets its database.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    path: PathBuf,
+    text: String,
+    /// The settings, open to flags that win over the spec.
+    pub file: SpecFile,
+    shape_problems: Vec<(shape::Path, Problem)>,
+    /// Paths given by flags are relative to the working directory.
+    database: Option<PathBuf>,
+    output: Option<PathBuf>,
+    pub(super) recordings: Option<Vec<PathBuf>>,
+    /// Whether flags say who is asked, of whatever the spec asks others.
+    pub(super) one_model: bool,
+    /// Whether there is no file: it may lack expansions, and a model.
+    pub(super) bare: bool,
+}
+
+impl Draft {
+    /// Reads a spec file.
+    ///
+    /// # Errors
+    /// [`ReadError`] when it cannot be read or is not TOML; what is wrong with
+    /// its shape is told by [`Draft::check`], together with everything else.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let text = super::text_of(path)
+            .map_err(|error| ReadError::File { path: path.to_owned(), error })?;
+        Ok(Self::parse(path, text)?)
+    }
+
+    /// Reads a spec from its text; `path` is where its relative paths start.
+    ///
+    /// # Errors
+    /// [`Problems`] when it is not TOML.
+    pub fn parse(path: &Path, text: String) -> Result<Self, Problems> {
+        let (tree, errors) = Tree::parse(&text);
+        if !errors.is_empty() {
+            drop(tree);
+            return Err(Problems { path: path.to_owned(), text, problems: errors });
+        }
+        let shape = tree.check(&file::json_schema());
+        drop(tree);
+        match serde_json::from_value(shape.mended) {
+            Ok(file) => Ok(Self {
+                path: path.to_owned(),
+                text,
+                file,
+                shape_problems: shape.problems,
+                database: None,
+                output: None,
+                recordings: None,
+                one_model: false,
+                bare: false,
+            }),
+            // Not reached while the schema is made from the types; if it were,
+            // the shape's own problems are the best that can be said.
+            Err(error) => {
+                let mut problems: Vec<Problem> = shape.problems.into_iter().map(|p| p.1).collect();
+                problems.push(Problem {
+                    severity: Severity::Error,
+                    message: error.to_string(),
+                    span: None,
+                    label: String::new(),
+                    help: None,
+                });
+                Err(Problems { path: path.to_owned(), text, problems })
+            }
+        }
+    }
+
+    /// A draft without a file, for a query over a database as it is: it may
+    /// lack expansions, and a model until something must be asked.
+    #[must_use]
+    pub fn bare(database: PathBuf) -> Self {
+        let full = database.canonicalize().unwrap_or_else(|_| database.clone());
+        // The name that its runs have in the journal; no file is there.
+        let mut path = full.into_os_string();
+        path.push(".query");
+        Self {
+            path: path.into(),
+            text: String::new(),
+            file: SpecFile::bare(&database),
+            shape_problems: Vec::new(),
+            database: Some(database),
+            output: None,
+            recordings: None,
+            one_model: false,
+            bare: true,
+        }
+    }
+
+    /// The file it was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes another database than the spec's.
+    pub fn set_database(&mut self, path: PathBuf) {
+        self.database = Some(path);
+    }
+
+    /// Writes to another place than the spec says.
+    pub fn set_output(&mut self, path: PathBuf) {
+        self.output = Some(path);
+    }
+
+    /// Takes other recordings than the spec's.
+    pub fn set_recordings(&mut self, paths: Vec<PathBuf>) {
+        self.recordings = Some(paths);
+    }
+
+    /// Asks all cells of the model in `[model]`, whatever the spec says.
+    pub fn ask_one_model(&mut self) {
+        self.one_model = true;
+    }
+
+    /// The database this draft is to be checked against.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.database.clone().unwrap_or_else(|| self.beside(&self.file.database.path))
+    }
+
+    /// The files of other words for values that it names.
+    #[must_use]
+    pub fn alias_files(&self) -> Vec<PathBuf> {
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let columns = self.file.expansion.iter().flat_map(|e| &e.column);
+        let file = |c: &file::ColumnTable| match &c.aliases {
+            Some(file::AliasesField::File(file)) => Some(folder.join(file)),
+            _ => None,
+        };
+        columns.filter_map(file).collect()
+    }
+
+    /// Where the expanded tables go, when not into the database.
+    #[must_use]
+    pub fn output(&self) -> Option<PathBuf> {
+        let said = self.file.database.output.as_deref().map(|o| self.beside(o));
+        self.output.clone().or(said).filter(|o| *o != self.database())
+    }
+
+    /// Says that the database itself is the problem, with everything else that
+    /// can be told without it.
+    #[must_use]
+    pub fn database_problem(&self, message: &str, help: &str) -> Problems {
+        let mut all = match self.check(&Absent) {
+            Ok((_, problems)) | Err(problems) => problems,
+        };
+        let said = |path: &shape::Path| path.first() == Some(&Step::from("database"));
+        if self.database.is_none() && self.shape_problems.iter().any(|(path, _)| said(path)) {
+            return all;
+        }
+        let (tree, _) = Tree::parse(&self.text);
+        all.problems.push(Problem {
+            severity: Severity::Error,
+            message: message.to_owned(),
+            span: tree
+                .span(&["database".into(), "path".into()])
+                .filter(|_| self.database.is_none()),
+            label: "this database".to_owned(),
+            help: Some(help.to_owned()),
+        });
+        all.problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
+        all
+    }
+
+    /// Checks the spec against its database. Warnings come with the spec.
+    ///
+    /// # Errors
+    /// All [`Problems`] at once, warnings among them, when there is any error.
+    pub fn check(&self, catalog: &dyn Catalog) -> Result<(Spec, Problems), Problems> {
+        let (tree, _) = Tree::parse(&self.text);
+        let mut check = Check {
+            catalog,
+            folder: self.path.parent().unwrap_or(Path::new("")),
+            tree,
+            shape: &self.shape_problems,
+            problems: self.shape_problems.iter().map(|(_, p)| p.clone()).collect(),
+            names: HashMap::new(),
+            asked: HashMap::new(),
+        };
+        let model = self.model(&mut check, None, &self.file.model);
+        let spec = Spec {
+            path: self.path.clone(),
+            database: self.database(),
+            output: self.output(),
+            models: self.models(&mut check, &model),
+            model,
+            limits: self.limits(&mut check),
+            embeddings: embeddings(
+                self.file.embeddings.as_ref(),
+                &self.file.model,
+                &self.file.limits,
+                &mut check,
+            ),
+            routing_by_model: self.file.routing.model,
+            expansions: check.expansions(&self.file),
+            ingredients: {
+                let models: Vec<&str> = self.file.model.others.keys().map(String::as_str).collect();
+                check.ingredients(&self.file.ingredient, &models)
+            },
+        };
+        if self.file.expansion.is_empty() && !self.bare {
+            check.error(
+                &[],
+                "the spec has no expansion",
+                "",
+                "add an [[expansion]] with a name, a source, a key and columns",
+            );
+        }
+        let mut problems = check.problems;
+        problems.sort_by_key(|p| p.span.as_ref().map_or(0, |s| s.start));
+        let failed = problems.iter().any(|p| p.severity == Severity::Error);
+        let problems = self.problems(problems);
+        if failed { Err(problems) } else { Ok((spec, problems)) }
+    }
+
+    /// A warning about the rows that a place in the spec leads to.
+    #[must_use]
+    pub fn warning(&self, place: &[Step], message: String, help: &str) -> Problem {
+        let (tree, _) = Tree::parse(&self.text);
+        Problem {
+            severity: Severity::Warning,
+            message,
+            span: tree.span(place),
+            label: String::new(),
+            help: Some(help.to_owned()),
+        }
+    }
+
+    /// Problems of this spec, from elsewhere.
+    #[must_use]
+    pub fn problems(&self, problems: Vec<Problem>) -> Problems {
+        let path = if self.bare { self.database() } else { self.path.clone() };
+        Problems { path, text: without_keys(&self.text), problems }
+    }
+
+    pub(super) fn beside(&self, path: &str) -> PathBuf {
+        tidy(&self.path.parent().unwrap_or(Path::new("")).join(path))
+    }
+
+    fn limits(&self, check: &mut Check<'_>) -> Limits {
+        let limits = &self.file.limits;
+        let at = |field: &str| [Step::from("limits"), field.into()];
+        for (field, value) in [
+            ("requests_per_minute", limits.requests_per_minute.map(u64::from)),
+            ("tokens_per_minute", limits.tokens_per_minute.map(u64::from)),
+            ("concurrency", limits.concurrency.map(u64::from)),
+            ("context_tokens", limits.context_tokens),
+            ("passage_tokens", limits.passage_tokens),
+        ] {
+            if value == Some(0) {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` is 0, so nothing could ever be asked"),
+                    "expected at least 1",
+                    "",
+                );
+            }
+        }
+        for (field, usd) in
+            [("budget_usd", limits.budget_usd), ("budget_usd_per_day", limits.budget_usd_per_day)]
+        {
+            if usd.is_some_and(|usd| !(usd >= 0.0 && usd.is_finite())) {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` is no amount"),
+                    "expected USD, 0 or more",
+                    "",
+                );
+            } else if usd.is_some()
+                && let Some(model) = self.unpriced()
+            {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` cannot be kept: the model{model} has no price"),
+                    "",
+                    "set `price` in [model], or --price IN,OUT (0 for a model of your own), or cap tokens with `budget_tokens`",
+                );
+            }
+        }
+        Limits {
+            requests_per_minute: limits.requests_per_minute,
+            tokens_per_minute: limits.tokens_per_minute,
+            concurrency: limits.concurrency.unwrap_or(CONCURRENCY).max(1),
+            budget_usd: limits.budget_usd,
+            budget_usd_per_day: limits.budget_usd_per_day,
+            budget_tokens: limits.budget_tokens,
+            context_tokens: limits.context_tokens.unwrap_or(CONTEXT_TOKENS),
+            passage_tokens: limits.passage_tokens.unwrap_or(PASSAGE_TOKENS),
+            batches: self.batches(check),
+        }
+    }
+
+    fn batches(&self, check: &mut Check<'_>) -> BatchLimits {
+        let limits = &self.file.limits;
+        let at = |field: &str| [Step::from("limits"), field.into()];
+        let (requests, bytes) = BATCH;
+        let most = [
+            ("batch_requests", limits.batch_requests.map(u64::from), u64::from(requests)),
+            ("batch_bytes", limits.batch_bytes, bytes),
+        ];
+        for (field, value, most) in most {
+            if value.is_some_and(|v| v == 0 || v > most) {
+                check.error(
+                    &at(field),
+                    &format!("`{field}` is out of range"),
+                    &format!("expected 1 to {most}"),
+                    "",
+                );
+            }
+        }
+        let poll = limits.batch_poll_seconds;
+        let poll = poll.map(|s| Duration::try_from_secs_f64(s).ok().filter(|d| !d.is_zero()));
+        if poll == Some(None) {
+            check.error(
+                &at("batch_poll_seconds"),
+                "`batch_poll_seconds` is no pause",
+                "expected seconds, more than 0",
+                "",
+            );
+        }
+        BatchLimits {
+            requests: limits.batch_requests.unwrap_or(requests).clamp(1, requests),
+            bytes: limits.batch_bytes.unwrap_or(bytes).clamp(1, bytes),
+            poll: poll.flatten().unwrap_or(BATCH_POLL),
+        }
+    }
+}
+
+/// No database: what can be checked without one is.
+struct Absent;
+
+impl Catalog for Absent {
+    fn is_absent(&self) -> bool {
+        true
+    }
+
+    fn tables(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn columns(&self, _: &str) -> Option<Vec<(String, Option<String>)>> {
+        None
+    }
+
+    fn made_by_hqdl(&self, _: &str) -> bool {
+        false
+    }
+
+    fn prepare(&self, _: &str) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
+
+    fn select(&self, _: &str, _: usize) -> Result<Vec<Vec<hqdl_values::value::Value>>, String> {
+        Ok(Vec::new())
+    }
+}
+
+/// `specs/../examples/x` as `examples/x`, where that is the same place (a
+/// symbolic link may make it another).
+fn tidy(path: &Path) -> PathBuf {
+    let mut short = PathBuf::new();
+    for part in path.components() {
+        let plain =
+            short.components().next_back().is_some_and(|c| matches!(c, Component::Normal(_)));
+        match part {
+            Component::ParentDir if plain => {
+                short.pop();
+            }
+            Component::CurDir => {}
+            other => short.push(other),
+        }
+    }
+    let folder = |p: &Path| {
+        let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        parent.canonicalize().ok()
+    };
+    if folder(&short).is_some() && folder(&short) == folder(path) { short } else { path.to_owned() }
+}

@@ -1,0 +1,336 @@
+//! Overrides: a person's word about a cell, which beats the model's for ever.
+//!
+//! They live beside the spec (`superhero.overrides.csv` beside
+//! `superhero.toml`), to be reviewed and versioned like code:
+//!
+//! ```csv
+//! superhero_name,full_name,column,value,note
+//! Spawn,Al Simmons,race,Demon,hellspawn is no value of ours
+//! Yoda,,powers,The Force|Telekinesis,
+//! ```
+//!
+//! The header names the key columns, then `column`, `value` and, if wanted,
+//! `note`. An empty key field stands for NULL and for the empty text. A row
+//! speaks of every expansion that has these key columns and that column.
+
+mod edit;
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+pub use self::edit::{EditError, objections, set, unset};
+use crate::checker::Checker;
+use crate::{Expansion, Spec};
+use hqdl_values::cell::{CellValue, State};
+use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
+
+/// Columns of the file that are not part of a key.
+const OWN: [&str; 3] = ["column", "value", "note"];
+
+/// Why an overrides file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{}: {message}", path.display(), line.map(|l| format!(":{l}")).unwrap_or_default())]
+pub struct OverridesError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// A person's word about a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Override {
+    /// The value.
+    pub value: CellValue,
+    /// Why.
+    pub note: Option<String>,
+}
+
+/// A line of an overrides file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The key's fields, by name, in the order of the header.
+    pub key: Vec<(String, String)>,
+    /// The column.
+    pub column: String,
+    /// The value as written.
+    pub value: String,
+    /// Why.
+    pub note: String,
+}
+
+/// A line, its number, and the entities that it may be about, by expansion.
+#[derive(Debug)]
+struct Said {
+    number: u64,
+    line: Line,
+    about: Vec<(usize, Entity)>,
+}
+
+/// The overrides of a spec, by expansion, entity and column.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    cells: HashMap<(usize, Entity), HashMap<usize, Override>>,
+    /// What each line may be about.
+    lines: Vec<Said>,
+    /// Things the user should know.
+    pub warnings: Vec<String>,
+}
+
+impl Overrides {
+    /// Reads the overrides of a spec; a file that is not there holds none.
+    ///
+    /// # Errors
+    /// [`OverridesError`] with the line that cannot be used.
+    pub fn read(spec: &Spec) -> Result<Self, OverridesError> {
+        let path = spec.overrides_path();
+        let mut overrides = Self::default();
+        let lines = read_lines(&path)?;
+        let checkers: Vec<Vec<Checker>> =
+            spec.expansions.iter().map(|e| e.columns.iter().map(Checker::new).collect()).collect();
+        for (number, line) in lines {
+            let error = |message: String| OverridesError {
+                path: path.clone(),
+                line: Some(number),
+                message,
+            };
+            let mut about = Vec::new();
+            for (n, expansion) in spec.expansions.iter().enumerate() {
+                let Some(column) = expansion.column(&line.column) else { continue };
+                let Some(keys) = entities(expansion, &line.key) else { continue };
+                let answer = checkers[n][column].text(&line.value);
+                let value = match answer.state {
+                    State::Ok => answer.value,
+                    State::NotInList => {
+                        overrides.warnings.push(format!(
+                            "{}:{number}: \"{}\" is not in the value list of `{}`, and is taken all the same",
+                            path.display(),
+                            line.value,
+                            line.column
+                        ));
+                        beyond_list(expansion, column, &line.value)
+                    }
+                    other => {
+                        return Err(error(format!(
+                            "\"{}\" is no value for `{}` ({})",
+                            line.value,
+                            line.column,
+                            other.name()
+                        )));
+                    }
+                };
+                let note = Some(line.note.clone()).filter(|n| !n.is_empty());
+                for key in keys {
+                    about.push((n, key.clone()));
+                    let word = Override { value: value.clone(), note: note.clone() };
+                    overrides.cells.entry((n, key)).or_default().insert(column, word);
+                }
+            }
+            if about.is_empty() {
+                let keys: Vec<&str> = line.key.iter().map(|(name, _)| name.as_str()).collect();
+                return Err(error(format!(
+                    "no expansion has a column `{}` and the key {}",
+                    line.column,
+                    keys.join(", ")
+                )));
+            }
+            overrides.lines.push(Said { number, line, about });
+        }
+        Ok(overrides)
+    }
+
+    /// Whether anything was said of an entity.
+    #[must_use]
+    pub fn any_of(&self, expansion: usize, entity: &Entity) -> bool {
+        !self.cells.is_empty() && self.cells.contains_key(&(expansion, entity.clone()))
+    }
+
+    /// The lines about entities that are in no source, by the entities that are.
+    #[must_use]
+    pub fn strangers(&self, spec: &Spec, met: &[HashSet<Entity>]) -> Vec<String> {
+        let path = spec.overrides_path();
+        let is_met =
+            |(n, entity): &(usize, Entity)| met.get(*n).is_some_and(|m| m.contains(entity));
+        let of = self.lines.iter().filter(|said| !said.about.iter().any(is_met));
+        of.map(|Said { number, line, .. }| {
+            let key: Vec<&str> = line.key.iter().map(|(_, value)| value.as_str()).collect();
+            format!(
+                "{}:{number}: no source has the key ({}), so this override says nothing",
+                path.display(),
+                key.join(", ")
+            )
+        })
+        .collect()
+    }
+
+    /// What a person said about a cell.
+    #[must_use]
+    pub fn get(&self, expansion: usize, entity: &Entity, column: usize) -> Option<&Override> {
+        if self.cells.is_empty() {
+            return None;
+        }
+        self.cells.get(&(expansion, entity.clone()))?.get(&column)
+    }
+
+    /// Everyone of whom something was said, with what: those with the most
+    /// columns first, then in the order of the entities.
+    #[must_use]
+    pub fn rows(&self, expansion: usize) -> Vec<(&Entity, &HashMap<usize, Override>)> {
+        let mut rows: Vec<_> = self
+            .cells
+            .iter()
+            .filter(|((n, _), _)| *n == expansion)
+            .map(|((_, entity), words)| (entity, words))
+            .collect();
+        rows.sort_by(|(a, x), (b, y)| y.len().cmp(&x.len()).then_with(|| a.cmp(b)));
+        rows
+    }
+
+    /// All that was said about an expansion, summed up.
+    #[must_use]
+    pub fn digest(&self, expansion: usize) -> String {
+        let mut all: Vec<(&str, String)> = self
+            .cells
+            .keys()
+            .filter(|(n, _)| *n == expansion)
+            .filter_map(|(_, entity)| Some((entity.as_str(), self.mark(expansion, entity)?)))
+            .collect();
+        if all.is_empty() {
+            return String::new();
+        }
+        all.sort();
+        blake3::hash(format!("{all:?}").as_bytes()).to_hex().as_str()[..32].to_owned()
+    }
+
+    /// All that was said about an entity, in a stable order, as text.
+    #[must_use]
+    pub fn mark(&self, expansion: usize, entity: &Entity) -> Option<String> {
+        if self.cells.is_empty() {
+            return None;
+        }
+        let mut words: Vec<String> = self
+            .cells
+            .get(&(expansion, entity.clone()))?
+            .iter()
+            .map(|(column, word)| format!("{column} {} {:?}", word.value.to_json(), word.note))
+            .collect();
+        words.sort();
+        Some(words.join("\n"))
+    }
+}
+
+/// A value outside its list, as the person wrote it.
+fn beyond_list(expansion: &Expansion, column: usize, text: &str) -> CellValue {
+    let column = &expansion.columns[column];
+    let one = |t: &str| {
+        Checker::coerce(column.kind, t).map_or_else(|| Value::from(t.trim()), |(value, _)| value)
+    };
+    if column.many.is_some() {
+        CellValue::Many(text.split('|').map(one).collect())
+    } else {
+        CellValue::One(one(text))
+    }
+}
+
+/// The entities that the key fields of a line may mean; `None` when they are
+/// not this expansion's key.
+fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<Entity>> {
+    let mut keys: Vec<Vec<Value>> = vec![Vec::new()];
+    for name in expansion.key.names() {
+        let (_, text) = fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(name))?;
+        let meanings = if text.is_empty() {
+            vec![Value::Null, Value::from("")]
+        } else {
+            vec![Value::from(text.as_str())]
+        };
+        keys = keys
+            .into_iter()
+            .flat_map(|key| meanings.iter().map(move |m| [key.clone(), vec![m.clone()]].concat()))
+            .collect();
+    }
+    Some(keys.iter().map(|key| expansion.key.entity(key)).collect())
+}
+
+/// The lines of an overrides file with their numbers.
+///
+/// # Errors
+/// [`OverridesError`] when the file cannot be read or lacks a column.
+pub fn read_lines(path: &Path) -> Result<Vec<(u64, Line)>, OverridesError> {
+    let error = |line: Option<u64>, message: String| OverridesError {
+        path: path.to_owned(),
+        line,
+        message,
+    };
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let mut reader = csv::ReaderBuilder::new()
+        .flexible(false)
+        .from_path(path)
+        .map_err(|e| error(None, e.to_string()))?;
+    let header = reader.headers().map_err(|e| error(Some(1), e.to_string()))?.clone();
+    for needed in ["column", "value"] {
+        if !header.iter().any(|h| h == needed) {
+            return Err(error(
+                Some(1),
+                format!("the header has no `{needed}`: key columns, column, value, note"),
+            ));
+        }
+    }
+    let mut lines = Vec::new();
+    for record in reader.records() {
+        let record =
+            record.map_err(|e| error(e.position().map(csv::Position::line), e.to_string()))?;
+        let number = record.position().map_or(0, csv::Position::line);
+        let mut line = Line {
+            key: Vec::new(),
+            column: String::new(),
+            value: String::new(),
+            note: String::new(),
+        };
+        for (name, field) in header.iter().zip(&record) {
+            match name {
+                "column" => field.clone_into(&mut line.column),
+                "value" => field.clone_into(&mut line.value),
+                "note" => field.clone_into(&mut line.note),
+                key => line.key.push((key.to_owned(), field.to_owned())),
+            }
+        }
+        lines.push((number, line));
+    }
+    Ok(lines)
+}
+
+/// Writes an overrides file, through a file beside it that takes its place.
+///
+/// # Errors
+/// [`OverridesError`] when it cannot be written.
+pub fn write_lines(path: &Path, lines: &[Line]) -> Result<(), OverridesError> {
+    let error = |message: String| OverridesError { path: path.to_owned(), line: None, message };
+    let mut keys: Vec<&str> = Vec::new();
+    for (name, _) in lines.iter().flat_map(|l| &l.key) {
+        if !keys.contains(&name.as_str()) {
+            keys.push(name);
+        }
+    }
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(keys.iter().copied().chain(OWN)).map_err(|e| error(e.to_string()))?;
+    for line in lines {
+        let key = keys
+            .iter()
+            .map(|k| line.key.iter().find(|(n, _)| n == k).map_or("", |(_, v)| v.as_str()));
+        let own = [line.column.as_str(), &line.value, &line.note];
+        writer.write_record(key.chain(own)).map_err(|e| error(e.to_string()))?;
+    }
+    let bytes = writer.into_inner().map_err(|e| error(e.to_string()))?;
+    // Of its own: whoever writes at the same time takes nobody's place by half.
+    let part =
+        path.with_extension(format!("{}-{:08x}.part", std::process::id(), fastrand::u32(..)));
+    std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path)).map_err(|e| {
+        let _ = std::fs::remove_file(&part);
+        error(e.to_string())
+    })
+}
