@@ -4,6 +4,7 @@
 mod answers;
 mod cache;
 mod errors;
+mod outline;
 mod project;
 mod rows;
 mod run;
@@ -51,6 +52,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)?;
     module.add_function(wrap_pyfunction!(close, module)?)?;
+    module.add_function(wrap_pyfunction!(outline::sources, module)?)?;
     module.add_function(wrap_pyfunction!(tables::load, module)?)?;
     module.add_function(wrap_pyfunction!(tables::load_rows, module)?)?;
     Ok(())

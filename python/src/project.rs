@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use hqdl::database::output;
 use hqdl::facts::Facts;
 use hqdl::failure::Failure;
 use hqdl::generate::{Event, Stopped};
@@ -15,7 +16,6 @@ use hqdl::problem::Problems;
 use hqdl::query::{self, Again, Dialect, Meta, Param, QueryError, Question, Request};
 use hqdl::session::{Cache, Session, SpecOverrides, override_cell, user_cache};
 use hqdl::spec::{Draft, PriceTable, Provider, Spec, Type};
-use hqdl::store::output;
 use hqdl::value::Value;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -127,7 +127,9 @@ fn with_budget(overrides: &SpecOverrides, budget: Option<f64>) -> SpecOverrides 
 fn session(about: &About, overrides: &SpecOverrides, cache: Cache) -> Result<Session, Failed> {
     let draft = match about {
         About::Spec(path) => Draft::read(path)?,
-        About::Database(path) => Draft::bare(hqdl::store::Database::open(path)?.path().to_owned()),
+        About::Database(path) => {
+            Draft::bare(hqdl::database::Database::open(path)?.path().to_owned())
+        }
         About::Values => {
             let nothing = Nothing::new()?;
             return Ok(Session::open(Draft::bare(nothing.0.clone()), overrides, cache)?);
@@ -233,6 +235,11 @@ impl Project {
         Ok(Self(Arc::new(opened?)))
     }
 
+    /// What the spec expands, and what it may spend.
+    fn outline(&self) -> String {
+        crate::outline::outline(&self.0.spec).to_string()
+    }
+
     /// The database that is queried now.
     fn database(&self, py: Python<'_>) -> PyResult<PathBuf> {
         let settings = Arc::clone(&self.0);
@@ -322,8 +329,8 @@ impl Project {
         Ok(py.detach(move || -> Result<String, Failed> {
             let session = session(&settings.about, &settings.overrides, Cache::Temporary)?;
             let (target, _) = output::readable(&session.database, session.spec.output.as_deref())?;
-            let cells = hqdl::store::Database::open(&target)?.origins(&table, &key, &column)?;
-            let all = cells.iter().map(hqdl::store::provenance::Origin::to_json);
+            let cells = hqdl::database::Database::open(&target)?.origins(&table, &key, &column)?;
+            let all = cells.iter().map(hqdl::database::provenance::Origin::to_json);
             Ok(serde_json::Value::Array(all.collect()).to_string())
         })?)
     }

@@ -21,7 +21,7 @@ use crate::values::{plain, value};
 const TOGETHER: usize = 10_000;
 
 fn failed(table: &str) -> impl Fn(rusqlite::Error) -> Failed + '_ {
-    move |error| input(format!("the table `{table}`: {}", hqdl::store::message(&error)), "")
+    move |error| input(format!("the table `{table}`: {}", hqdl::database::message(&error)), "")
 }
 
 fn open(path: &Path, table: &str) -> Result<Connection, Failed> {

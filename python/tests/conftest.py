@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(__file__))
 
 from endpoint import Endpoint
+from postgres import Postgres, programs
 
 SPEC = """
 [database]
@@ -55,6 +56,22 @@ def endpoint() -> Iterator[Endpoint]:
     endpoint = Endpoint()
     yield endpoint
     endpoint.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server that all tests share."""
+    if programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    postgres = Postgres()
+    yield postgres
+    postgres.close()
+
+
+@pytest.fixture
+def server(postgres: Postgres) -> str:
+    """The URL of a cache on a server."""
+    return postgres.database()
 
 
 @pytest.fixture

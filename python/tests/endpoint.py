@@ -45,6 +45,8 @@ class Endpoint:
         #: While clear, answers wait.
         self.go = threading.Event()
         self.go.set()
+        #: Requests that wait for it.
+        self.waiting = 0
         self._lock = threading.Lock()
         endpoint = self
 
@@ -82,7 +84,11 @@ class Endpoint:
 
     def answer(self, body: dict[str, Any]) -> tuple[int, Any]:
         self.asked.set()
+        with self._lock:
+            self.waiting += 1
         self.go.wait()
+        with self._lock:
+            self.waiting -= 1
         if self.delay:
             time.sleep(self.delay)
         if self.status != 200:
