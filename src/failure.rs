@@ -126,6 +126,11 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
             };
             (why.to_string(), hint.to_owned(), REFUSED)
         }
+        Stopped::Endpoint(ModelError::NoImages { .. }) => (
+            why.to_string(),
+            "ask one that sees: `model = \"NAME\"` at the expansion or `model='NAME'` in the call, of a [model.NAME]; everything answered is kept".to_owned(),
+            REFUSED,
+        ),
         Stopped::Endpoint(ModelError::NoConnection { hint, .. }) => (
             why.to_string(),
             format!("{hint}; everything answered is kept, run this again to go on"),
@@ -278,6 +283,10 @@ impl From<MaterializeError> for Failure {
                 error.to_string(),
                 "leave `--batch` out, or give the expansion a spec of its own with that model in \
                  [model]",
+            ),
+            MaterializeError::BatchesOfImages(_) => Self::input(
+                error.to_string(),
+                "leave `--batch` out, or give the expansion a spec of its own",
             ),
             MaterializeError::Runtime(_) => Self::input(error.to_string(), ""),
         }

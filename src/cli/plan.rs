@@ -67,7 +67,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
     let answers_in = model::for_planning(&session.spec)?.format();
     for expansion in &session.spec.expansions {
-        let most = expansion.rows_per_request as usize;
+        let most = if expansion.has_images() { 1 } else { expansion.rows_per_request as usize };
         let mut rows: Vec<Row> = Vec::new();
         let mut take = |key: &KeyRow| {
             // Rows whose keys have another part are asked about by themselves.

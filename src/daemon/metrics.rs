@@ -247,7 +247,7 @@ impl Model for Metered {
                     | ModelError::NoConnection { .. },
                 ) => 2,
                 Err(ModelError::TooLong(_)) => 3,
-                Err(ModelError::NoAnswer(_)) => 4,
+                Err(ModelError::NoAnswer(_) | ModelError::NoImages { .. }) => 4,
             };
             self.metrics.outcomes[outcome].fetch_add(1, Ordering::Relaxed);
             reply

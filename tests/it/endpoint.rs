@@ -12,10 +12,11 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
 use hqdl::prompt::Question;
 use hqdl::prompt::{AskedColumn, AskedRow};
 use hqdl::spec::Format;
-use hqdl::tokens::Tokenizer;
+use hqdl::tokens::{Tokenizer, image_at_most};
 use serde_json::{Value as Json, json};
 
 use crate::batch_endpoint::{self, Batches};
@@ -450,8 +451,7 @@ async fn answer(
     let Ok(body) = serde_json::from_slice::<Json>(&bytes) else {
         return error(StatusCode::BAD_REQUEST, "not JSON");
     };
-    let message = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
-    let Some(question) = Question::read(message(0), message(1)) else {
+    let Some(question) = Question::read(text(&body, 0), text(&body, 1)) else {
         return error(StatusCode::BAD_REQUEST, "not a prompt");
     };
     let (latency, fault) = strike(&shared, &question);
@@ -513,7 +513,7 @@ async fn answer(
         }
         Some(Fault::Huge(status, bytes)) => return stream::huge(*status, *bytes),
         Some(Fault::Ramble(how) | Fault::RambleWhole(how)) => {
-            let right = content(&shared, &question, None);
+            let right = content(&shared, &question, None, &body);
             let streams = body["stream"] == true && matches!(fault, Some(Fault::Ramble(_)));
             return stream::ramble(&shared, *how, &right, &body, streams);
         }
@@ -553,10 +553,43 @@ async fn answer(
     ([("content-type", "application/json")], body).into_response()
 }
 
+/// The text of a message, with images behind it or not.
+fn text(body: &Json, message: usize) -> &str {
+    let content = &body["messages"][message]["content"];
+    content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default()
+}
+
+/// What it sees of the images of a request: their kind and the digest of their bytes, or
+/// the URL that it would fetch.
+pub fn images(body: &Json) -> Vec<String> {
+    let parts = body["messages"][1]["content"].as_array().into_iter().flatten();
+    let urls = parts.filter(|p| p["type"] == "image_url");
+    let urls = urls.map(|p| p["image_url"]["url"].as_str().unwrap_or_default());
+    urls.map(|url| match url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,")) {
+        Some((kind, data)) => {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
+            format!("{kind} {}", blake3::hash(&bytes).to_hex())
+        }
+        None => url.to_owned(),
+    })
+    .collect()
+}
+
+/// A row with what is seen in the places of its images.
+fn with_images(row: &AskedRow, seen: &[Json]) -> AskedRow {
+    let mut row = row.clone();
+    for cell in row.key.iter_mut().chain(&mut row.context) {
+        let number = cell.as_str().and_then(|c| c.strip_prefix("[image ")?.strip_suffix(']'));
+        if let Some(number) = number.and_then(|n| n.parse::<usize>().ok()) {
+            *cell = seen[number - 1].clone();
+        }
+    }
+    row
+}
+
 /// Answers a line of a batch: a status and a body.
 pub(crate) fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
-    let message = |n: usize| body["messages"][n]["content"].as_str().unwrap_or_default();
-    let question = Question::read(message(0), message(1)).expect("a prompt of ours");
+    let question = Question::read(text(body, 0), text(body, 1)).expect("a prompt of ours");
     let (_, fault) = strike(shared, &question);
     let (status, reply) = match &fault {
         Some(Fault::Status(status, _, body)) => (*status, serde_json::from_str(body).unwrap()),
@@ -603,7 +636,7 @@ fn strike(shared: &Shared, question: &Question) -> (Duration, Option<Fault>) {
 
 /// The chat completion, with what is wrong with it.
 fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> Json {
-    let mut content = json!(content(shared, question, fault));
+    let mut content = json!(content(shared, question, fault, body));
     let mut finish = "stop";
     let mut refusal = Json::Null;
     match fault {
@@ -620,8 +653,10 @@ fn completion(shared: &Shared, question: &Question, fault: Option<&Fault>, body:
     }
     let tokenizer = Tokenizer::of(body["model"].as_str().unwrap_or_default());
     let messages = body["messages"].as_array().into_iter().flatten();
-    let read: u64 =
-        messages.map(|m| tokenizer.count(m["content"].as_str().unwrap_or_default()) + 4).sum();
+    let count = messages.count();
+    let read: u64 = (0..count).map(|n| tokenizer.count(text(body, n)) + 4).sum();
+    let model = body["model"].as_str().unwrap_or_default();
+    let read = read + images(body).len() as u64 * image_at_most(model);
     let schema = body.pointer("/response_format/json_schema/schema");
     let input = read + 3 + schema.map_or(0, |s| tokenizer.count(&s.to_string()));
     if let Some(cut) = content.as_str().and_then(|text| stream::capped(text, body)) {
@@ -683,8 +718,10 @@ fn stated(shape: &Json, input: u64, output: u64) -> Json {
 }
 
 /// What the model writes.
-fn content(shared: &Shared, question: &Question, fault: Option<&Fault>) -> String {
-    let truth = |row: &AskedRow, column: &AskedColumn| (shared.truth)(column, row);
+fn content(shared: &Shared, question: &Question, fault: Option<&Fault>, body: &Json) -> String {
+    let seen: Vec<Json> = images(body).into_iter().map(Json::from).collect();
+    let truth =
+        |row: &AskedRow, column: &AskedColumn| (shared.truth)(column, &with_images(row, &seen));
     let lie = |_: &AskedRow, column: &AskedColumn| match (&column.values, column.kind.as_str()) {
         (Some(values), _) if column.many => json!([values[values.len() - 1]]),
         (Some(values), _) => json!(values[0]),

@@ -48,6 +48,7 @@ mod fleet;
 mod forms;
 mod functions;
 mod generation;
+mod images;
 mod increments;
 mod ingredients;
 mod init;

@@ -377,3 +377,14 @@ fn a_query_without_a_spec_could_have_no_budget() {
     assert!(asked > 0 && asked < 40, "{asked}");
     assert!(meta(&run(&["--price", "1,1"]).exits(0), "cost_usd").as_f64().unwrap() > 0.0);
 }
+
+#[test]
+fn a_view_whose_table_is_gone_is_no_trouble_of_other_tables() {
+    let (_endpoint, project) = project();
+    project.execute("CREATE VIEW lost AS SELECT gone.x FROM gone");
+    let sql = "SELECT count(*) FROM hero WHERE id < 3 AND {{LLMMap('Is the publisher Marvel?', hero.name)}}";
+    query(&project, sql, &[]).exits(0);
+    project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    project.hqdl(&["init", "data.sqlite", "-s", "specs/new.toml"]).exits(0);
+    project.materialize(&[]).exits(0);
+}

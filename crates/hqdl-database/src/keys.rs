@@ -7,7 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::types::ValueRef;
+use rusqlite::functions::{Context, FunctionFlags};
+use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, SourceRows};
@@ -23,7 +24,7 @@ const SAMPLES: usize = 3;
 pub struct Keys<'db> {
     db: &'db Database,
     table: String,
-    key: KeyColumns,
+    expansion: Expansion,
     parts: usize,
     context: usize,
     sources: Vec<Vec<usize>>,
@@ -117,7 +118,7 @@ impl<'db> Keys<'db> {
         let mut keys = Self {
             db,
             table: sql::name(&format!("hqdl_key_{}", expansion.name)),
-            key: expansion.key.clone(),
+            expansion: expansion.clone(),
             parts: expansion.key.names().len(),
             context: expansion.context.len(),
             sources: expansion.sources.iter().map(|s| s.columns.clone()).collect(),
@@ -137,6 +138,7 @@ impl<'db> Keys<'db> {
             (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
         let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
         let filtered = self.filtered(expansion, filter)?;
+        let context = self.context_columns(expansion)?;
         let selects: Vec<String> = expansion
             .sources
             .iter()
@@ -167,7 +169,9 @@ impl<'db> Keys<'db> {
                     let others = others.filter(|(at, _)| !part.contains(at));
                     others.for_each(|(_, (text, k))| *text = format!("NULL AS {k}"));
                 }
-                let columns = [key, named(&expansion.context, &c), flags].concat();
+                let context =
+                    context.iter().zip(&c).map(|(text, alias)| format!("{text} AS {alias}"));
+                let columns = [key, context.collect(), flags].concat();
                 format!("SELECT {}, {wanted} AS w FROM {from}", columns.join(", "))
             })
             .collect();
@@ -187,6 +191,30 @@ impl<'db> Keys<'db> {
             sums.join(", "),
             selects.join(" UNION ALL "),
         ))
+    }
+
+    /// The context columns as they are read. A BLOB that is an image is read once, and known
+    /// by its digest from there on.
+    fn context_columns(&self, expansion: &Expansion) -> rusqlite::Result<Vec<String>> {
+        if expansion.context.iter().any(|c| expansion.is_image(c)) {
+            let images = expansion.image_files.clone();
+            let image = move |context: &Context<'_>| {
+                Ok(match context.get_raw(0) {
+                    ValueRef::Blob(bytes) => ToSqlOutput::Owned(match images.keep(bytes) {
+                        Value::Text(name) => name.into(),
+                        _ => rusqlite::types::Value::Null,
+                    }),
+                    other => ToSqlOutput::Owned(other.try_into()?),
+                })
+            };
+            let flags = FunctionFlags::SQLITE_UTF8;
+            self.db.connection().create_scalar_function("hqdl_image", 1, flags, image)?;
+        }
+        let read = |column: &String| {
+            let name = sql::name(column);
+            if expansion.is_image(column) { format!("hqdl_image({name})") } else { name }
+        };
+        Ok(expansion.context.iter().map(read).collect())
     }
 
     /// The sources that a filter speaks of: where it works as a condition on
@@ -255,8 +283,8 @@ impl<'db> Keys<'db> {
             if in_source.any(|n| n.is_ok_and(|n| n > 1)) {
                 sample(&mut report.duplicate, &shown);
             }
-            if !KeyColumns::is_canonical(&key) {
-                candidates.insert(hash(&self.key.entity(&key)));
+            if !KeyColumns::is_canonical(&key) || expansion.has_images() {
+                candidates.insert(hash(&self.expansion.entity(&key)));
             }
         }
         drop(rows);
@@ -356,7 +384,7 @@ impl<'db> Keys<'db> {
                 source.iter().for_each(|c| columns[*c] = true);
             }
         }
-        let entity = self.key.entity(&key);
+        let entity = self.expansion.entity(&key);
         let after = flags + self.sources.len();
         let (mut wanted, at) = (row.get::<_, i64>(after + 1)? > 0, row.get(after + 2)?);
         let (mut first, mut respelled) = (true, false);

@@ -88,7 +88,9 @@ impl SpecOverrides {
         limits.concurrency = self.concurrency.or(limits.concurrency);
         limits.budget_usd = self.budget_usd.or(limits.budget_usd);
         if let Some(rows) = self.rows_per_request {
-            draft.file.expansion.iter_mut().for_each(|e| e.rows_per_request = Some(rows));
+            // Rows with images stay one a request.
+            let together = draft.file.expansion.iter_mut().filter(|e| e.images.is_empty());
+            together.for_each(|e| e.rows_per_request = Some(rows));
         }
         if !self.recordings.is_empty() {
             draft.set_recordings(self.recordings.clone());

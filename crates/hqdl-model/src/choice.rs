@@ -47,7 +47,12 @@ pub fn choose(spec: &Spec, connected: Option<&dyn Model>, expansion: &Expansion)
         is_free: settings.provider == Provider::Replay,
         max_output: u64::from(settings.max_output_tokens),
         format: expansion.format.unwrap_or_else(|| connected.map_or(Format::Json, Model::format)),
-        rows: most.map_or(expansion.rows_per_request, |m| m.min(expansion.rows_per_request)),
+        rows: match most {
+            // Nothing would show that an answer is of its own image, and not of another's.
+            _ if expansion.has_images() => 1,
+            Some(most) => most.min(expansion.rows_per_request),
+            None => expansion.rows_per_request,
+        },
         tokenizer: settings.name.clone(),
         endpoint,
     }

@@ -37,6 +37,7 @@ impl Embeddings {
     #[must_use]
     pub fn prompt(texts: &[&str], tokens: u64) -> Prompt {
         Prompt {
+            images: Vec::new(),
             system: Arc::from(""),
             user: Json::from(texts).to_string(),
             schema: None,

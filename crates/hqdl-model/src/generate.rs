@@ -40,12 +40,12 @@ pub(crate) use self::packing::halves;
 use self::packing::smaller;
 use crate::budget::Budget;
 use crate::plan::Cut;
-use crate::{self as model, Errand, Ledger, Model, ModelChoice, Reply, Tokens, Undone};
+use crate::{self as model, Errand, Ledger, Model, ModelChoice, ModelError, Reply, Tokens, Undone};
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
 use hqdl_prompt::{Frame, Prompt};
 use hqdl_spec::Expansion;
 use hqdl_values::cell::{State, Tally};
-use hqdl_values::tokens::Tokenizer;
+use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::{ColumnUsage, Spent};
 
 /// How often a row is asked about, at the last alone, before it is given up as
@@ -241,11 +241,14 @@ async fn ask(
     stopping: &watch::Receiver<bool>,
 ) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
     let Todo { cut, attempt, .. } = &todo;
-    let (frame, prompt) = context.prompt(cut);
+    let (frame, mut prompt) = context.prompt(cut);
     let began = Instant::now();
     let mut record = context.record(cut, prompt.hash());
     tracing::Span::current().record("prompt", record.prompt_hash.as_str());
     let since = context.run.liveness.answers();
+    if let Err(why) = context.show_images(cut, &mut prompt) {
+        return context.failed(todo, record, ModelError::NoAnswer(why), since).await;
+    }
     let unlimited = Budget::default();
     let errand = Errand {
         model: context.endpoint(),
@@ -466,12 +469,14 @@ impl Context {
     /// Input tokens of a prompt: counted where a limit or a budget depends on
     /// it, with room for what an endpoint wraps around; else estimated.
     fn input_tokens(&self, frame: &Frame, prompt: &Prompt, counts: bool) -> u64 {
+        let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
         if !counts {
             let estimate = Tokenizer::Estimate;
-            return estimate.count(&prompt.system) + estimate.count(&prompt.user);
+            return estimate.count(&prompt.system) + estimate.count(&prompt.user) + images;
         }
         let tokenizer = self.tokenizer();
-        tokenizer.of_prompt_at_most(frame.tokens(tokenizer) + tokenizer.count(&prompt.user))
+        let texts = frame.tokens(tokenizer) + tokenizer.count(&prompt.user);
+        tokenizer.of_prompt_at_most(texts + images)
     }
 
     fn tokenizer(&self) -> Tokenizer {

@@ -7,6 +7,7 @@ mod choice;
 pub mod dispatch;
 pub mod embeddings;
 pub mod generate;
+mod images;
 mod models;
 pub mod openai;
 pub mod plan;
@@ -100,6 +101,14 @@ pub enum ModelError {
         used: Spent,
         /// What was reserved for it.
         worst: Spent,
+    },
+    /// The model takes no images, and was to be shown one.
+    #[error("{model} takes no images: {message}")]
+    NoImages {
+        /// The model's name.
+        model: String,
+        /// What its endpoint says.
+        message: String,
     },
     /// This request cannot be answered, others may.
     #[error("{0}")]

@@ -22,7 +22,7 @@ use super::limits::{Need, PerMinute, retry_after};
 use super::providers::{self, Habits};
 use super::request_form::RequestForm;
 use super::wire::{Failure, error_of_chat, failed};
-use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, reply, stream, tls};
+use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, images, reply, stream, tls};
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{CHAT, ModelSettings, OPENAI};
@@ -187,7 +187,16 @@ impl Endpoint {
             }
             return error;
         };
-        // Many requests may be refused at once; the first one changes the form.
+        if self.change(form, next) {
+            let remark = format!("{told} ({error})");
+            self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
+        }
+        at_once(&format!("{told}: {error}"))
+    }
+
+    /// Takes another form of requests, and writes it down. Many may be refused at once; the
+    /// first one changes the form. Returns whether this did.
+    fn change(&self, form: RequestForm, next: RequestForm) -> bool {
         let first = {
             let mut now = self.form.lock().unwrap_or_else(PoisonError::into_inner);
             let first = *now == form;
@@ -198,10 +207,12 @@ impl Endpoint {
         };
         if first {
             self.keep_in_mind(Some(next));
-            let remark = format!("{told} ({error})");
-            self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(remark);
         }
-        at_once(&format!("{told}: {error}"))
+        first
+    }
+
+    fn takes_no_images(&self, message: &str) -> ModelError {
+        ModelError::NoImages { model: self.model.clone(), message: message.to_owned() }
     }
 
     /// Writes down what requests hold, or that nothing is known of it any more. It
@@ -271,7 +282,9 @@ impl Endpoint {
             ..CreateChatCompletionRequest::default()
         };
         // Of texts alone, which JSON can hold.
-        serde_json::to_value(request).unwrap_or_default()
+        let mut body = serde_json::to_value(request).unwrap_or_default();
+        images::write(&mut body, prompt);
+        body
     }
 }
 
@@ -377,6 +390,10 @@ impl Model for Endpoint {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
         Box::pin(async move {
             let form = self.form();
+            let shows = !prompt.images.is_empty();
+            if shows && !form.images {
+                return Err(self.takes_no_images("it refused one less than a day ago"));
+            }
             let error = match self.chat(prompt, form).await {
                 Ok(mut reply) => {
                     self.untried.store(false, Ordering::Relaxed);
@@ -385,6 +402,11 @@ impl Model for Endpoint {
                 }
                 Err(error) => self.explained(self.without_key(error)),
             };
+            if shows && images::is_blind(&error) {
+                self.change(form, form.blind());
+                return Err(self.takes_no_images(&error.to_string()));
+            }
+            let error = if shows { images::explained(error) } else { error };
             let error = self.learn(form, error);
             if let ModelError::Passing { wait: Some(wait), .. } = &error {
                 self.throttle.pause(*wait);

@@ -18,7 +18,7 @@ use serde_json::{Value as Json, json};
 
 use super::reply::Said;
 use super::{Asking, Model, ModelError, Reply, SetupError, reply};
-use hqdl_prompt::{Prompt, Question};
+use hqdl_prompt::{AskedRow, Prompt, Question};
 use hqdl_spec::Format;
 use hqdl_values::value::Value;
 
@@ -137,13 +137,13 @@ impl Recordings {
         let question = Question::read(&prompt.system, &prompt.user)
             .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
         if let [row] = question.rows.as_slice()
-            && let Some(reply) = self.rows.get(&canonical(&row.key))
+            && let Some(reply) = self.rows.get(&canonical(&with_images(row, prompt).key))
         {
             return Ok(reply.clone());
         }
         let mut rows = Vec::new();
         for row in &question.rows {
-            let value = normal(&row.key_text());
+            let value = normal(&with_images(row, prompt).key_text());
             let mut cells = serde_json::Map::new();
             for column in &question.columns {
                 let names = [normal(&column.name), normal(&column.about)];
@@ -194,6 +194,16 @@ impl Model for Recordings {
     fn format(&self) -> Format {
         Format::Csv
     }
+}
+
+/// A row with what its images are known by in their places.
+fn with_images(row: &AskedRow, prompt: &Prompt) -> AskedRow {
+    let mut row = row.clone();
+    for (n, image) in prompt.images.iter().enumerate() {
+        let place = Json::from(format!("[image {}]", n + 1));
+        row.key.iter_mut().filter(|part| **part == place).for_each(|p| *p = (*image.name).into());
+    }
+    row
 }
 
 /// A key as rows are found by.

@@ -35,6 +35,8 @@ pub(super) struct RequestForm {
     schema: bool,
     /// Whether answers are streamed.
     pub(super) stream: bool,
+    /// Whether the model takes images; without them nothing can be asked about one.
+    pub(super) images: bool,
 }
 
 impl RequestForm {
@@ -44,14 +46,20 @@ impl RequestForm {
             temperature: true,
             schema: habits.schema,
             stream: true,
+            images: true,
         }
+    }
+
+    /// The same of a model that takes no images.
+    pub(super) fn blind(self) -> Self {
+        Self { images: false, ..self }
     }
 
     /// As it is remembered.
     pub(super) fn to_json(self) -> Json {
         json!({
             "cap": self.cap.map(|(name, _)| name), "last": self.cap.is_some_and(|(_, last)| last),
-            "temperature": self.temperature, "schema": self.schema, "stream": self.stream,
+            "temperature": self.temperature, "schema": self.schema, "stream": self.stream, "images": self.images,
         })
     }
 
@@ -68,6 +76,8 @@ impl RequestForm {
             temperature: holds("temperature")?,
             schema: holds("schema")?,
             stream: holds("stream")?,
+            // Written down before there were images.
+            images: holds("images").unwrap_or(true),
         })
     }
 

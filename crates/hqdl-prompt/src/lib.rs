@@ -30,6 +30,9 @@
 //! ["2 Abe","Abe Sapien",null,191]
 //! ```
 //!
+//! In the place of an image stands `[image 1]`; the images follow the user message, as
+//! parts of their own, and `"images"` in the table names their columns.
+//!
 //! Examples are those that say something about the columns asked. Where one of
 //! them leaves some out, a line before them says what stands for that.
 //!
@@ -160,13 +163,32 @@ pub struct Prompt {
     /// The hash of the same request made for whole keys, as all were before there
     /// were labels, for a model that finds its answers by it.
     pub with_keys: Option<String>,
+    /// The images that it shows, `[image 1]` first.
+    pub images: Vec<ShownImage>,
+}
+
+/// An image of a prompt.
+#[derive(Clone)]
+pub struct ShownImage {
+    /// What it is known by.
+    pub name: String,
+    /// The URL that a request shows it by; it may hold all of its bytes.
+    pub url: String,
+}
+
+impl std::fmt::Debug for ShownImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ShownImage").field(&self.name).finish()
+    }
 }
 
 impl Prompt {
     /// The hash that provenance keeps of it.
     #[must_use]
     pub fn hash(&self) -> String {
-        hqdl_values::key::prompt_hash(&[&self.system, &self.user])
+        let texts = [&*self.system, self.user.as_str()].into_iter();
+        let images = self.images.iter().map(|image| image.name.as_str());
+        hqdl_values::key::prompt_hash(&texts.chain(images).collect::<Vec<_>>())
     }
 }
 
@@ -281,6 +303,7 @@ impl Frame {
             max_output: planned_output,
             input_tokens: 0,
             with_keys: None,
+            images: Vec::new(),
         }
     }
 }

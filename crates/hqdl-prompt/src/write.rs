@@ -102,6 +102,12 @@ pub(super) fn system(
     if asked.iter().any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean)) {
         text.push_str("Write dates as YYYY-MM-DD, booleans as true or false, URLs in full.\n");
     }
+    if expansion.has_images() {
+        text.push_str(
+            "Where a row has [image 1], [image 2] and so on, it shows an image: they follow the rows in this order. \
+             Say what they show.\n",
+        );
+    }
     let mut table = json!({ "table": expansion.name });
     if !expansion.about.is_empty() {
         table["about"] = expansion.about.trim().into();
@@ -109,6 +115,9 @@ pub(super) fn system(
     table["key"] = expansion.key.names().into();
     if !expansion.context.is_empty() {
         table["context"] = expansion.context.as_slice().into();
+    }
+    if expansion.has_images() {
+        table["images"] = expansion.images.as_slice().into();
     }
     table["format"] = format.name().into();
     let _ = writeln!(text, "## Table\n{table}");

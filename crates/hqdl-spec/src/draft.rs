@@ -8,7 +8,7 @@ use super::check::{Catalog, Check, embeddings};
 use super::file::{self, SpecFile};
 use super::secret::without_keys;
 use super::shape::{self, Step, Tree};
-use super::{BatchLimits, Limits, Spec};
+use super::{BatchLimits, Images, Limits, Spec};
 use hqdl_values::problem::{Problem, Problems, Severity};
 
 /// Requests in flight when neither the spec nor a flag says.
@@ -182,6 +182,16 @@ impl Draft {
         self.output.clone().or(said).filter(|o| *o != self.database())
     }
 
+    /// Where the images are that cells of the database name.
+    fn images(&self) -> Images {
+        let folder = self.file.database.images.as_deref().map(|folder| self.beside(folder));
+        Images::of(folder.unwrap_or_else(|| {
+            let database = self.database();
+            let beside = database.parent().filter(|p| !p.as_os_str().is_empty());
+            beside.unwrap_or(Path::new(".")).to_owned()
+        }))
+    }
+
     /// Says that the database itself is the problem, with everything else that
     /// can be told without it.
     #[must_use]
@@ -223,6 +233,7 @@ impl Draft {
             asked: HashMap::new(),
         };
         let model = self.model(&mut check, None, &self.file.model);
+        let images = self.images();
         let spec = Spec {
             path: self.path.clone(),
             database: self.database(),
@@ -237,7 +248,8 @@ impl Draft {
                 &mut check,
             ),
             routing_by_model: self.file.routing.model,
-            expansions: check.expansions(&self.file),
+            expansions: check.expansions(&self.file, &images),
+            images,
             ingredients: {
                 let models: Vec<&str> = self.file.model.others.keys().map(String::as_str).collect();
                 check.ingredients(&self.file.ingredient, &models)

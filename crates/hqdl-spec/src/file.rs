@@ -43,7 +43,11 @@ impl SpecFile {
     #[must_use]
     pub fn bare(database: &std::path::Path) -> Self {
         Self {
-            database: DatabaseTable { path: database.display().to_string(), output: None },
+            database: DatabaseTable {
+                path: database.display().to_string(),
+                output: None,
+                images: None,
+            },
             model: ModelTable::default(),
             limits: LimitsTable::default(),
             embeddings: None,
@@ -62,6 +66,9 @@ pub struct DatabaseTable {
     pub path: String,
     /// Write the expanded tables to a copy at this path instead of into `path`.
     pub output: Option<String>,
+    /// The folder that paths of images in the database begin at and do not leave,
+    /// relative to the spec; the database's own when left out.
+    pub images: Option<String>,
 }
 
 /// `[model]`, and others beside it: `[model.NAME]`.
@@ -243,6 +250,10 @@ pub struct ExpansionTable {
     /// Columns shown to the model that are not part of the key.
     #[serde(default)]
     pub context: Vec<String>,
+    /// Those of key and context whose values are images: a path, an http(s) URL, a data
+    /// URL, or in `context` a BLOB. They are asked about one row a request.
+    #[serde(default)]
+    pub images: Vec<String>,
     /// How many rows share a request.
     pub rows_per_request: Option<u32>,
     /// The form of the answers.

@@ -10,6 +10,7 @@ pub mod checker;
 pub mod coerce;
 pub mod draft;
 pub mod file;
+pub mod images;
 pub mod ingredients;
 mod models;
 pub mod overrides;
@@ -30,6 +31,7 @@ pub use check::Catalog;
 pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, Provider, Reuse};
 pub use hqdl_values::{PriceTable, Type};
+pub use images::Images;
 pub use models::{CHAT, OPENAI};
 pub use unified::Unified;
 
@@ -55,6 +57,8 @@ pub struct Spec {
     pub database: PathBuf,
     /// Where the expanded tables go, when not into `database`.
     pub output: Option<PathBuf>,
+    /// Where the images are that cells of the database name.
+    pub images: Images,
     /// The model that is asked.
     pub model: ModelSettings,
     /// Others that an expansion or a call may name, by the names they have there.
@@ -250,6 +254,12 @@ pub struct Expansion {
     pub key_types: Vec<Option<String>>,
     /// Columns shown to the model that are not part of the key.
     pub context: Vec<String>,
+    /// Those of key and context whose values are images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<String>,
+    /// Where these are read.
+    #[serde(skip)]
+    pub image_files: Images,
     /// Rows that share a request.
     pub rows_per_request: u32,
     /// The form of the answers; `None` leaves it to the endpoint.
@@ -303,6 +313,8 @@ impl Expansion {
             key_types: vec![None; key.len()],
             key: KeyColumns::new(key),
             context: Vec::new(),
+            images: Vec::new(),
+            image_files: Images::default(),
             rows_per_request: 10,
             format: None,
             echo: Echo::default(),

@@ -82,11 +82,17 @@ impl Expansion {
         }
     }
 
-    /// A row as it is shown to a model: with its part of the key alone.
+    /// A row as it is shown to a model: with its part of the key alone, and without the
+    /// bytes of its images.
     #[must_use]
     pub fn shown<'r>(&self, row: &'r Row) -> Cow<'r, Row> {
+        let row = if self.has_images() {
+            Cow::Owned(self.without_images(row))
+        } else {
+            Cow::Borrowed(row)
+        };
         match self.part_of(&row.key) {
-            None => Cow::Borrowed(row),
+            None => row,
             Some(part) => {
                 Cow::Owned(Row { key: pick(&row.key, part), context: row.context.clone() })
             }

@@ -12,6 +12,40 @@ const COUNTED_BYTES: usize = 1 << 20;
 /// Tokens that an endpoint may wrap around a prompt.
 const AROUND: u64 = 16;
 
+/// The most tokens of an image for models that say no rule: more than any published one
+/// comes to.
+const IMAGE: u64 = 50_000;
+/// The most tokens of an image, by what the model's name begins with; the first that fits.
+///
+/// `OpenAI`'s tiles: a base and, of the 768 × 2048 pixels that a large image is scaled
+/// to, eight tiles. Its patches: 1,536, times the model's factor. Anthropic's: pixels of
+/// the largest size, by 750.
+const IMAGES: [(&str, u64); 16] = [
+    ("gpt-4o-mini", 2_833 + 8 * 5_667),
+    ("gpt-4o", 85 + 8 * 170),
+    ("gpt-4.1-mini", 2_489),
+    ("gpt-4.1-nano", 3_779),
+    ("gpt-4.1", 85 + 8 * 170),
+    ("gpt-4-turbo", 85 + 8 * 170),
+    ("gpt-4.5", 85 + 8 * 170),
+    ("gpt-5-mini", 2_489),
+    ("gpt-5-nano", 3_779),
+    ("o4-mini", 2_642),
+    ("o1-pro", 75 + 8 * 150),
+    ("o1", 75 + 8 * 150),
+    ("o3", 75 + 8 * 150),
+    ("chatgpt-4o", 85 + 8 * 170),
+    ("claude-3", 1_600),
+    ("claude-", 4_784),
+];
+
+/// The most tokens that a model takes for an image, whatever its size.
+#[must_use]
+pub fn image_at_most(model: &str) -> u64 {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    IMAGES.iter().find(|(start, _)| name.starts_with(start)).map_or(IMAGE, |(_, most)| *most)
+}
+
 /// Counts the tokens of texts.
 #[derive(Clone, Copy)]
 pub enum Tokenizer {

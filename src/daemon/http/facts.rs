@@ -141,7 +141,7 @@ impl Cells {
         let wanted = choice.wanted(facts.history(), expansion)?;
         let overrides = Overrides::read(spec)?;
         let entity = |key: &Vec<Value>| {
-            let entity = expansion.key.entity(key);
+            let entity = expansion.entity(key);
             let record = facts.latest().get(&entity)?;
             let cells: serde_json::Map<String, Json> = self
                 .columns

@@ -8,6 +8,8 @@ SELECT title FROM movies WHERE {{LLMMap('Is it a comedy?', 'movies::plot')}};
 SELECT title FROM movies WHERE NOT {{LLMMap('Is it a comedy?', movies.plot)}};
 SELECT title FROM movies WHERE {{LLMMap('Is it a comedy?', plot)}} IS TRUE;
 SELECT title, {{LLMMap('What is its genre?', movies.plot)}} AS genre FROM movies;
+SELECT {{ImageCaption(plot)}} FROM movies;
+SELECT title FROM movies WHERE {{VQA('Is it raining?', 'movies::plot')}} = TRUE;
 SELECT {{LLMMap('What is its genre?', m.plot)}} AS genre, COUNT(*) FROM movies m GROUP BY genre ORDER BY 2 DESC;
 SELECT {{LLMMap('What is its genre?', 'm::plot')}} AS genre FROM movies AS m;
 SELECT {{LLMMap('What is its genre?', 'movies::plot')}} AS genre FROM movies AS m;
@@ -101,10 +103,6 @@ SELECT {{LLMMap('Is it sad?', movies.story)}} FROM movies;
 SELECT {{LLMMap('Is it sad?', plot, few_shot_examples=[{'a': 1}])}} FROM movies;
 -- refused: the web is not searched
 SELECT {{BingWebSearch('Who won?')}};
--- refused: no model is shown an image
-SELECT {{ImageCaption(plot)}} FROM movies;
--- refused: no model is shown an image
-SELECT {{VQA('What is seen?', plot)}} FROM movies;
 -- refused: none of the models
 SELECT {{LLMMap('Is it sad?', plot, model='huge')}} FROM movies;
 -- refused: something stands between `)` and `}}`

@@ -74,6 +74,9 @@ pub enum MaterializeError {
         /// The model that it names.
         model: String,
     },
+    /// Batches hold no images.
+    #[error("`{0}` shows images, and batches take none")]
+    BatchesOfImages(String),
     /// The runtime could not be started.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -210,8 +213,20 @@ impl<'w> Work<'w> {
             let expansion = expansion.name.clone();
             return Err(MaterializeError::BatchesOfOther { expansion, model: model.to_owned() });
         }
+        if way == Way::Batch {
+            self.shows_no_images()?;
+        }
         self.way = way;
         Ok(self)
+    }
+
+    /// What a batch holds may be sent by another process, a day later: images are read when
+    /// they are asked about.
+    pub(super) fn shows_no_images(&self) -> Result<(), MaterializeError> {
+        match self.spec.expansions.iter().find(|e| e.has_images()) {
+            Some(expansion) => Err(MaterializeError::BatchesOfImages(expansion.name.clone())),
+            None => Ok(()),
+        }
     }
 
     /// The name that facts of this run's model are kept under.

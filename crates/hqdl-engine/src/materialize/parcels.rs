@@ -173,6 +173,7 @@ impl Work<'_> {
         if self.model.batches().is_none() {
             return Err(MaterializeError::NoBatches);
         }
+        self.shows_no_images()?;
         let _alone = self.batches_alone(listener, interrupt)?;
         self.in_files.replace((!again).then(BTreeMap::new));
         let mut surveys = Vec::new();

@@ -15,7 +15,7 @@ use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Override;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::key::Entity;
-use hqdl_values::tokens::Tokenizer;
+use hqdl_values::tokens::{Tokenizer, image_at_most};
 
 /// Keys whose facts are read at once from another process.
 const AHEAD: usize = 1000;
@@ -147,7 +147,9 @@ impl<'w> Work<'w> {
             .collect();
         let mut meter = priced.then(|| {
             let tokenizer = Tokenizer::of(&choice.tokenizer);
-            Meter::new(expansion, choice.format, tokenizer).capped(choice.max_output)
+            Meter::new(expansion, choice.format, tokenizer)
+                .capped(choice.max_output)
+                .seeing(image_at_most(&choice.tokenizer))
         });
         let whole_rows = choice.endpoint.as_ref().unwrap_or(&self.model).answers_whole_rows();
         let mut batcher = Batcher::new(expansion, choice.rows);

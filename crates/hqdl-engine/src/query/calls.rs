@@ -18,7 +18,7 @@ use super::targets::Target;
 use super::views::Stored;
 use super::{QueryError, Request};
 use hqdl_facts::Origin;
-use hqdl_spec::{Column, Expansion, Spec, Type};
+use hqdl_spec::{Column, Expansion, Images, Spec, Type};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::rewrite::Site;
 use hqdl_sql::blendsql::usage::{Compared, Usage};
@@ -133,7 +133,11 @@ impl Calls {
                     };
                     match bound(spec, call, usage, choosing, &chosen)? {
                         Ok(Some(bound)) => {
-                            match calls.another_model(n, call, &spec.expansions[bound.expansion]) {
+                            let expansion = &spec.expansions[bound.expansion];
+                            match calls
+                                .another_model(n, call, expansion)
+                                .or(unseen(call, expansion))
+                            {
                                 None => {
                                     calls.bind(n, call, &bound, usage, spec, text)?;
                                     continue;
@@ -144,7 +148,7 @@ impl Calls {
                         Ok(None) => {}
                         Err(reason) => why = reason,
                     }
-                    if spec.routing_by_model && call.model.is_none() {
+                    if spec.routing_by_model && call.model.is_none() && !call.image {
                         match learned(spec, call, usage, choosing, &chosen, binder)? {
                             Ok(bound) => {
                                 calls.bind(n, call, &bound, usage, spec, text)?;
@@ -154,7 +158,7 @@ impl Calls {
                         }
                     }
                     if call.ingredient.subject() == Subject::Value {
-                        calls.map(n, sql, parsed, usage, choosing)?;
+                        calls.map(n, sql, parsed, usage, choosing, &spec.images)?;
                     } else {
                         calls.answer(n, call, usage, alone.get(&n).unwrap_or(&unknown));
                     }
@@ -225,13 +229,18 @@ impl Calls {
         parsed: &Parsed,
         usage: &Usage,
         choosing: &mut dyn Choosing,
+        images: &Images,
     ) -> Result<(), QueryError> {
         let call = &parsed.calls[n];
         let values = options(sql, parsed, call, usage, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
         // A question about a value is the same question wherever the value stands.
         let names: Vec<String> = (1..=usage.keys.len())
-            .map(|n| if n == 1 { "value".to_owned() } else { format!("value_{n}") })
+            .map(|n| match n {
+                1 if call.image => IMAGE.to_owned(),
+                1 => "value".to_owned(),
+                n => format!("value_{n}"),
+            })
             .collect();
         let question = filled(&call.question, &names) + &said_quantity(call);
         let mut column = column(&question, kind, values, is_list(call), &names);
@@ -242,6 +251,11 @@ impl Calls {
         });
         let untold = is_untold(call, usage, &column);
         let target = self.target(self.models[n].clone(), "values", names, Vec::new());
+        if call.image {
+            let expansion = &mut self.expansions[target].expansion;
+            expansion.images = vec![IMAGE.to_owned()];
+            expansion.image_files = images.clone();
+        }
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
@@ -401,6 +415,15 @@ impl Calls {
         }
         Ok(targets)
     }
+}
+
+/// What a key column that is an image is called.
+const IMAGE: &str = "image";
+
+/// Why a column cannot answer a call that shows an image.
+fn unseen(call: &Call, expansion: &Expansion) -> Option<String> {
+    let seen = expansion.key.names().first().is_some_and(|key| expansion.is_image(key));
+    (call.image && !seen).then(|| "its column is about the value, not the image".to_owned())
 }
 
 /// The model of the spec that a call names; `None` is that of `[model]`.

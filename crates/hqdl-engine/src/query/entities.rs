@@ -7,9 +7,58 @@ use super::documents::Document;
 use super::live::{Live, broken};
 use super::targets::spell;
 use hqdl_values::Row;
-use hqdl_values::value::Value;
+use hqdl_values::value::{Unreadable, Value};
 
 impl Live {
+    /// The entity that some values are; `None` where there is nobody to ask about.
+    pub(super) fn values(
+        &mut self,
+        target: usize,
+        column: usize,
+        values: &[ValueRef<'_>],
+    ) -> Option<usize> {
+        let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
+        let expansion = &self.known.targets[target].expansion;
+        // Of a key in parts, those of the other sources are NULL.
+        let in_parts = !expansion.key_parts.is_empty();
+        if if in_parts { values.iter().all(null) } else { values.first().is_none_or(null) } {
+            return None;
+        }
+        // Bytes are not kept for being told apart: an image is its name from here on.
+        let images: Vec<Option<Value>> = if expansion.has_images() {
+            let kept = &expansion.image_files;
+            let image = |(name, value): (&String, &ValueRef<'_>)| match value {
+                _ if !expansion.is_image(name) => None,
+                ValueRef::Blob(bytes) => Some(kept.keep(bytes)),
+                ValueRef::Text(bytes) => kept.keep_text(std::str::from_utf8(bytes).ok()?),
+                _ => None,
+            };
+            expansion.key.names().iter().zip(values).map(image).collect()
+        } else {
+            Vec::new()
+        };
+        let named: Vec<ValueRef<'_>> = values
+            .iter()
+            .enumerate()
+            .map(|(n, value)| match images.get(n) {
+                Some(Some(Value::Text(name))) => ValueRef::Text(name.as_bytes()),
+                _ => *value,
+            })
+            .collect();
+        let mut spelling = std::mem::take(&mut self.spelling);
+        spelling.clear();
+        spell(&named, &mut spelling);
+        let read: Result<Vec<Value>, Unreadable> = named.iter().map(|v| Value::read(*v)).collect();
+        let entity = read.ok().map(|key| {
+            self.known.targets[target].entity(&spelling, || Row { key, context: Vec::new() })
+        });
+        if entity.is_none() {
+            self.is_unreadable((target, column), &spelling);
+        }
+        self.spelling = spelling;
+        entity
+    }
+
     /// The entity of a document; `None` where there is no text to ask about.
     pub(super) fn document(&mut self, target: usize, values: &[ValueRef<'_>]) -> Option<usize> {
         let value = values.first().copied().unwrap_or(ValueRef::Null);

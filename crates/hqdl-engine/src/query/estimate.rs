@@ -12,7 +12,7 @@ use super::passages::Shown;
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
-use hqdl_values::tokens::Tokenizer;
+use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::Usage;
 
 /// Some requests and what each more of them takes, at the most.
@@ -142,7 +142,8 @@ impl Engine<'_, '_> {
         let expansion = &target.expansion;
         let choice = self.request.choice(expansion);
         let mut meter = Meter::new(expansion, choice.format, Tokenizer::of(&choice.tokenizer))
-            .capped(choice.max_output);
+            .capped(choice.max_output)
+            .seeing(image_at_most(&choice.tokenizer));
         let mut shown = Shown {
             most: spec.limits.passage_tokens,
             model: &choice.tokenizer,

@@ -20,8 +20,7 @@ use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::rewrite::{Rewritten, Seen};
 #[cfg(doc)]
 use hqdl_sql::blendsql::runtime::Function;
-use hqdl_values::Row;
-use hqdl_values::value::{Unreadable, Value};
+use hqdl_values::value::Value;
 
 /// A left value of a join, its spelling, and what it may be a partner of.
 pub type Wish = (Value, Vec<u8>, Vec<(Value, Vec<u8>)>);
@@ -49,7 +48,7 @@ pub struct Live {
     pub pass: PassState,
     /// Rows that are asked about in an order of ours.
     pub candidates: Candidates,
-    spelling: Vec<u8>,
+    pub(super) spelling: Vec<u8>,
 }
 
 /// What calls ask for, and what is known of it. It does not change in a pass.
@@ -191,34 +190,10 @@ impl Live {
         }
         let values = values.get(2..).unwrap_or_default();
         let (target, column, entity) = match self.known.asks[call] {
-            Asks::Cell { target, column, .. } => {
-                let null = |v: &ValueRef<'_>| *v == ValueRef::Null;
-                // Of a key in parts, those of the other sources are NULL.
-                let in_parts = !self.known.targets[target].expansion.key_parts.is_empty();
-                let nobody = if in_parts {
-                    values.iter().all(null)
-                } else {
-                    values.first().is_none_or(null)
-                };
-                if nobody {
-                    return Ok(Sql::Null);
-                }
-                let mut spelling = std::mem::take(&mut self.spelling);
-                spelling.clear();
-                spell(values, &mut spelling);
-                let read: Result<Vec<Value>, Unreadable> =
-                    values.iter().map(|v| Value::read(*v)).collect();
-                let entity = read.ok().map(|key| {
-                    self.known.targets[target]
-                        .entity(&spelling, || Row { key, context: Vec::new() })
-                });
-                if entity.is_none() {
-                    self.is_unreadable((target, column), &spelling);
-                }
-                self.spelling = spelling;
-                let Some(entity) = entity else { return Ok(Sql::Null) };
-                (target, column, entity)
-            }
+            Asks::Cell { target, column, .. } => match self.values(target, column, values) {
+                Some(entity) => (target, column, entity),
+                None => return Ok(Sql::Null),
+            },
             Asks::Document { target, column, .. } => match self.document(target, values) {
                 Some(entity) => (target, column, entity),
                 None => return Ok(Sql::Null),

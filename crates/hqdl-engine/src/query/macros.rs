@@ -8,6 +8,7 @@
 //! | `{{LLMQAList(…)}}`, `{{LLMMapInt(…)}}` and the like | `return_type=` |
 //! | `{{LLM('…')}}` | `{{LLMQA('…', return_type='str')}}` |
 //! | `{{MultiLabelMap(…)}}` | `{{LLMMap(…, return_type='list[str]')}}` |
+//! | `{{ImageCaption(t.photo)}}`, `{{VQA('…', t.photo)}}` | `{{LLMMap('…', t.photo, image=true)}}` |
 //! | `{{TableSummary('t')}}` | `{{LLMQA('…', (SELECT * FROM t), return_type='str')}}` |
 //! | `{{RAGQA('q', d.text)}}`, `DocumentSearch` | `answer(`all texts of `d`, `'q')` |
 //! | `{{DT(t.d, start='…', end='…')}}` | `(date(t.d) >= '…' AND date(t.d) <= '…')` |
@@ -28,6 +29,9 @@ use hqdl_values::value::Value;
 /// What is asked for a summary.
 const SUMMARY: &str = "Summarize what these rows say, in a few sentences.";
 
+/// What is asked for a caption.
+const CAPTION: &str = "Describe what the image shows, in one sentence.";
+
 /// An ingredient that others express.
 #[derive(Clone, Copy)]
 enum Macro<'s> {
@@ -35,6 +39,9 @@ enum Macro<'s> {
     Own(&'s IngredientTable),
     /// Another one, with its answers' type said.
     Typed(&'static str, &'static str),
+    /// What an image shows, or a question about it.
+    Caption,
+    Image,
     Summary,
     Documents,
     Dates,
@@ -65,18 +72,14 @@ const KNOWN: [(&str, Macro<'static>); 23] = [
     ("WebSearch", WEB),
     ("BingWebSearch", WEB),
     ("TavilySearch", WEB),
-    ("ImageCaption", IMAGES),
-    ("VQA", IMAGES),
+    ("ImageCaption", Macro::Caption),
+    ("VQA", Macro::Image),
 ];
 
 const WEB: Macro<'static> = Macro::Refused(
     "the web is not searched",
     "give what a search would find: {{LLMQA('…', context=(SELECT …))}}, or \
      {{RAGQA('…', documents.text)}}",
-);
-const IMAGES: Macro<'static> = Macro::Refused(
-    "no model is shown an image",
-    "ask about its caption or its text: {{LLMMap('…', t.caption)}}",
 );
 
 /// The query with such calls written anew; `None` where it has none.
@@ -130,6 +133,11 @@ impl Call<'_> {
                 Ok(vec![(self.name.start..self.paren.end, format!("{ingredient}({said}"))])
             }
             Macro::Own(own) => self.own(own),
+            Macro::Caption => Ok(self.caption()),
+            Macro::Image => Ok(vec![(
+                self.name.start..self.paren.end,
+                format!("LLMMap({}", self.unless("image", "image=true, ")),
+            )]),
             Macro::Summary => self.summary(),
             Macro::Documents => self.documents(),
             Macro::Dates => self.dates(),
@@ -139,6 +147,24 @@ impl Call<'_> {
                 instead,
             )),
         }
+    }
+
+    /// What is put before the arguments of a call that does not say it itself.
+    fn unless<'w>(&self, keyword: &str, words: &'w str) -> &'w str {
+        if self.says(keyword) { "" } else { words }
+    }
+
+    /// `{{ImageCaption(t.photo)}}`. What else it is told is for `LLMMap`.
+    fn caption(&self) -> Vec<(Range<usize>, String)> {
+        let mut call = "LLMMap(".to_owned();
+        if !self.says("question") {
+            call.push_str(&format!("question={}, ", sql::text(CAPTION)));
+        }
+        if !self.says("return_type") && !self.says("output_type") {
+            call.push_str("return_type='str', ");
+        }
+        call.push_str(self.unless("image", "image=true, "));
+        vec![(self.name.start..self.paren.end, call)]
     }
 
     /// A call of an ingredient of the spec.

@@ -30,26 +30,35 @@ impl KnownSchema {
         let connection = guard.connection();
         let mut tables: HashMap<String, Vec<String>> = HashMap::new();
         let mut affinities = HashMap::new();
+        let mut names = connection
+            .prepare("SELECT name, schema FROM pragma_table_list ORDER BY name")
+            .map_err(failed)?;
+        let names = names.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failed)?;
+        let names: Vec<(String, String)> = names.collect::<Result<_, _>>().map_err(failed)?;
         let mut columns = connection
             .prepare(
-                "SELECT lower(t.name), c.name, c.type FROM pragma_table_list t, \
-                 pragma_table_xinfo(t.name, t.schema) c WHERE c.hidden <> 1 ORDER BY t.name, c.cid",
+                "SELECT name, type FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid",
             )
             .map_err(failed)?;
-        let mut rows = columns.query([]).map_err(failed)?;
-        while let Some(row) = rows.next().map_err(failed)? {
-            let (table, column): (String, String) =
-                (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
-            let declared: Option<String> = row.get(2).map_err(failed)?;
-            let affinity = match affinity(declared.as_deref()) {
-                "TEXT" => Affinity::Text,
-                "INTEGER" => Affinity::Integer,
-                "REAL" => Affinity::Real,
-                "NUMERIC" => Affinity::Numeric,
-                _ => Affinity::Blob,
+        for (name, schema) in names {
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let found = columns.query_map((&name, schema), read).map_err(failed)?;
+            // A view whose tables are gone has none, and is no trouble of other tables.
+            let Ok(found) = found.collect::<Result<Vec<(String, Option<String>)>, _>>() else {
+                continue;
             };
-            affinities.insert((table.clone(), column.to_lowercase()), affinity);
-            tables.entry(table).or_default().push(column);
+            let table = name.to_lowercase();
+            for (column, declared) in found {
+                let affinity = match affinity(declared.as_deref()) {
+                    "TEXT" => Affinity::Text,
+                    "INTEGER" => Affinity::Integer,
+                    "REAL" => Affinity::Real,
+                    "NUMERIC" => Affinity::Numeric,
+                    _ => Affinity::Blob,
+                };
+                affinities.insert((table.clone(), column.to_lowercase()), affinity);
+                tables.entry(table.clone()).or_default().push(column);
+            }
         }
         let collates = connection
             .query_row(

@@ -105,7 +105,7 @@ impl Target {
             return *found;
         }
         let row = row();
-        let entity = self.expansion.key.entity(&row.key);
+        let entity = self.expansion.entity(&row.key);
         let n = if let Some(n) = self.by_entity.get(&entity) {
             *n
         } else {

@@ -91,7 +91,7 @@ impl Truth {
                     if text.trim().is_empty() {
                         continue;
                     }
-                    let entity = side.expansion.key.entity(&key);
+                    let entity = side.expansion.entity(&key);
                     if !seen.insert((side.at, *column, entity)) {
                         let name = &side.expansion.columns[*column].name;
                         let message = format!("a second truth of `{name}` for one key");

@@ -86,7 +86,7 @@ pub fn score(
                 ..ColumnScore::default()
             };
             for (key, wanted) in values {
-                score.add(key, wanted, cells.get(&expansion.key.entity(key)));
+                score.add(key, wanted, cells.get(&expansion.entity(key)));
             }
             scores.push(score);
         }
@@ -161,7 +161,7 @@ fn cells(
                 }
                 (true, false, value) => CellValue::One(value),
             };
-            found.insert(expansion.key.entity(&key), Cell { state, value, model: row.get(3)? });
+            found.insert(expansion.entity(&key), Cell { state, value, model: row.get(3)? });
         }
         Ok(found)
     };

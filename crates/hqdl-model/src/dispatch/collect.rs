@@ -293,6 +293,7 @@ impl Sink for Rest<'_, '_> {
                 error @ (ModelError::Refused { .. }
                 | ModelError::Budget(_)
                 | ModelError::NoConnection { .. }
+                | ModelError::NoImages { .. }
                 | ModelError::Beyond { .. }),
                 _,
             ) => {

@@ -39,7 +39,10 @@ impl Context {
             ModelError::TooLong(_) | ModelError::Budget(_) if !alone => {
                 return again(halves(&cut, attempt));
             }
-            ModelError::Refused { .. } | ModelError::Budget(_) | ModelError::Beyond { .. } => {
+            ModelError::Refused { .. }
+            | ModelError::NoImages { .. }
+            | ModelError::Budget(_)
+            | ModelError::Beyond { .. } => {
                 return Err(error.into());
             }
             ModelError::Filtered(_) => {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Context;
 use crate::plan::Cut;
 use hqdl_prompt::align::Keys;
-use hqdl_prompt::{Frame, Prompt};
+use hqdl_prompt::{Frame, Prompt, ShownImage};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
@@ -21,10 +21,38 @@ impl Context {
         let frame = self.frame_of(cut);
         let rows: Vec<Cow<'_, Row>> = self.rows(cut);
         let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
+        prompt.images = self.images(cut).map(|image| self.named(image)).collect();
         prompt.input_tokens = self.input_tokens(&frame, &prompt, self.run.counts);
         prompt.max_output = self.output_cap.of(prompt.planned_output).min(self.choice.max_output);
         prompt.with_keys = self.endpoint().finds_by_prompt().then(|| self.hash_with_keys(cut));
         (frame, prompt)
+    }
+
+    /// The images of a batch of rows, in order.
+    fn images<'c>(&'c self, cut: &'c Cut) -> impl Iterator<Item = &'c Value> {
+        cut.gaps.iter().flat_map(|gap| self.expansion.images_of(&gap.row))
+    }
+
+    /// An image whose bytes are not read yet.
+    fn named(&self, image: &Value) -> ShownImage {
+        let name = self.expansion.image_files.name(image).to_string();
+        ShownImage { name, url: String::new() }
+    }
+
+    /// Reads the images of a prompt.
+    ///
+    /// # Errors
+    /// Why one cannot be shown, in words.
+    pub(super) fn show_images(&self, cut: &Cut, prompt: &mut Prompt) -> Result<(), String> {
+        if cut.gaps.iter().any(|gap| self.expansion.lacks_images(&gap.row)) {
+            return Err("its image is no part of its key: a query does not read it, \
+                        `hqdl materialize` does"
+                .to_owned());
+        }
+        for (shown, image) in prompt.images.iter_mut().zip(self.images(cut)) {
+            shown.url = self.expansion.image_files.url(image)?;
+        }
+        Ok(())
     }
 
     /// The hash of a request as it was made before there were labels.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::{Check, did_you_mean, join};
 use crate::file::{Echo, ExpansionTable, SourceField, SpecFile};
 use crate::shape::Step;
-use crate::{Column, Expansion, Source, SourceRows};
+use crate::{Column, Expansion, Images, Source, SourceRows};
 use hqdl_values::key::KeyColumns;
 use hqdl_values::problem::nearest;
 
@@ -13,11 +13,13 @@ use hqdl_values::problem::nearest;
 pub const ROWS_PER_REQUEST: u32 = 20;
 
 impl Check<'_> {
-    pub(crate) fn expansions(&mut self, file: &SpecFile) -> Vec<Expansion> {
+    pub(crate) fn expansions(&mut self, file: &SpecFile, images: &Images) -> Vec<Expansion> {
         let mut made = Vec::new();
         for (n, e) in file.expansion.iter().enumerate() {
             let place = [Step::from("expansion"), n.into()];
             let mut expansion = self.expansion(&place, e);
+            expansion.images = self.images(&place, e);
+            expansion.image_files = images.clone();
             expansion.model = self.model_of(&join(&place, &["model".into()]), e, file);
             expansion.echo = e.echo.or(file.model.echo).unwrap_or_default();
             for column in &mut expansion.columns {
@@ -26,6 +28,28 @@ impl Check<'_> {
             made.push(expansion);
         }
         made
+    }
+
+    /// The columns of key and context that hold images.
+    fn images(&mut self, place: &[Step], e: &ExpansionTable) -> Vec<String> {
+        for (n, name) in e.images.iter().enumerate() {
+            let mut known = e.key.iter().chain(&e.context);
+            if !known.any(|k| k.eq_ignore_ascii_case(name)) {
+                let help = did_you_mean(name, e.key.iter().chain(&e.context).map(String::as_str));
+                let message = format!("`{name}` is no column of key or context");
+                let here = join(place, &["images".into(), n.into()]);
+                self.error(&here, &message, "no such column", &help);
+            }
+        }
+        if !e.images.is_empty() && e.rows_per_request.is_some_and(|rows| rows > 1) {
+            self.error(
+                &join(place, &["rows_per_request".into()]),
+                "rows with images are asked about one a request",
+                "more than one",
+                "leave `rows_per_request` out",
+            );
+        }
+        e.images.clone()
     }
 
     /// The model that an expansion names; `None` for that of `[model]`.
@@ -141,6 +165,8 @@ impl Check<'_> {
             key_parts,
             key_types,
             context: e.context.clone(),
+            images: Vec::new(),
+            image_files: Images::default(),
             rows_per_request: e.rows_per_request.unwrap_or(ROWS_PER_REQUEST).max(1),
             format: e.format,
             echo: Echo::default(),

@@ -251,7 +251,7 @@ fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<En
             .flat_map(|key| meanings.iter().map(move |m| [key.clone(), vec![m.clone()]].concat()))
             .collect();
     }
-    Some(keys.iter().map(|key| expansion.key.entity(key)).collect())
+    Some(keys.iter().map(|key| expansion.entity(key)).collect())
 }
 
 /// The lines of an overrides file with their numbers.

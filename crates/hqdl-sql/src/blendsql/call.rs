@@ -64,6 +64,7 @@ pub(super) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
         regex: parts.regex,
         narrow: parts.narrow,
         model: parts.model,
+        image: parts.image,
         tuning: parts.tuning,
         inner: written.inner,
         row: written.row,
@@ -86,6 +87,7 @@ struct Parts {
     regex: Option<String>,
     narrow: Option<u32>,
     model: Option<(String, std::ops::Range<usize>)>,
+    image: bool,
     /// What is to be said to the model behind the question.
     appended: Vec<String>,
     tuning: Vec<String>,
@@ -134,6 +136,7 @@ impl Parts {
                 let named = result::written_text(sql, tokens, "the model")?;
                 self.model = named.map(|name| (name, span(tokens)));
             }
+            Keyword::Image => self.image = result::truth(sql, tokens, "image")?,
             Keyword::Examples => self.appended.extend(result::examples(sql, tokens)?),
             Keyword::Long if result::is_true(sql, tokens) => {
                 self.appended.push("Answer at length.".to_owned());

@@ -77,6 +77,7 @@ impl Scanner<'_> {
             regex: None,
             narrow: None,
             model: None,
+            image: false,
             tuning: Vec::new(),
             inner,
             row: false,

@@ -93,6 +93,8 @@ pub struct Call {
     pub narrow: Option<u32>,
     /// The model it wants to be asked of, and where it says so.
     pub model: Option<(String, Range<usize>)>,
+    /// Map: whether the first value is an image, which the model is shown.
+    pub image: bool,
     /// Arguments that tune `BlendSQL`'s own machinery and change nothing here.
     pub tuning: Vec<String>,
     /// Calls within this call's arguments, in the order of the text.

@@ -144,6 +144,15 @@ pub(super) fn is_true(sql: &str, tokens: &[Token]) -> bool {
     matches!(tokens, [only] if ["true", "1"].contains(&only.content(sql).to_lowercase().as_str()))
 }
 
+/// Reads an argument that is TRUE or FALSE.
+pub(super) fn truth(sql: &str, tokens: &[Token], what: &str) -> Result<bool, SqlError> {
+    let says_no = matches!(tokens, [only] if ["false", "0"].contains(&only.content(sql).to_lowercase().as_str()));
+    if is_true(sql, tokens) || says_no || is_none(sql, tokens) {
+        return Ok(is_true(sql, tokens));
+    }
+    Err(SqlError::new(span(tokens), format!("`{what}` is no truth"), "expected true or false"))
+}
+
 /// Whether the value says that there is nothing: `None`, `0`, `[]`.
 pub(super) fn is_nothing(sql: &str, tokens: &[Token]) -> bool {
     is_none(sql, tokens)

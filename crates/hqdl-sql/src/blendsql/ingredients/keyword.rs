@@ -27,6 +27,8 @@ pub enum Keyword {
     Narrow,
     /// Which model is asked.
     Model,
+    /// Whether the value is an image.
+    Image,
     /// Answers to show the model as examples of their form.
     Examples,
     /// Whether the answer is to be a long one.
@@ -38,7 +40,7 @@ pub enum Keyword {
 }
 
 /// The keywords as they are and as they once were, and what each says.
-pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 35] = [
+pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 36] = [
     ("question", Keyword::Question),
     ("join_criteria", Keyword::Question),
     ("value", Keyword::Value),
@@ -62,6 +64,7 @@ pub(in crate::blendsql) const KEYWORDS: [(&str, Keyword); 35] = [
     ("example_outputs", Keyword::Examples),
     ("max_tokens", Keyword::Tuning),
     ("model", Keyword::Model),
+    ("image", Keyword::Image),
     ("context_formatter", Keyword::Tuning),
     ("list_options_in_prompt", Keyword::Tuning),
     ("options_searcher", Keyword::Tuning),

@@ -1,6 +1,6 @@
 //! `LLMMap`: a question about each value.
 
-use super::{Arguments, Ingredient, Subject};
+use super::{Arguments, Ingredient, Keyword, Subject};
 use crate::blendsql::SqlError;
 
 /// `{{LLMMap('question', value, context…)}}`
@@ -13,6 +13,10 @@ impl Ingredient for LlmMap {
 
     fn subject(&self) -> Subject {
         Subject::Value
+    }
+
+    fn takes(&self, keyword: Keyword) -> bool {
+        !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow)
     }
 
     fn check(&self, written: &Arguments<'_>) -> Result<(), SqlError> {

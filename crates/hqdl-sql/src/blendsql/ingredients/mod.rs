@@ -44,7 +44,7 @@ pub trait Ingredient: Sync {
 
     /// Whether it takes this argument.
     fn takes(&self, keyword: Keyword) -> bool {
-        !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow)
+        !matches!(keyword, Keyword::Left | Keyword::Right | Keyword::Narrow | Keyword::Image)
     }
 
     /// The place of the question among the arguments without a keyword, from 1.

@@ -1,0 +1,337 @@
+//! Images that cells name, and where their bytes are read.
+//!
+//! A cell names one by the path of a file below one folder, by an `http(s)` URL, by a
+//! data URL, or as a BLOB. What is read here is known by the BLAKE3 digest of its
+//! bytes, `blake3:…`, so one image under two names is one entity; a URL is known by its
+//! text, since it is the endpoint that fetches it, and nothing here.
+//!
+//! Paths come out of a database, which may be anybody's: a file is read only where it
+//! is, links followed, below that folder, and shown only where it is an image by its
+//! first bytes.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+
+use crate::Expansion;
+use hqdl_values::Row;
+use hqdl_values::key::Entity;
+use hqdl_values::value::Value;
+
+/// The most bytes of an image that are sent.
+pub const MOST_BYTES: u64 = 20 << 20;
+
+/// What the name of an image begins with that is known by its bytes.
+const DIGEST: &str = "blake3:";
+
+/// The images of one database.
+#[derive(Clone, Default)]
+pub struct Images(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// The folder that paths begin at, and do not leave.
+    folder: Option<PathBuf>,
+    /// The names of files that were read, by path: one file is one image in a run.
+    files: Mutex<HashMap<String, String>>,
+    kept: Mutex<Kept>,
+}
+
+/// Bytes that no file of the user's holds, in one without a name.
+#[derive(Default)]
+struct Kept {
+    file: Option<File>,
+    end: u64,
+    /// Where each stands, by its name; or why it is not shown.
+    at: HashMap<String, Result<(u64, usize), String>>,
+}
+
+impl std::fmt::Debug for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Images").field(&self.0.folder).finish()
+    }
+}
+
+impl Images {
+    /// Images whose paths begin at a folder.
+    #[must_use]
+    pub fn of(folder: PathBuf) -> Self {
+        Self(Arc::new(Inner { folder: Some(folder), ..Inner::default() }))
+    }
+
+    /// What an image is known by: `blake3:…` of what can be read, the text of a URL; of
+    /// what cannot be read the value itself.
+    #[must_use]
+    pub fn name(&self, value: &Value) -> Value {
+        let Value::Text(text) = value else { return value.clone() };
+        let text = text.trim();
+        if is_url(text) || text.starts_with(DIGEST) {
+            return Value::Text(text.to_owned());
+        }
+        if is_data(text) {
+            return Value::Text(self.keep_data(text));
+        }
+        if let Some(name) = lock(&self.0.files).get(text) {
+            return Value::Text(name.clone());
+        }
+        let Ok(bytes) = self.file(text) else { return value.clone() };
+        let name = digest(&bytes);
+        lock(&self.0.files).insert(text.to_owned(), name.clone());
+        Value::Text(name)
+    }
+
+    /// Keeps the bytes of a BLOB while this process runs. Returns the image's name.
+    #[must_use]
+    pub fn keep(&self, bytes: &[u8]) -> Value {
+        Value::Text(self.keep_as(digest(bytes), bytes))
+    }
+
+    /// Keeps the bytes of a text that is a data URL. Returns the image's name.
+    #[must_use]
+    pub fn keep_text(&self, text: &str) -> Option<Value> {
+        let text = text.trim();
+        is_data(text).then(|| Value::Text(self.keep_data(text)))
+    }
+
+    fn keep_as(&self, name: String, bytes: &[u8]) -> String {
+        let mut kept = lock(&self.0.kept);
+        if !kept.at.contains_key(&name) {
+            let at = match kind(bytes) {
+                Ok(_) => kept.write(bytes).map_err(|e| e.to_string()),
+                Err(why) => Err(format!("the value {why}")),
+            };
+            kept.at.insert(name.clone(), at);
+        }
+        name
+    }
+
+    /// Keeps what a data URL holds.
+    fn keep_data(&self, url: &str) -> String {
+        match of_data(url) {
+            Ok(bytes) => self.keep_as(digest(&bytes), &bytes),
+            Err(why) => {
+                let name = digest(url.as_bytes());
+                lock(&self.0.kept).at.insert(name.clone(), Err(why.to_owned()));
+                name
+            }
+        }
+    }
+
+    /// The URL by which a request shows an image: its own, or one that holds its bytes.
+    ///
+    /// # Errors
+    /// Why it cannot be shown, in words.
+    pub fn url(&self, value: &Value) -> Result<String, String> {
+        let Value::Text(text) = value else { return Err(format!("{value} names no image")) };
+        let text = text.trim();
+        if is_url(text) {
+            return Ok(text.to_owned());
+        }
+        let name = if is_data(text) { self.keep_data(text) } else { text.to_owned() };
+        let bytes = if name.starts_with(DIGEST) {
+            lock(&self.0.kept).read(&name)?
+        } else {
+            let bytes = self.file(text)?;
+            // Its answers are kept for what it was when they were looked up.
+            if lock(&self.0.files).get(text).is_some_and(|known| *known != digest(&bytes)) {
+                return Err(format!("{text} has changed meanwhile"));
+            }
+            bytes
+        };
+        let kind = kind(&bytes).map_err(|why| format!("{text} {why}"))?;
+        let mut url = format!("data:{kind};base64,");
+        STANDARD.encode_string(&bytes, &mut url);
+        Ok(url)
+    }
+
+    /// The bytes of a file below the folder.
+    fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+        if path.is_empty() {
+            return Err("an empty text names no image".to_owned());
+        }
+        let folder = self.0.folder.as_deref().ok_or("there is no folder to read images from")?;
+        let root = folder.canonicalize().map_err(|e| format!("{}: {e}", folder.display()))?;
+        let outside = || format!("{path} is outside of {}", root.display());
+        let written = Path::new(path);
+        // Before anything is looked at: whether a file is there is nobody's business, either.
+        if written.is_relative() && climbs(written) {
+            return Err(outside());
+        }
+        let full = root.join(written);
+        if written.is_absolute() && (!full.starts_with(&root) || climbs(written)) {
+            return Err(outside());
+        }
+        let full = full.canonicalize().map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no file {path}"),
+            _ => format!("{path}: {e}"),
+        })?;
+        if !full.starts_with(&root) {
+            return Err(outside());
+        }
+        let failed = |e: std::io::Error| format!("{path}: {e}");
+        // What is no file may never end.
+        if !full.metadata().map_err(failed)?.is_file() {
+            return Err(format!("{path} is no file"));
+        }
+        let mut bytes = Vec::new();
+        let file = File::open(&full).map_err(failed)?;
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        Ok(bytes)
+    }
+}
+
+impl Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<(u64, usize)> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile()?),
+        };
+        let at = self.end;
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(bytes)?;
+        self.end += bytes.len() as u64;
+        Ok((at, bytes.len()))
+    }
+
+    fn read(&mut self, name: &str) -> Result<Vec<u8>, String> {
+        let (at, length) = self
+            .at
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| Err(format!("the image {name} is not at hand")))?;
+        let mut bytes = vec![0; length];
+        let file = self.file.as_mut().ok_or("no image is at hand")?;
+        file.seek(SeekFrom::Start(at)).map_err(|e| e.to_string())?;
+        file.read_exact(&mut bytes).map_err(|e| e.to_string())?;
+        Ok(bytes)
+    }
+}
+
+/// Whether a path leaves the folder that it begins at, by its words alone.
+fn climbs(path: &Path) -> bool {
+    let mut depth = 0_i64;
+    path.components().any(|part| {
+        match part {
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            _ => {}
+        }
+        depth < 0
+    })
+}
+
+fn is_url(text: &str) -> bool {
+    starts_with(text, "http://") || starts_with(text, "https://")
+}
+
+fn is_data(text: &str) -> bool {
+    starts_with(text, "data:")
+}
+
+fn starts_with(text: &str, scheme: &str) -> bool {
+    text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// What a data URL holds.
+fn of_data(url: &str) -> Result<Vec<u8>, &'static str> {
+    let (head, data) = url.split_once(',').ok_or("a data URL without data")?;
+    if !head.to_ascii_lowercase().ends_with(";base64") {
+        return Err("a data URL that is not in base64");
+    }
+    if data.len() as u64 > MOST_BYTES / 3 * 4 + 8 {
+        return Err("a data URL of more than 20 MiB, which is the most that is sent of an image");
+    }
+    let data: String = data.split_whitespace().collect();
+    let decoded = STANDARD.decode(&data).or_else(|_| STANDARD_NO_PAD.decode(&data));
+    decoded.map_err(|_| "a data URL whose base64 is broken")
+}
+
+/// What kind of image some bytes are, by the first of them.
+fn kind(bytes: &[u8]) -> Result<&'static str, &'static str> {
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err("is larger than 20 MiB, which is the most that is sent of an image");
+    }
+    match bytes {
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Ok("image/jpeg"),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok("image/webp"),
+        _ => Err("is no PNG, JPEG, GIF or WebP"),
+    }
+}
+
+/// The name of an image by its bytes, as `b3sum` prints them.
+fn digest(bytes: &[u8]) -> String {
+    let mut name = DIGEST.to_owned();
+    let _ = write!(name, "{}", blake3::hash(bytes).to_hex());
+    name
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Expansion {
+    /// Whether rows of it are shown with images.
+    #[must_use]
+    pub fn has_images(&self) -> bool {
+        !self.images.is_empty()
+    }
+
+    /// Whether a key or context column holds images.
+    #[must_use]
+    pub fn is_image(&self, column: &str) -> bool {
+        self.images.iter().any(|image| image.eq_ignore_ascii_case(column))
+    }
+
+    /// Whom a key is about: an image is known by its bytes.
+    #[must_use]
+    pub fn entity(&self, key: &[Value]) -> Entity {
+        if !self.has_images() {
+            return self.key.entity(key);
+        }
+        let named = self.key.names().iter().zip(key).map(|(column, value)| {
+            if self.is_image(column) { self.image_files.name(value) } else { value.clone() }
+        });
+        self.key.entity(&named.collect::<Vec<_>>())
+    }
+
+    /// The images that a row is shown with, in the order of its key and context.
+    #[must_use]
+    pub fn images_of<'r>(&self, row: &'r Row) -> Vec<&'r Value> {
+        if !self.has_images() {
+            return Vec::new();
+        }
+        let names = self.key.names().iter().zip(&row.key);
+        let all = names.chain(self.context.iter().zip(&row.context));
+        let images = all.filter(|(name, value)| self.is_image(name) && **value != Value::Null);
+        images.map(|(_, value)| value).collect()
+    }
+
+    /// The row with `[image 1]`, `[image 2]` and so on in the place of its images.
+    pub(crate) fn without_images(&self, row: &Row) -> Row {
+        let mut seen = 0;
+        let mut shown = |(name, value): (&String, &Value)| {
+            if !self.is_image(name) || *value == Value::Null {
+                return value.clone();
+            }
+            seen += 1;
+            Value::Text(format!("[image {seen}]"))
+        };
+        let key = self.key.names().iter().zip(&row.key).map(&mut shown).collect();
+        Row { key, context: self.context.iter().zip(&row.context).map(&mut shown).collect() }
+    }
+
+    /// Whether a row lacks an image that its prompt is to show: a query knows the key of
+    /// a row, and not what stands beside it.
+    #[must_use]
+    pub fn lacks_images(&self, row: &Row) -> bool {
+        row.context.len() < self.context.len() && self.context.iter().any(|c| self.is_image(c))
+    }
+}

@@ -1,0 +1,362 @@
+//! Images: what a model is shown of them, whom their facts are about, and what is never
+//! read or paid for.
+
+use base64::Engine as _;
+use serde_json::{Value as Json, json};
+
+use crate::endpoint::{Endpoint, Fault, Times, images};
+use crate::project::{Ended, Project};
+
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n a cat";
+const JPEG: &[u8] = b"\xff\xd8\xff\xe0 a dog";
+const GIF: &[u8] = b"GIF89a a cow";
+const WEBP: &[u8] = b"RIFF\x10\0\0\0WEBP a pig";
+
+const SPEC: &str = r#"
+[database]
+path = "../data.sqlite"
+
+[model]
+provider = "openai"
+name = "gpt-4o"
+base_url = "{base_url}"
+api_key_env = "HQDL_TEST_KEY"
+price = { input = 2.5, output = 10 }
+
+[[expansion]]
+name = "pets"
+source = "pet"
+key = ["photo"]
+images = ["photo"]
+[[expansion.column]]
+name = "animal"
+about = "which animal it is"
+questions = ["Which animal is it?"]
+"#;
+
+/// A model that says what it sees: one of the four, or a URL.
+fn endpoint() -> Endpoint {
+    Endpoint::answering(|_, row| {
+        let all = row.key.iter().chain(&row.context).filter_map(Json::as_str);
+        let seen: Vec<String> = all.map(animal).collect();
+        seen.join(" ").into()
+    })
+}
+
+fn animal(seen: &str) -> String {
+    let known = [
+        ("image/png", PNG, "cat"),
+        ("image/jpeg", JPEG, "dog"),
+        ("image/gif", GIF, "cow"),
+        ("image/webp", WEBP, "pig"),
+    ];
+    let is = |(kind, bytes, _): &(&str, &[u8], &str)| {
+        seen == format!("{kind} {}", blake3::hash(bytes).to_hex())
+    };
+    known.iter().find(|k| is(k)).map_or_else(|| seen.to_owned(), |(_, _, name)| (*name).to_owned())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let hex = bytes.iter().fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
+    format!("x'{hex}'")
+}
+
+fn data_url(bytes: &[u8]) -> String {
+    let data = base64::engine::general_purpose::STANDARD.encode(bytes);
+    format!("data:image/png;base64,{data}")
+}
+
+/// A project whose table `pet` has these photos, as SQL, and whose folder has files.
+fn project(endpoint: &Endpoint, photos: &[&str]) -> Project {
+    let values: Vec<String> =
+        photos.iter().enumerate().map(|(n, photo)| format!("({n}, {photo})")).collect();
+    let sql = format!(
+        "CREATE TABLE pet (id INTEGER PRIMARY KEY, photo); INSERT INTO pet VALUES {}",
+        values.join(", ")
+    );
+    let project = Project::new(endpoint, &sql, SPEC);
+    std::fs::create_dir(project.path("img")).unwrap();
+    std::fs::write(project.path("img/cat.png"), PNG).unwrap();
+    std::fs::write(project.path("img/same cat.jpg"), PNG).unwrap();
+    std::fs::write(project.path("img/dog.jpg"), JPEG).unwrap();
+    std::fs::write(project.path("img/text.png"), "not an image").unwrap();
+    project
+}
+
+fn query(project: &Project, sql: &str) -> Ended {
+    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql])
+}
+
+fn rows(project: &Project, sql: &str) -> Json {
+    let ended = query(project, sql);
+    let rows = ended.lines.first().map(|l| l["rows"].clone()).unwrap_or_default();
+    assert!(rows.is_array(), "{sql}: {}", ended.stderr);
+    rows
+}
+
+#[test]
+fn an_image_is_shown_however_it_is_named_and_asked_about_once() {
+    let endpoint = endpoint();
+    let url = "https://example.org/horse.png";
+    let photos = [
+        hex(PNG),
+        "'img/cat.png'".to_owned(),
+        "'./img/same cat.jpg'".to_owned(),
+        format!("'{}'", data_url(PNG)),
+        hex(JPEG),
+        "'img/dog.jpg'".to_owned(),
+        hex(GIF),
+        hex(WEBP),
+        format!("'{url}'"),
+        "NULL".to_owned(),
+    ];
+    let photos: Vec<&str> = photos.iter().map(String::as_str).collect();
+    let project = project(&endpoint, &photos);
+    let sql =
+        "SELECT id, {{VQA('What is it?', pet.photo, return_type='str')}} FROM pet ORDER BY id";
+    let expected = json!([
+        [0, "cat"],
+        [1, "cat"],
+        [2, "cat"],
+        [3, "cat"],
+        [4, "dog"],
+        [5, "dog"],
+        [6, "cow"],
+        [7, "pig"],
+        [8, url],
+        [9, null]
+    ]);
+    assert_eq!(rows(&project, sql), expected);
+    // Five images; the same one under another name is no other, and one has no name at all.
+    assert_eq!(endpoint.count(), 5);
+    for request in endpoint.requests() {
+        let user = &request.body["messages"][1]["content"];
+        assert!(user[0]["text"].as_str().unwrap().contains("[image 1]"), "{user}");
+        // The name of a file tells nothing of what it shows.
+        assert!(!request.body.to_string().contains("cat.png"));
+        assert_eq!(images(&request.body).len(), 1);
+    }
+    assert_eq!(rows(&project, sql), expected);
+    // The same question, as LLMMap asks it.
+    let map = "SELECT {{LLMMap('What is it?', photo, image=true, return_type='str')}} FROM pet WHERE id < 2";
+    assert_eq!(rows(&project, map), json!([["cat"], ["cat"]]));
+    assert_eq!(endpoint.count(), 5);
+    let caption = "SELECT {{ImageCaption(pet.photo)}} FROM pet WHERE id = 6";
+    assert_eq!(rows(&project, caption), json!([["cow"]]));
+    let asked = &endpoint.requests()[5];
+    assert_eq!(asked.question.columns[0].about, "Describe what the image shows, in one sentence.");
+    // A text is no image where nothing says so, and a BLOB is shown to nobody.
+    let text =
+        "SELECT {{LLMMap('What is it?', photo, return_type='str')}} FROM pet WHERE id IN (0, 1)";
+    assert_eq!(rows(&project, text), json!([[null], ["img/cat.png"]]));
+}
+
+#[test]
+fn what_cannot_be_shown_is_a_state_and_costs_nothing() {
+    let endpoint = endpoint();
+    let photos = [
+        "'img/none.png'",
+        "'img/text.png'",
+        "x'00ff'",
+        "'../outside.png'",
+        "'img'",
+        "7",
+        "''",
+        "'/etc/passwd'",
+        "'img/link.png'",
+        "'data:image/png;base64,???'",
+        "'data:text/plain,hi'",
+        "'img/huge.png'",
+        "'img/dog.jpg'",
+        "'blake3:0123'",
+    ];
+    let project = project(&endpoint, &photos);
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("cat.png"), PNG).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("cat.png"), project.path("img/link.png"))
+        .unwrap();
+    let mut huge = PNG.to_vec();
+    huge.resize((20 << 20) + 1, 0);
+    std::fs::write(project.path("img/huge.png"), &huge).unwrap();
+    project.execute(&format!("INSERT INTO pet VALUES (100, zeroblob({}))", 5));
+    let sql = "SELECT id, {{VQA('What is it?', photo, return_type='str')}} FROM pet WHERE id < 100 ORDER BY id";
+    let all = rows(&project, sql);
+    for (n, photo) in photos.iter().enumerate() {
+        let expected = if *photo == "'img/dog.jpg'" { json!("dog") } else { Json::Null };
+        assert_eq!(all[n][1], expected, "{photo}");
+    }
+    assert_eq!(endpoint.count(), 1);
+    // Filled, the same, and each cell says why.
+    let ended = project.materialize(&[]).exits(1);
+    assert_eq!(ended.done()["cells"]["ok"], 1, "{ended:?}");
+    let why =
+        |key: &str| project.hqdl(&["why", "--spec", "specs/x.toml", "pets", key, "animal"]).stdout;
+    for (key, told) in [
+        ("img/none.png", "there is no file img/none.png"),
+        ("img/text.png", "img/text.png is no PNG, JPEG, GIF or WebP"),
+        ("../outside.png", "is outside of"),
+        ("/etc/passwd", "is outside of"),
+        ("img/link.png", "is outside of"),
+        ("img", "is no file"),
+        ("img/huge.png", "is larger than 20 MiB"),
+        ("data:image/png;base64,???", "base64 is broken"),
+        ("data:text/plain,hi", "is not in base64"),
+    ] {
+        assert!(why(key).contains(told), "{key}: {}", why(key));
+    }
+    // A file that comes is another image, and is asked about.
+    std::fs::write(project.path("img/none.png"), GIF).unwrap();
+    project.materialize(&[]);
+    assert!(why("img/none.png").contains("cow"), "{}", why("img/none.png"));
+}
+
+#[test]
+fn an_expansion_shows_images_of_its_key_and_context() {
+    let endpoint = endpoint();
+    let photos = ["'img/cat.png'", "'img/same cat.jpg'", "'img/dog.jpg'"];
+    let project = project(&endpoint, &photos);
+    let ended = project.materialize(&[]).exits(0);
+    assert_eq!(ended.done()["cells"]["ok"], 2);
+    assert_eq!(endpoint.count(), 2);
+    let published = "SELECT id, animal FROM pet_expanded ORDER BY id";
+    let expected = json!([[0, "cat"], [1, "cat"], [2, "dog"]]);
+    assert_eq!(rows(&project, published), expected);
+    // A call is routed where its column is asked of images; nothing is asked.
+    for call in ["VQA('Which animal is it?', photo)", "LLMMap('Which animal is it?', photo)"] {
+        let sql = format!("SELECT id, {{{{{call}}}}} FROM pet ORDER BY id");
+        assert_eq!(rows(&project, &sql), expected, "{call}");
+    }
+    assert_eq!(endpoint.count(), 2);
+    // As context, beside a key that tells the rows apart; a BLOB, too.
+    project.execute(&format!(
+        "CREATE TABLE shop (id INTEGER PRIMARY KEY, front BLOB, back BLOB);
+         INSERT INTO shop VALUES (1, {0}, {1}), (2, {1}, NULL), (3, 'img/cat.png', {0})",
+        hex(GIF),
+        hex(WEBP)
+    ));
+    let spec = project.spec_text().replace("name = \"pets\"", "name = \"shops\"").replace(
+        "source = \"pet\"\nkey = [\"photo\"]\nimages = [\"photo\"]",
+        "source = \"shop\"\nkey = [\"id\"]\ncontext = [\"front\", \"back\"]\nimages = [\"front\", \"back\"]",
+    );
+    std::fs::write(project.path("specs/x.toml"), spec).unwrap();
+    project.materialize(&[]).exits(0);
+    let animals = rows(&project, "SELECT animal FROM shop_expanded ORDER BY id");
+    // The key is the row's; then what the images show.
+    assert_eq!(animals, json!([["cow pig"], ["pig"], ["cat cow"]]));
+    let shown: Vec<usize> =
+        endpoint.requests()[2..].iter().map(|r| images(&r.body).len()).collect();
+    assert_eq!(shown.iter().sum::<usize>(), 5);
+    // What a query knows of a row has no image in it: nothing is asked without.
+    project.execute("INSERT INTO shop VALUES (4, x'00', NULL)");
+    let asked = endpoint.count();
+    let sql = "SELECT {{LLMMap('Which animal is it?', shop.id)}} FROM shop WHERE id = 4";
+    assert_eq!(rows(&project, sql), json!([[null]]));
+    assert_eq!(endpoint.count(), asked);
+}
+
+#[test]
+fn a_budget_holds_what_an_image_may_cost() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'", "'https://x.org/a.png'"]);
+    // 1,445 tokens an image at the most: 85 and 170 for each of eight tiles.
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["requests"], 3);
+    assert!(plan["totals"]["input_tokens"].as_u64().unwrap() > 3 * 1445, "{plan}");
+    let most = plan["totals"]["cost_usd"]["most"].as_f64().unwrap();
+    // What a request may cost, and less than two: each is set aside before it leaves.
+    let ended = project.materialize(&["--budget", "0.009"]).exits(3);
+    let spent = ended.done()["cost_usd"].as_f64().unwrap();
+    assert!(spent <= 0.009 && spent > 0.0, "{ended:?}");
+    project.materialize(&["--budget", &format!("{}", 2.0 * most)]).exits(0);
+    let (input, _) = endpoint.billed();
+    assert!(input <= plan["totals"]["input_tokens"].as_u64().unwrap() * 11 / 10);
+    // A query says its most beforehand.
+    let sql = "SELECT {{ImageCaption(photo)}} FROM pet";
+    let told = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0);
+    let most = told.lines[0]["input_tokens"].as_u64();
+    assert!(most.unwrap_or_default() > 3 * 1445, "{:?}", told.lines[0]);
+}
+
+#[test]
+fn a_model_that_sees_nothing_says_so_once() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'"]);
+    let words = "Invalid content type. image_url is only supported by certain models.";
+    endpoint.fault(Fault::status(400, words, "invalid_request_error"), Times::Always);
+    let ended = project.materialize(&["--concurrency", "1"]).exits(4);
+    assert!(ended.stdout.contains("gpt-4o takes no images"), "{ended:?}");
+    assert_eq!(endpoint.count(), 1);
+    // Remembered, as other refused forms are.
+    let ended = query(&project, "SELECT {{ImageCaption(photo)}} FROM pet").exits(4);
+    assert!(ended.stderr.contains("takes no images"), "{}", ended.stderr);
+    assert_eq!(endpoint.count(), 1);
+    // Texts it is asked all the same.
+    endpoint.mend();
+    rows(&project, "SELECT {{LLMMap('Is it a name?', photo)}} FROM pet");
+    assert!(endpoint.count() > 1);
+}
+
+#[test]
+fn a_refused_image_fails_for_its_row() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'", "'https://x.org/a.png'"]);
+    let words = "Error while downloading https://x.org/a.png.";
+    endpoint.fault_where(Fault::status(400, words, "invalid_image_url"), Times::Always, |q| {
+        q.rows.len() == 1 && q.table == "pets"
+    });
+    let ended = project.materialize(&[]).exits(1);
+    assert_eq!(ended.done()["cells"]["error"], 3, "{ended:?}");
+    endpoint.mend();
+    project.materialize(&[]).exits(0);
+}
+
+#[test]
+fn recordings_answer_by_what_an_image_is_known_by() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'", "'https://x.org/a.png'", "'img/none.png'"]);
+    let facts = [
+        json!({ "question": "animal", "value": format!("blake3:{}", blake3::hash(PNG).to_hex()), "answer": "tomcat" }),
+        json!({ "question": "animal", "value": "https://x.org/a.png", "answer": "ape" }),
+        json!({ "question": "animal", "value": "img/none.png", "answer": "nothing" }),
+    ];
+    let lines: Vec<String> = facts.iter().map(Json::to_string).collect();
+    std::fs::write(project.path("r.jsonl"), lines.join("\n")).unwrap();
+    project.materialize(&["--recordings", "r.jsonl"]).exits(1);
+    let published = "SELECT animal FROM pet_expanded ORDER BY id";
+    assert_eq!(rows(&project, published), json!([["tomcat"], ["ape"], [null]]));
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[test]
+fn what_a_spec_says_of_images_is_checked() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'"]);
+    let spec = project.spec_text();
+    for (from, to, told) in [
+        ("images = [\"photo\"]", "images = [\"foto\"]", "`foto` is no column of key or context"),
+        (
+            "images = [\"photo\"]",
+            "images = [\"photo\"]\nrows_per_request = 5",
+            "rows with images are asked about one a request",
+        ),
+    ] {
+        std::fs::write(project.path("specs/x.toml"), spec.replace(from, to)).unwrap();
+        let ended = project.hqdl(&["check", "specs/x.toml"]).exits(2);
+        assert!(ended.stderr.contains(told) || ended.stdout.contains(told), "{ended:?}");
+    }
+    // Another folder, and batches.
+    std::fs::write(
+        project.path("specs/x.toml"),
+        spec.replace("data.sqlite\"", "data.sqlite\"\nimages = \"../img\""),
+    )
+    .unwrap();
+    project.execute("UPDATE pet SET photo = 'cat.png'");
+    project.materialize(&["--rows-per-request", "10"]).exits(0);
+    let ended = project.materialize(&["--batch"]).exits(2);
+    assert!(ended.stdout.contains("batches take none"), "{ended:?}");
+    let bad = query(&project, "SELECT {{LLMMap('What?', photo, image='maybe')}} FROM pet").exits(2);
+    assert!(bad.stderr.contains("`image` is no truth"), "{}", bad.stderr);
+    let bad =
+        query(&project, "SELECT {{LLMQA('What?', (SELECT photo FROM pet), image=true)}}").exits(2);
+    assert!(bad.stderr.contains("has no argument `image`"), "{}", bad.stderr);
+}
