@@ -1,6 +1,6 @@
 //! The caches that this process has open: one handle each, for all sessions, lent to
 //! other processes while this one owns it. The child of a fork may open none where its
-//! parent had one: sled's threads do not survive a fork, and SQLite's locks would be taken
+//! parent had one: sled's threads do not survive a fork, and `SQLite`'s locks would be taken
 //! for the child's own.
 
 use std::collections::HashMap;

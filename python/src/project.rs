@@ -297,7 +297,7 @@ impl Project {
             let meta = asked.run(&settings, run, Some(&mut rows))?;
             let mut json = meta.to_json();
             json["notes"] = meta.notes.clone().into();
-            let (names, count) = (rows.names.clone(), rows.rows);
+            let (names, count) = (rows.names.clone(), rows.count);
             Ok((Table::of(names, count, rows.told()?), json.to_string()))
         })?;
         Ok((table, meta))
@@ -366,8 +366,6 @@ impl Project {
     }
 
     #[pyo3(signature = (question, values, return_type=None, options=None, budget=None, on_event=None, interrupt=None))]
-    // They are the keyword arguments of `hqdl.map`.
-    #[allow(clippy::too_many_arguments)]
     fn map(
         &self,
         py: Python<'_>,

@@ -21,7 +21,7 @@ const EXACT: u64 = 1 << 53;
 pub struct Rows {
     pub names: Vec<String>,
     pub columns: Vec<Column>,
-    pub rows: usize,
+    pub count: usize,
 }
 
 /// The values of a column, in the narrowest form that holds them all.
@@ -39,13 +39,13 @@ impl Sink for Rows {
     fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
         self.names = names.to_vec();
         self.columns = names.iter().map(|_| Column::Nulls(0)).collect();
-        self.rows = 0;
+        self.count = 0;
         Ok(())
     }
 
     fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
         self.columns.iter_mut().zip(row).for_each(|(column, value)| column.push(*value));
-        self.rows += 1;
+        self.count += 1;
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl Rows {
         let field =
             |(name, array): (&String, &ArrayRef)| Field::new(name, array.data_type().clone(), true);
         let schema = Schema::new(self.names.iter().zip(&arrays).map(field).collect::<Vec<_>>());
-        let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
+        let options = RecordBatchOptions::new().with_row_count(Some(self.count));
         RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
             .map(Told::Table)
             .map_err(|e| input(e.to_string(), ""))

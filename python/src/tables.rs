@@ -75,8 +75,10 @@ fn declared(kind: &DataType) -> &'static str {
         | DataType::Decimal64(..)
         | DataType::Decimal128(..)
         | DataType::Decimal256(..) => "REAL",
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "BLOB",
-        DataType::FixedSizeBinary(_) => "BLOB",
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => "BLOB",
         DataType::Dictionary(_, inner) => declared(inner),
         DataType::RunEndEncoded(_, inner) => declared(inner.data_type()),
         DataType::Null => "",

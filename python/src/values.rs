@@ -155,8 +155,14 @@ pub fn plain(array: &ArrayRef, what: &str) -> Result<ArrayRef, Failed> {
         D::Int64 | D::Float64 | D::Utf8 | D::LargeUtf8 | D::Null | D::Binary | D::LargeBinary => {
             return Ok(array.clone());
         }
-        D::Boolean | D::Int8 | D::Int16 | D::Int32 => D::Int64,
-        D::UInt8 | D::UInt16 | D::UInt32 | D::UInt64 => D::Int64,
+        D::Boolean
+        | D::Int8
+        | D::Int16
+        | D::Int32
+        | D::UInt8
+        | D::UInt16
+        | D::UInt32
+        | D::UInt64 => D::Int64,
         D::Float16 | D::Float32 => D::Float64,
         D::Utf8View => D::LargeUtf8,
         D::BinaryView | D::FixedSizeBinary(_) => D::LargeBinary,

@@ -12,6 +12,7 @@ mod init;
 mod input;
 mod interrupt;
 mod log;
+mod map;
 mod materialize;
 mod meta;
 mod overrides;
@@ -87,6 +88,9 @@ enum Command {
     Import(import::Options),
     /// Run a query; ask the model what its calls lack, once.
     Query(query::Options),
+    /// Answer one question about each of some values: lines of JSON on stdin and stdout, for
+    /// programs.
+    Map(map::Options),
     /// Print how a query would be run: routes, SQL, demand, price; ask nothing.
     Explain(explain::Options),
     /// Tell where a published cell came from.
@@ -225,6 +229,7 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Materialize(options) => materialize::run(&options, cli.talk),
         Command::Import(options) => import::run(&options, cli.talk),
         Command::Query(options) => query::run(&options, cli.talk),
+        Command::Map(options) => map::run(&options, cli.talk),
         Command::Explain(options) => explain::run(&options, cli.talk),
         Command::Why(options) => why::run(&options, cli.talk),
         Command::Score(options) => score::run(&options, cli.talk),

@@ -56,22 +56,9 @@ pub fn map(
     values: &[Value],
 ) -> Result<Mapped, QueryError> {
     let began = Instant::now();
-    let names = ["value".to_owned()];
-    let mut calls = Calls::default();
-    let at = calls.target(None, "values", names.to_vec(), Vec::new());
-    let options = question.options.map(<[Value]>::to_vec);
-    let text = filled(question.text, &names);
-    let asked = column(&text, question.kind, options, question.list, &names);
-    let list = asked.values.as_ref().map(|list| list.values.clone());
-    calls.column(at, asked);
-    let mut targets = calls.targets(request)?;
-    let entities = entities(&mut targets[at], values);
-
-    let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
-    let mut answers: Vec<Option<Answer>> = vec![None; count];
-    let all: Vec<usize> = (0..count).collect();
-    known(request, &targets[at], &all, &mut answers)?;
-    let missing: Vec<usize> = all.into_iter().filter(|e| answers[*e].is_none()).collect();
+    let Looked { mut targets, at, list, entities, mut answers } = look(request, question, values)?;
+    let count = answers.len();
+    let missing: Vec<usize> = (0..count).filter(|e| answers[*e].is_none()).collect();
 
     let mut meta = Meta { values_reused: (count - missing.len()) as u64, ..Meta::default() };
     if !missing.is_empty() {
@@ -100,6 +87,54 @@ pub fn map(
     meta.seconds = began.elapsed().as_secs_f64();
     let answers = entities.into_iter().map(|e| e.map(|e| answers[e].clone())).collect();
     Ok(Mapped { answers, meta })
+}
+
+/// What is known of the answers that [`map`] gives; asks nothing. `None` of a value that
+/// is NULL, and of one that would have to be asked.
+///
+/// # Errors
+/// As of [`map`], but for what only asking meets.
+pub fn map_known(
+    request: &Request<'_>,
+    question: &Question<'_>,
+    values: &[Value],
+) -> Result<Vec<Option<Answer>>, QueryError> {
+    let Looked { entities, answers, .. } = look(request, question, values)?;
+    Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
+}
+
+/// A question that was looked up.
+struct Looked {
+    targets: Vec<Target>,
+    at: usize,
+    /// What answers are chosen from.
+    list: Option<Vec<String>>,
+    /// The entity of each value.
+    entities: Vec<Option<usize>>,
+    /// What is known of each entity.
+    answers: Vec<Option<Answer>>,
+}
+
+fn look(
+    request: &Request<'_>,
+    question: &Question<'_>,
+    values: &[Value],
+) -> Result<Looked, QueryError> {
+    let names = ["value".to_owned()];
+    let mut calls = Calls::default();
+    let at = calls.target(None, "values", names.to_vec(), Vec::new());
+    let options = question.options.map(<[Value]>::to_vec);
+    let text = filled(question.text, &names);
+    let asked = column(&text, question.kind, options, question.list, &names);
+    let list = asked.values.as_ref().map(|list| list.values.clone());
+    calls.column(at, asked);
+    let mut targets = calls.targets(request)?;
+    let entities = entities(&mut targets[at], values);
+    let count = entities.iter().flatten().max().map_or(0, |last| last + 1);
+    let mut answers: Vec<Option<Answer>> = vec![None; count];
+    let all: Vec<usize> = (0..count).collect();
+    known(request, &targets[at], &all, &mut answers)?;
+    Ok(Looked { targets, at, list, entities, answers })
 }
 
 /// The entity of each value, by its number; none of NULL and of what is no number.

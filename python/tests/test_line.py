@@ -1,0 +1,90 @@
+"""``hqdl map``: a line of JSON a request."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import hqdl
+import pytest
+from endpoint import Endpoint
+
+
+class Line:
+    def __init__(self, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hqdl", "map", *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def put(self, line: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, question: str, values: list[Any], **more: Any) -> Any:
+        return self.put(json.dumps({"question": question, "values": values, **more}))
+
+    def close(self) -> int:
+        self.process.communicate()
+        return self.process.returncode
+
+
+@pytest.fixture
+def line(endpoint: Endpoint) -> Iterator[Line]:
+    line = Line("--model", "m", "--base-url", endpoint.url, "--price", "1,2")
+    yield line
+    assert line.close() == 0
+
+
+def test_a_request_a_line(line: Line, endpoint: Endpoint) -> None:
+    values = ["a", None, 1, 1.0, True, "a"]
+    looked = line.ask("upper", values, ask=False)
+    assert (looked["answers"], looked["states"]) == ([None] * 6, [None] * 6)
+    assert endpoint.requests == 0
+    asked = line.ask("upper", values)
+    assert asked["answers"] == ["A", None, "1", "1", "1", "A"]
+    assert asked["states"] == ["ok", None, "ok", "ok", "ok", "ok"]
+    assert asked["meta"]["values_asked"] == 2 and set(endpoint.cells.values()) == {1}
+    assert line.ask("upper", ["a", "b"], ask=False)["states"] == ["ok", None]
+    assert line.ask("letters", ["bob"], type="list[str]")["answers"] == [["b", "o"]]
+    assert line.ask("none", ["x"])["states"] == ["unknown"]
+    assert line.ask("upper", ["c"], options=["C", "D"])["answers"] == ["C"]
+    # It lends the cache that it owns.
+    model = hqdl.Model("m", base_url=endpoint.url)
+    assert hqdl.map("upper", ["a"], model=model).meta["values_asked"] == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("no JSON", "a request"),
+        ('{"question": "q"}', "values"),
+        ('{"question": "q", "values": [1], "more": 1}', "more"),
+        ('{"question": "q", "values": [[1]]}', "no value"),
+        ('{"question": "q", "values": [18446744073709551615]}', "64 bits"),
+        ('{"question": "q", "values": ["x"], "type": "nix"}', "return type"),
+        ('{"question": "q", "values": ["x"], "budget": 0.0000001}', "budget"),
+    ],
+)
+def test_what_fails_is_told_and_the_next_request_is_heard(
+    line: Line, endpoint: Endpoint, said: str, message: str
+) -> None:
+    told = line.put(said)
+    assert told["event"] == "error" and message in json.dumps(told)
+    assert endpoint.requests == 0
+    assert line.ask("upper", ["a"])["answers"] == ["A"]
+
+
+def test_without_a_model_what_is_known_is_all() -> None:
+    line = Line("--no-cache")
+    assert line.ask("upper", ["a"], ask=False)["states"] == [None]
+    assert "none is named" in line.ask("upper", ["a"])["message"]
+    assert line.close() == 0
+    assert Line("--db", "x.sqlite").close() == 2
