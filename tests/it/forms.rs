@@ -110,6 +110,11 @@ fn distinct_on_keeps_the_first_of_each() {
     let endpoint =
         Endpoint::start(|_, key| Json::from(key[0].as_str().unwrap_or_default().contains("Loud")));
     let project = Project::new(&endpoint, TABLES, SPEC);
+    project.execute(
+        "CREATE TABLE tiny (name, price, twice GENERATED ALWAYS AS (price || price));
+         INSERT INTO tiny VALUES ('a', 'cheap'), ('b', 'cheap'), ('c', 'dear'), ('d', 'dear');
+         CREATE TABLE pair (x); INSERT INTO pair VALUES ('cheap'), ('dear');",
+    );
     for (sql, columns, rows) in [
         (
             "SELECT DISTINCT ON (price) price, name FROM restaurants ORDER BY price, rating DESC",
@@ -177,6 +182,44 @@ fn distinct_on_keeps_the_first_of_each() {
             .hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
         assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
         assert_eq!(ended.lines[0]["columns"], columns, "{sql}");
+    }
+    // A star is the columns of the tables, in order.
+    for (sql, columns, rows) in [
+        (
+            "SELECT DISTINCT ON (price) r.*, 1 one FROM (SELECT 1) x, restaurants r ORDER BY price",
+            json!(null),
+            json!(null),
+        ),
+        (
+            "SELECT DISTINCT ON (t.price) p.x, t.* FROM tiny AS t JOIN pair p ON (p.x = t.price) ORDER BY t.price, 2 DESC",
+            json!(["x", "name", "price", "twice"]),
+            json!([["cheap", "b", "cheap", "cheapcheap"], ["dear", "d", "dear", "deardear"]]),
+        ),
+        (
+            "SELECT DISTINCT ON (price) * FROM tiny ORDER BY price DESC, name LIMIT 1",
+            json!(["name", "price", "twice"]),
+            json!([["c", "dear", "deardear"]]),
+        ),
+        (
+            "SELECT * FROM (SELECT DISTINCT ON (price) * FROM public.tiny t, pair WHERE x = price ORDER BY 2, name) z",
+            json!(["name", "price", "twice", "x"]),
+            json!([["a", "cheap", "cheapcheap", "cheap"], ["c", "dear", "deardear", "dear"]]),
+        ),
+    ] {
+        let ended =
+            project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", sql]);
+        if columns.is_null() {
+            assert!(ended.exits(2).stderr.contains("name the columns"), "{sql}");
+            continue;
+        }
+        assert_eq!(ended.lines[0]["rows"], rows, "{sql}: {}", ended.stderr);
+        assert_eq!(ended.lines[0]["columns"], columns, "{sql}");
+    }
+    let shadowed = "WITH tiny AS (SELECT 1 AS a) SELECT DISTINCT ON (a) * FROM tiny";
+    let natural = "SELECT DISTINCT ON (price) * FROM tiny NATURAL JOIN pair";
+    for sql in [shadowed, natural] {
+        let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--dialect", "suql", sql]);
+        assert!(ended.exits(2).stderr.contains("name the columns"), "{sql}");
     }
     // An error in it is told where it was written.
     let sql = "SELECT DISTINCT ON (price) price, nmae FROM restaurants ORDER BY price";

@@ -209,3 +209,83 @@ fn quotes_that_the_writer_puts_around_every_value_are_taken_off() {
         assert_eq!(one(content), expected, "{content}");
     }
 }
+
+const DRIVERS: &str = r#"
+[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "llm"
+source = "film"
+key = ["title", "year"]
+[[expansion.column]]
+name = "code"
+[[expansion.column]]
+name = "nation"
+"#;
+
+/// A quote that opens in what names the row, and is never closed, is none of the key's:
+/// where the rest is well formed.
+#[test]
+fn a_quote_never_closed_in_the_key_is_a_slip() {
+    let films = [("Alien", 1979), ("O'Brien", 1980)];
+    let both = [json!(["ALI", "a, b"]), json!(["OBR", "US"])];
+    for content in [
+        "\"Alien,1979,ALI,\"a, b\"\nO'Brien,1980,OBR,US",
+        "Alien,\"1979,\"ALI\",\"a, b\"\n\"O'Brien,1980,\"OBR\",US",
+        "1,\"Alien,1979,ALI,\"a, b\"\n2,\"O'Brien,1980,OBR,\"US\"",
+        "1,'Alien,1979,ALI,\"a, b\"\n2,\"O'Brien,1980,\"OBR\",\"US\"",
+    ] {
+        assert_eq!(read(DRIVERS, &films, content), both, "{content}");
+    }
+    // In a value it may be part of it, or go on in what follows: it is not read.
+    for content in ["Alien,1979,\"ALI,\"US\"", "Alien,1979,\"ALI,x,\"US\""] {
+        let told = read(DRIVERS, &[("Alien", 1979)], content);
+        assert!(!told[0][0].is_string(), "{content}: {told:?}");
+    }
+}
+
+/// A line in quotes as a whole: those of its ends belong together, and to no value.
+#[test]
+fn quotes_around_a_line_are_no_part_of_its_last_value() {
+    for (content, expected) in [
+        ("'O'Brien,1980,OBR,HAM'", json!(["OBR", "HAM"])),
+        ("'O'Brien,1980,O'B,HAM'", json!(["O'B", "HAM"])),
+        ("\"O'Brien,1980,OBR,HAM\"", json!(["OBR", "HAM"])),
+        ("'2,O'Brien,1980,OBR,HAM'", json!("no answer for this row")),
+        // Each may be its own value's.
+        ("O'Brien,1980,OBR,the Joneses'", json!(["OBR", "the Joneses'"])),
+        ("O'Brien,1980,'til,the Joneses'", json!("1 fields where 2 were asked for")),
+    ] {
+        assert_eq!(read(DRIVERS, &[("O'Brien", 1980)], content), [expected], "{content}");
+    }
+    // The key's own apostrophe.
+    let told = read(DRIVERS, &[("'Til", 1980)], "'Til,1980,OBR,the Joneses'");
+    assert_eq!(told, [json!(["OBR", "the Joneses'"])]);
+}
+
+/// Other separators are known by the header that an answer begins with.
+#[test]
+fn a_header_tells_what_parts_the_fields() {
+    let films = [("Alien", 1979), ("Rio, Rio", 1980)];
+    let both = [json!(["A,L", "US"]), json!(["OBR", "a; b"])];
+    for content in [
+        "title;year;code;nation\nAlien;1979;A,L;US\nRio, Rio;1980;OBR;\"a; b\"",
+        "\nrow\ttitle\tyear\tcode\tnation\n1\tAlien\t1979\tA,L\tUS\n2\tRio, Rio\t1980\tOBR\ta; b\n",
+        "Row; Title; Year; Code; Nation\n2; Rio, Rio; 1980; OBR; \"a; b\"\n1; Alien; 1979; A,L; US",
+        "\"row\";\"code\";\"nation\"\n1 Alien;A,L;US\n2 Rio;OBR;\"a; b\"",
+    ] {
+        assert_eq!(read(DRIVERS, &films, content), both, "{content}");
+    }
+    // Without it, with another one, or with broken quotes: nothing is read.
+    for content in [
+        "Alien;1979;ALI;US",
+        "title;year;code;state\nAlien;1979;ALI;US",
+        "title;year;code;nation\nAlien;1979;\"ALI;US",
+        "title;year;code;nation\nAlien;1979;ALI",
+    ] {
+        let told = read(DRIVERS, &[("Alien", 1979)], content);
+        assert!(told[0].is_string(), "{content}: {told:?}");
+    }
+}

@@ -228,6 +228,52 @@ fn spellings_become_those_of_sqlite() {
     }
 }
 
+/// `PostgreSQL`'s own documentation gives most of these.
+#[test]
+fn to_char_says_dates_and_numbers_as_postgres_does() {
+    let connection = Connection::open_in_memory().unwrap();
+    hqdl::suql::functions::register(&connection).unwrap();
+    let said = |call: &str| {
+        let sql = translate(&format!("SELECT {call}")).unwrap().sql;
+        connection.query_row(&sql, [], |row| row.get::<_, Option<String>>(0))
+    };
+    let at = "'2024-03-09 15:04:05.123456'";
+    for (of, format, expected) in [
+        (at, "YYYY-MM-DD HH24:MI:SS", "2024-03-09 15:04:05"),
+        (at, "Day, DD  HH12:MI:SS am", "Saturday , 09  03:04:05 pm"),
+        (at, "FMDay, FMDD  HH12:MI:SS", "Saturday, 9  03:04:05"),
+        (at, "Month YYYY", "March     2024"),
+        (at, "FMMonth DDth, YYYY", "March 09th, 2024"),
+        (at, "MON dy Q IW DDD D ID CC YY", "MAR sat 1 10 069 7 6 21 24"),
+        (at, "mon\"th\" MS US", "marth 123 123456"),
+        ("'2024-03-09'", "HH24:MI", "00:00"),
+        ("'2024-01-01T00:30:00Z'", "HH:MI AM FMHH24", "12:30 AM 0"),
+        ("-0.1", "99.99", "  -.10"),
+        ("-0.1", "FM9.99", "-.1"),
+        ("0.1", "0.9", " 0.1"),
+        ("12", "9990999.9", "    0012.0"),
+        ("12", "FM9990999.9", "0012."),
+        ("485", "999", " 485"),
+        ("-485", "999", "-485"),
+        ("1485", "9,999", " 1,485"),
+        ("148.5", "999.999", " 148.500"),
+        ("148.5", "FM999.999", "148.5"),
+        ("148.5", "FM999.990", "148.500"),
+        ("3148.5", "9G999D999", " 3,148.500"),
+        ("12345", "999", " ###"),
+        ("0", "999", "   0"),
+        ("-0.001", "9.9", "  .0"),
+    ] {
+        let call = format!("to_char({of}, '{format}')");
+        assert_eq!(said(&call).unwrap().as_deref(), Some(expected), "{call}");
+    }
+    assert_eq!(said("to_char(NULL, 'YYYY')").unwrap(), None);
+    assert_eq!(said("to_char('no date', 'YYYY')").unwrap(), None);
+    for unknown in ["to_char('2024-03-09', 'YYYY TZ')", "to_char(1, '9RN')"] {
+        assert!(said(unknown).unwrap_err().to_string().contains("not known here"), "{unknown}");
+    }
+}
+
 /// What cannot be said in `SQLite` is an error that points at it.
 #[test]
 fn what_sqlite_cannot_say_is_an_error_with_its_place() {

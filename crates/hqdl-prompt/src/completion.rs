@@ -4,7 +4,7 @@
 //! wrong with one row touches no other.
 
 use super::align::Keys;
-use super::{csv, json};
+use super::{csv, json, parted};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
 
@@ -155,7 +155,9 @@ fn found(
 ) -> Vec<Found> {
     let looks_json = body.trim_start().starts_with(['{', '[']);
     let as_json = || json::read(body, keys, key_names, columns, checkers);
-    let as_csv = || csv::read(body, ending, keys, checkers);
+    let parted = parted::as_csv(body, key_names, columns);
+    let lines = parted.as_deref().unwrap_or(body);
+    let as_csv = || csv::read(lines, ending, keys, checkers);
     let found = if looks_json { as_json() } else { as_csv() };
     if !found.iter().any(|f| f.cells.is_ok()) {
         let other = if looks_json { as_csv() } else { as_json() };

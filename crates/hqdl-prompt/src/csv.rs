@@ -11,7 +11,7 @@ use super::astray;
 use super::completion::{Ending, Found, is_fence};
 use super::fields::{self, Field};
 use super::quotes;
-use super::record::{Record, in_brackets, lenient, plain, record, table};
+use super::record::{Record, around, in_brackets, lenient, never_closed, plain, record, table};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
 
@@ -235,6 +235,16 @@ fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
             best = Some(next);
         }
     }
+    // A quote in what names the row, which the key has not, is a slip.
+    let number_and_key = 1 + keys.parts();
+    for (at, fields) in never_closed(line.trim(), number_and_key) {
+        let named = |r: &Reading| r.exact && r.place.taken > at && r.place.fit > Fit::Partly;
+        let next = reading(&fields, keys, checkers, line).filter(named);
+        best = match (best, next) {
+            (Some(best), Some(next)) if next.rank() <= best.rank() => Some(best),
+            (best, next) => next.or(best),
+        };
+    }
     best.map(|b| b.found)
 }
 
@@ -248,14 +258,20 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
         return vec![table];
     }
     if let Some(fields) = closed(&['"', '\'']).or_else(|| in_brackets(line)) {
-        return vec![fields];
+        // One field with commas may be a row in quotes as a whole.
+        return if let [_] = fields.as_slice() {
+            around(line).into_iter().chain([fields]).collect()
+        } else {
+            vec![fields]
+        };
     }
+    let around = around(line);
     let lenient = lenient(line);
     // A field in quotes with a comma in it is not parted there.
     let comma = lenient.iter().any(|f| f.quoted && f.text.contains(','));
     let strict = closed(&['"']).filter(|_| !comma);
     let plain = Some(plain(line)).filter(|_| !comma);
-    [strict, Some(lenient), plain].into_iter().flatten().collect()
+    [around, strict, Some(lenient), plain].into_iter().flatten().collect()
 }
 
 /// A completion for one row that gives the values alone. Taken only when a

@@ -66,6 +66,7 @@ mod fields;
 mod json;
 mod label;
 mod markup;
+mod parted;
 mod question;
 mod quotes;
 mod record;

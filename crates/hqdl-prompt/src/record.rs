@@ -16,6 +16,16 @@ pub struct Record {
 /// A field in quotes begins and ends with them; in it they are doubled, or escaped
 /// as programmers do.
 pub fn record(text: &str, quotes: &[char]) -> Option<Record> {
+    record_by(text, quotes, ',')
+}
+
+/// The fields of a line that this parts; `None` when its quotes are not well formed.
+pub fn parted(line: &str, by: char) -> Option<Vec<Field>> {
+    let whole = record_by(line, &['"'], by);
+    whole.filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
+}
+
+fn record_by(text: &str, quotes: &[char], by: char) -> Option<Record> {
     let mut fields = Vec::new();
     let mut at = 0;
     loop {
@@ -30,14 +40,15 @@ pub fn record(text: &str, quotes: &[char]) -> Option<Record> {
             };
             fields.push(unquoted(&text[begin..end], quote));
             let after = &text[end + 1..];
-            at = text.len() - after.trim_start_matches([' ', '\t', '\r']).len();
+            let blank = |c: char| c != by && matches!(c, ' ' | '\t' | '\r');
+            at = text.len() - after.trim_start_matches(blank).len();
         } else {
-            let end = at + rest.find([',', '\n']).unwrap_or(rest.len());
+            let end = at + rest.find([by, '\n']).unwrap_or(rest.len());
             fields.push(Field::bare(text[at..end].trim_end_matches('\r')));
             at = end;
         }
         match text[at..].chars().next() {
-            Some(',') => at += 1,
+            Some(c) if c == by => at += 1,
             Some('\n') | None => return Some(Record { fields, end: at, open: false }),
             Some(_) => return None,
         }
@@ -51,6 +62,41 @@ pub fn in_brackets(line: &str) -> Option<Vec<Field>> {
     let inside = within('[', ']').or_else(|| within('(', ')'))?.trim();
     let whole = record(inside, &['"', '\'']).filter(|r| !r.open && r.end == inside.len())?;
     whole.fields.first().is_some_and(|f| f.quoted).then_some(whole.fields)
+}
+
+/// A line in quotes as a whole, `'Pat O'Brien,1985,PAT'`: its first field is not closed and
+/// its last one not opened, so the two belong together.
+pub fn around(line: &str) -> Option<Vec<Field>> {
+    let quote = line.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let inner = line.strip_prefix(quote)?.strip_suffix(quote)?;
+    let (first, last) = (inner.split(',').next()?, inner.rsplit(',').next()?);
+    if !inner.contains(',') || first.ends_with(quote) || last.trim_start().starts_with(quote) {
+        return None;
+    }
+    let whole = record(inner, &['"', '\'']).filter(|r| !r.open && r.end == inner.len());
+    whole.map(|r| r.fields)
+}
+
+/// The ways a line may have been meant in which one of its first fields has a quote that is
+/// never closed: which field that is, and the fields without it, all well formed.
+pub fn never_closed(line: &str, first: usize) -> Vec<(usize, Vec<Field>)> {
+    let mut ways = Vec::new();
+    let mut at = 0;
+    for n in 0..first {
+        let rest = line.get(at..).unwrap_or_default();
+        let begin = at + (rest.len() - rest.trim_start_matches(' ').len());
+        if line[begin..].starts_with(['"', '\'']) {
+            let without = [&line[..begin], &line[begin + 1..]].concat();
+            let whole = record(&without, &['"', '\'']);
+            let whole = whole.filter(|r| !r.open && r.end == without.len());
+            ways.extend(whole.map(|r| (n, r.fields)));
+        }
+        match line[begin..].find(',') {
+            Some(comma) => at = begin + comma + 1,
+            None => break,
+        }
+    }
+    ways
 }
 
 /// Where a field in quotes ends: at a quote that is neither doubled nor escaped.

@@ -64,6 +64,12 @@ SELECT * FROM movies WHERE director IN {{LLMQA('Which are French?', quantifier='
 SELECT * FROM movies WHERE director IN {{LLMQA('Which are French?', options=(SELECT director FROM movies), quantifier='{1,3}')}};
 SELECT * FROM VALUES {{LLMQA('Which three?', (SELECT title FROM movies), return_type='list[str]', quantifier='{3}')}};
 SELECT * FROM (VALUES {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='{3}')}});
+SELECT {{LLMQA('Which?', (SELECT * FROM VALUES {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='{3}')}}))}};
+SELECT {{LLMQA('Which?', (WITH t AS (VALUES {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='{3}')}}) SELECT column2, column3 FROM t))}};
+-- refused: a call cannot stand here
+SELECT {{LLMQA('Which?', (SELECT * FROM {{LLMQA('Which three?', (SELECT title FROM movies), return_type='list[str]')}}))}};
+-- refused: a call cannot stand here
+SELECT title FROM movies WHERE {{LLMMap('Is it sad?', plot, options=(SELECT v FROM {{LLMQA('Which three?', (SELECT title FROM movies))}}))}} = 'a';
 SELECT {{LLMQA('Compare them', (SELECT title FROM movies), (SELECT name FROM people))}};
 SELECT {{LLMQA('Compare them', context=(SELECT title FROM movies))}};
 SELECT {{LLMQA('What is said of {}?', (SELECT name FROM people LIMIT 1), context=(SELECT title FROM movies))}};

@@ -38,7 +38,6 @@ SELECT name FROM restaurants WHERE opening_hours LIKE '%24%' ORDER BY rating DES
 SELECT EXTRACT(YEAR FROM opened) FROM restaurants;
 SELECT name FROM restaurants WHERE opened > CURRENT_DATE - INTERVAL '400 years';
 SELECT name FROM restaurants WHERE opened BETWEEN '2000-01-01' AND '2030-01-01';
--- refused: no such function: to_char
 SELECT to_char(opened, 'YYYY') FROM restaurants;
 SELECT COALESCE(NULLIF(location, ''), 'nowhere') FROM restaurants;
 SELECT name FROM restaurants WHERE lower(name) = 'luigi''s';
@@ -58,7 +57,9 @@ SELECT name FROM restaurants WHERE _id IN (SELECT DISTINCT ON (price) _id FROM r
 SELECT DISTINCT ON (1) price, count(*) FROM restaurants GROUP BY price, location ORDER BY 1, 2 DESC;
 -- refused: a query only reads
 SELECT name FROM restaurants FOR UPDATE;
--- refused: name the columns
 SELECT DISTINCT ON (price) * FROM restaurants;
+SELECT name, to_char(rating, 'FM9.0') FROM restaurants WHERE answer(reviews, 'is it loud?') = 'Yes';
+-- refused: name the columns
+SELECT DISTINCT ON (price) * FROM (SELECT * FROM restaurants) r;
 -- refused: a query only reads
 SELECT name INTO copy FROM restaurants;

@@ -322,7 +322,7 @@ impl Calls {
         let site = &mut self.sites[n];
         if call.row {
             if is_list(call) {
-                site.row = Some(call.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1))));
+                site.row = Some(call.width());
             } else {
                 "(".clone_into(&mut site.before);
                 ")".clone_into(&mut site.after);

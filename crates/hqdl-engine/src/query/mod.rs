@@ -164,12 +164,13 @@ impl Dialect {
     fn brought<T>(
         self,
         sql: &str,
+        database: &Path,
         run: impl FnOnce(&str) -> Result<T, QueryError>,
     ) -> Result<T, QueryError> {
         if self == Self::Sqlite {
             return run(sql);
         }
-        placed(&suql::translate(sql)?, run)
+        placed(&suql::translate_over(sql, &|table| schema::columns(database, table))?, run)
     }
 }
 
@@ -192,7 +193,7 @@ fn in_sqlite<T>(
     request: &Request<'_>,
     run: impl FnOnce(&Request<'_>) -> Result<T, QueryError>,
 ) -> Result<T, QueryError> {
-    request.dialect.brought(request.sql, |sql| {
+    request.dialect.brought(request.sql, request.database, |sql| {
         let run = |sql: &str| {
             run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
         };
@@ -290,8 +291,9 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     }
     match dialect {
         Dialect::Sqlite => may_have_calls(sql),
-        // What cannot be read is told when it is run.
-        Dialect::Suql => suql::translate(sql).is_ok_and(|t| may_have_calls(&t.sql)),
+        // What cannot be read is told when it is run. No column makes a call.
+        Dialect::Suql => suql::translate_over(sql, &|_| Some(vec!["c".to_owned()]))
+            .is_ok_and(|t| may_have_calls(&t.sql)),
     }
 }
 

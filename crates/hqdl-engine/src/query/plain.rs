@@ -47,7 +47,7 @@ impl Plain<'_> {
     }
 
     fn prepared(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
-        self.dialect.brought(self.sql, |sql| {
+        self.dialect.brought(self.sql, self.database, |sql| {
             Plain { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
                 .ran(sink)
         })

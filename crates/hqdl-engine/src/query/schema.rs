@@ -1,6 +1,10 @@
 //! The tables and columns of the database that a query runs on.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
 
 use super::QueryError;
 use super::guard::Guard;
@@ -8,6 +12,19 @@ use hqdl_database::publish::affinity;
 use hqdl_sql::blendsql::parse::parse;
 use hqdl_sql::blendsql::scope::{Affinity, Schema};
 use hqdl_sql::blendsql::tree::{Body, FromItem, Source};
+
+/// The columns of a table or view, in order; `None` where there is none of this name, or
+/// it cannot be read.
+pub(super) fn columns(database: &Path, table: &str) -> Option<Vec<String>> {
+    let connection =
+        Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    connection.busy_timeout(Duration::from_secs(5)).ok()?;
+    let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
+    let mut statement = connection.prepare(sql).ok()?;
+    let names = statement.query_map([table], |row| row.get(0)).ok()?;
+    let names: Vec<String> = names.collect::<Result<_, _>>().ok()?;
+    (!names.is_empty()).then_some(names)
+}
 
 /// The tables of a database, read once.
 pub(super) struct KnownSchema {

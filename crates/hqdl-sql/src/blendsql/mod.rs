@@ -104,6 +104,12 @@ pub struct Call {
 }
 
 impl Call {
+    /// How many columns it makes where it is a row of VALUES.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.quantifier.map_or(1, |q| q.max.unwrap_or(q.min.max(1)))
+    }
+
     /// What [`mask`] writes over the `number`th call: `_hq0___…`, or in place of
     /// a row `(_hq0___…)`; exactly as long as the call.
     #[must_use]

@@ -72,8 +72,16 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
             *seen = true;
         }
     });
-    if let Some(n) = numbers.iter().find(|n| !seen[**n]) {
-        let span = all[*n].span.clone();
+    // What options are chosen from runs by itself, and is held to this there.
+    let by_itself = |call: &Call| {
+        let options = all.iter().filter_map(|c| match &c.options {
+            Some(Choices::Query(span)) => Some(span),
+            _ => None,
+        });
+        options.into_iter().any(|o| o.start <= call.span.start && call.span.end <= o.end)
+    };
+    if let Some(n) = (0..all.len()).find(|n| !seen[*n] && !by_itself(&all[*n])) {
+        let span = all[n].span.clone();
         return Err(SqlError::new(span, "a call cannot stand here", "no value is expected here"));
     }
     Ok(Parsed { query, calls: all, lone })

@@ -10,7 +10,7 @@ use super::SqlError;
 use super::lexer::{self, Brackets, Token};
 use super::parse::Builder;
 use super::tree::{
-    Body, Core, Cte, Expr, FromItem, Join, OrderTerm, Query, ResultColumn, Source, Span,
+    Body, Core, Cte, Expr, ExprKind, FromItem, Join, OrderTerm, Query, ResultColumn, Source, Span,
 };
 
 /// One parse tree on its way into ours.
@@ -158,7 +158,16 @@ impl<'t> Walk<'t, '_> {
             sq::Select::ValuesClause(values) => {
                 let width = values.rows().iter().flat_map(sq::ValuesRowList::iter).next();
                 let width = width.map_or(0, |row| row.iter().count());
-                let body = Body::Values(self.inside(values.node_id().into())?, width);
+                let rows = self.inside(values.node_id().into())?;
+                // A call that is a row has as many columns as its list has values.
+                let width = match rows.first().map(|expr| &expr.kind) {
+                    Some(ExprKind::Call(n, _)) => {
+                        let call = self.builder.all.get(*n).filter(|c| c.row);
+                        call.map_or(width, |c| c.width() as usize)
+                    }
+                    _ => width,
+                };
+                let body = Body::Values(rows, width);
                 let (limit, order) = (None, Vec::new());
                 Ok(Query { span, with: Vec::new(), body, order, limit, offset: None })
             }

@@ -15,6 +15,7 @@
 use std::ops::Range;
 
 use super::parser::Parser;
+use super::star::{self, Columns};
 use super::text::Translated;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -34,11 +35,11 @@ const AFTER_ROWS: [&str; 7] = ["ORDER", "LIMIT", "OFFSET", "FETCH", "UNION", "IN
 const AFTER_ORDER: [&str; 3] = ["LIMIT", "OFFSET", "FETCH"];
 
 /// The query with its `DISTINCT ON` written anew; `None` where it has none, or one that
-/// shows `*`, which is told where it is parsed.
+/// shows a `*` of no table's columns, which is told where it is parsed.
 ///
 /// # Errors
 /// [`SqlError`] when its words cannot be read.
-pub(super) fn written(sql: &str) -> Result<Option<Translated>, SqlError> {
+pub(super) fn written(sql: &str, columns: Columns<'_>) -> Result<Option<Translated>, SqlError> {
     let mut text: Option<Translated> = None;
     // The innermost first: what stands in one that is around it is copied.
     loop {
@@ -50,7 +51,7 @@ pub(super) fn written(sql: &str) -> Result<Option<Translated>, SqlError> {
             is(0, "SELECT") && is(1, "DISTINCT") && is(2, "ON")
         };
         let last = (0..tokens.len()).rev().filter(begins);
-        let mut selects = last.filter_map(|n| OnSelect::read(now, &tokens, n));
+        let mut selects = last.filter_map(|n| OnSelect::read(now, &tokens, n, columns));
         let Some(edits) = selects.next().map(|select| select.edits(now)) else { return Ok(text) };
         let next = Translated::with(now, edits);
         text = Some(match &text {
@@ -79,6 +80,8 @@ struct Item {
     name: String,
     /// Its alias, where it has one.
     alias: Option<String>,
+    /// What stands for it, where it is a column of `*`.
+    column: Option<String>,
 }
 
 /// A term of ON or of ORDER BY: what it is, and how it is ordered.
@@ -91,7 +94,7 @@ struct Term {
 
 impl OnSelect {
     /// The one that begins at the `n`th token.
-    fn read(sql: &str, tokens: &[Token], n: usize) -> Option<Self> {
+    fn read(sql: &str, tokens: &[Token], n: usize, columns: Columns<'_>) -> Option<Self> {
         let open = n + 3;
         tokens.get(open).filter(|t| t.is(b'('))?;
         let close = until(sql, tokens, open + 1, &[])?;
@@ -99,10 +102,23 @@ impl OnSelect {
         let on = parts(tokens, open + 1..close);
         let from = until(sql, tokens, close + 1, &AFTER_ITEMS)?;
         tokens.get(from).filter(|t| t.is_word(sql, "FROM"))?;
-        let items = parts(tokens, close + 1..from);
-        let items: Vec<Item> =
-            items.into_iter().map(|part| Item::read(sql, tokens, part)).collect::<Option<_>>()?;
         let rows_end = until(sql, tokens, from, &AFTER_ROWS).unwrap_or(tokens.len());
+        let mut items = Vec::new();
+        for part in parts(tokens, close + 1..from) {
+            match tokens.get(part.clone())? {
+                [.., star] if star.is(b'*') => {
+                    let of = match tokens.get(part.clone())? {
+                        [_] => None,
+                        [table, dot, _] if dot.is(b'.') => Some(table.content(sql)),
+                        _ => return None,
+                    };
+                    let tables = star::tables(sql, tokens, from..rows_end, columns)?;
+                    let of = star::columns(&tables, of.as_deref())?;
+                    items.extend(Item::all(span(tokens, part)?, of));
+                }
+                _ => items.push(Item::read(sql, tokens, part)?),
+            }
+        }
         let rows = span(tokens, from..rows_end)?;
         let (mut order, mut end) = (Vec::new(), rows.end);
         // Behind a compound it is the order of the whole.
@@ -122,7 +138,7 @@ impl OnSelect {
     }
 
     /// What a term means: an expression, or the result column that it names or counts.
-    fn meant<'s>(&self, sql: &'s str, term: &Term) -> &'s str {
+    fn meant<'s>(&'s self, sql: &'s str, term: &Term) -> &'s str {
         let text = sql.get(term.of.clone()).unwrap_or_default().trim();
         let counted = text.parse::<usize>().ok().and_then(|n| self.items.get(n.checked_sub(1)?));
         let named = || {
@@ -131,7 +147,7 @@ impl OnSelect {
             self.items.iter().find(is)
         };
         let item = counted.or_else(named);
-        item.map_or(text, |item| sql.get(item.of.clone()).unwrap_or_default())
+        item.map_or(text, |item| item.text(sql))
     }
 
     fn edits(&self, sql: &str) -> Vec<(Range<usize>, String)> {
@@ -139,9 +155,21 @@ impl OnSelect {
         let head = format!("SELECT {} FROM (SELECT ", shown.join(", "));
         let mut edits = vec![(self.head.clone(), head)];
         // What has a name keeps it: GROUP BY may speak of it.
+        let mut stars: Vec<(Range<usize>, Vec<String>)> = Vec::new();
         for (n, item) in self.items.iter().enumerate().filter(|(_, i)| i.alias.is_none()) {
-            edits.push((item.of.end..item.of.end, format!(" AS hq_c{}", n + 1)));
+            let named = format!(" AS hq_c{}", n + 1);
+            let Some(column) = &item.column else {
+                edits.push((item.of.end..item.of.end, named));
+                continue;
+            };
+            let named = format!("{column}{named}");
+            match stars.last_mut() {
+                Some((star, columns)) if *star == item.of => columns.push(named),
+                _ => stars.push((item.of.clone(), vec![named])),
+            }
         }
+        edits.extend(stars.into_iter().map(|(star, columns)| (star, columns.join(", "))));
+        edits.sort_by_key(|(span, _)| span.start);
         let on: Vec<&str> = self.on.iter().map(|term| self.meant(sql, term)).collect();
         let mut more = String::new();
         let mut order = Vec::new();
@@ -165,6 +193,11 @@ impl OnSelect {
 }
 
 impl Item {
+    /// What it is, in words.
+    fn text<'s>(&'s self, sql: &'s str) -> &'s str {
+        self.column.as_deref().unwrap_or_else(|| sql.get(self.of.clone()).unwrap_or_default())
+    }
+
     /// The column, the `n`th from 0, as it is shown.
     fn shown(&self, n: usize) -> String {
         match &self.alias {
@@ -173,13 +206,19 @@ impl Item {
         }
     }
 
-    /// A result column; `None` for `*`.
+    /// The columns of a `*`.
+    fn all(star: Range<usize>, columns: Vec<(String, String)>) -> impl Iterator<Item = Self> {
+        columns.into_iter().map(move |(column, name)| Self {
+            of: star.clone(),
+            name,
+            alias: None,
+            column: Some(column),
+        })
+    }
+
+    /// A result column that is no `*`.
     fn read(sql: &str, tokens: &[Token], part: Range<usize>) -> Option<Self> {
         let all = tokens.get(part.clone())?;
-        let last = all.last()?;
-        if last.is(b'*') {
-            return None;
-        }
         let (of, alias) = match all {
             [.., before, alias] if before.is_word(sql, "AS") => {
                 (part.start..part.end - 2, Some(alias))
@@ -204,7 +243,7 @@ impl Item {
         };
         let written = || sql.get(of_span.clone()).unwrap_or_default().to_owned();
         let name = alias.clone().or(column).unwrap_or_else(written);
-        Some(Self { of: of_span, name, alias })
+        Some(Self { of: of_span, name, alias, column: None })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 29] = [
+const FUNCTIONS: [(&str, usize, &str); 30] = [
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
     ("array_to_string", 2, "(SELECT group_concat(value, {1}) FROM json_each(suql_array({})))"),
@@ -38,6 +38,7 @@ const FUNCTIONS: [(&str, usize, &str); 29] = [
     ("st_distance_sphere", 2, DISTANCE),
     ("st_distancesphere", 2, DISTANCE),
     ("st_distance", 2, DISTANCE),
+    ("to_char", 2, "suql_to_char({}, {1})"),
     ("to_date", 2, "date({})"),
 ];
 

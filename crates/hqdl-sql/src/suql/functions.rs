@@ -10,6 +10,7 @@ use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
+use super::to_char;
 use hqdl_values::value::Value;
 
 /// What a function gives.
@@ -59,6 +60,14 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
     })?;
     make("suql_replace", -1, replaced)?;
+    make("suql_to_char", 2, |v| {
+        let said = match v[0] {
+            ValueRef::Integer(i) => to_char::number(i as f64, &text(v[1])),
+            ValueRef::Real(r) => to_char::number(r, &text(v[1])),
+            other => to_char::date(&text(other), &text(v[1])),
+        };
+        Ok(said.map_err(wrong)?.map_or(Sql::Null, Sql::Text))
+    })?;
     make("suql_truth", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(truth(i != 0)),
         ValueRef::Real(r) => Ok(truth(r != 0.0)),

@@ -15,6 +15,7 @@
 //! | `a || b * c`, `a = b IN (…)` | with parentheses, where precedence differs |
 //! | `INTERVAL`, `DATE '…'`, `now()`, `EXTRACT` | `SQLite`'s date functions |
 //! | `SELECT DISTINCT ON (a) … ORDER BY a, b` | the first of each, by `row_number()` |
+//! | `to_char(d, 'Month YYYY')` | its words, by a function |
 //! | `LIMIT ALL`, `OFFSET` alone, `FETCH FIRST` | LIMIT and OFFSET |
 //! | `ST_Distance_Sphere(a, b)` | a question: texts have no coordinates |
 //!
@@ -31,8 +32,11 @@ mod kinds;
 mod operator;
 mod parser;
 mod query;
+mod star;
 mod text;
+mod to_char;
 
+pub use star::Columns;
 pub use text::Translated;
 
 use crate::blendsql::SqlError;
@@ -40,17 +44,27 @@ use crate::blendsql::SqlError;
 /// Bytes of stack for a query; what is not used costs nothing.
 const STACK: usize = 64 << 20;
 
-/// Brings a query into `SQLite`'s words.
+/// Brings a query into `SQLite`'s words; of a database that nothing is known of.
 ///
 /// # Errors
 /// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
 pub fn translate(sql: &str) -> Result<Translated, SqlError> {
+    translate_over(sql, &|_| None)
+}
+
+/// The same over a database, of which `columns` says what columns a table has.
+///
+/// # Errors
+/// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
+pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, SqlError> {
+    // Asked before another thread is there.
+    let rewritten = distinct_on::written(sql, columns)?;
     let read = || {
         let in_words = |sql: &str| -> Result<Translated, SqlError> {
             let text = parser::Parser::new(sql)?.statement()?;
             Ok(Translated::of(sql, &text))
         };
-        match distinct_on::written(sql)? {
+        match rewritten {
             None => in_words(sql),
             Some(first) => match in_words(&first.sql) {
                 Ok(second) => Ok(second.after(&first)),
