@@ -258,12 +258,12 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
         return vec![table];
     }
     if let Some(fields) = closed(&['"', '\'']).or_else(|| in_brackets(line)) {
-        // One field with commas may be a row in quotes as a whole.
-        return if let [_] = fields.as_slice() {
-            around(line).into_iter().chain([fields]).collect()
-        } else {
-            vec![fields]
-        };
+        // One field with commas may be a row in quotes as a whole, or one whose key and last
+        // value have an apostrophe each.
+        let one = fields.len() == 1 && fields[0].text.contains(',');
+        let parted = || around(line).into_iter().chain(closed(&['"']));
+        let others: Vec<Vec<Field>> = if one { parted().collect() } else { Vec::new() };
+        return [fields].into_iter().chain(others).collect();
     }
     let around = around(line);
     let lenient = lenient(line);
