@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,10 @@ def _is_watched() -> bool:
 
 def _tqdm() -> Any:
     try:
-        from tqdm.auto import tqdm
+        with warnings.catch_warnings():
+            # A notebook without ipywidgets has the bar of a terminal.
+            warnings.simplefilter("ignore")
+            from tqdm.auto import tqdm
     except ImportError:
         return None
     return tqdm

@@ -123,7 +123,7 @@ class Array:
 
         return pyarrow.array(self._array)
 
-    def series(self) -> pandas.Series[Any]:
+    def series(self) -> pandas.Series:
         """As a pandas series (``pip install hqdl[pandas]``)."""
         return self.arrow().to_pandas()
 

@@ -1,0 +1,34 @@
+"""The notebook of the examples runs, and says what it says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+ROOT = Path(__file__).parents[2]
+
+
+def told(cell: Any) -> list[str]:
+    """What a cell shows, where that is not drawn by pandas or polars."""
+    shown = [output.get("data", {}).get("text/plain", output.get("text")) for output in cell.outputs]
+    return [text for text in shown if text and text[0] in "{(<'0123456789n"]
+
+
+def test_the_notebook_says_what_it_shows(alone: Path) -> None:
+    for part in ("specs", "examples/superhero"):
+        shutil.copytree(ROOT / part, alone / part)
+    notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
+    before = [told(cell) for cell in notebook.cells if cell.cell_type == "code"]
+    run = nbclient.NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": str(alone / "examples")}}
+    )
+    run.execute()
+    after = [told(cell) for cell in notebook.cells if cell.cell_type == "code"]
+    assert after == before and sum(map(len, before)) >= 6
