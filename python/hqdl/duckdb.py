@@ -6,6 +6,7 @@ once, ever.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ._session import Model, Path, Session, session_of
@@ -50,7 +51,8 @@ def register(
         session: Whom to ask: a ``Session``, a model's name or a ``Model``.
         cache: As of ``hqdl.open``, where no session is given.
         attach: The name under which the session's expanded database is attached, to be read
-            (with DuckDB's extension ``sqlite``); None attaches nothing.
+            with DuckDB's extension ``sqlite``; where that cannot be had, a copy of its tables
+            and views as they are now. None attaches nothing.
 
     Raises:
         hqdl.Error: From a query, as DuckDB's own error, with the text of ours.
@@ -59,8 +61,35 @@ def register(
     for name, (returned, read_as) in FUNCTIONS.items():
         _create(con, session, name, returned, read_as)
     if attach is not None:
-        path = session._project.database().replace("'", "''")
-        con.execute(f"""ATTACH '{path}' AS "{attach.replace('"', '""')}" (TYPE sqlite, READ_ONLY)""")
+        _attach(con, session, attach)
+
+
+def _attach(con: duckdb.DuckDBPyConnection, session: Session, name: str) -> None:
+    import duckdb
+
+    path = os.fspath(session._project.database()).replace("'", "''")
+    name = _quoted(name)
+    try:
+        con.execute(f"ATTACH '{path}' AS {name} (TYPE sqlite, READ_ONLY)")
+        return
+    except (duckdb.IOException, duckdb.HTTPException):
+        # The extension is neither here nor to be had.
+        con.execute(f"ATTACH ':memory:' AS {name}")
+    try:
+        shown = """SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')
+            AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\'"""
+        for (table,) in session.query(shown):
+            rows = session.query(f"SELECT * FROM {_quoted(table)}").arrow()
+            con.register("hqdl_rows", rows)
+            con.execute(f"CREATE TABLE {name}.{_quoted(table)} AS SELECT * FROM hqdl_rows")
+            con.unregister("hqdl_rows")
+    except BaseException:
+        con.execute(f"DETACH {name}")
+        raise
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _create(con: Any, session: Session, name: str, returned: str, read_as: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
+
 import hqdl
 import hqdl.duckdb
 import pytest
@@ -69,12 +72,28 @@ def test_what_goes_wrong_is_told(con: object, endpoint: Endpoint) -> None:
 
 
 def test_the_expanded_tables_are_attached(heroes: object, endpoint: Endpoint) -> None:
+    """With DuckDB's own extension, or, where that cannot be had, as a copy."""
     session = hqdl.open(str(heroes))
     session.materialize()
     con = duckdb.connect()
+    hqdl.duckdb.register(con, session, attach="my heroes")
+    loud = con.execute('SELECT loud FROM "my heroes".llm_hero ORDER BY 1').fetchall()
+    assert loud == [("ANN",), ("BO",), ("CYD",)]
+    # They are tables among DuckDB's own, and calls go over both.
+    con.execute("CREATE TABLE seen AS SELECT 'Ann' AS name")
+    sql = """SELECT height, size, llm_map('upper', name) FROM seen
+        JOIN "my heroes".hero_expanded USING (name)"""
+    assert con.execute(sql).fetchall() == [(180, 3, "ANN")]
+
+
+def test_a_database_that_cannot_be_attached(heroes: object, alone: Path) -> None:
+    with sqlite3.connect(alone / "heroes.sqlite") as db:
+        db.execute("CREATE TABLE mixed (a)")
+        db.executemany("INSERT INTO mixed VALUES (?)", [(1,), ("x",)])
+    con = duckdb.connect()
     try:
-        con.execute("INSTALL sqlite; LOAD sqlite")
-    except duckdb.Error:
-        pytest.skip("DuckDB's extension `sqlite` is not here")
-    hqdl.duckdb.register(con, session, attach="heroes")
-    assert con.execute("SELECT loud FROM heroes.llm_hero ORDER BY 1").fetchall()[0] == ("ANN",)
+        hqdl.duckdb.register(con, hqdl.open(str(heroes)), attach="h")
+    except hqdl.InputError as error:
+        # A copy has one type a column; nothing of it stays.
+        assert "has one type" in str(error)
+        assert con.execute("SELECT 1 FROM duckdb_databases() WHERE database_name = 'h'").fetchall() == []

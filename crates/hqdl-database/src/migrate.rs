@@ -2,7 +2,7 @@
 //! in one transaction. The user's `PRAGMA user_version` is the user's, so what
 //! was applied is written in a table.
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior, ffi};
 
 /// A migration with its number.
 type Migration = (u32, &'static str);
@@ -44,6 +44,15 @@ pub fn journal(connection: &Connection) -> rusqlite::Result<()> {
     apply(connection, &JOURNAL)
 }
 
+/// What a newer program has written, an older one does not know how to keep.
+fn newer(version: u32, known: u32) -> rusqlite::Error {
+    let said = format!(
+        "it has version {version}, and this hqdl knows {known}: use the one that made it, or a \
+         newer one; nothing was changed"
+    );
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_MISMATCH), Some(said))
+}
+
 fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
     let missing = |c: &Connection| -> rusqlite::Result<Vec<Migration>> {
         let exists: bool = c.query_row(
@@ -58,6 +67,10 @@ fn apply(connection: &Connection, all: &[Migration]) -> rusqlite::Result<()> {
             .prepare("SELECT version FROM hqdl_migration")?
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
+        let known = all.last().map_or(0, |(n, _)| *n);
+        if let Some(later) = done.iter().max().filter(|n| **n > known) {
+            return Err(newer(*later, known));
+        }
         Ok(all.iter().filter(|(n, _)| !done.contains(n)).copied().collect())
     };
     // The usual case takes no lock.
