@@ -296,6 +296,32 @@ fn a_model_that_sees_nothing_says_so_once() {
     assert!(endpoint.count() > 1);
 }
 
+/// Ollama and llama.cpp say so with 500.
+#[test]
+fn a_server_that_fails_at_images_is_not_asked_again() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'", "'img/dog.jpg'"]);
+    let words = "image input is not supported - hint: you may need to provide the mmproj";
+    endpoint.fault(Fault::status(500, words, "server_error"), Times::Always);
+    let ended = project.materialize(&["--concurrency", "1"]).exits(4);
+    assert!(ended.stdout.contains("gpt-4o takes no images"), "{ended:?}");
+    assert_eq!(endpoint.count(), 1);
+}
+
+#[test]
+fn a_file_that_changes_is_another_image() {
+    let endpoint = endpoint();
+    let project = project(&endpoint, &["'img/cat.png'"]);
+    project.materialize(&[]).exits(0);
+    std::fs::write(project.path("img/cat.png"), JPEG).unwrap();
+    project.materialize(&[]).exits(0);
+    assert_eq!(rows(&project, "SELECT animal FROM pet_expanded"), json!([["dog"]]));
+    std::fs::write(project.path("img/cat.png"), PNG).unwrap();
+    project.materialize(&[]).exits(0);
+    assert_eq!(rows(&project, "SELECT animal FROM pet_expanded"), json!([["cat"]]));
+    assert_eq!(endpoint.count(), 2);
+}
+
 #[test]
 fn a_refused_image_fails_for_its_row() {
     let endpoint = endpoint();

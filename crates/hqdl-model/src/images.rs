@@ -47,19 +47,22 @@ pub(super) fn write(body: &mut Json, prompt: &Prompt) {
 
 /// Whether a refusal of a request with images says that the model takes none.
 pub(super) fn is_blind(error: &ModelError) -> bool {
-    let ModelError::Refused { status, message } = error else { return false };
+    let message = match error {
+        // Ollama and llama.cpp take it for an error of their own, which may pass.
+        ModelError::Refused { status: 400 | 404 | 415 | 422, message }
+        | ModelError::Passing { message, in_doubt: false, .. } => message,
+        _ => return false,
+    };
     let lower = message.to_lowercase();
     // Some take images, and fetch none.
-    matches!(status, 400 | 404 | 415 | 422 | 501)
-        && !lower.contains("image url")
-        && BLIND.iter().any(|w| lower.contains(w))
+    !lower.contains("image url") && BLIND.iter().any(|w| lower.contains(w))
 }
 
 /// What a failure of a request with images means: one that speaks of the image is of
 /// that image alone.
 pub(super) fn explained(error: ModelError) -> ModelError {
     match error {
-        ModelError::Refused { status: status @ (400 | 404 | 413 | 415 | 422), message }
+        ModelError::Refused { status: status @ (400 | 413 | 415 | 422), message }
             if ["image", "download"].iter().any(|w| message.to_lowercase().contains(w)) =>
         {
             ModelError::NoAnswer(format!("the endpoint answers {status}: {message}"))

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -38,10 +39,13 @@ pub struct Images(Arc<Inner>);
 struct Inner {
     /// The folder that paths begin at, and do not leave.
     folder: Option<PathBuf>,
-    /// The names of files that were read, by path: one file is one image in a run.
-    files: Mutex<HashMap<String, String>>,
+    /// The names of files that were read, by path.
+    files: Mutex<HashMap<String, (Stamp, String)>>,
     kept: Mutex<Kept>,
 }
+
+/// What tells that a file is the one that was read.
+type Stamp = (u64, Option<SystemTime>);
 
 /// Bytes that no file of the user's holds, in one without a name.
 #[derive(Default)]
@@ -77,12 +81,15 @@ impl Images {
         if is_data(text) {
             return Value::Text(self.keep_data(text));
         }
-        if let Some(name) = lock(&self.0.files).get(text) {
+        let Ok((path, stamp)) = self.found(text) else { return value.clone() };
+        if let Some((known, name)) = lock(&self.0.files).get(text)
+            && *known == stamp
+        {
             return Value::Text(name.clone());
         }
-        let Ok(bytes) = self.file(text) else { return value.clone() };
+        let Ok(bytes) = read(&path) else { return value.clone() };
         let name = digest(&bytes);
-        lock(&self.0.files).insert(text.to_owned(), name.clone());
+        lock(&self.0.files).insert(text.to_owned(), (stamp, name.clone()));
         Value::Text(name)
     }
 
@@ -123,11 +130,12 @@ impl Images {
         }
     }
 
-    /// The URL by which a request shows an image: its own, or one that holds its bytes.
+    /// The URL by which a request shows an image that is known by a name: its own, or one
+    /// that holds its bytes.
     ///
     /// # Errors
     /// Why it cannot be shown, in words.
-    pub fn url(&self, value: &Value) -> Result<String, String> {
+    pub fn url(&self, value: &Value, known: &str) -> Result<String, String> {
         let Value::Text(text) = value else { return Err(format!("{value} names no image")) };
         let text = text.trim();
         if is_url(text) {
@@ -137,9 +145,9 @@ impl Images {
         let bytes = if name.starts_with(DIGEST) {
             lock(&self.0.kept).read(&name)?
         } else {
-            let bytes = self.file(text)?;
-            // Its answers are kept for what it was when they were looked up.
-            if lock(&self.0.files).get(text).is_some_and(|known| *known != digest(&bytes)) {
+            let (path, _) = self.found(text)?;
+            let bytes = read(&path).map_err(|e| format!("{text}: {e}"))?;
+            if digest(&bytes) != known {
                 return Err(format!("{text} has changed meanwhile"));
             }
             bytes
@@ -150,8 +158,8 @@ impl Images {
         Ok(url)
     }
 
-    /// The bytes of a file below the folder.
-    fn file(&self, path: &str) -> Result<Vec<u8>, String> {
+    /// A file below the folder.
+    fn found(&self, path: &str) -> Result<(PathBuf, Stamp), String> {
         if path.is_empty() {
             return Err("an empty text names no image".to_owned());
         }
@@ -174,16 +182,21 @@ impl Images {
         if !full.starts_with(&root) {
             return Err(outside());
         }
-        let failed = |e: std::io::Error| format!("{path}: {e}");
+        let found = full.metadata().map_err(|e| format!("{path}: {e}"))?;
         // What is no file may never end.
-        if !full.metadata().map_err(failed)?.is_file() {
+        if !found.is_file() {
             return Err(format!("{path} is no file"));
         }
-        let mut bytes = Vec::new();
-        let file = File::open(&full).map_err(failed)?;
-        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-        Ok(bytes)
+        let stamp = (found.len(), found.modified().ok());
+        Ok((full, stamp))
     }
+}
+
+/// The bytes of a file, or enough of them to tell that they are too many.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Kept {

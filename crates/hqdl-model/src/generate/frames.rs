@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Context;
-use crate::plan::Cut;
+use crate::plan::{Cut, Gap};
 use hqdl_prompt::align::Keys;
 use hqdl_prompt::{Frame, Prompt, ShownImage};
 use hqdl_values::Row;
@@ -50,9 +50,15 @@ impl Context {
                 .to_owned());
         }
         for (shown, image) in prompt.images.iter_mut().zip(self.images(cut)) {
-            shown.url = self.expansion.image_files.url(image)?;
+            shown.url = self.expansion.image_files.url(image, &shown.name)?;
         }
-        Ok(())
+        // Its answers are kept for what the images were when they were looked up.
+        let same = |gap: &Gap| self.expansion.entity(&gap.row.key) == gap.entity;
+        if prompt.images.is_empty() || cut.gaps.iter().all(same) {
+            Ok(())
+        } else {
+            Err("an image has changed meanwhile".to_owned())
+        }
     }
 
     /// The hash of a request as it was made before there were labels.
