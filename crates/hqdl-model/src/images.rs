@@ -47,11 +47,11 @@ pub(super) fn write(body: &mut Json, prompt: &Prompt) {
 
 /// Whether a refusal of a request with images says that the model takes none.
 pub(super) fn is_blind(error: &ModelError) -> bool {
-    let message = match error {
-        // Ollama and llama.cpp take it for an error of their own, which may pass.
-        ModelError::Refused { status: 400 | 404 | 415 | 422, message }
-        | ModelError::Passing { message, in_doubt: false, .. } => message,
-        _ => return false,
+    // Ollama and llama.cpp take it for an error of their own, which may pass.
+    let (ModelError::Refused { status: 400 | 404 | 415 | 422, message }
+    | ModelError::Passing { message, in_doubt: false, .. }) = error
+    else {
+        return false;
     };
     let lower = message.to_lowercase();
     // Some take images, and fetch none.
