@@ -69,7 +69,11 @@ fn one(path: &std::path::Path, options: &Options) -> Result<(Problems, String), 
         let gathered = Keys::gather(&database, expansion, None)?;
         keys += gathered.report.keys;
         let place = ["expansion".into(), n.into(), "key".into()];
-        let help = "a semantic key should name one entity, and name it to the model";
+        let help = if expansion.key.names().iter().any(|key| expansion.is_image(key)) {
+            "an image in a key is a path or a URL; a BLOB is one in `context`"
+        } else {
+            "a semantic key should name one entity, and name it to the model"
+        };
         let remarks = gathered.report.remarks();
         problems.problems.extend(remarks.into_iter().map(|r| draft.warning(&place, r, help)));
     }
