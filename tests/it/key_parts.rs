@@ -113,6 +113,30 @@ fn a_question_is_answered_from_the_row_of_its_source() {
     }
 }
 
+/// What a question may name of a column without a list is what all rows of its sources
+/// say, each source with its own part of the key.
+#[test]
+fn a_question_names_the_values_of_sources_with_parts() {
+    let endpoint = honest();
+    let named =
+        "name = \"city\"\nquestions = [{ ask = \"Is it in {value}?\", sql = \"city = {value}\" }]";
+    let project = Project::new(&endpoint, SQL, &spec("csv").replace("name = \"city\"", named));
+    project.materialize(&[]).exits(0);
+    let asked = endpoint.count();
+    let rows = project.rows("SELECT city FROM llm WHERE street = '2 Road'");
+    let serde_json::Value::String(city) = &rows[0][0] else { panic!("{rows:?}") };
+    let sql = format!(
+        "SELECT name FROM place WHERE {{{{LLMMap('Is it in {}?', place.street)}}}}",
+        city.to_lowercase()
+    );
+    let ended = project.hqdl(&["query", "--spec", "specs/x.toml", "--json", &sql]).exits(0);
+    let routes = &ended.lines[0]["meta"]["routes"];
+    assert_eq!(routes[0]["route"], "bound", "{routes}");
+    let found = ended.lines[0]["rows"].as_array().unwrap();
+    assert!(found.contains(&json!(["Oak"])), "{found:?}");
+    assert_eq!(endpoint.count(), asked);
+}
+
 /// What was asked with the other parts spelled out as NULL is known.
 #[test]
 fn facts_of_keys_with_spelled_out_nulls_are_those_of_the_parts() {

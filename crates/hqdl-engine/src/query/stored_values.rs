@@ -24,17 +24,24 @@ pub(super) fn of(
     (number, column): (usize, usize),
 ) -> Result<Option<Vec<String>>, QueryError> {
     let expansion = &request.spec.expansions[number];
-    if !expansion.key_parts.is_empty() {
-        // Its sources have parts of the key, and keys of their own.
-        return Ok(None);
-    }
     let wanted = request.choice(expansion).wanted(request.facts.history(), expansion)?;
     let mut target = Target::new(Arc::new(expansion.clone()), Arc::new(wanted), Some(number));
     let overrides = Overrides::read(request.spec)?;
     let facts = request.facts.latest();
     let mut values: Vec<String> = Vec::new();
-    let names = hqdl_values::sql::names("", expansion.key.names());
-    for source in expansion.sources.iter().filter(|s| s.columns.contains(&column)) {
+    let sources = expansion.sources.iter().enumerate();
+    for (n, source) in sources.filter(|(_, s)| s.columns.contains(&column)) {
+        // Of a key in parts, those of the other sources are NULL.
+        let part = expansion.key_parts.get(n);
+        let named = expansion.key.names().iter().enumerate().map(|(at, name)| {
+            let name = hqdl_values::sql::name(name);
+            if part.is_none_or(|part| part.contains(&at)) {
+                name
+            } else {
+                format!("NULL AS {name}")
+            }
+        });
+        let names = named.collect::<Vec<_>>().join(", ");
         let sql = match &source.rows {
             SourceRows::Table(table) => {
                 format!("SELECT DISTINCT {names} FROM {}", hqdl_values::sql::name(table))
@@ -50,7 +57,11 @@ pub(super) fn of(
                 .collect();
             let key: Result<Vec<Value>, _> = parts.iter().map(|p| Value::read(*p)).collect();
             let Ok(key) = key else { continue };
-            if key.first() == Some(&Value::Null) {
+            let nobody = match part {
+                Some(_) => key.iter().all(|v| *v == Value::Null),
+                None => key.first() == Some(&Value::Null),
+            };
+            if nobody {
                 continue;
             }
             let mut spelling = Vec::new();
