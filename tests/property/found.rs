@@ -16,10 +16,43 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 ";
 
 /// Of these, queries whose most cannot be told: an answer decides what is asked.
-pub const UNBOUNDED: usize = 1;
+pub const UNBOUNDED: usize = 2;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 11] = [
+pub const QUERIES: [(&str, &str); 16] = [
+    // What runs once is noted with the first row alone, which OFFSET skips.
+    (
+        "SELECT {{LLMMap('fn:vowels', p.a, return_type='int')}}, \
+         (SELECT {{LLMMap('fn:null_if:e', q.c)}} FROM q ORDER BY q.m, q.id LIMIT 1 OFFSET 1) \
+         FROM p, r LIMIT 6 OFFSET 1",
+        "SELECT hq_vowels(a), (SELECT hq_null_if(c, 'e') FROM q ORDER BY m, id LIMIT 1 OFFSET 1) \
+         FROM p, r LIMIT 6 OFFSET 1",
+    ),
+    // SQLite evaluates conditions on rows that have partners, as if they had none.
+    (
+        "SELECT p.a FROM q FULL JOIN p ON q.pid >= p.id \
+         WHERE NOT {{LLMMap('fn:ends_with:a', coalesce(q.c, 'none'))}}",
+        "SELECT a FROM q FULL JOIN p ON pid >= p.id WHERE NOT hq_ends_with(coalesce(c, 'none'), 'a')",
+    ),
+    // What names no table is evaluated before a row is looked for.
+    (
+        "SELECT p.a FROM p WHERE p.n < p.n AND \
+         (SELECT {{LLMMap('fn:initial', q.c)}} FROM q ORDER BY q.m LIMIT 1) = 'd'",
+        "SELECT a FROM p WHERE n < n AND (SELECT hq_initial(c) FROM q ORDER BY m LIMIT 1) = 'd'",
+    ),
+    (
+        "WITH t AS (SELECT q.c FROM q WHERE q.m > 10) \
+         SELECT t.c FROM t WHERE {{LLMMap('fn:length', 'alma', return_type='int')}} > 3",
+        "WITH t AS (SELECT c FROM q WHERE m > 10) SELECT c FROM t WHERE hq_length('alma') > 3",
+    ),
+    // A subquery without a call reads answers all the same.
+    (
+        "WITH t AS (SELECT {{LLMMap('fn:length', r.k, return_type='int')}} AS x FROM r WHERE EXISTS \
+         (SELECT 1 FROM p WHERE p.n = r.v AND p.a = 'no')) \
+         SELECT s.x FROM (SELECT t.x FROM t WHERE t.x > 3) AS s",
+        "WITH t AS (SELECT hq_length(k) AS x FROM r WHERE EXISTS (SELECT 1 FROM p WHERE p.n = r.v \
+         AND p.a = 'no')) SELECT s.x FROM (SELECT t.x FROM t WHERE t.x > 3) AS s",
+    ),
     // Which rows LIMIT leaves is another thing once the answers are there.
     (
         "WITH g AS (SELECT c, sum({{LLMMap('fn:length', q.c, return_type='int')}} + q.m) AS x FROM q \

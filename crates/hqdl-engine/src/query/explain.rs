@@ -91,8 +91,8 @@ impl Engine<'_, '_> {
         Ok(Asked { demands, unbounded, once: most.once && rewritten.first.is_none() })
     }
 
-    /// What is asked of the first rows, where no call decides which these are and
-    /// they are not drawn by lot.
+    /// What is asked of the first rows, where no call decides which these are, they are
+    /// not drawn by lot, and each has noted all that it asks.
     fn of_first_rows(
         &mut self,
         rewritten: &Rewritten,
@@ -100,7 +100,8 @@ impl Engine<'_, '_> {
     ) -> Result<Option<Vec<Demand>>, QueryError> {
         let random = self.spelled.text.to_ascii_lowercase().contains("random");
         let Some(rule) = &rewritten.first else { return Ok(None) };
-        if rule.conditions > 0 || !most.once || !most.unknown.is_empty() || random {
+        let (waits, hidden) = (rule.conditions > 0 || !most.once, rule.unheard || random);
+        if waits || hidden || !most.unknown.is_empty() {
             return Ok(None);
         }
         self.survey(rewritten);

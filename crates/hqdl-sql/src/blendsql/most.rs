@@ -47,6 +47,9 @@ pub(super) const CONTEXT: &str = "its context is made by calls";
 const RECURSION: &str = "it stands in a recursion";
 const ROWS: &str = "its rows are made of answers";
 const BENEATH: &str = "it may be evaluated before tables in parentheses are joined";
+// SQLite looks for rows of the right table without partners by their conditions first.
+const PARTNERS: &str =
+    "a RIGHT or FULL JOIN may evaluate it before it knows which rows have partners";
 const LENGTH: &str = "the query is too long to count its rows";
 
 /// Finds the most that a query may ask.
@@ -200,12 +203,13 @@ impl Probing<'_, '_> {
             return;
         };
         self.waits(query, core, &open);
-        if core.from.iter().any(is_taken_apart) {
+        let outer = core.from.iter().any(|i| i.join == Join::Outer);
+        if outer || core.from.iter().any(is_taken_apart) {
+            let why = if outer { PARTNERS } else { BENEATH };
             let mut early: Vec<&Expr> = core.filter.iter().collect();
             core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
-            early.into_iter().for_each(|e| self.all_unknown(e, BENEATH));
+            early.into_iter().for_each(|e| self.all_unknown(e, why));
         }
-        let outer = core.from.iter().any(|i| i.join == Join::Outer);
         let grouped = self.rows.is_grouped(query, core, &open.frame);
         let windows = open.exact && core.windows.is_empty();
         let mut at =
@@ -346,8 +350,11 @@ impl Probing<'_, '_> {
         let mut of_rows = false;
         for column in core.columns.iter().filter_map(|c| c.expr.as_ref()) {
             own(column, &mut |e| {
-                let ExprKind::Function { name, args, window: false, .. } = &e.kind else { return };
-                of_rows |= matches!(name.as_str(), "min" | "max") && args.iter().any(live);
+                let ExprKind::Function { name, args, filter, window } = &e.kind else { return };
+                let first = matches!(name.as_str(), "min" | "max") && !window;
+                of_rows |= first && args.iter().any(live);
+                // What a FILTER leaves is reached when its answers are there.
+                of_rows |= filter.as_deref().is_some_and(live) && args.iter().any(live);
             });
         }
         if stages > 1 || chosen || of_rows {

@@ -261,7 +261,7 @@ impl<'q> Rewriter<'q> {
     }
 
     pub(super) fn query(&mut self, query: &Query, parent: &Scope<'_>, role: Role) -> String {
-        if !query.has_call() {
+        if self.calls_read(query).is_empty() {
             return self.sql[query.span.clone()].to_owned();
         }
         let scope = self.resolver().ctes(query, Some(parent));

@@ -110,7 +110,9 @@ impl Rewriter<'_> {
         if let Some(first) = first.as_mut().filter(|f| !f.grouped) {
             first.truth = text;
         } else if !calls.is_empty() {
-            if fence.len() > 1 {
+            // SQLite evaluates what names no table before it looks for a row.
+            let of_rows = calls.iter().any(|c| self.is_of_rows(c, &scope));
+            if fence.len() > 1 || (!fence.is_empty() && !of_rows) {
                 text = emit::for_whole_rows(&fence, &text);
             }
             // What SQLite would evaluate later, or make a join of, goes before.
@@ -210,6 +212,21 @@ impl Rewriter<'_> {
         self.here = outer_select;
     }
 
+    /// Whether an expression names a column of the tables that a SELECT reads itself.
+    fn is_of_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        self.resolver().each_in(expr, scope, true, &mut |e, at, _| {
+            if let ExprKind::Column { table, column } = &e.kind {
+                let depth = match at.find(table.as_deref(), column) {
+                    Some(hit) => Some(hit.depth),
+                    None => at.place(table.as_deref(), column),
+                };
+                found |= depth.is_none_or(|depth| depth == scope.depth);
+            }
+        });
+        found
+    }
+
     /// Whether a condition of a join has a call.
     fn joined_by_calls(&self, item: &FromItem, scope: &Scope<'_>) -> bool {
         let inner = match &item.source {
@@ -241,7 +258,7 @@ impl Rewriter<'_> {
                 args.iter().for_each(|a| self.value_part(a, scope, parts));
             }
             Source::Query(query) => {
-                if query.has_call() || apart.is_some() {
+                if apart.is_some() || !self.calls_read(query).is_empty() {
                     let mut text = self.query(query, around, Role::Rows);
                     if let Some(plain) = apart {
                         let name = name.map_or(String::new(), |n| format!(" AS {}", sql::name(n)));

@@ -45,6 +45,9 @@ pub struct FirstRows {
     pub written: usize,
     /// Conditions with calls.
     pub conditions: usize,
+    /// A value has calls in a subquery that `SQLite` may run once for many rows: what
+    /// they ask is noted with the first of these rows alone.
+    pub unheard: bool,
     star: Option<usize>,
     /// The rows are groups.
     pub(in crate::blendsql) grouped: bool,
@@ -183,6 +186,7 @@ impl Rewriter<'_> {
             conditions: calls.iter().map(|c| truth::leaves(self, c, scope)).sum(),
             star: starred.first().copied(),
             grouped,
+            unheard: false,
             truth: "1".to_owned(),
             likened: None,
         })
@@ -220,6 +224,7 @@ impl Rewriter<'_> {
             }
             parts.push((expr.span.clone(), stands));
         }
+        first.unheard = !unheard.is_empty();
         let unit = self.unit(core.span.start, 0);
         let truth = if values.is_empty() {
             first.truth.clone()
