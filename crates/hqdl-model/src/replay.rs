@@ -20,6 +20,7 @@ use super::reply::Said;
 use super::{Asking, Model, ModelError, Reply, SetupError, reply};
 use hqdl_prompt::{AskedRow, Prompt, Question};
 use hqdl_spec::Format;
+use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
 /// Recorded completions.
@@ -160,7 +161,14 @@ impl Recordings {
             return Err(ModelError::NoAnswer("the recordings hold no answer to this".to_owned()));
         }
         let content = json!({ "rows": rows }).to_string();
-        Ok(Reply { content, partial: true, ..Reply::default() })
+        // A fact says nothing of tokens, and nothing is paid for them: an estimate will do.
+        let estimate = |text: &str| Tokenizer::Estimate.count(text);
+        let said = Said {
+            input: Some(estimate(&prompt.system) + estimate(&prompt.user)),
+            output: Some(estimate(&content)),
+            ..Said::default()
+        };
+        Ok(Reply { content, partial: true, said, ..Reply::default() })
     }
 }
 

@@ -77,6 +77,10 @@ fn words(key: &[Value]) -> Vec<String> {
 
 /// Letters and digits, lower case: what a model keeps when it copies.
 pub fn fold(text: &str) -> String {
+    if text.is_ascii() {
+        let kept = text.bytes().filter(u8::is_ascii_alphanumeric);
+        return kept.map(|b| char::from(b.to_ascii_lowercase())).collect();
+    }
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
@@ -100,7 +104,8 @@ pub fn folded_words(key: &[Value]) -> Vec<String> {
 
 /// Whether an echoed part says that there is none.
 pub fn says_none(field: &str) -> bool {
-    ["", "null", "none", "?", "n/a"].contains(&field.trim().to_lowercase().as_str())
+    let field = field.trim();
+    ["", "null", "none", "?", "n/a"].iter().any(|none| field.eq_ignore_ascii_case(none))
 }
 
 /// Whether a key could be confused with the form of an answer that repeats it:
