@@ -25,7 +25,6 @@ mod session;
 mod status;
 mod suggest;
 mod swan;
-mod table;
 mod why;
 
 use std::ffi::OsString;

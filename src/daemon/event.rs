@@ -1,14 +1,17 @@
 //! All that can happen to the daemon.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::job::{Checked, Ended};
+use super::listing::Stamp;
+use super::loaded::Loaded;
 use super::status::Cause;
 use crate::failure::Failure;
-use crate::materialize::Selection;
+use crate::materialize::{ColumnReport, Selection};
 
 /// Something that happened. The set is closed: what is not here does not
 /// happen to the daemon.
@@ -53,4 +56,46 @@ pub(super) struct Wish {
     pub(super) begun: oneshot::Sender<Result<u64, Failure>>,
     /// Told when it has ended.
     pub(super) ended: Option<oneshot::Sender<()>>,
+}
+
+/// A spec was read and checked.
+pub(super) struct Checked {
+    pub(super) name: String,
+    pub(super) cause: Cause,
+    /// The files it depends on, as they were before.
+    pub(super) files: Vec<(PathBuf, Stamp)>,
+    pub(super) result: Result<Arc<Loaded>, Arc<Failure>>,
+}
+
+/// A run has ended.
+pub(super) struct Ended {
+    pub(super) id: u64,
+    pub(super) seconds: f64,
+    /// How the columns stand, where that was found out.
+    pub(super) columns: Option<Vec<ColumnReport>>,
+    pub(super) report: Option<Json>,
+    pub(super) published: bool,
+    /// Values that it needed and were known.
+    pub(super) reused: u64,
+    pub(super) complete: bool,
+    pub(super) interrupted: bool,
+    pub(super) failure: Option<Failure>,
+    /// What would be asked, when nothing was.
+    pub(super) plan: Option<Json>,
+    pub(super) after: After,
+}
+
+/// What is to come after a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// Nothing.
+    Rest,
+    /// The same again, in a while or when a file changes: what failed may pass.
+    Retry,
+    /// Nothing until somebody says so or the spec changes: it would fail again,
+    /// or spend more than a run may.
+    Hold,
+    /// Nothing until somebody says so, the spec changes, or the next day begins:
+    /// the budget of this one is spent.
+    Tomorrow,
 }

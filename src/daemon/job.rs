@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value as Json;
 use tokio::sync::{mpsc, watch};
 
-use super::event::Event;
+use super::event::{After, Checked, Ended, Event};
 use super::house::House;
 use super::listing::Stamp;
 use super::loaded::{self, Loaded};
@@ -19,7 +18,7 @@ use crate::cell::State;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::generate::{self, Listener, Stopped};
-use crate::materialize::{ColumnReport, Report, Selection, Way, Work};
+use crate::materialize::{Report, Selection, Way, Work};
 use crate::model::{self, ModelError};
 use crate::query::QueryError;
 use crate::query::guard::Guard;
@@ -28,15 +27,6 @@ use crate::usage::Usage;
 
 /// How often a run shows itself at most.
 const SHOWN_EVERY: Duration = Duration::from_millis(100);
-
-/// A spec was read and checked.
-pub(super) struct Checked {
-    pub(super) name: String,
-    pub(super) cause: Cause,
-    /// The files it depends on, as they were before.
-    pub(super) files: Vec<(PathBuf, Stamp)>,
-    pub(super) result: Result<Arc<Loaded>, Arc<Failure>>,
-}
 
 /// Reads and checks a spec.
 pub(super) fn check(
@@ -73,39 +63,6 @@ pub(super) struct Order {
     /// Whether the model may be asked; else what is known is published and the
     /// rest is priced.
     pub(super) spend: bool,
-}
-
-/// A run has ended.
-pub(super) struct Ended {
-    pub(super) id: u64,
-    pub(super) seconds: f64,
-    /// How the columns stand, where that was found out.
-    pub(super) columns: Option<Vec<ColumnReport>>,
-    pub(super) report: Option<Json>,
-    pub(super) published: bool,
-    /// Values that it needed and were known.
-    pub(super) reused: u64,
-    pub(super) complete: bool,
-    pub(super) interrupted: bool,
-    pub(super) failure: Option<Failure>,
-    /// What would be asked, when nothing was.
-    pub(super) plan: Option<Json>,
-    pub(super) after: After,
-}
-
-/// What is to come after a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
-    /// Nothing.
-    Rest,
-    /// The same again, in a while or when a file changes: what failed may pass.
-    Retry,
-    /// Nothing until somebody says so or the spec changes: it would fail again,
-    /// or spend more than a run may.
-    Hold,
-    /// Nothing until somebody says so, the spec changes, or the next day begins:
-    /// the budget of this one is spent.
-    Tomorrow,
 }
 
 /// How far a run has come.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::event::Ended;
 use super::event::Event;
 use super::house::House;
-use super::job::{self, Ended, Progress};
+use super::job::{self, Progress};
 use super::spec::Begin;
 use super::status::{Cause, RunState, RunStatus};
 

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::job::{After, Checked, Ended, Order};
+use super::event::{After, Checked, Ended};
+use super::job::Order;
 use super::listing::Stamp;
 use super::loaded::Loaded;
 use super::status::{Cause, SpecStatus};

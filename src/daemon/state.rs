@@ -10,10 +10,11 @@ use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
 use super::clients::Clients;
+use super::event::{Checked, Ended};
 use super::event::{Event, Wish};
 use super::files::Files;
 use super::house::House;
-use super::job::{self, Checked};
+use super::job;
 use super::listing::{self, Stamp, names};
 use super::runs::Runs;
 use super::spec::{Entry, Taken, Wanted};
@@ -421,7 +422,7 @@ impl Loop {
         }
     }
 
-    fn ended(&mut self, ended: job::Ended) {
+    fn ended(&mut self, ended: Ended) {
         let id = ended.id;
         let name = self.runs.spec_of(id);
         if let Some(line) = self.runs.ended(&ended) {

@@ -15,11 +15,9 @@
 
 pub mod benchmark;
 pub mod chart;
-pub mod charts;
 pub mod compare;
 pub mod factuality;
 pub mod grade;
-mod known;
 pub mod oracle;
 pub mod prepare;
 pub mod published;

@@ -8,7 +8,8 @@ use serde_json::{Map, Value as Json};
 
 use super::SwanError;
 use crate::spec::Draft;
-use crate::spec::file::{Literal, ShotCell, ShotsField};
+use crate::spec::Literal;
+use crate::spec::file::{ShotCell, ShotsField};
 
 /// An example row: column to value, or to values.
 pub type Example = Map<String, Json>;

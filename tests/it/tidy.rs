@@ -1,5 +1,6 @@
 //! The house keeps its own rules.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -19,48 +20,130 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `lib.rs` declares the modules floor by floor; a module uses only modules
-/// declared above it.
-#[test]
-fn modules_use_only_modules_declared_above_them() {
-    let src = root().join("src");
-    let lib = std::fs::read_to_string(src.join("lib.rs")).unwrap();
-    let order: Vec<&str> =
-        lib.lines().filter_map(|l| l.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
-    assert!(order.len() > 3, "lib.rs declares the doors one a line");
-    let mut wrong = Vec::new();
-    for file in sources(&src) {
-        let inside = file.strip_prefix(&src).unwrap();
-        let module = inside
-            .components()
-            .next()
-            .unwrap()
-            .as_os_str()
-            .to_str()
-            .unwrap()
-            .trim_end_matches(".rs");
-        let Some(here) = order.iter().position(|m| *m == module) else { continue };
-        for (n, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
-            if line.trim_start().starts_with("//") {
-                continue;
+/// A module by its path inside its crate: `["query", "live"]`.
+type Module = Vec<String>;
+
+/// The modules of a crate with their files.
+fn modules(src: &Path) -> BTreeMap<Module, PathBuf> {
+    let of = |file: PathBuf| {
+        let inside = file.strip_prefix(src).unwrap().with_extension("");
+        let mut path: Module =
+            inside.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+        if path.last().is_some_and(|last| last == "mod") || path == ["lib"] || path == ["main"] {
+            path.pop();
+        }
+        (path, file)
+    };
+    sources(src).into_iter().map(of).collect()
+}
+
+/// The paths of a `use` tree.
+fn tree(text: &str, before: &[String], found: &mut Vec<Vec<String>>) {
+    let (mut depth, mut start) = (0, 0);
+    let mut parts = Vec::new();
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
             }
-            for (at, _) in line.match_indices("crate::") {
-                let used: String = line[at + 7..]
-                    .chars()
-                    .take_while(|c| c.is_alphanumeric() || *c == '_')
-                    .collect();
-                if order.iter().position(|m| *m == used).is_some_and(|there| there > here) {
-                    wrong.push(format!("{}:{}: `{module}` uses `{used}`", inside.display(), n + 1));
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    for part in parts.iter().map(|p| p.trim()).filter(|p| !p.is_empty()) {
+        let (head, inner) = part.split_once('{').unwrap_or((part, ""));
+        let words = head.split("::").map(str::trim).filter(|w| !w.is_empty());
+        let path: Vec<String> = before.iter().cloned().chain(words.map(str::to_owned)).collect();
+        match inner.rsplit_once('}') {
+            Some((inner, _)) => tree(inner, &path, found),
+            None => found.push(path),
+        }
+    }
+}
+
+/// The paths that a file names from `crate`, `super` or `self` on.
+fn paths(text: &str) -> Vec<Vec<String>> {
+    let code: Vec<&str> = text.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
+    let code = code.join("\n");
+    let mut found = Vec::new();
+    let start = regex::Regex::new(r"\b(?:crate|super|self)(?:::\w+)*(::\{)?").unwrap();
+    for hit in start.captures_iter(&code) {
+        let whole = hit.get(0).unwrap();
+        let mut end = whole.end();
+        if hit.get(1).is_some() {
+            let mut depth = 1;
+            while depth > 0 {
+                depth += match code.as_bytes()[end] {
+                    b'{' => 1,
+                    b'}' => -1,
+                    _ => 0,
+                };
+                end += 1;
+            }
+        }
+        tree(&code[whole.start()..end], &[], &mut found);
+    }
+    found
+}
+
+/// The modules that a module uses, but for those around it and inside it.
+fn used(module: &Module, text: &str, all: &BTreeMap<Module, PathBuf>) -> BTreeSet<Module> {
+    let target = |path: Vec<String>| {
+        let mut at = if path[0] == "crate" { Module::new() } else { module.clone() };
+        for word in path {
+            match word.as_str() {
+                "crate" | "self" => {}
+                "super" => drop(at.pop()),
+                _ => {
+                    at.push(word);
+                    if !all.contains_key(&at) {
+                        at.pop();
+                        break;
+                    }
                 }
             }
         }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        at
+    };
+    let apart = |m: &Module| !m.starts_with(module) && !module.starts_with(m);
+    paths(text).into_iter().map(target).filter(apart).collect()
 }
 
-/// Files are named after their noun, and are short enough to have one.
+/// No two files need each other, but a module and those inside it: whoever reads a
+/// file finds all that it needs without coming back to it.
 #[test]
-fn no_file_is_a_drawer_or_a_wall() {
+fn files_do_not_need_each_other_in_circles() {
+    let crates = std::fs::read_dir(root().join("crates")).unwrap().flatten();
+    let mut roots: Vec<PathBuf> = crates.map(|e| e.path().join("src")).collect();
+    roots.push(root().join("src"));
+    let mut circles = Vec::new();
+    for src in roots {
+        let all = modules(&src);
+        assert!(all.len() > 3, "{}", src.display());
+        let of = |(module, file): (&Module, &PathBuf)| {
+            (module.clone(), used(module, &std::fs::read_to_string(file).unwrap(), &all))
+        };
+        let mut uses: BTreeMap<Module, BTreeSet<Module>> = all.iter().map(of).collect();
+        // Whoever needs nobody that is left, or is needed by nobody, is in no circle.
+        let mut before = usize::MAX;
+        while uses.len() < before {
+            before = uses.len();
+            let left: BTreeSet<Module> = uses.keys().cloned().collect();
+            uses.retain(|_, needs| needs.iter().any(|m| left.contains(m)));
+            let needed: BTreeSet<Module> = uses.values().flatten().cloned().collect();
+            uses.retain(|module, _| needed.contains(module));
+        }
+        circles.extend(uses.keys().map(|m| format!("{}: {}", src.display(), m.join("::"))));
+    }
+    assert!(circles.is_empty(), "in circles, or between two:\n{}", circles.join("\n"));
+}
+
+/// Files are named after their noun.
+#[test]
+fn no_file_is_a_drawer() {
     let mut files = sources(&root().join("src"));
     for entry in std::fs::read_dir(root().join("crates")).unwrap().flatten() {
         files.extend(sources(&entry.path().join("src")));
@@ -70,12 +153,6 @@ fn no_file_is_a_drawer_or_a_wall() {
         assert!(
             !["util", "utils", "common", "helpers", "types", "misc", "prelude"].contains(&name),
             "{} is a drawer, not a noun",
-            file.display()
-        );
-        let lines = std::fs::read_to_string(&file).unwrap().lines().count();
-        assert!(
-            lines <= 500,
-            "{} has {lines} lines: look for the second noun in it",
             file.display()
         );
     }
@@ -110,7 +187,6 @@ fn documents_point_at_what_exists() {
 /// beside what it needs for itself, has those of this one.
 #[test]
 fn the_lock_file_of_the_python_module_has_our_versions() {
-    use std::collections::{BTreeMap, BTreeSet};
     let read = |path: &str| {
         let text = std::fs::read_to_string(root().join(path)).unwrap();
         let lock: toml::Table = text.parse().unwrap();

@@ -9,6 +9,7 @@
 
 // A test fails by panicking, and says why on the terminal.
 #![allow(
+    clippy::too_many_lines,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,

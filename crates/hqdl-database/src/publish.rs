@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use serde_json::json;
 
 use super::rows::{Tables, Written};
-use super::standing::Standing;
+use super::standing::{Standing, layout};
 use super::view::view_sql;
 use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Expansion, Source, SourceRows, Spec};
@@ -105,7 +105,7 @@ impl<'db> Publication<'db> {
                 self.drop_objects(&expansion.name)?;
                 self.create(expansion)?;
             }
-            Tables::open(self, expansion, stands)
+            Tables::open(self.db, self.connection(), expansion, stands)
         };
         open().map_err(|e| self.db.error(&e))
     }
@@ -413,18 +413,4 @@ pub fn affinity(declared: Option<&str>) -> &'static str {
         () if has(&["REAL", "FLOA", "DOUB"]) => "REAL",
         () => "NUMERIC",
     }
-}
-
-/// What the tables of an expansion look like: where that has changed, they are
-/// made anew.
-pub(super) fn layout(expansion: &Expansion) -> String {
-    let mut layout =
-        format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
-    if !expansion.key_parts.is_empty() {
-        layout.push_str(&format!("{:?};", expansion.key_parts));
-    }
-    for column in &expansion.columns {
-        layout.push_str(&format!("{} {:?} {:?};", column.name, column.kind, column.many));
-    }
-    blake3::hash(layout.as_bytes()).to_hex().as_str()[..32].to_owned()
 }

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use rusqlite::{OptionalExtension, Statement, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Statement, params, params_from_iter};
 use serde_json::{Value as Json, json};
 
-use super::publish::Publication;
 use super::versions::{Shown, Sums, Version, bucket, hash};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
@@ -50,11 +49,11 @@ impl<'e> Tables<'e> {
     /// Writes to the tables of an expansion: to new ones, or over what stands,
     /// summed up, there.
     pub(super) fn open(
-        publication: &'e Publication<'_>,
+        db: &'e Database,
+        c: &'e Connection,
         expansion: &'e Expansion,
         stands: Option<Sums>,
     ) -> rusqlite::Result<Self> {
-        let c = publication.connection();
         let keys = expansion.key.names();
         let table = |name: &str, columns: Vec<&String>| -> rusqlite::Result<Table<'e>> {
             let (all, table) = (keys.iter().chain(columns.iter().copied()), sql::name(name));
@@ -96,7 +95,7 @@ impl<'e> Tables<'e> {
         ];
         let (fresh, before) = (stands.is_none(), stands.unwrap_or_default());
         Ok(Self {
-            db: publication.db,
+            db,
             expansion,
             main,
             many,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::publish::layout;
 use super::versions::Sums;
 use super::{Database, StoreError};
 use hqdl_spec::overrides::Overrides;
@@ -181,4 +180,18 @@ impl Database {
         };
         count().unwrap_or(0)
     }
+}
+
+/// What the tables of an expansion look like: where that has changed, they are
+/// made anew.
+pub(crate) fn layout(expansion: &Expansion) -> String {
+    let mut layout =
+        format!("v4 {} {:?} {:?};", expansion.name, expansion.key.names(), expansion.key_types);
+    if !expansion.key_parts.is_empty() {
+        layout.push_str(&format!("{:?};", expansion.key_parts));
+    }
+    for column in &expansion.columns {
+        layout.push_str(&format!("{} {:?} {:?};", column.name, column.kind, column.many));
+    }
+    blake3::hash(layout.as_bytes()).to_hex().as_str()[..32].to_owned()
 }

@@ -17,15 +17,16 @@ use rusqlite::{Transaction, TransactionBehavior, params};
 use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
-use super::FactsError;
-use super::ids::{ReservationId, RunId};
-use super::index::{Index, Record};
-use super::journal::Journal;
-use super::reservations::Day;
-use super::sessions::Session;
-use super::store::{CommitUnit, Noted};
-use super::throttle::Place;
+use crate::FactsError;
+use crate::ids::{ReservationId, RunId};
+use crate::index::Index;
+use crate::journal::Journal;
+use crate::journal::reservations::Day;
 use crate::limits::RateLimitHint;
+use crate::record::Record;
+use crate::sessions::Session;
+use crate::store::{CommitUnit, Noted};
+use crate::throttle::Place;
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
@@ -278,7 +279,7 @@ pub(super) fn keep(
             journal.release(reservation, Some(batch.completion.tokens())).map_err(error)?;
         }
         if let Some(request) = batch.answers {
-            super::requests::settle(&connection, request, "answered").map_err(error)?;
+            crate::journal::requests::settle(&connection, request, "answered").map_err(error)?;
         }
         for (entity, mut of_entity) in batch.facts {
             for fact in &mut of_entity {
@@ -333,7 +334,7 @@ pub(super) fn keep_alone(journal: &Journal, batch: &CommitUnit) -> Result<(), Fa
             journal.release(reservation, Some(done.tokens()))?;
         }
         if let Some(request) = batch.answers {
-            super::requests::settle(c, request, "answered")?;
+            crate::journal::requests::settle(c, request, "answered")?;
         }
         for (entity, facts) in &batch.facts {
             let line = journal.insert_answer((completion, done.model), entity, facts)?;

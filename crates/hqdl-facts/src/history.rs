@@ -21,16 +21,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::FactsError;
-use super::checksum::Damage;
-use super::ids::RunId;
-use super::index::Fact;
-use super::journal::{Completion, Outcome};
-use super::parcels::{Packed, Parcel};
-use super::questions::{Learned, LiveQuestion, Origin};
-use super::requests::{Known, Request};
-use super::rounds::{Open, Subject};
-use super::spending::{ColumnDay, Hour, Totals};
+use crate::FactsError;
+use crate::checksum::Damage;
+use crate::completion::{Completion, Outcome};
+use crate::ids::RunId;
+use crate::parcels::{Packed, Parcel};
+use crate::questions::{Learned, LiveQuestion, Origin};
+use crate::record::Fact;
+use crate::requests::{Known, Request};
+use crate::rounds::{Open, Subject};
+use crate::spending::{ColumnDay, Hour, Totals};
 use hqdl_values::key::{Entity, ListHash, Meaning};
 use hqdl_values::usage::{Doubt, Spent};
 

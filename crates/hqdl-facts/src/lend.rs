@@ -17,11 +17,12 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
-use super::desk::Job;
-use super::store::FactStore;
-use super::throttle::{LocalLimits, Place, RateLimits};
-use super::wire::{self, Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
-use super::{Facts, FactsError, LocalStore, remote};
+use crate::desk::Job;
+use crate::local_limits::LocalLimits;
+use crate::store::FactStore;
+use crate::throttle::{Place, RateLimits};
+use crate::wire::{Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
+use crate::{Facts, FactsError, LocalStore, remote, wire};
 use hqdl_values::key::Entity;
 
 /// Lines open at once; more wait.

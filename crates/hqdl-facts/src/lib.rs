@@ -23,11 +23,10 @@
 //! process can have is the owner's. The journal they read, and write what is
 //! small, by themselves.
 
-mod answers;
 mod checksum;
+mod completion;
 pub mod in_flight;
 mod desk;
-mod dictionary;
 mod history;
 mod ids;
 mod index;
@@ -36,17 +35,16 @@ mod journal;
 pub mod lend;
 pub mod limits;
 mod local;
+mod local_limits;
 mod locks;
 pub mod lookup;
 pub mod parcels;
 mod postgres;
 mod prefetch;
 pub mod questions;
-mod rates;
+mod record;
 mod remote;
-mod request_forms;
 pub mod requests;
-mod reservations;
 pub mod rounds;
 mod sessions;
 mod spending;
@@ -66,12 +64,11 @@ use tracing::warn;
 use self::local::Lock;
 use self::remote::Refusal;
 pub use checksum::Damage;
+pub use completion::{Completion, Outcome};
 pub use history::History;
 use hqdl_values::key::Entity;
 pub use ids::{ReservationId, RunId};
 pub use in_flight::ClaimKey;
-pub use index::{Fact, Record};
-pub use journal::{Completion, Outcome};
 pub use local::LocalStore;
 pub use locks::NamedLock;
 pub use lookup::{Found, Reason, Wanted};
@@ -79,10 +76,11 @@ pub use parcels::{Packed, Parcel, Stage};
 pub use postgres::{PostgresStore, Say, is_server};
 pub use prefetch::Prefetch;
 pub use questions::{Learned, LiveQuestion, Origin};
+pub use record::{Fact, Record, RecordBytes};
 pub use remote::{RemoteStore, status};
 pub use requests::{Known, Request};
 pub use spending::{ColumnDay, Hour, Totals};
-pub use store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
+pub use store::{CommitUnit, FactStore, Noted, StoreFuture};
 pub use throttle::{Admission, Admitted, Place, RateLimits, Throttle};
 
 /// About how many bytes of records are looked up at once.
@@ -365,7 +363,7 @@ impl Facts {
         std::iter::from_fn(move || {
             loop {
                 if let Some((entity, bytes)) = page.next() {
-                    return Some(index::entry(&entity, &bytes, self.dir()));
+                    return Some(record::entry(&entity, &bytes, self.dir()));
                 }
                 if std::mem::replace(&mut over, true) {
                     return None;

@@ -9,17 +9,19 @@ use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::checksum::Damage;
-use super::desk::{self, Job, Reply, Wish};
-use super::history::History;
-use super::ids::{ReservationId, RunId};
-use super::in_flight::{ClaimKey, InFlight};
-use super::index::{Index, Record};
-use super::journal::Journal;
-use super::sessions::Session;
-use super::store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
-use super::throttle::{Limiters, LocalLimits, Place, RateLimits};
-use super::{FactsError, remote};
+use crate::checksum::Damage;
+use crate::desk::{Job, Reply, Wish};
+use crate::history::History;
+use crate::ids::{ReservationId, RunId};
+use crate::in_flight::{ClaimKey, InFlight};
+use crate::index::Index;
+use crate::journal::Journal;
+use crate::local_limits::{Limiters, LocalLimits};
+use crate::record::{Record, RecordBytes};
+use crate::sessions::Session;
+use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
+use crate::throttle::{Place, RateLimits};
+use crate::{FactsError, desk, remote};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 

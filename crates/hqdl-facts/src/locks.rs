@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::desk::Unpark;
-use super::in_flight::ClaimKey;
-use super::{Facts, FactsError};
+use crate::desk::Unpark;
+use crate::in_flight::ClaimKey;
+use crate::{Facts, FactsError};
 
 /// How often a lock that somebody else has is tried, at first and at last.
 const TRY_EVERY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];

@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 
-use super::in_flight::ClaimKey;
-use super::index::{Fact, Record};
-use super::{FactsError, History, unify};
+use crate::in_flight::ClaimKey;
+use crate::record::{Fact, Record};
+use crate::{FactsError, History, unify};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Reuse};
 use hqdl_values::cell::State;

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::index::Record;
-use super::store::RecordBytes;
-use super::{Facts, FactsError};
+use crate::record::{Record, RecordBytes};
+use crate::{Facts, FactsError};
 use hqdl_values::key::{Entity, KeyColumns};
 
 /// Look-ups one by one before anything is read ahead.

@@ -15,22 +15,21 @@
 //! * **One budget of the day, one set of rate limits.** Reservations and
 //!   admissions of all who share the store are counted together.
 
+use crate::record::{Fact, Record, RecordBytes};
 use std::io::BufRead;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::checksum::Damage;
-use super::history::History;
-use super::ids::{ReservationId, RunId};
-use super::in_flight::ClaimKey;
-use super::index::{Fact, Record};
-use super::journal::Completion;
-use super::throttle::{Place, RateLimits};
-use super::{FactsError, LocalStore};
+use crate::checksum::Damage;
+use crate::completion::Completion;
+use crate::history::History;
+use crate::ids::{ReservationId, RunId};
+use crate::in_flight::ClaimKey;
+use crate::throttle::{Place, RateLimits};
+use crate::{FactsError, LocalStore};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
@@ -172,30 +171,4 @@ pub trait FactStore: Send + Sync {
 
     /// Waits until nobody holds this; who waits must hold nothing.
     fn released<'a>(&'a self, key: &'a ClaimKey) -> StoreFuture<'a, ()>;
-}
-
-/// A record as it is kept: read when it is needed.
-#[derive(Debug, Clone)]
-pub struct RecordBytes(pub(super) Bytes);
-
-impl RecordBytes {
-    /// Their number.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The record.
-    ///
-    /// # Errors
-    /// [`FactsError::Index`] when it is damaged.
-    pub fn decode(&self, dir: &Path) -> Result<Record, FactsError> {
-        super::index::decode(&self.0, dir)
-    }
 }

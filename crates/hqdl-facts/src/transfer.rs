@@ -15,13 +15,15 @@ use std::io::{BufRead, Write};
 
 use serde_json::{Value as Json, json};
 
-use super::desk::keep;
-use super::history::{History, Runs};
-use super::ids::RunId;
-use super::index::{Fact, Index, Record};
-use super::journal::{Completion, Journal};
-use super::store::CommitUnit;
-use super::{Facts, FactsError};
+use crate::completion::Completion;
+use crate::desk::keep;
+use crate::history::{History, Runs};
+use crate::ids::RunId;
+use crate::index::Index;
+use crate::journal::Journal;
+use crate::record::{Fact, Record};
+use crate::store::CommitUnit;
+use crate::{Facts, FactsError};
 use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::key::{Entity, ListHash, Meaning};
 

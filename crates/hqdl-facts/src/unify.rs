@@ -2,7 +2,7 @@
 //! word, kept as a fact, and remembered by column and list so that whoever reads answers
 //! of that column can read them by it.
 
-use super::{FactsError, History, Learned};
+use crate::{FactsError, History, Learned};
 use hqdl_database::now;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Type, ValueList};

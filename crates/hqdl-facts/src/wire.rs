@@ -9,13 +9,13 @@ use std::path::Path;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::FactsError;
-use super::ids::{ReservationId, RunId};
-use super::in_flight::ClaimKey;
-use super::sessions::Session;
-use super::store::{CommitUnit, Noted};
-use super::throttle::Place;
+use crate::FactsError;
+use crate::ids::{ReservationId, RunId};
+use crate::in_flight::ClaimKey;
 use crate::limits::{Need, PerMinute, RateLimitHint};
+use crate::sessions::Session;
+use crate::store::{CommitUnit, Noted};
+use crate::throttle::Place;
 use hqdl_values::usage::Spent;
 
 /// What both sides begin with; then the protocol's number.

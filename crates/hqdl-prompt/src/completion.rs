@@ -4,6 +4,7 @@
 //! wrong with one row touches no other.
 
 use super::align::Keys;
+use super::found::{Ending, Found, is_fence};
 use super::{csv, json, parted};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
@@ -25,30 +26,6 @@ pub enum RowOutcome {
         /// The model's words.
         raw: String,
     },
-}
-
-/// A row found in a completion.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
-    /// Position among the rows asked about.
-    pub row: usize,
-    /// An answer a column, or why there is none.
-    pub cells: Result<Vec<Answer>, String>,
-    /// What was overlooked to place it.
-    pub note: Option<String>,
-    /// The words it was read from.
-    pub text: String,
-}
-
-/// How a text ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// All was written.
-    Complete,
-    /// With a whole line; what is open there is no row.
-    Lines,
-    /// Anywhere, where it was cut.
-    Cut,
 }
 
 /// Reads a completion: an outcome for every row of `keys`, in their order.
@@ -167,13 +144,6 @@ fn found(
         }
     }
     found
-}
-
-/// Whether a line is a code fence. A fence has a line of its own, or it is part of
-/// a value.
-pub(super) fn is_fence(line: &str) -> bool {
-    let language = line.trim().strip_prefix("```");
-    language.is_some_and(|l| l.chars().all(|c| c.is_alphanumeric() || "+-_ ".contains(c)))
 }
 
 /// The inside of the first code fence, when there is one; and whether it was closed.

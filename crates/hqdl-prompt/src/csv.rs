@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 
 use super::align::{Echoed, Fit, Keys, Place};
 use super::astray;
-use super::completion::{Ending, Found, is_fence};
 use super::fields::{self, Field};
+use super::found::{Ending, Found, is_fence};
 use super::quotes;
 use super::record::{Record, around, in_brackets, lenient, never_closed, plain, record, table};
 use hqdl_spec::checker::Checker;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value as Json};
 
 use super::align::{Echoed, Fit, Keys, Place};
-use super::completion::Found;
+use super::found::Found;
 use super::{label, quotes};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};

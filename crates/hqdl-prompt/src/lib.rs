@@ -63,6 +63,7 @@ mod astray;
 pub mod completion;
 mod csv;
 mod fields;
+mod found;
 mod json;
 mod label;
 mod markup;

@@ -39,20 +39,14 @@ fn row_line(first: Json, row: &Row) -> String {
     Json::Array(cells).to_string()
 }
 
-/// What the system message of a prompt says: all that its rows share.
-pub(super) fn system(
+/// Says in which form the answers are to be.
+fn say_form(
+    text: &mut String,
     expansion: &Expansion,
-    columns: &[usize],
     asked: &[&Column],
     format: Format,
     echo: Echo,
-    header: &str,
-) -> String {
-    let mut text = String::from(
-        "You fill in missing cells of a database table with what you know of the world.\n\
-         For every row under \"## Rows\" give the value of every column under \"## Columns\".\n\
-         Where a column has a value list, choose from that list and copy the value exactly.\n",
-    );
+) {
     let mut fields: Vec<&str> = vec!["row"];
     if echo == Echo::Full {
         fields.extend(expansion.key.names().iter().map(String::as_str));
@@ -94,6 +88,23 @@ pub(super) fn system(
             );
         }
     }
+}
+
+/// What the system message of a prompt says: all that its rows share.
+pub(super) fn system(
+    expansion: &Expansion,
+    columns: &[usize],
+    asked: &[&Column],
+    format: Format,
+    echo: Echo,
+    header: &str,
+) -> String {
+    let mut text = String::from(
+        "You fill in missing cells of a database table with what you know of the world.\n\
+         For every row under \"## Rows\" give the value of every column under \"## Columns\".\n\
+         Where a column has a value list, choose from that list and copy the value exactly.\n",
+    );
+    say_form(&mut text, expansion, asked, format, echo);
     if asked.iter().any(|c| c.example.is_some()) {
         text.push_str(
             "An example of a column shows the form of its values, not which one is right.\n",

@@ -5,6 +5,7 @@
 //! Nothing here is checked beyond its shape; [`super::check`] turns a
 //! [`SpecFile`] into a [`super::Spec`].
 
+use super::literal::Literal;
 use std::collections::BTreeMap;
 
 use hqdl_values::{PriceTable, Type};
@@ -356,20 +357,6 @@ pub enum ShotCell {
     One(Literal),
     /// The values of a one-to-many column.
     Many(Vec<Literal>),
-}
-
-/// A TOML scalar.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Literal {
-    /// true or false.
-    Boolean(bool),
-    /// A whole number.
-    Integer(i64),
-    /// A number.
-    Real(f64),
-    /// Text.
-    Text(String),
 }
 
 /// `[[expansion.column]]`: a column asked for.

@@ -12,6 +12,7 @@ pub mod draft;
 pub mod file;
 pub mod images;
 pub mod ingredients;
+mod literal;
 mod models;
 pub mod overrides;
 mod part;
@@ -32,6 +33,7 @@ pub use draft::{Draft, ReadError};
 pub use file::{Echo, Format, Provider, Reuse};
 pub use hqdl_values::{PriceTable, Type};
 pub use images::Images;
+pub use literal::Literal;
 pub use models::{CHAT, OPENAI};
 pub use unified::Unified;
 

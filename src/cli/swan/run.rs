@@ -63,6 +63,7 @@ enum ModeFlag {
     Blendsql,
 }
 
+#[expect(clippy::too_many_lines, reason = "a run from its flags to its end")]
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let mode = match options.mode {
         ModeFlag::Hqdl => Mode::Hqdl,

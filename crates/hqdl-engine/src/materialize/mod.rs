@@ -5,6 +5,7 @@
 //! stands alone: a plan is a survey, and a run with nothing missing asks nothing
 //! and writes nothing.
 
+mod counts;
 mod fill;
 mod parcels;
 mod publish;
@@ -305,6 +306,7 @@ impl<'w> Work<'w> {
 
     /// Asks for what is missing and publishes; says whether the tables stand. The
     /// run, once one is begun, is left to whoever called.
+    #[expect(clippy::too_many_lines, reason = "a run from its beginning to its end")]
     fn bring(
         &self,
         run: &mut Option<Run>,

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-use super::report::Counts;
+use super::counts::Counts;
 use super::survey::{Differs, Known, Survey, key_shows};
 use super::{Halt, MaterializeError, Report, Work};
 use hqdl_database::Database;

@@ -1,5 +1,6 @@
 //! What a run tells at its end.
 
+use super::counts::Counts;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -63,28 +64,6 @@ pub struct ColumnReport {
     /// Cells that came since the survey, by how they ended: not those of batches
     /// that earlier runs left.
     pub(super) asked: Tally,
-}
-
-/// How the cells of an expansion are shown, for each column.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Counts {
-    cells: Vec<Tally>,
-    unasked: Vec<u64>,
-}
-
-impl Counts {
-    /// Nothing counted yet, for so many columns.
-    pub(super) fn of(columns: usize) -> Self {
-        Self { cells: vec![Tally::default(); columns], unasked: vec![0; columns] }
-    }
-
-    /// Counts a cell; without a state, nobody has asked for it.
-    pub(super) fn add(&mut self, column: usize, state: Option<State>) {
-        match state {
-            Some(state) => self.cells[column].add(state, 1),
-            None => self.unasked[column] += 1,
-        }
-    }
 }
 
 impl ColumnReport {

@@ -1,9 +1,10 @@
 //! What is known and what is missing, key by key.
 
+use std::collections::BTreeMap;
+
 use std::collections::{BTreeSet, HashSet};
 
-use super::report::Counts;
-use super::unify::Strangers;
+use super::counts::Counts;
 use super::{Halt, MaterializeError, Work};
 use hqdl_database::keys::{KeyRow, Keys, Places};
 use hqdl_database::versions::{Shown, Sums, Version};
@@ -22,6 +23,10 @@ const AHEAD: usize = 1000;
 
 /// The facts about an entity.
 pub(super) type Known = Option<Record>;
+
+/// Words outside the lists of an expansion's columns, by column and in lower case: case
+/// tells none apart.
+pub(super) type Strangers = BTreeMap<usize, BTreeMap<String, String>>;
 
 /// What a survey found in one expansion.
 pub(super) struct Survey<'db> {
@@ -129,6 +134,7 @@ impl<'w> Work<'w> {
 
     /// Looks every one of these keys up; where asked for, what is missing is
     /// priced, too.
+    #[expect(clippy::too_many_lines, reason = "one walk over the keys, with all that it sums up")]
     pub(super) fn survey_keys(
         &self,
         n: usize,

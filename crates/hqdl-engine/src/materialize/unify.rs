@@ -20,10 +20,6 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
-/// Words outside the lists of an expansion's columns, by column and in lower case: case
-/// tells none apart.
-pub(super) type Strangers = BTreeMap<usize, BTreeMap<String, String>>;
-
 impl<'w> Work<'w> {
     /// Asks about the words outside the lists of all expansions; tells which of these
     /// have learned something.

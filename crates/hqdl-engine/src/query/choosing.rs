@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::QueryError;
-use super::binding::mentions;
 use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::usage::{Compared, Usage};
@@ -124,4 +123,14 @@ fn cte_text(sql: &str, parsed: &Parsed, call: &Call, beside: &str) -> String {
     }
     ctes.reverse();
     if ctes.is_empty() { String::new() } else { format!("WITH RECURSIVE {} ", ctes.join(", ")) }
+}
+
+/// Whether an SQL text names a column.
+pub(super) fn mentions(sql: &str, column: &str) -> bool {
+    let (sql, column) = (sql.to_lowercase(), column.to_lowercase());
+    sql.match_indices(&column).any(|(at, _)| {
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        !sql[..at].chars().next_back().is_some_and(word)
+            && !sql[at + column.len()..].chars().next().is_some_and(word)
+    })
 }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Request;
-use super::likeness::{by_words, cut};
+use super::ask::likeness::{by_words, cut};
 use crate::retrieval::vectors::{Digest, Vectors, digest};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::{Spent, Tokens, Usage};

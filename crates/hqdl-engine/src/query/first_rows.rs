@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::learning::Learning;
+use super::live::notes::{Candidate, Distinct, State, WITNESSES};
 use super::live::{Shared, lock};
-use super::notes::{Candidate, Distinct, State, WITNESSES};
 use super::smoothie::{Sink, owned};
 use super::targets::{Demand, spell};
-use hqdl_sql::blendsql::rules::first_rows::FirstRows;
+use hqdl_sql::blendsql::plan::FirstRows;
 
 /// Values that are asked for at once before it is known how many are needed.
 const MOST: u64 = 20;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::BuildHasher;
 
-use super::notes::Notes;
+use super::live::notes::Notes;
 use super::targets::Demand;
 use hqdl_sql::blendsql::rewrite::Rewritten;
 

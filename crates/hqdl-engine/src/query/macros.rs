@@ -17,8 +17,8 @@ use std::ops::Range;
 
 use super::arguments::{Call, Names, Piece};
 use super::{QueryError, Request};
+use hqdl_spec::Literal;
 use hqdl_spec::Type;
-use hqdl_spec::file::Literal;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, Slot};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::suql::Translated;

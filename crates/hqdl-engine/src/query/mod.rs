@@ -31,9 +31,7 @@ mod ask;
 mod asks;
 mod batches;
 mod binder;
-mod binding;
 mod calls;
-mod candidates;
 mod choosing;
 mod classify;
 mod context;
@@ -43,7 +41,6 @@ mod engine;
 mod entities;
 pub mod error;
 mod estimate;
-mod explain;
 mod first_rows;
 mod fits;
 mod functions;
@@ -53,13 +50,10 @@ pub mod json;
 mod kept;
 mod keys;
 mod learning;
-mod likeness;
 mod live;
 mod map;
 pub mod macros;
 pub mod math;
-mod nested;
-mod notes;
 pub mod params;
 mod passages;
 mod passes;
@@ -72,7 +66,6 @@ pub mod statement;
 mod stored_values;
 mod targets;
 mod touched;
-mod views;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -310,7 +303,7 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
-    in_sqlite(request, |request| deep(|| explain::explain(request))?)
+    in_sqlite(request, |request| deep(|| engine::explain::explain(request))?)
 }
 
 /// Does some work where there is room for expressions as deep as `SQLite` takes

@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
+use super::ask::likeness::by_words;
 use super::engine::Engine;
 use super::first_rows::{ENOUGH, Reader, Told};
 use super::kept::Kept;
 use super::learning::Learning;
-use super::likeness::by_words;
 use super::live::{Known, lock};
 use super::smoothie::{Pass, Sink};
 use super::targets::{Demand, Target};

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::live::lock;
 use super::passages::Compare;
 use crate::retrieval::passages::cut;
-use hqdl_sql::blendsql::rules::first_rows::FirstRows;
+use hqdl_sql::blendsql::plan::FirstRows;
 use hqdl_values::tokens::Tokenizer;
 
 /// The most tokens of a passage that is compared.

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::Index;
 use crate::FactsError;
 use crate::checksum::Damage;
 use crate::history::{Answers, Integrity};
+use crate::index::Index;
 use crate::journal::Journal;
 
 /// How often it is looked whether the journal can be followed.

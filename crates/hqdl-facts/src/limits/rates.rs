@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::window::{Need, Pace, REQUEST_BURST, TOKEN_BURST, Window};
-use super::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
+use crate::limits::window::{Need, Pace, REQUEST_BURST, TOKEN_BURST, Window};
+use crate::limits::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
 
 /// Limits, and what counts against them.
 #[derive(Debug)]

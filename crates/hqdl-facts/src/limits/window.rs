@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::PerMinute;
+use crate::limits::PerMinute;
 
 /// What limits are of.
 pub const MINUTE: Duration = Duration::from_secs(60);

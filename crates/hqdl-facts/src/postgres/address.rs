@@ -15,6 +15,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::FactsError;
 
+/// How long a server may take to answer before the connection counts as broken.
+pub(super) const ANSWER: Duration = Duration::from_secs(15);
 /// How long a server may take to accept a connection.
 pub(super) const CONNECTING: Duration = Duration::from_secs(5);
 
@@ -69,8 +71,8 @@ impl Address {
         }
         config.application_name(format!("hqdl {}", env!("CARGO_PKG_VERSION")));
         config.connect_timeout(CONNECTING);
-        config.tcp_user_timeout(super::link::ANSWER);
-        config.keepalives_idle(super::link::ANSWER);
+        config.tcp_user_timeout(ANSWER);
+        config.keepalives_idle(ANSWER);
         let mode = config.get_ssl_mode();
         let tls = tls(root.as_deref().map(Path::new), mode).map_err(|message| {
             refused(message, "name a file of certificates with sslrootcert, or sslmode=disable")

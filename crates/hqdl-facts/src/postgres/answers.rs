@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use serde_json::Value as Json;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::link::{Link, Worked};
-use super::records::{LINE, Line};
 use crate::FactsError;
 use crate::checksum::Damage;
+use crate::completion::Completion;
 use crate::history::{Answers, Integrity};
-use crate::index::Fact;
-use crate::journal::Completion;
+use crate::postgres::Server;
+use crate::postgres::link::{Link, Worked};
+use crate::postgres::records::{LINE, Line};
+use crate::record::Fact;
 use hqdl_values::key::{Entity, Meaning};
 
 /// Lines that are read at once.
@@ -29,7 +29,7 @@ pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
 impl Server {
     /// How many entities something is known of.
     pub(super) async fn entities(&self) -> Result<u64, FactsError> {
-        let within = super::link::ANSWER * 40;
+        let within = super::address::ANSWER * 40;
         self.link
             .run_for(within, |client| async move {
                 let sql = "SELECT count(DISTINCT key) FROM hqdl.answer";

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Server;
-use super::sessions::ALIVE;
 use crate::FactsError;
 use crate::in_flight::ClaimKey;
+use crate::postgres::Server;
+use crate::postgres::sessions::ALIVE;
 
 /// How often it is looked whether a claim is free, at first and at last.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];

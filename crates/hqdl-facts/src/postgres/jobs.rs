@@ -3,14 +3,14 @@
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::link::Worked;
-use super::reserve::{TODAY, UNDER_WAY};
-use super::runs::runs_alive;
 use crate::FactsError;
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
 use crate::parcels::{Packed, Parcel, Stage};
+use crate::postgres::Server;
+use crate::postgres::link::Worked;
+use crate::postgres::reserve::{TODAY, UNDER_WAY};
+use crate::postgres::runs::runs_alive;
 use hqdl_database::now;
 use hqdl_values::usage::Spent;
 

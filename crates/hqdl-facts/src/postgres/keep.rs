@@ -9,13 +9,13 @@ use tokio_postgres::Statement;
 use tokio_postgres::error::SqlState;
 use tracing::debug;
 
-use super::Server;
-use super::key::keyed;
-use super::link::{Client, Worked};
-use super::words::Value;
 use crate::FactsError;
 use crate::checksum::checksum;
 use crate::journal::fact_json;
+use crate::postgres::Server;
+use crate::postgres::key::keyed;
+use crate::postgres::link::{Client, Worked};
+use crate::postgres::words::Value;
 use crate::store::CommitUnit;
 
 /// Units that are committed together.
@@ -204,7 +204,7 @@ impl Server {
         let all = Columns::of(units);
         let all = &all;
         let within =
-            super::link::ANSWER + super::link::ANSWER * (all.lines.of.len() / 50_000) as u32;
+            super::address::ANSWER + super::address::ANSWER * (all.lines.of.len() / 50_000) as u32;
         let work = |client: Client| async move {
             let statements = Statements::of(&client).await?;
             commit(&client, &statements, all).await

@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::Server;
-use super::words::Value;
 use crate::FactsError;
 use crate::limits::{LONGEST_WAIT, MINUTE, Need, ON_ITS_WAY, PerMinute, RateLimitHint};
+use crate::postgres::Server;
+use crate::postgres::words::Value;
 use crate::throttle::{Admission, Place, RateLimits};
 
 /// How late a request may leave after its turn and count as it was counted.

@@ -14,12 +14,10 @@ use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use tracing::{debug, warn};
 
-use super::address::{Address, CONNECTING, said};
 use crate::FactsError;
 use crate::locks::wait_here;
+use crate::postgres::address::{ANSWER, Address, CONNECTING, said};
 
-/// How long a server may take to answer before the connection counts as broken.
-pub(super) const ANSWER: Duration = Duration::from_secs(15);
 /// Connections of one process: looks, commits and the heartbeat hold up nobody.
 const CONNECTIONS: usize = 6;
 /// How long is waited between two tries, at first and at last.

@@ -46,14 +46,14 @@ use self::limits::ServerLimits;
 use self::link::Link;
 pub use self::link::Say;
 use self::sessions::Presence;
-use super::FactsError;
-use super::checksum::Damage;
-use super::history::History;
-use super::ids::{ReservationId, RunId};
-use super::in_flight::ClaimKey;
-use super::index::Record;
-use super::store::{CommitUnit, FactStore, Noted, RecordBytes, StoreFuture};
-use super::throttle::{Place, RateLimits};
+use crate::FactsError;
+use crate::checksum::Damage;
+use crate::history::History;
+use crate::ids::{ReservationId, RunId};
+use crate::in_flight::ClaimKey;
+use crate::record::{Record, RecordBytes};
+use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
+use crate::throttle::{Place, RateLimits};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
@@ -272,7 +272,7 @@ impl Drop for PostgresStore {
         // let go of.
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
-            let patience = link::ANSWER * 2;
+            let patience = address::ANSWER * 2;
             self.server.link.here(async { drop(tokio::time::timeout(patience, commits).await) });
         }
         self.limits.end();

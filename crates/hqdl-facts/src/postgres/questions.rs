@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::answers::texts;
-use super::link::Worked;
-use super::text;
 use crate::FactsError;
 use crate::history::{Dictionary, Questions, RefreshJobs};
+use crate::postgres::answers::texts;
+use crate::postgres::link::Worked;
+use crate::postgres::{Server, text};
 use crate::questions::{Learned, LiveQuestion, Origin, attribute};
 use crate::rounds::{Open, Subject};
 use hqdl_database::now;

@@ -6,14 +6,13 @@ use bytes::Bytes;
 use serde_json::Value as Json;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::key::{head, key};
-use super::link::Worked;
 use crate::FactsError;
 use crate::checksum::checksum;
-use crate::index::{Fact, Record};
 use crate::journal::json_fact;
-use crate::store::RecordBytes;
+use crate::postgres::Server;
+use crate::postgres::key::{head, key};
+use crate::postgres::link::Worked;
+use crate::record::{Fact, Record, RecordBytes};
 use hqdl_values::key::Entity;
 
 /// Entities that are looked up at once.

@@ -1,8 +1,8 @@
 //! What endpoints have refused of requests.
 
-use super::Server;
 use crate::FactsError;
 use crate::history::RequestForms;
+use crate::postgres::Server;
 
 impl RequestForms for Server {
     fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError> {

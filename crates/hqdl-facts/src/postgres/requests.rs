@@ -4,16 +4,16 @@
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::answers::{json, written};
-use super::key::key;
-use super::link::Worked;
-use super::reserve::UNDER_WAY;
-use super::runs::runs_alive;
-use super::words::Values;
 use crate::FactsError;
 use crate::history::BatchRequests;
 use crate::ids::RunId;
+use crate::postgres::Server;
+use crate::postgres::answers::{json, written};
+use crate::postgres::key::key;
+use crate::postgres::link::Worked;
+use crate::postgres::reserve::UNDER_WAY;
+use crate::postgres::runs::runs_alive;
+use crate::postgres::words::Values;
 use crate::requests::{Known, Request};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;

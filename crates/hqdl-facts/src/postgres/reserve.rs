@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::link::Worked;
-use super::sessions::ALIVE;
 use crate::FactsError;
 use crate::ids::{ReservationId, RunId};
+use crate::postgres::Server;
+use crate::postgres::link::Worked;
+use crate::postgres::sessions::ALIVE;
 use crate::store::Noted;
 use hqdl_values::usage::Spent;
 

@@ -3,14 +3,14 @@
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::link::Worked;
-use super::reserve::{TODAY, UNDER_WAY};
-use super::sessions::ALIVE;
 use crate::FactsError;
+use crate::completion::Outcome;
 use crate::history::{Runs, Spending};
 use crate::ids::RunId;
-use crate::journal::Outcome;
+use crate::postgres::Server;
+use crate::postgres::link::Worked;
+use crate::postgres::reserve::{TODAY, UNDER_WAY};
+use crate::postgres::sessions::ALIVE;
 use crate::spending::{ColumnDay, Hour, Totals};
 use hqdl_values::usage::{Doubt, Spent};
 

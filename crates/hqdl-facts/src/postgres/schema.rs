@@ -3,8 +3,8 @@
 
 use tokio_postgres::{GenericClient, IsolationLevel};
 
-use super::link::{Client, Failed, Link, Worked};
 use crate::FactsError;
+use crate::postgres::link::{Client, Failed, Link, Worked};
 
 /// Every migration, by its number.
 const MIGRATIONS: [(i32, &str); 3] = [

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::Server;
 use crate::FactsError;
+use crate::postgres::Server;
 use crate::sessions::new_id;
 
 /// How often a lease is renewed while it lasts.

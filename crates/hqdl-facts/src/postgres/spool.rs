@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use tracing::warn;
 
-use super::Server;
-use super::keep::Unit;
 use crate::FactsError;
+use crate::postgres::Server;
+use crate::postgres::keep::Unit;
 use crate::store::CommitUnit;
 
 /// A unit as it stands in a file.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 
-use super::Server;
-use super::limits::LATE;
-use super::link::Worked;
-use super::words::Value;
 use crate::FactsError;
 use crate::limits::{MINUTE, Need, ON_ITS_WAY, PerMinute};
+use crate::postgres::Server;
+use crate::postgres::limits::LATE;
+use crate::postgres::link::Worked;
+use crate::postgres::words::Value;
 use crate::throttle::Place;
 
 /// How far ahead turns are given, in seconds.

@@ -4,10 +4,10 @@ use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::Server;
-use super::link::{Client, Worked};
 use crate::FactsError;
 use crate::history::Dictionary;
+use crate::postgres::Server;
+use crate::postgres::link::{Client, Worked};
 use hqdl_values::key::{ListHash, Meaning};
 
 pub(super) type Value<'v> = &'v (dyn ToSql + Sync);

@@ -113,27 +113,7 @@ impl Check<'_> {
                 "add an [[expansion.column]]",
             );
         }
-        let mut names = HashSet::new();
-        for (n, column) in e.column.iter().enumerate() {
-            let here = join(place, &["column".into(), n.into(), "name".into()]);
-            if column.name.trim().is_empty() {
-                self.error(&here, "a column has no name", "", "");
-            } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&column.name)) {
-                self.error(
-                    &here,
-                    &format!("column `{}` has the name of a key column", column.name),
-                    "",
-                    "",
-                );
-            } else if !names.insert(column.name.to_lowercase()) {
-                self.error(
-                    &here,
-                    &format!("column `{}` stands twice in `{}`", column.name, e.name),
-                    "",
-                    "",
-                );
-            }
-        }
+        self.column_names(place, e);
         let columns: Vec<Column> = e
             .column
             .iter()
@@ -173,6 +153,31 @@ impl Check<'_> {
             shots,
             override_shots,
             columns,
+        }
+    }
+
+    /// Each column has a name that nothing else of the expansion has.
+    fn column_names(&mut self, place: &[Step], e: &ExpansionTable) {
+        let mut names = HashSet::new();
+        for (n, column) in e.column.iter().enumerate() {
+            let here = join(place, &["column".into(), n.into(), "name".into()]);
+            if column.name.trim().is_empty() {
+                self.error(&here, "a column has no name", "", "");
+            } else if e.key.iter().any(|k| k.eq_ignore_ascii_case(&column.name)) {
+                self.error(
+                    &here,
+                    &format!("column `{}` has the name of a key column", column.name),
+                    "",
+                    "",
+                );
+            } else if !names.insert(column.name.to_lowercase()) {
+                self.error(
+                    &here,
+                    &format!("column `{}` stands twice in `{}`", column.name, e.name),
+                    "",
+                    "",
+                );
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 mod column;
 mod embeddings;
 mod expansion;
+mod ingredients;
 mod shots;
 
 pub(super) use embeddings::embeddings;
@@ -14,7 +15,7 @@ pub(super) use embeddings::embeddings;
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::file::Literal;
+use super::literal::Literal;
 use super::shape::{self, Step, Tree};
 use hqdl_values::problem::{Problem, Severity, nearest};
 use hqdl_values::value::Value;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Check, did_you_mean, join, literal};
 use crate::checker::Checker;
-use crate::file::{ExpansionTable, Literal, ShotCell, ShotsField, ShotsTable};
+use crate::file::{ExpansionTable, ShotCell, ShotsField, ShotsTable};
+use crate::literal::Literal;
 use crate::shape::Step;
 use crate::{Column, Shot};
 use hqdl_values::cell::{CellValue, State};

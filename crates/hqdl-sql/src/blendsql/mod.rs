@@ -20,13 +20,10 @@
 
 mod aggregates;
 mod argument;
-mod call;
 mod choices;
 mod emit;
 mod error;
 mod flow;
-mod follow;
-mod follow_expr;
 mod frame;
 mod function;
 pub mod ingredients;
@@ -50,8 +47,6 @@ pub mod spelling;
 pub mod tree;
 mod truth;
 pub mod usage;
-mod walk;
-mod walk_expr;
 mod written;
 pub mod yes_no;
 

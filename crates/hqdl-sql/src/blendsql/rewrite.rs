@@ -23,8 +23,8 @@ use super::emit;
 use super::frame::each_table;
 use super::ingredients::Subject;
 use super::parse::Parsed;
+use super::plan::FirstRows;
 use super::plan::Plan;
-use super::rules::first_rows::FirstRows;
 use super::scope::{Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
 

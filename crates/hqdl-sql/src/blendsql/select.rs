@@ -10,6 +10,20 @@ use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use super::truth;
 use hqdl_values::sql;
 
+/// The conditions of a SELECT.
+struct Conditions<'c> {
+    /// No join is RIGHT or FULL: those of inner joins mean the same in WHERE.
+    movable: bool,
+    /// Of WHERE, without calls.
+    plain: Vec<Expr>,
+    /// Of WHERE, with calls.
+    calls: Vec<Expr>,
+    /// Of inner joins with calls: those without, and those with.
+    joined: Vec<(&'c FromItem, Vec<Expr>, Vec<Expr>)>,
+    /// Plain ones of inner joins that `SQLite` would evaluate later.
+    on_plain: Vec<Expr>,
+}
+
 impl Rewriter<'_> {
     /// One SELECT.
     pub(super) fn core(
@@ -22,8 +36,6 @@ impl Rewriter<'_> {
     ) {
         let scope = self.resolver().core(core, around);
         let outer_select = std::mem::replace(&mut self.here, core.span.start);
-        // Conditions of WHERE, and of inner joins, which mean the same there.
-        let movable = core.from.iter().all(|i| i.join != Join::Outer);
         let aliases: Vec<&str> = core
             .columns
             .iter()
@@ -31,53 +43,18 @@ impl Rewriter<'_> {
             .filter_map(|c| c.alias.as_deref())
             .filter(|a| scope.tables.iter().all(|t| !has_field(t, a)))
             .collect();
-        let mut calls: Vec<&Expr> = Vec::new();
         let outer_aliases =
             std::mem::replace(&mut self.aliases, aliases.iter().map(|a| (*a).to_owned()).collect());
-        let me: &Self = self;
-        let split = |expr: &'_ Expr| -> (Vec<Expr>, Vec<Expr>) {
-            conjuncts(expr).into_iter().cloned().partition(|e| !me.bears(e, &scope))
-        };
-        let (mut where_plain, where_calls) = core.filter.as_ref().map(split).unwrap_or_default();
-        calls.extend(&where_calls);
-        let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
-        for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
-            if let Some(on) = item.on.as_ref().filter(|on| me.bears(on, &scope)) {
-                let (p, c) = split(on);
-                joined.push((item, p, c));
-            }
-        }
-        for (_, _, c) in &joined {
-            calls.extend(c);
-        }
-        // Conditions of joins come after those of WHERE where nothing else tells
-        // their order.
-        let after_left = core.from.iter().any(|i| i.join == Join::Left);
-        let on_plain: Vec<Expr> = (core.from.iter().filter(|i| i.join == Join::Inner))
-            .filter_map(|i| i.on.as_ref())
-            .flat_map(|on| split(on).0)
-            .filter(|e| after_left || self.hangs_on_rows(e, &scope))
-            .collect();
-        for call in &calls {
-            let text: Vec<&str> = self.sql[call.span.clone()].split_whitespace().collect();
-            self.out.plan.select(core.span.start).conditions.push(text.join(" "));
-        }
-        self.note(
-            core,
-            CONDITIONS_LAST,
-            match (calls.is_empty(), movable) {
-                (false, true) => {
-                    Ok("for the rows that plain conditions and joins leave".to_owned())
-                }
-                (false, false) => Ok("those of WHERE alone: a join is RIGHT or FULL".to_owned()),
-                (true, _) => Err("no condition of WHERE or of an inner join has a call"),
-            },
-        );
+        let Conditions { movable, mut plain, calls: where_calls, joined, on_plain } =
+            self.conditions(core, &scope);
+        let joined_calls = joined.iter().flat_map(|(_, _, calls)| calls);
+        let calls: Vec<&Expr> = where_calls.iter().chain(joined_calls).collect();
+        self.note_conditions(core, &calls, movable);
         let mut first = self.first_rows(query, core, &scope, &calls);
         // Conditions that wait for whole rows of what is read; the first rows are whole.
         let early = !calls.is_empty() && first.as_ref().is_none_or(|f| f.grouped)
             || core.from.iter().any(|i| self.joined_by_calls(i, &scope));
-        let apart = early.then(|| self.of_one_table(core, &where_plain, &scope));
+        let apart = early.then(|| self.of_one_table(core, &plain, &scope));
         let aliases = std::mem::replace(&mut self.aliases, outer_aliases);
         for item in &core.from {
             self.read_from(item, around, &scope, apart.as_deref(), parts);
@@ -100,12 +77,11 @@ impl Rewriter<'_> {
         let mut combined = None;
         let mut guards: Vec<Expr> = Vec::new();
         // A plain condition that may fail stays behind the calls it stands behind.
-        let held = held_back(&mut where_plain, &where_calls, self.sql);
+        let held = held_back(&mut plain, &where_calls, self.sql);
         let mut text =
             if calls.is_empty() { "1".to_owned() } else { truth::all(self, &calls, &scope) };
         for held in &held {
-            let plain = &self.sql[held.span.clone()];
-            text = emit::and(&text, &emit::plain(plain, true));
+            text = emit::and(&text, &emit::plain(&self.sql[held.span.clone()], true));
         }
         if let Some(first) = first.as_mut().filter(|f| !f.grouped) {
             first.truth = text;
@@ -116,8 +92,7 @@ impl Rewriter<'_> {
                 text = emit::for_whole_rows(&fence, &text);
             }
             // What SQLite would evaluate later, or make a join of, goes before.
-            (guards, where_plain) =
-                where_plain.into_iter().partition(|e| self.hangs_on_rows(e, &scope));
+            (guards, plain) = plain.into_iter().partition(|e| self.hangs_on_rows(e, &scope));
             for guard in guards.iter().chain(if movable { &on_plain } else { &[][..] }).rev() {
                 let guard = &self.sql[guard.span.clone()];
                 text = emit::guarded(&format!("({guard})"), &text);
@@ -130,48 +105,12 @@ impl Rewriter<'_> {
             combined = Some(format!("(SELECT {})", emit::noted_row(unit, &text, value)));
         }
         if calls.is_empty() {
-            where_plain.extend(held);
+            plain.extend(held);
         }
-        let rest = |me: &Self, plain: &[Expr], more: Option<String>| {
-            let mut all: Vec<String> =
-                plain.iter().map(|e| format!("({})", &me.sql[e.span.clone()])).collect();
-            all.extend(more);
-            if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
-        };
-        if let Some(filter) = &core.filter
-            && (!where_calls.is_empty() || combined.is_some() || !guards.is_empty())
-        {
-            let text = rest(self, &where_plain, combined.take());
-            parts.push((filter.span.clone(), text));
-        }
-        if core.filter.is_none()
-            && joined.is_empty()
-            && let Some(text) = combined.take()
-        {
-            parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
-        }
-        for (item, plain, _) in &joined {
-            if let Some(on) = &item.on {
-                let text = rest(self, plain, combined.take());
-                parts.push((on.span.clone(), text));
-            }
-        }
-        for item in &core.from {
-            let kept = item.join != Join::Inner || !movable;
-            if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, &scope)) {
-                let (plain, calls): (Vec<Expr>, Vec<Expr>) =
-                    conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, &scope));
-                let calls: Vec<&Expr> = calls.iter().collect();
-                let mut text = truth::all(self, &calls, &scope);
-                // A LEFT JOIN whose WHERE makes it an inner one is read in any order.
-                for plain in plain.iter().rev().filter(|e| is_settled(e)) {
-                    let plain = &self.sql[plain.span.clone()];
-                    text = emit::guarded(&format!("({plain})"), &text);
-                }
-                let text = rest(self, &plain, Some(format!("(SELECT {text}) = 1")));
-                parts.push((on.span.clone(), text));
-            }
-        }
+        let anew = !where_calls.is_empty() || combined.is_some() || !guards.is_empty();
+        let plain = anew.then_some(plain.as_slice());
+        self.write_conditions(core, plain, &joined, combined, parts);
+        self.joins_that_stay(core, &scope, movable, parts);
         if let Some(having) = &core.having
             && (self.bears(having, &scope) || !late.is_empty())
         {
@@ -197,6 +136,118 @@ impl Rewriter<'_> {
             }
         }
         self.limits(query, &scope, parts);
+        self.name_results(core, parts);
+        self.aliases = outer_aliases;
+        self.here = outer_select;
+    }
+
+    /// The conditions of a SELECT, with what may be evaluated together in WHERE.
+    fn conditions<'c>(&self, core: &'c Core, scope: &Scope<'_>) -> Conditions<'c> {
+        // Those of inner joins mean the same in WHERE.
+        let movable = core.from.iter().all(|i| i.join != Join::Outer);
+        let split = |expr: &Expr| -> (Vec<Expr>, Vec<Expr>) {
+            conjuncts(expr).into_iter().cloned().partition(|e| !self.bears(e, scope))
+        };
+        let (plain, calls) = core.filter.as_ref().map(split).unwrap_or_default();
+        let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
+        for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
+            if let Some(on) = item.on.as_ref().filter(|on| self.bears(on, scope)) {
+                let (plain, calls) = split(on);
+                joined.push((item, plain, calls));
+            }
+        }
+        // Conditions of joins come after those of WHERE where nothing else tells
+        // their order.
+        let after_left = core.from.iter().any(|i| i.join == Join::Left);
+        let on_plain: Vec<Expr> = (core.from.iter().filter(|i| i.join == Join::Inner))
+            .filter_map(|i| i.on.as_ref())
+            .flat_map(|on| split(on).0)
+            .filter(|e| after_left || self.hangs_on_rows(e, scope))
+            .collect();
+        Conditions { movable, plain, calls, joined, on_plain }
+    }
+
+    /// Notes the conditions with calls in the plan, and whether they come last.
+    fn note_conditions(&mut self, core: &Core, calls: &[&Expr], movable: bool) {
+        for call in calls {
+            let text: Vec<&str> = self.sql[call.span.clone()].split_whitespace().collect();
+            self.out.plan.select(core.span.start).conditions.push(text.join(" "));
+        }
+        self.note(
+            core,
+            CONDITIONS_LAST,
+            match (calls.is_empty(), movable) {
+                (false, true) => {
+                    Ok("for the rows that plain conditions and joins leave".to_owned())
+                }
+                (false, false) => Ok("those of WHERE alone: a join is RIGHT or FULL".to_owned()),
+                (true, _) => Err("no condition of WHERE or of an inner join has a call"),
+            },
+        );
+    }
+
+    /// Writes the plain conditions of WHERE, where they are written anew, and those with
+    /// calls behind them: there, or else where a join has some.
+    fn write_conditions(
+        &self,
+        core: &Core,
+        plain: Option<&[Expr]>,
+        joined: &[(&FromItem, Vec<Expr>, Vec<Expr>)],
+        mut combined: Option<String>,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        if let (Some(filter), Some(plain)) = (&core.filter, plain) {
+            parts.push((filter.span.clone(), self.conjunction(plain, combined.take())));
+        }
+        if core.filter.is_none()
+            && joined.is_empty()
+            && let Some(text) = combined.take()
+        {
+            parts.push((core.from_end..core.from_end, format!(" WHERE {text}")));
+        }
+        for (item, plain, _) in joined {
+            if let Some(on) = &item.on {
+                parts.push((on.span.clone(), self.conjunction(plain, combined.take())));
+            }
+        }
+    }
+
+    /// Plain conditions as they stand, and one that was written anew.
+    fn conjunction(&self, plain: &[Expr], more: Option<String>) -> String {
+        let mut all: Vec<String> =
+            plain.iter().map(|e| format!("({})", &self.sql[e.span.clone()])).collect();
+        all.extend(more);
+        if all.is_empty() { "1".to_owned() } else { all.join(" AND ") }
+    }
+
+    /// Conditions with calls of joins that do not mean the same in WHERE.
+    fn joins_that_stay(
+        &mut self,
+        core: &Core,
+        scope: &Scope<'_>,
+        movable: bool,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        for item in &core.from {
+            let kept = item.join != Join::Inner || !movable;
+            if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, scope)) {
+                let (plain, calls): (Vec<Expr>, Vec<Expr>) =
+                    conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, scope));
+                let calls: Vec<&Expr> = calls.iter().collect();
+                let mut text = truth::all(self, &calls, scope);
+                // A LEFT JOIN whose WHERE makes it an inner one is read in any order.
+                for plain in plain.iter().rev().filter(|e| is_settled(e)) {
+                    let plain = &self.sql[plain.span.clone()];
+                    text = emit::guarded(&format!("({plain})"), &text);
+                }
+                let text = self.conjunction(&plain, Some(format!("(SELECT {text}) = 1")));
+                parts.push((on.span.clone(), text));
+            }
+        }
+    }
+
+    /// The names of result columns, which are other texts now.
+    fn name_results(&mut self, core: &Core, parts: &[(Span, String)]) {
         for expr in
             core.columns.iter().filter(|c| c.alias.is_none()).filter_map(|c| c.expr.as_ref())
         {
@@ -208,8 +259,6 @@ impl Rewriter<'_> {
                 self.out.names.insert(text.clone(), name);
             }
         }
-        self.aliases = outer_aliases;
-        self.here = outer_select;
     }
 
     /// Whether an expression names a column of the tables that a SELECT reads itself.

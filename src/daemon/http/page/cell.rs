@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::super::api::{Word, origins};
 use super::super::reply::Refusal;
 use super::spec::find;
-use super::table::text;
+use super::text;
 use super::{Shop, Shown, Sorry, back, encoded, form, page, spec_path};
 use crate::database::provenance::Origin;
 use crate::spec::{Column, Expansion};

@@ -9,6 +9,7 @@ mod query;
 mod spec;
 mod table;
 
+use serde_json::Value as Json;
 use std::time::Duration;
 
 use axum::Router;
@@ -237,4 +238,14 @@ fn is_same(one: &RunStatus, other: &RunStatus) -> bool {
 /// Dollars.
 fn usd(usd: f64) -> String {
     format!("${usd:.4}")
+}
+
+/// A value of a key or a cell as text.
+pub(super) fn text(value: &Json) -> String {
+    match value {
+        Json::Null => "NULL".to_owned(),
+        Json::String(text) => text.clone(),
+        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::super::query::{LOOK, at_work};
 use super::spec::find;
+use super::text;
 use super::{Shop, Shown, encoded, page, spec_path};
 use crate::cell::State as CellState;
 use crate::daemon::job::broken_off;
@@ -168,16 +169,6 @@ fn shown(spec: &str, table: &str, rows: &Sheet) -> Markup {
                 }
             }
         } }
-    }
-}
-
-/// A value of a key or a cell as text.
-pub(super) fn text(value: &Json) -> String {
-    match value {
-        Json::Null => "NULL".to_owned(),
-        Json::String(text) => text.clone(),
-        Json::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
-        other => other.to_string(),
     }
 }
 

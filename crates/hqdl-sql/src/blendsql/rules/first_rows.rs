@@ -19,49 +19,11 @@ use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
 use crate::blendsql::emit;
 use crate::blendsql::ingredients::Subject;
+use crate::blendsql::plan::FirstRows;
 use crate::blendsql::rewrite::own_calls;
 use crate::blendsql::scope::{Scope, bare};
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::truth;
-
-/// How many of the rows of a statement are the answer.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FirstRows {
-    /// Rows of the answer, and rows before them that OFFSET skips; all without a
-    /// LIMIT.
-    pub need: Option<u64>,
-    /// Rows that OFFSET skips.
-    pub skipped: u64,
-    /// The order says which rows come first.
-    pub ordered: bool,
-    /// Equal rows are one.
-    pub distinct: bool,
-    /// The last column but one says in which order the rows are asked about.
-    pub ranked: bool,
-    /// Result columns that the candidates hold the values of, as they are counted
-    /// in the query, and how many columns it writes.
-    pub held: Vec<usize>,
-    /// How many result columns the query writes.
-    pub written: usize,
-    /// Conditions with calls.
-    pub conditions: usize,
-    /// A value has calls in a subquery that `SQLite` may run once for many rows: what
-    /// they ask is noted with the first of these rows alone.
-    pub unheard: bool,
-    star: Option<usize>,
-    /// The rows are groups.
-    pub(in crate::blendsql) grouped: bool,
-    pub(in crate::blendsql) truth: String,
-    likened: Option<(Vec<usize>, String)>,
-}
-
-impl FirstRows {
-    /// Whether a star stands before a result column.
-    #[must_use]
-    pub fn star_before(&self, column: usize) -> bool {
-        self.star.is_some_and(|star| star < column)
-    }
-}
 
 impl Rewriter<'_> {
     /// Whether the rule holds of a SELECT; `calls` are its conditions with calls.

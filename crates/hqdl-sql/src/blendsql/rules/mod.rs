@@ -10,12 +10,9 @@ pub mod one_witness;
 pub mod order;
 pub mod stored_columns;
 
-use super::plan::Told;
+use super::plan::{Refused, Told};
 use super::rewrite::Rewriter;
 use super::tree::Core;
-
-/// The precondition of a rule that does not hold.
-pub type Refused = &'static str;
 
 /// See [`conditions_last`].
 pub const CONDITIONS_LAST: &str = "conditions last";

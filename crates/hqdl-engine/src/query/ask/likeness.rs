@@ -1,0 +1,278 @@
+//! How much texts are like a question: by embeddings where the spec names a
+//! model for them and its endpoint answers, else by their words.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use tokio::task::JoinSet;
+
+use crate::query::QueryError;
+use crate::query::ask::Asker;
+use crate::retrieval::vectors::{Digest, Vectors, cosine, digest};
+use crate::retrieval::words::Words;
+use hqdl_facts::{CommitUnit, Completion, ReservationId};
+use hqdl_model::embeddings::Embeddings;
+use hqdl_model::generate::{ModelRun, Stopped};
+use hqdl_model::{Errand, Ledger, ModelError, Reply, Tokens, Undone};
+use hqdl_spec::PriceTable;
+use hqdl_values::tokens::Tokenizer;
+use hqdl_values::usage::Spent;
+
+/// Texts that share a request.
+const TEXTS: usize = 96;
+/// Tokens that do.
+const TOKENS: u64 = 40_000;
+/// How often a request is sent.
+const TRIES: u32 = 2;
+
+/// What tells which texts are alike, in one run.
+#[derive(Default)]
+pub(in crate::query) struct Likeness {
+    open: Option<(Arc<Embeddings>, Vectors)>,
+    /// Nothing is asked of it any more: why.
+    broken: Option<String>,
+}
+
+/// Why there are no embeddings.
+enum Failed {
+    /// Words do instead.
+    Instead(String),
+    /// The query ends.
+    Ends(QueryError),
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Instead(format!("the file of embeddings: {error}"))
+    }
+}
+
+/// How much each passage is like a question, by its words alone.
+pub(in crate::query) fn by_words(question: &str, passages: &[&str]) -> Vec<f64> {
+    // Without an order, one is as good as another.
+    let words = Words::of(passages.iter().copied()).and_then(|w| w.likeness(question));
+    words.unwrap_or_else(|_| vec![0.0; passages.len()])
+}
+
+impl Asker<'_> {
+    /// How much each passage is like a question.
+    ///
+    /// # Errors
+    /// [`QueryError`] at what stops the run; an endpoint that fails does not.
+    pub(in crate::query) fn likeness(
+        &self,
+        question: &str,
+        passages: &[&str],
+    ) -> Result<Vec<f64>, QueryError> {
+        let mut likeness = self.likeness.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.request.spec.embeddings.is_none() || likeness.broken.is_some() {
+            return Ok(by_words(question, passages));
+        }
+        match self.by_meaning(&mut likeness, question, passages) {
+            Ok(found) => Ok(found),
+            Err(Failed::Ends(error)) => Err(error),
+            Err(Failed::Instead(why)) => {
+                likeness.broken = Some(why);
+                Ok(by_words(question, passages))
+            }
+        }
+    }
+
+    /// Why texts were compared by their words although the spec names a model.
+    pub(in crate::query) fn without_embeddings(&self) -> Option<String> {
+        let likeness = self.likeness.lock().unwrap_or_else(PoisonError::into_inner);
+        likeness.broken.as_ref().map(|why| {
+            format!("texts are compared by their words, for there are no embeddings: {why}")
+        })
+    }
+
+    fn by_meaning(
+        &self,
+        likeness: &mut Likeness,
+        question: &str,
+        passages: &[&str],
+    ) -> Result<Vec<f64>, Failed> {
+        let Some(settings) = &self.request.spec.embeddings else {
+            return Err(Failed::Instead(String::new()));
+        };
+        if likeness.open.is_none() {
+            let model = Embeddings::new(settings, &self.request.spec.limits, self.request.facts)
+                .map_err(|e| Failed::Instead(e.to_string()))?;
+            let vectors = Vectors::open(self.request.facts.dir())?;
+            likeness.open = Some((Arc::new(model), vectors));
+        }
+        let Some((model, vectors)) = &mut likeness.open else {
+            return Err(Failed::Instead(String::new()));
+        };
+        let name = settings.model.name.as_str();
+        let mut lacking: Vec<(Digest, &str)> = Vec::new();
+        let mut seen = HashSet::new();
+        let digests: Vec<Digest> = passages.iter().map(|p| digest(p)).collect();
+        let of_question = digest(question);
+        let all = digests.iter().zip(passages).map(|(d, p)| (*d, *p));
+        for (digest, text) in all.chain([(of_question, question)]) {
+            if seen.insert(digest) && !vectors.has(name, &digest)? {
+                lacking.push((digest, text));
+            }
+        }
+        let dimension = vectors.dimension(name)?;
+        self.embed(model, vectors, &lacking, dimension, settings.model.price.as_ref())?;
+        let missing = || Failed::Instead("an embedding is missing".to_owned());
+        let question = vectors.get(name, &of_question)?.ok_or_else(missing)?;
+        digests
+            .iter()
+            .map(|d| {
+                let vector = vectors.get(name, d)?.ok_or_else(missing)?;
+                Ok(cosine(&question, &vector))
+            })
+            .collect()
+    }
+
+    /// Asks for the embeddings that are lacking, and keeps them.
+    fn embed(
+        &self,
+        model: &Arc<Embeddings>,
+        vectors: &mut Vectors,
+        lacking: &[(Digest, &str)],
+        mut dimension: Option<usize>,
+        price: Option<&PriceTable>,
+    ) -> Result<(), Failed> {
+        use hqdl_model::Model;
+        let tokenizer = Tokenizer::of(model.name());
+        let mut batches = cut(lacking, tokenizer).into_iter();
+        let most = (self.request.spec.limits.concurrency as usize).max(1);
+        let failed = |e: hqdl_facts::FactsError| Failed::Ends(e.into());
+        let number = self.request.facts.history().model(model.name()).map_err(failed)?;
+        self.runtime.block_on(async {
+            let mut tasks = JoinSet::new();
+            let mut beyond = None;
+            loop {
+                while tasks.len() < most
+                    && let Some(batch) = batches.next()
+                {
+                    if *self.request.interrupt.borrow() {
+                        return Err(Failed::Ends(Stopped::Interrupted.into()));
+                    }
+                    let errand = Sending {
+                        model: Arc::clone(model),
+                        price: price.copied(),
+                        run: Arc::clone(&self.run),
+                    };
+                    tasks.spawn(errand.run(batch));
+                }
+                let Some(ended) = tasks.join_next().await else { return Ok(()) };
+                let sent = ended.map_err(|e| Failed::Instead(e.to_string()))?;
+                let (reply, note) = match sent.reply {
+                    Ok(answered) => answered,
+                    Err(Undone::Facts(error)) => return Err(failed(error)),
+                    Err(Undone::Model(error)) => return Err(Failed::Instead(error.to_string())),
+                };
+                let tokens = reply.tokens.unwrap_or_default();
+                let cost_usd = Spent::of(tokens, price).usd;
+                let completion = Completion {
+                    run: self.run.id,
+                    model: number,
+                    content: Some(format!("{} embeddings", sent.batch.len())),
+                    input_tokens: tokens.input,
+                    cost_usd,
+                    asked_at: hqdl_database::now(),
+                    seconds: sent.seconds,
+                    ..Completion::default()
+                };
+                let batch = CommitUnit { completion, settles: note, ..CommitUnit::default() };
+                self.request.facts.keep(batch).await.map_err(failed)?;
+                let usage = &self.run.events.usage;
+                usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
+                beyond = beyond.or(hqdl_model::beyond(tokens, sent.worst, price));
+                let found = Embeddings::vectors(&reply)
+                    .ok_or_else(|| Failed::Instead("a reply holds no vectors".to_owned()))?;
+                let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
+                if let Some(other) = found.iter().find(|v| v.len() != width) {
+                    // Another model by the same name: what it said before means nothing now.
+                    vectors.forget(model.name())?;
+                    return Err(Failed::Instead(format!(
+                        "`{}` gave vectors of {width} numbers before, and of {} now",
+                        model.name(),
+                        other.len()
+                    )));
+                }
+                let digests = sent.batch.iter().map(|(digest, _)| *digest);
+                let all: Vec<(Digest, Vec<f32>)> = digests.zip(found).collect();
+                vectors.keep(model.name(), &all)?;
+                if let Some(error) = beyond.take() {
+                    return Err(Failed::Ends(Stopped::Endpoint(error).into()));
+                }
+            }
+        })
+    }
+}
+
+/// Texts, and tokens of each batch.
+pub(in crate::query) type Texts = Vec<(Digest, String)>;
+
+/// Texts in batches, each with its tokens.
+pub(in crate::query) fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) -> Vec<(Texts, u64)> {
+    let mut batches: Vec<(Texts, u64)> = Vec::new();
+    for (digest, text) in lacking {
+        let count = tokenizer.count(text).max(1);
+        match batches.last_mut() {
+            Some((batch, tokens)) if batch.len() < TEXTS && *tokens + count <= TOKENS => {
+                batch.push((*digest, (*text).to_owned()));
+                *tokens += count;
+            }
+            _ => batches.push((vec![(*digest, (*text).to_owned())], count)),
+        }
+    }
+    batches
+}
+
+/// One batch on its way.
+struct Sending {
+    model: Arc<Embeddings>,
+    price: Option<PriceTable>,
+    run: Arc<ModelRun>,
+}
+
+/// What came of it.
+struct Sent {
+    batch: Texts,
+    worst: Spent,
+    reply: Result<(Reply, Option<ReservationId>), Undone>,
+    seconds: f64,
+}
+
+impl Sending {
+    async fn run(self, (batch, tokens): (Texts, u64)) -> Sent {
+        use hqdl_model::Model;
+        let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
+        let most = Tokenizer::of(self.model.name()).at_most(tokens + 8);
+        let prompt = Embeddings::prompt(&texts, most);
+        let count = |_: &Reply| Tokens { input: most, cached_input: 0, output: 0 };
+        let errand = Errand {
+            model: &*self.model,
+            prompt: &prompt,
+            budget: &self.run.budget,
+            price: self.price.as_ref(),
+            count: &count,
+            holds: &|_: &Reply| true,
+            on_wire: AtomicBool::new(false),
+            most_tries: 1,
+            tries: AtomicU32::new(0),
+            ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
+        };
+        let began = Instant::now();
+        let mut reply = errand.once().await;
+        for _ in 1..TRIES {
+            let Err(Undone::Model(ModelError::Passing { wait, .. })) = &reply else { break };
+            // Who asks for a long pause is as good as gone: words do, too.
+            let Some(pause) = wait.filter(|w| w.as_secs() < 10) else { break };
+            tokio::time::sleep(pause).await;
+            reply = errand.once().await;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let worst = Tokens { input: most, ..Tokens::default() };
+        Sent { batch, worst: Spent::of(worst, self.price.as_ref()), reply, seconds }
+    }
+}

@@ -1,0 +1,181 @@
+//! Asking for what a pass demanded: the same generation as of a materialized
+//! spec, over just these cells.
+
+pub(in crate::query) mod likeness;
+
+use std::cell::OnceCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::mpsc;
+
+use crate::query::ask::likeness::Likeness;
+use crate::query::batches::{by_target, cuts};
+use crate::query::passages::Shown;
+use crate::query::targets::{Counts, Demand, Target};
+use crate::query::{QueryError, Request};
+use hqdl_facts::Outcome;
+use hqdl_model::ModelChoice;
+use hqdl_model::generate::{self, Context, Events, ModelRun};
+use hqdl_model::plan::Cut;
+use hqdl_values::usage::Usage;
+
+/// Answers that are read at once.
+const TOGETHER: usize = 1000;
+
+/// Who asks for a query, and for the queries within it: one run with one budget,
+/// begun when something must be asked.
+pub struct Asking<'a> {
+    request: Request<'a>,
+    begun: OnceCell<Asker<'a>>,
+}
+
+impl<'a> Asking<'a> {
+    /// Nobody yet.
+    #[must_use]
+    pub fn of(request: &Request<'a>) -> Self {
+        Self { request: request.clone(), begun: OnceCell::new() }
+    }
+
+    /// Who asks, from now on.
+    ///
+    /// # Errors
+    /// [`QueryError`] without a model, or when the journal fails.
+    pub fn asker(&self) -> Result<&Asker<'a>, QueryError> {
+        if let Some(asker) = self.begun.get() {
+            return Ok(asker);
+        }
+        let asker = Asker::begin(self.request.clone())?;
+        Ok(self.begun.get_or_init(|| asker))
+    }
+
+    /// What a user should know of how it was asked.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        self.begun.get().and_then(Asker::without_embeddings)
+    }
+
+    /// Ends the run, when it was begun.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the journal cannot say so.
+    pub fn end(self, complete: bool) -> Result<Usage, QueryError> {
+        self.begun.into_inner().map_or(Ok(Usage::default()), |asker| asker.end(complete))
+    }
+}
+
+/// One run of asking, over all passes of a query.
+pub struct Asker<'a> {
+    pub(in crate::query) request: Request<'a>,
+    pub(in crate::query) runtime: tokio::runtime::Runtime,
+    pub(in crate::query) run: Arc<ModelRun>,
+    pub(in crate::query) likeness: Mutex<Likeness>,
+}
+
+impl<'a> Asker<'a> {
+    /// Begins a run.
+    ///
+    /// # Errors
+    /// [`QueryError`] without a model, or when the journal fails.
+    fn begin(request: Request<'a>) -> Result<Self, QueryError> {
+        let model = request.model.clone().ok_or(QueryError::NoModel)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(QueryError::Runtime)?;
+        let history = request.facts.history();
+        // The same query, killed and run again, goes on with its budget.
+        let name = format!("query {}", &blake3::hash(request.sql.as_bytes()).to_hex()[..16]);
+        let (id, _) = history.begin_or_go_on(request.command, &name)?;
+        let (events, interrupt) = (Events::of(&request.listener), request.interrupt.clone());
+        let run = ModelRun::of(request.spec, model, request.facts, id, events, interrupt)?;
+        Ok(Self { request, runtime, run: Arc::new(run), likeness: Mutex::default() })
+    }
+
+    /// What was used so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.run.events.usage()
+    }
+
+    /// Asks for some cells, and reads what was answered.
+    ///
+    /// # Errors
+    /// [`QueryError`] at what stops the run; what was answered is kept.
+    pub fn ask(
+        &self,
+        targets: &mut [Target],
+        demands: &[Demand],
+        counts: &mut Counts,
+    ) -> Result<(), QueryError> {
+        let demands: Vec<Demand> =
+            demands.iter().filter(|d| targets[d.target].is_at_hand(d.entity)).copied().collect();
+        for (n, entities) in by_target(&demands) {
+            let target = &targets[n];
+            let choice = self.request.choice(&target.expansion);
+            let mut shown = Shown {
+                most: self.request.spec.limits.passage_tokens,
+                model: &choice.tokenizer,
+                compare: &mut |question, passages| self.likeness(question, passages),
+            };
+            let cuts = cuts(target, entities, choice.rows, &mut shown)?;
+            self.generate(target, choice, cuts)?;
+        }
+        let found = self.run.found.swap(0, Ordering::Relaxed);
+        counts.asked += (demands.len() as u64).saturating_sub(found);
+        counts.reused += found;
+        let answered: Vec<(usize, usize, Vec<usize>)> = by_target(&demands)
+            .into_iter()
+            .flat_map(|(target, entities)| entities.into_iter().map(move |(e, c)| (target, e, c)))
+            .collect();
+        for some in answered.chunks(TOGETHER) {
+            let entities: Vec<_> = some.iter().map(|(t, e, _)| targets[*t].about(*e)).collect();
+            let found = self.request.facts.get_many(&entities)?;
+            for ((target, entity, columns), found) in some.iter().zip(found) {
+                for column in columns {
+                    targets[*target].answered(*entity, *column, found.as_ref(), counts);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks about batches of one expansion.
+    ///
+    /// # Errors
+    /// [`QueryError::Stopped`].
+    fn generate(
+        &self,
+        target: &Target,
+        choice: ModelChoice,
+        cuts: Vec<Cut>,
+    ) -> Result<(), QueryError> {
+        let of = (Arc::clone(&target.expansion), Arc::clone(&target.wanted));
+        let context = Arc::new(Context::new(&self.run, of.0, of.1, choice));
+        let (send, receive) = mpsc::channel(2 * self.run.concurrency);
+        let ended = self.runtime.block_on(async move {
+            let feeding = async move {
+                for cut in cuts {
+                    if send.send(cut).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            let (ended, ()) = tokio::join!(generate::generate(context, receive), feeding);
+            ended
+        });
+        Ok(ended?)
+    }
+
+    /// Ends the run.
+    ///
+    /// # Errors
+    /// [`QueryError`] when the journal cannot say so.
+    fn end(self, complete: bool) -> Result<Usage, QueryError> {
+        let outcome = if complete { Outcome::Complete } else { Outcome::Stopped };
+        self.request.facts.history().end(self.run.id, outcome)?;
+        self.request.facts.flush()?;
+        Ok(self.usage())
+    }
+}

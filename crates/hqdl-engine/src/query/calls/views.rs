@@ -1,0 +1,99 @@
+//! Which calls the published tables answer: those bound to a column whose table
+//! stands here, was made from this spec, these facts and these overrides, and
+//! shows no value that has changed since. Whatever cannot be told to be so is
+//! left to the function, which reads the facts themselves.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::query::calls::Calls;
+use crate::query::guard::Guard;
+use crate::query::targets::Target;
+use crate::query::{QueryError, Request};
+use hqdl_database::publish::affinity;
+use hqdl_database::standing::Standing;
+use hqdl_spec::Catalog;
+use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::rules::stored_columns::View;
+
+/// A bound call, as far as a published table could answer it.
+#[derive(Debug, Clone)]
+pub(in crate::query) struct Stored {
+    /// The expansion, by its number in the spec.
+    pub expansion: usize,
+    /// The value, as SQL over columns of the expansion.
+    pub value: String,
+    /// These columns, by their numbers.
+    pub reads: Vec<usize>,
+    /// The source that the key comes from.
+    pub source: String,
+    /// The key, where the call stands, with the tables of its columns.
+    pub keys: Vec<String>,
+    /// The table of the query that has all of the key.
+    pub of: Option<String>,
+}
+
+/// How each call is read from a published table; `None` when any cannot be.
+///
+/// # Errors
+/// [`QueryError`] when the journal fails.
+pub(in crate::query) fn views(
+    calls: &Calls,
+    targets: &[Target],
+    overrides: Option<&Overrides>,
+    request: &Request<'_>,
+    guard: &Guard,
+) -> Result<Option<BTreeMap<usize, View>>, QueryError> {
+    let Some(overrides) = overrides else { return Ok(None) };
+    let mut known: HashMap<usize, Option<Standing>> = HashMap::new();
+    let mut views = BTreeMap::new();
+    for n in 0..calls.sites.len() {
+        let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
+        let expansion = &request.spec.expansions[stored.expansion];
+        let standing = known.entry(stored.expansion).or_insert_with(|| {
+            let standing = guard.database().standing(request.spec, &expansion.name)?;
+            let place = request.facts.history().place().ok()?;
+            let model = request.choice(expansion).name;
+            let now = Standing::now(request.spec, stored.expansion, &model, overrides, place);
+            (standing.holds(&now) && joins(stored, request, guard)).then_some(standing)
+        });
+        let Some(standing) = standing else { return Ok(None) };
+        let Some(target) = targets.iter().find(|t| t.in_spec == Some(stored.expansion)) else {
+            return Ok(None);
+        };
+        let history = request.facts.history();
+        for at in &stored.reads {
+            let column = &expansion.columns[*at];
+            let changed =
+                target.wanted.meaning(*at).map_or(Ok(i64::MAX), |m| history.changed(m))?;
+            if !standing.means(column) || changed > standing.head {
+                return Ok(None);
+            }
+        }
+        let name = |at: &usize| expansion.columns[*at].name.clone();
+        let view = View {
+            table: expansion.name.clone(),
+            names: expansion.key.names().to_vec(),
+            keys: stored.keys.clone(),
+            of: stored.of.clone(),
+            value: stored.value.clone(),
+            reads: stored.reads.iter().map(name).collect(),
+        };
+        views.insert(n, view);
+    }
+    Ok(Some(views))
+}
+
+/// Whether the key's columns compare with those of the table as they are, so
+/// that at most one row has the key.
+fn joins(stored: &Stored, request: &Request<'_>, guard: &Guard) -> bool {
+    let expansion = &request.spec.expansions[stored.expansion];
+    let types = |table: &str| guard.database().columns(table).unwrap_or_default();
+    let (ours, theirs) = (types(&expansion.name), types(&stored.source));
+    expansion.key.names().iter().all(|key| {
+        let of = |columns: &[(String, Option<String>)]| {
+            let found = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(key))?;
+            Some(affinity(found.1.as_deref()))
+        };
+        of(&ours).is_some() && of(&ours) == of(&theirs)
+    })
+}

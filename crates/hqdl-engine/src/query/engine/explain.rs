@@ -1,0 +1,152 @@
+//! How a query would be run: its routes, its SQL, and the most that it asks over
+//! all its passes, with the price of that. Asks nothing.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use crate::query::binder::WOULD_ASK;
+use crate::query::embedded::Compared;
+use crate::query::engine::Engine;
+use crate::query::first_rows::{ENOUGH, Reader, Told};
+use crate::query::learning::Learning;
+use crate::query::live::lock;
+use crate::query::smoothie::{Meta, Pass, Unbounded};
+use crate::query::targets::Demand;
+use crate::query::{QueryError, Request};
+use hqdl_sql::blendsql::most::{Most, most};
+use hqdl_sql::blendsql::plan::Told as Ruled;
+use hqdl_sql::blendsql::rewrite::Rewritten;
+use hqdl_sql::blendsql::rules::STORED_COLUMNS;
+use hqdl_values::usage::Usage;
+
+/// Tells how a query would be run, and the most that it asks; asks nothing.
+///
+/// # Errors
+/// [`QueryError`] when it could not be run.
+pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
+    let began = Instant::now();
+    let mut engine = Engine::prepare(request, None)?;
+    if let Some((direct, _)) = engine.over_tables()? {
+        let mut meta = engine.meta(Usage::default(), began);
+        meta.plan = direct.plan;
+        let why = "published tables answer every call".to_owned();
+        meta.plan.rules.push(Ruled { rule: STORED_COLUMNS, fired: true, why });
+        return Ok(meta);
+    }
+    let rewritten = engine.rewrite(true);
+    engine.sql.clone_from(&rewritten.sql);
+    engine.is_valid(&rewritten)?;
+    let pass = Instant::now();
+    // What is looked at last is what the estimate knows the documents of.
+    let compared = engine.compared(&rewritten)?;
+    let asked = engine.most(&rewritten)?;
+    let (values, usage) = engine.estimate(&asked.demands, asked.once, compared)?;
+    engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
+    let mut meta = engine.meta(usage, began);
+    meta.values_asked += values;
+    meta.unbounded.splice(0..0, asked.unbounded);
+    let first = meta.routes.iter().filter(|r| r.why.starts_with(WOULD_ASK));
+    let why = "the model says first whether a column answers it";
+    let first = first.map(|r| Unbounded { call: r.call.clone(), why: why.to_owned() });
+    meta.unbounded.extend(first.collect::<Vec<_>>());
+    meta.plan = rewritten.plan;
+    let stored = Ruled { rule: STORED_COLUMNS, fired: false, why: engine.not_stored.to_owned() };
+    meta.plan.rules.push(stored);
+    Ok(meta)
+}
+
+/// The most that a query asks.
+struct Asked {
+    demands: Vec<Demand>,
+    unbounded: Vec<Unbounded>,
+    /// It is asked in one pass, as many together as share a request.
+    once: bool,
+}
+
+impl Engine<'_, '_> {
+    /// The most that the passes of a query ask.
+    fn most(&mut self, rewritten: &Rewritten) -> Result<Asked, QueryError> {
+        let (text, sites) = (&self.spelled.text, &self.calls.sites);
+        let most = most(text, &self.parsed.query, self.parsed.lone, sites, &self.schema);
+        if let Some(demands) = self.of_first_rows(rewritten, &most)? {
+            return Ok(Asked { demands, unbounded: Vec::new(), once: true });
+        }
+        self.survey(rewritten);
+        let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
+        let mut unbounded: Vec<Unbounded> = (most.unknown.iter())
+            .map(|(n, why)| Unbounded { call: call(*n), why: (*why).to_owned() })
+            .collect();
+        for probe in &most.probes {
+            match self.probe(&probe.sql) {
+                // A context that is too long is the query's error, and has a place.
+                Err(QueryError::Sql(problem)) if problem.span.is_none() => {
+                    let why = format!("its rows cannot be counted: {}", problem.message);
+                    let of = |n: &usize| Unbounded { call: call(*n), why: why.clone() };
+                    unbounded.extend(probe.calls.iter().map(of));
+                }
+                ended => ended?,
+            }
+        }
+        let demands = lock(&self.live).pass.notes.all();
+        Ok(Asked { demands, unbounded, once: most.once && rewritten.first.is_none() })
+    }
+
+    /// What is asked of the first rows, where no call decides which these are, they are
+    /// not drawn by lot, and each has noted all that it asks.
+    fn of_first_rows(
+        &mut self,
+        rewritten: &Rewritten,
+        most: &Most,
+    ) -> Result<Option<Vec<Demand>>, QueryError> {
+        let random = self.spelled.text.to_ascii_lowercase().contains("random");
+        let Some(rule) = &rewritten.first else { return Ok(None) };
+        let (waits, hidden) = (rule.conditions > 0 || !most.once, rule.unheard || random);
+        if waits || hidden || !most.unknown.is_empty() {
+            return Ok(None);
+        }
+        self.survey(rewritten);
+        let mut reader = Reader::new(rule, &self.live, 1, (0, 0));
+        match self.run_once(rewritten, &mut reader) {
+            Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
+            ended => ended?,
+        }
+        if lock(&self.live).pass.pended > 0 {
+            return Ok(None);
+        }
+        let mut seen = HashSet::new();
+        Ok(Some(match reader.told(&mut Learning::new(1, 1)) {
+            Told::Ask(demands) => demands.into_iter().filter(|d| seen.insert(*d)).collect(),
+            Told::Rows(..) => Vec::new(),
+        }))
+    }
+
+    /// Documents that are compared with what is asked of them before any is asked.
+    fn compared(&mut self, rewritten: &Rewritten) -> Result<Compared, QueryError> {
+        let mut compared = Compared::default();
+        let (Some(rule), Some(_)) = (&rewritten.first, &self.request.spec.embeddings) else {
+            return Ok(compared);
+        };
+        if rewritten.likened.is_empty() {
+            return Ok(compared);
+        }
+        self.survey(rewritten);
+        let mut reader = Reader::new(rule, &self.live, 1, (0, 0));
+        match self.run_once(rewritten, &mut reader) {
+            // More than are put in an order.
+            Err(QueryError::Sql(_)) if lock(&self.live).pass.full => {}
+            ended => ended?,
+        }
+        self.order_candidates(rule, &mut |question, passages| {
+            Ok(compared.compare(question, passages))
+        })?;
+        Ok(compared)
+    }
+
+    /// All that is reached is noted from now on.
+    fn survey(&self, rewritten: &Rewritten) {
+        let mut live = lock(&self.live);
+        live.takes(rewritten);
+        live.begin();
+        live.statement.survey = true;
+    }
+}

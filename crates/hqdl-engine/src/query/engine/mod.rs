@@ -1,0 +1,505 @@
+//! The passes of a query with calls: run, see what is demanded, ask, run again,
+//! until a pass has nothing pending. Its rows are the answer: the last pass is
+//! `SQLite`'s own, over values that are all there.
+
+pub(in crate::query) mod nested;
+pub(in crate::query) mod explain;
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rusqlite::types::ValueRef;
+
+use crate::query::ask::Asking;
+use crate::query::binder::Binder;
+use crate::query::calls::Calls;
+use crate::query::calls::views::views;
+use crate::query::context::Contexts;
+use crate::query::engine::nested::Nested;
+use crate::query::functions::register;
+use crate::query::guard::Guard;
+use crate::query::kept::Kept;
+use crate::query::live::{Live, Shared, lock};
+use crate::query::schema::KnownSchema;
+use crate::query::smoothie::{Meta, Pass, Route, Sink};
+use crate::query::targets::Demand;
+use crate::query::{QueryError, Request, params, statement};
+use hqdl_spec::Spec;
+use hqdl_spec::overrides::Overrides;
+use hqdl_sql::blendsql::parse::{Parsed, parse};
+use hqdl_sql::blendsql::plan::Plan;
+use hqdl_sql::blendsql::plan::Refused;
+use hqdl_sql::blendsql::rewrite::{Costs, Rewriter, Rewritten};
+use hqdl_sql::blendsql::rules::stored_columns::direct;
+use hqdl_sql::blendsql::spelling::Spelled;
+use hqdl_sql::blendsql::{self, SqlError, usage};
+use hqdl_values::problem::nearest;
+use hqdl_values::usage::Usage;
+
+impl From<SqlError> for QueryError {
+    fn from(error: SqlError) -> Self {
+        let known = error.known();
+        let asks = error.help.as_ref().is_some_and(|h| h.ends_with('?'));
+        let help: Vec<String> = error.help.into_iter().chain(known).collect();
+        let help = help.join(if asks { " " } else { "; " });
+        Self::sql(error.message, Some(error.span), error.label, help)
+    }
+}
+
+/// Runs a query with calls.
+///
+/// # Errors
+/// [`QueryError`]; what was answered until then is kept.
+pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+    let began = Instant::now();
+    let asking = Asking::of(request);
+    let ended = within(request, Some(&asking), sink, began);
+    let usage = asking.end(ended.is_ok())?;
+    let mut meta = ended?;
+    meta.requests = usage.requests;
+    meta.input_tokens = usage.input_tokens;
+    meta.output_tokens = usage.output_tokens;
+    meta.cost_usd = usage.cost_usd;
+    Ok(meta)
+}
+
+/// Runs a query in the run of another; what the run used is not told.
+pub(in crate::query) fn within(
+    request: &Request<'_>,
+    asking: Option<&Asking<'_>>,
+    sink: &mut dyn Sink,
+    began: Instant,
+) -> Result<Meta, QueryError> {
+    let mut engine = Engine::prepare(request, asking)?;
+    engine.passes(sink)?;
+    Ok(engine.meta(Usage::default(), began))
+}
+
+/// A query on its way.
+pub(in crate::query) struct Engine<'r, 'a> {
+    pub(in crate::query) request: &'r Request<'r>,
+    /// Who asks; nobody, where nothing may be asked.
+    pub(in crate::query) asking: Option<&'r Asking<'a>>,
+    pub(in crate::query) spelled: Spelled,
+    pub(in crate::query) parsed: Parsed,
+    guard: Guard,
+    pub(in crate::query) schema: KnownSchema,
+    pub(in crate::query) calls: Calls,
+    pub(in crate::query) live: Shared,
+    pub(in crate::query) costs: Costs,
+    plain_order: bool,
+    /// Whether rows that any few do of come in an order of ours.
+    pub(in crate::query) retrieves: bool,
+    /// The query over published tables, while these may answer all of it.
+    direct: Option<Rewritten>,
+    /// Why they do not.
+    pub(in crate::query) not_stored: Refused,
+    pub(in crate::query) passes: Vec<Pass>,
+    pub(in crate::query) sql: String,
+    /// What came of the queries within this one, which gave it options.
+    inner: Vec<Meta>,
+}
+
+impl<'r, 'a> Engine<'r, 'a> {
+    /// Reads a query and decides its routes; without an asker, nothing is asked.
+    pub(in crate::query) fn prepare(
+        request: &'r Request<'r>,
+        asking: Option<&'r Asking<'a>>,
+    ) -> Result<Self, QueryError> {
+        let spelled = Spelled::of(request.sql)?;
+        let prepared = Self::prepared(request, &spelled, asking);
+        prepared.map_err(|error| match error {
+            // Places are told in the text as the user wrote it.
+            QueryError::Sql(mut problem) => {
+                problem.span = problem.span.map(|s| spelled.place(&s));
+                QueryError::Sql(problem)
+            }
+            other => other,
+        })
+    }
+
+    fn prepared(
+        request: &'r Request<'r>,
+        spelled: &Spelled,
+        asking: Option<&'r Asking<'a>>,
+    ) -> Result<Self, QueryError> {
+        let text = spelled.text.clone();
+        let found = blendsql::scan(&text)?;
+        let parsed = parse(&text, found)?;
+        if !parsed.lone {
+            statement::check(&blendsql::mask(&text, &outer(&parsed)))?;
+        }
+        let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
+        let schema = KnownSchema::read(&guard)?;
+        check(&text, &parsed, &guard)?;
+        let usages = usage::of_calls(&text, &parsed, &schema);
+        let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
+        models(&parsed, request.spec)?;
+        let mut nested = Nested {
+            request,
+            guard: &guard,
+            schema: &schema,
+            asking,
+            inner: Vec::new(),
+            tables: 0,
+        };
+        let mut binder = Binder::new(request, model, asking);
+        let mut calls =
+            Calls::decide(&text, &parsed, &usages, request.spec, &mut nested, &mut binder)?;
+        let inner = nested.inner;
+        let targets = calls.targets(request)?;
+        let overrides = match request.spec.expansions.as_slice() {
+            [] => None,
+            _ => Some(Overrides::read(request.spec)?),
+        };
+        let views = views(&calls, &targets, overrides.as_ref(), request, &guard)?;
+        let views = views.filter(|_| request.again.is_none());
+        let not_stored = match &views {
+            _ if request.spec.expansions.is_empty() => "there is no expansion",
+            _ if request.again.is_some() => "what is known is asked again",
+            _ if calls.stored.len() < calls.sites.len() => "a call is bound to no column",
+            None => "a published table is missing, older than the facts, or joined by no key",
+            Some(_) => "a call stands where a table cannot be joined, or a value is missing",
+        };
+        let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
+        let facts = request.facts.latest().clone();
+        let contexts = Contexts::new(request);
+        let mut live = Live::new(facts, calls.asks.clone(), targets, calls.joins.len(), contexts);
+        live.known.overrides = overrides;
+        live.statement.recursing = parsed.recursing(&text);
+        let live = Arc::new(Mutex::new(live));
+        register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
+        guard.lock()?;
+        let plain_order = !text.to_lowercase().contains("collate") && !schema.collates;
+        Ok(Self {
+            request,
+            asking,
+            spelled: spelled.clone(),
+            parsed,
+            guard,
+            schema,
+            calls,
+            live,
+            costs: Costs::default(),
+            plain_order,
+            retrieves: true,
+            direct,
+            not_stored,
+            passes: Vec::new(),
+            sql: String::new(),
+            inner,
+        })
+    }
+
+    /// The query as it is run; with `firsts`, by the rule of the first rows where
+    /// it holds.
+    pub(in crate::query) fn rewrite(&self, firsts: bool) -> Rewritten {
+        let mut rewriter =
+            Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
+        rewriter.plain_order = self.plain_order;
+        rewriter.retrieves = self.retrieves;
+        rewriter.firsts = firsts;
+        rewriter.run(&self.parsed)
+    }
+
+    /// Runs the query over published tables; `None` when these lack a value that
+    /// it needs, or cannot be read this way.
+    pub(in crate::query) fn over_tables(
+        &mut self,
+    ) -> Result<Option<(Rewritten, Kept)>, QueryError> {
+        let Some(direct) = self.direct.take() else { return Ok(None) };
+        let began = Instant::now();
+        {
+            let mut live = lock(&self.live);
+            live.takes(&direct);
+            live.begin();
+            live.statement.stored = true;
+        }
+        let mut kept = Kept::default();
+        match self.run_once(&direct, &mut kept) {
+            Ok(()) => {
+                self.sql.clone_from(&direct.sql);
+                self.passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
+                Ok(Some((direct, kept)))
+            }
+            // What is wrong with the query itself is told when it runs again.
+            Err(QueryError::Sql(_)) => {
+                lock(&self.live).statement.stored = false;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs the query once.
+    pub(in crate::query) fn run_once(
+        &self,
+        rewritten: &Rewritten,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
+        let mut statement = self.prepared_statement(rewritten)?;
+        let mut names = Names { sink, rewritten };
+        self.stream(&mut statement, &rewritten.sql, &mut names)
+    }
+
+    /// Runs a statement that evaluates calls; its rows tell nothing.
+    pub(in crate::query) fn probe(&self, sql: &str) -> Result<(), QueryError> {
+        // Places in it are not the user's.
+        let mut statement =
+            self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, ""))?;
+        params::bind(&mut statement, &self.request.params)?;
+        self.stream(&mut statement, sql, &mut Kept::default())
+    }
+
+    /// Holds the query to `SQLite` and to its parameters.
+    pub(in crate::query) fn is_valid(&self, rewritten: &Rewritten) -> Result<(), QueryError> {
+        self.prepared_statement(rewritten).map(drop)
+    }
+
+    fn prepared_statement(
+        &self,
+        rewritten: &Rewritten,
+    ) -> Result<rusqlite::Statement<'_>, QueryError> {
+        // Places in the SQL that is run are not the user's.
+        let failed = |e: &rusqlite::Error| match self.guard.error(e, &rewritten.sql) {
+            QueryError::Sql(mut problem) => {
+                problem.span = self.named(&problem.message);
+                QueryError::Sql(problem)
+            }
+            other => other,
+        };
+        let mut statement =
+            self.guard.connection().prepare(&rewritten.sql).map_err(|e| failed(&e))?;
+        let used = params::bind(&mut statement, &self.request.params)?;
+        params::all_used(&self.request.params, &used, &params::names(&statement))?;
+        Ok(statement)
+    }
+
+    fn stream(
+        &self,
+        statement: &mut rusqlite::Statement<'_>,
+        sql: &str,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
+        match self.guard.stream(statement, sql, sink) {
+            Err(QueryError::Sql(mut problem)) => {
+                let (query, text) = (&self.parsed.query, &self.spelled.text);
+                problem.span = statement::failing(query, text, &problem.message)
+                    .map(|span| self.spelled.place(&span));
+                Err(self.too_long().unwrap_or(QueryError::Sql(problem)))
+            }
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Where the user wrote the name that a message is about.
+    fn named(&self, message: &str) -> Option<Range<usize>> {
+        if message.starts_with("Expression tree is too large") {
+            // Conditions around a call are written out around it.
+            let deepest = self.parsed.calls.last()?;
+            return Some(self.spelled.place(&deepest.span));
+        }
+        let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
+        let at = self.request.sql.find(name)?;
+        Some(at..at + name.len())
+    }
+
+    /// Notes the questions that are asked now, and where their values come from.
+    pub(in crate::query) fn note(&mut self, demands: &[Demand]) -> Result<(), QueryError> {
+        let asked: HashSet<(usize, usize)> = demands.iter().map(|d| (d.target, d.column)).collect();
+        let live = lock(&self.live);
+        let history = self.request.facts.history();
+        let mut later = Vec::new();
+        for birth in self.calls.births.drain(..) {
+            if !asked.contains(&(birth.target, birth.column)) {
+                later.push(birth);
+                continue;
+            }
+            let target = &live.known.targets[birth.target];
+            let list = target.expansion.columns[birth.column].values.as_ref();
+            if let Some(meaning) = target.wanted.meaning(birth.column) {
+                history.note_question(meaning, &birth.origin, list.map(|l| l.values.as_slice()))?;
+            }
+        }
+        drop(live);
+        self.calls.births = later;
+        Ok(())
+    }
+
+    /// What stopped the query, when that was a context.
+    fn too_long(&self) -> Option<QueryError> {
+        let too_long = lock(&self.live).known.failure.take()?;
+        Some(too_long.error(&self.parsed.calls, &self.spelled.text, &self.spelled))
+    }
+
+    /// Gives the rows of the last pass to the sink.
+    pub(in crate::query) fn give(
+        &mut self,
+        rewritten: &Rewritten,
+        kept: &Kept,
+        sink: &mut dyn Sink,
+    ) -> Result<(), QueryError> {
+        if kept.over {
+            lock(&self.live).begin();
+            return self.run_once(rewritten, sink);
+        }
+        sink.columns(&kept.columns).map_err(QueryError::Output)?;
+        for row in &kept.rows {
+            let row: Vec<ValueRef<'_>> = row.iter().map(ValueRef::from).collect();
+            sink.row(&row).map_err(QueryError::Output)?;
+        }
+        sink.finish().map_err(QueryError::Output)
+    }
+
+    pub(in crate::query) fn meta(&self, usage: Usage, began: Instant) -> Meta {
+        let live = lock(&self.live);
+        let mut routes = self.calls.routes.clone();
+        let (mut notes, mut unbounded) = (Vec::new(), Vec::new());
+        for (call, cut) in live.known.contexts.cuts() {
+            // A route a call, in their order.
+            if let Some(route) = routes.get_mut(call) {
+                route.why = format!("{}; {cut}", route.why);
+                notes.push(format!("{}: {cut}", route.call));
+            }
+        }
+        for (pairs, join) in live.known.joins.iter().zip(&self.calls.joins) {
+            if let (Some(narrow), Some(route)) = (join.narrow, routes.get_mut(join.call))
+                && pairs.narrowed > 0
+            {
+                let told = format!(
+                    "each value was compared with the {narrow} most alike of {} (narrow={narrow})",
+                    pairs.narrowed
+                );
+                route.why = format!("{}; {told}", route.why);
+                notes.push(format!("{}: {told}", route.call));
+            }
+        }
+        let likened = self.rewrite(true).likened;
+        if !likened.is_empty() {
+            let by = match &self.request.spec.embeddings {
+                Some(embeddings) => format!("by embeddings of `{}`", embeddings.model.name),
+                None => "by their words".to_owned(),
+            };
+            for (_, route) in routes.iter_mut().enumerate().filter(|(n, _)| likened.contains(n)) {
+                route.why = format!("{}; documents most like it first, {by}", route.why);
+            }
+        }
+        for (call, route) in self.parsed.calls.iter().zip(&routes) {
+            if !call.tuning.is_empty() {
+                let tuning = call.tuning.join("`, `");
+                notes.push(format!("{}: `{tuning}` changes nothing here", route.call));
+            }
+        }
+        notes.extend(self.asking.and_then(Asking::note));
+        let inner = |count: fn(&Meta) -> u64| self.inner.iter().map(count).sum::<u64>();
+        for meta in &self.inner {
+            let new = |r: &&Route| !routes.iter().any(|known| known.call == r.call);
+            let new: Vec<Route> = meta.routes.iter().filter(new).cloned().collect();
+            routes.extend(new);
+            notes.extend(meta.notes.iter().cloned());
+            unbounded.extend(meta.unbounded.iter().cloned());
+        }
+        Meta {
+            requests: usage.requests + inner(|m| m.requests),
+            values_asked: live.known.counts.asked + inner(|m| m.values_asked),
+            values_reused: live.known.counts.reused + inner(|m| m.values_reused),
+            values_missing: live.known.counts.without_value
+                + live.known.unreadable.len() as u64
+                + live.known.mismatched.len() as u64
+                + inner(|m| m.values_missing),
+            passes: self.passes.clone(),
+            input_tokens: usage.input_tokens + inner(|m| m.input_tokens),
+            output_tokens: usage.output_tokens + inner(|m| m.output_tokens),
+            cost_usd: usage.cost_usd + self.inner.iter().map(|m| m.cost_usd).sum::<f64>(),
+            seconds: began.elapsed().as_secs_f64(),
+            routes,
+            notes,
+            unbounded,
+            plan: Plan::default(),
+            sql: self.sql.clone(),
+        }
+    }
+}
+
+/// Makes sure that the models which calls name are the spec's.
+fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
+    let wanted = parsed.calls.iter().filter_map(|c| c.model.as_ref());
+    let unknown = |(name, _): &&(String, Range<usize>)| spec.model_named(name).is_none();
+    let Some((name, span)) = wanted.into_iter().find(unknown) else { return Ok(()) };
+    let main = Some(spec.model.name.as_str()).filter(|name| !name.is_empty());
+    let known: Vec<&str> = main.into_iter().chain(spec.models.keys().map(String::as_str)).collect();
+    let label = match known.as_slice() {
+        [] => "no model is named".to_owned(),
+        [one] => format!("there is `{one}`"),
+        more => format!("there are `{}`", more.join("`, `")),
+    };
+    let help = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => {
+            format!("leave `model=` out, or add [model.NAME] to the spec with the name `{name}`")
+        }
+    };
+    let message = format!("`{name}` is none of the models that may be asked");
+    Err(QueryError::sql(message, Some(span.clone()), label, help))
+}
+
+/// Prepares the query with NULLs in the place of its calls: what is wrong with
+/// the rest is told with its place.
+fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
+    if parsed.lone {
+        return Ok(());
+    }
+    let mut bare = String::with_capacity(text.len());
+    let mut at = 0;
+    for call in outer(parsed) {
+        bare.push_str(&text[at..call.span.start]);
+        let before = text[..call.span.start].trim_end();
+        let in_set = before.to_ascii_lowercase().ends_with(" in");
+        let null = if call.row || in_set { "(NULL)" } else { "NULL" };
+        bare.push_str(null);
+        bare.push_str(&" ".repeat(call.span.len().saturating_sub(null.len())));
+        at = call.span.end;
+    }
+    bare.push_str(&text[at..]);
+    match guard.connection().prepare(&bare) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(guard.error(&error, &bare)),
+    }
+}
+
+/// The calls that stand in no other.
+fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
+    let mut all: Vec<&blendsql::Call> = parsed.calls.iter().collect();
+    all.sort_by_key(|c| (c.span.start, std::cmp::Reverse(c.span.end)));
+    let mut outer: Vec<blendsql::Call> = Vec::new();
+    for call in all {
+        if outer.last().is_none_or(|before| before.span.end <= call.span.start) {
+            outer.push(call.clone());
+        }
+    }
+    outer
+}
+
+/// Gives result columns the names that the query gave them.
+struct Names<'s> {
+    sink: &'s mut dyn Sink,
+    rewritten: &'s Rewritten,
+}
+
+impl Sink for Names<'_> {
+    fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
+        let named: Vec<String> =
+            names.iter().map(|n| self.rewritten.names.get(n).unwrap_or(n).clone()).collect();
+        self.sink.columns(&named)
+    }
+
+    fn row(&mut self, row: &[ValueRef<'_>]) -> std::io::Result<()> {
+        self.sink.row(row)
+    }
+
+    fn finish(&mut self) -> std::io::Result<()> {
+        self.sink.finish()
+    }
+}

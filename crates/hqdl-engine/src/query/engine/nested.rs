@@ -1,0 +1,95 @@
+//! Queries within a query: what gives a call its options may have calls itself,
+//! and is run first, in the same run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rusqlite::types::ValueRef;
+
+use crate::query::ask::Asking;
+use crate::query::choosing::Choosing;
+use crate::query::engine::explain::explain;
+use crate::query::engine::within;
+use crate::query::guard::Guard;
+use crate::query::kept::Kept;
+use crate::query::schema::KnownSchema;
+use crate::query::smoothie::Meta;
+use crate::query::{QueryError, Request, params, stored_values};
+use hqdl_sql::blendsql::lineage::Lineage;
+use hqdl_sql::blendsql::{self, usage};
+use hqdl_values::value::Value;
+
+/// Values of a query beside the one that runs, which may have calls itself.
+pub(in crate::query) struct Nested<'n, 'a> {
+    pub(in crate::query) request: &'n Request<'n>,
+    pub(in crate::query) guard: &'n Guard,
+    pub(in crate::query) schema: &'n KnownSchema,
+    pub(in crate::query) asking: Option<&'n Asking<'a>>,
+    pub(in crate::query) inner: Vec<Meta>,
+    /// How many temporary tables were made.
+    pub(in crate::query) tables: usize,
+}
+
+impl Choosing for Nested<'_, '_> {
+    fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError> {
+        let mut kept = Kept::default();
+        if blendsql::scan(sql)?.is_empty() {
+            let mut statement =
+                self.guard.connection().prepare(sql).map_err(|e| self.guard.error(&e, sql))?;
+            params::bind(&mut statement, &self.request.params)?;
+            self.guard.stream(&mut statement, sql, &mut kept)?;
+        } else {
+            let request = Request { sql, ..self.request.clone() };
+            match within(&request, self.asking, &mut kept, Instant::now()) {
+                Ok(meta) => self.inner.push(meta),
+                Err(QueryError::NoModel) if self.asking.is_none() => {
+                    self.inner.push(explain(&request)?);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut values: Vec<Value> = Vec::new();
+        for cell in kept.rows.iter().flatten() {
+            let Ok(value) = Value::read(ValueRef::from(cell)) else { continue };
+            if value != Value::Null && !values.contains(&value) {
+                values.push(value);
+                if values.len() >= most {
+                    break;
+                }
+            }
+        }
+        Ok(Some(values))
+    }
+
+    fn made_of(&mut self, select: &str) -> Vec<(String, Option<Arc<Lineage>>)> {
+        let parsed = blendsql::parse::parse(select, Vec::new());
+        parsed.map_or_else(|_| Vec::new(), |p| usage::outputs(select, &p, self.schema))
+    }
+
+    fn stored(
+        &mut self,
+        expansion: usize,
+        column: usize,
+    ) -> Result<Option<Vec<String>>, QueryError> {
+        stored_values::of(self.request, self.guard, (expansion, column))
+    }
+
+    fn look_up(
+        &mut self,
+        by: &[String],
+        others: &[String],
+        select: &str,
+    ) -> Result<String, QueryError> {
+        let name = format!("hq_keys_{}", self.tables);
+        self.tables += 1;
+        let (by, others) = (by.join(", "), others.join(", "));
+        // Columns without types hold values as they are.
+        let make = format!(
+            "CREATE TEMP TABLE {name} ({by}, {others}); INSERT INTO temp.{name} {select}; \
+             CREATE INDEX temp.{name}_by ON {name} ({by});"
+        );
+        self.guard.connection().execute_batch(&make).map_err(|e| self.guard.error(&e, &make))?;
+        Ok(format!("temp.{name}"))
+    }
+}

@@ -1,0 +1,145 @@
+//! What of the facts has changed since a table was published from them.
+
+use std::collections::HashSet;
+
+use rusqlite::{OptionalExtension, params};
+use serde_json::Value as Json;
+
+use crate::FactsError;
+use crate::checksum::{Damage, LINES, Line};
+use crate::completion::Completion;
+use crate::history::Answers;
+use crate::journal::{Journal, json_fact};
+use crate::record::Fact;
+use hqdl_values::key::Entity;
+
+impl Journal {
+    /// Notes that a line put something else in the place of a value.
+    pub(crate) fn note_changed(&self, meaning: u32, line: i64) -> rusqlite::Result<()> {
+        self.connection()
+            .prepare_cached("UPDATE meaning SET changed = max(changed, ?2) WHERE id = ?1")?
+            .execute(params![meaning, line])
+            .map(|_| ())
+    }
+}
+
+const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
+  c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+  FROM completion AS c JOIN model AS m ON m.id = c.model";
+
+fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, String)> {
+    let completion = Completion {
+        run: r.get(0)?,
+        model: r.get(1)?,
+        prompt_hash: r.get(2)?,
+        content: r.get(3)?,
+        error: r.get(4)?,
+        input_tokens: r.get(5)?,
+        cached_input_tokens: r.get(6)?,
+        output_tokens: r.get(7)?,
+        cost_usd: r.get(8)?,
+        asked_at: r.get(9)?,
+        seconds: r.get(10)?,
+        cells: r.get(11)?,
+    };
+    Ok((completion, r.get(12)?))
+}
+
+impl Answers for Journal {
+    fn id(&self) -> Result<String, FactsError> {
+        self.run(|c| c.query_row("SELECT id FROM journal", [], |r| r.get(0)))
+    }
+
+    fn last_completion(&self) -> Result<i64, FactsError> {
+        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM completion", [], |r| r.get(0)))
+    }
+
+    fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
+        let sql = format!("{COMPLETION} WHERE c.id = ?1");
+        self.run(|c| c.prepare_cached(&sql)?.query_row([id], read_completion).optional())
+    }
+
+    fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {
+        let sql = format!(
+            "{COMPLETION} WHERE c.model = (SELECT id FROM model WHERE name = ?1)
+             AND c.content IS NOT NULL ORDER BY c.id DESC LIMIT ?2"
+        );
+        self.run(|c| {
+            let read = |r: &rusqlite::Row<'_>| Ok(read_completion(r)?.0);
+            c.prepare_cached(&sql)?.query_map(params![model, most], read)?.collect()
+        })
+    }
+
+    fn answers_after(
+        &self,
+        line: i64,
+        damage: &Damage,
+        visit: &mut dyn FnMut(i64, Entity, Vec<Fact>) -> Result<(), FactsError>,
+    ) -> Result<i64, FactsError> {
+        let error = |e: rusqlite::Error| self.error(&e);
+        let connection = self.connection();
+        let mut statement = connection.prepare(LINES).map_err(error)?;
+        let mut rows = statement.query([line]).map_err(error)?;
+        let mut last = line;
+        while let Some(row) = rows.next().map_err(error)? {
+            let line = match Line::read(row).map_err(error)? {
+                Ok(line) => line,
+                Err((id, _)) => {
+                    last = id;
+                    continue;
+                }
+            };
+            last = line.id;
+            if !damage.spares(line.id, &line.entity) {
+                continue;
+            }
+            let unknown = |what: String| FactsError::Journal {
+                path: self.path().to_owned(),
+                message: format!("line {}: {what}", line.id),
+            };
+            let entity = Entity::parse(&line.entity).map_err(|e| unknown(e.to_string()))?;
+            let cells: Vec<Json> =
+                serde_json::from_str(&line.cells).map_err(|e| unknown(e.to_string()))?;
+            let fact = |c: &Json| {
+                json_fact(c, line.completion, line.model)
+                    .ok_or_else(|| unknown(format!("no fact: {c}")))
+            };
+            let facts = cells.iter().map(fact).collect::<Result<Vec<_>, _>>()?;
+            visit(line.id, entity, facts)?;
+        }
+        Ok(last)
+    }
+
+    fn place(&self) -> Result<(String, i64), FactsError> {
+        Ok((self.id()?, self.head()?))
+    }
+
+    fn changed(&self, meaning: u32) -> Result<i64, FactsError> {
+        let read = || {
+            self.connection()
+                .prepare_cached("SELECT changed FROM meaning WHERE id = ?1")?
+                .query_row([meaning], |r| r.get(0))
+        };
+        read().map_err(|e| self.error(&e))
+    }
+
+    fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError> {
+        self.run(|c| {
+            let mut found = HashSet::new();
+            let mut lines = c.prepare("SELECT entity, cells FROM answer WHERE id > ?1")?;
+            let mut rows = lines.query([line])?;
+            while let Some(row) = rows.next()? {
+                let cells: Vec<Json> =
+                    serde_json::from_str(row.get_ref(1)?.as_str()?).unwrap_or_default();
+                let of = |cell: &Json| cell.get(0)?.as_u64();
+                let is_one = |of: u64| meanings.iter().any(|m| u64::from(*m) == of);
+                if cells.iter().any(|cell| of(cell).is_none_or(is_one))
+                    && let Ok(entity) = Entity::parse(row.get_ref(0)?.as_str()?)
+                {
+                    found.insert(entity);
+                }
+            }
+            Ok(found)
+        })
+    }
+}

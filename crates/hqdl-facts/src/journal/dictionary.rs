@@ -1,0 +1,98 @@
+//! The journal's dictionaries: models, value lists and what columns mean, by the
+//! ids that its answers say instead.
+
+use rusqlite::Connection;
+
+use crate::FactsError;
+use crate::checksum::corrupt;
+use crate::history::Dictionary;
+use crate::journal::Journal;
+use hqdl_values::key::{Fingerprint, ListHash, Meaning};
+
+impl Dictionary for Journal {
+    fn model(&self, name: &str) -> Result<u32, FactsError> {
+        self.run(|c| {
+            intern(c, ("model", "name"), "INSERT OR IGNORE INTO model (name) VALUES (?1)", &[&name])
+        })
+    }
+
+    fn meaning(&self, meaning: &Meaning) -> Result<u32, FactsError> {
+        let fingerprint: Fingerprint = meaning.fingerprint();
+        let text = serde_json::to_string(meaning).unwrap_or_default();
+        self.run(|c| {
+            intern(
+                c,
+                ("meaning", "fingerprint"),
+                "INSERT OR IGNORE INTO meaning (fingerprint, name, meaning) VALUES (?1, ?2, ?3)",
+                &[&fingerprint.as_str(), &meaning.column, &text],
+            )
+        })
+    }
+
+    fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
+        self.run(|c| {
+            c.prepare("SELECT id FROM meaning WHERE name = ?1")?
+                .query_map([column], |r| r.get(0))?
+                .collect()
+        })
+    }
+
+    fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
+        self.run(|c| {
+            intern(
+                c,
+                ("value_list", "hash"),
+                "INSERT OR IGNORE INTO value_list (hash) VALUES (?1)",
+                &[&hash.as_str()],
+            )
+        })
+    }
+
+    fn models(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, name FROM model")
+    }
+
+    fn value_lists(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, hash FROM value_list")
+    }
+
+    fn meanings(&self) -> Result<Vec<(u32, String)>, FactsError> {
+        self.all("SELECT id, meaning FROM meaning")
+    }
+}
+
+impl Journal {
+    fn all(&self, sql: &str) -> Result<Vec<(u32, String)>, FactsError> {
+        self.run(|c| c.prepare(sql)?.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?.collect())
+    }
+}
+
+/// The id of a text in a dictionary, where it is entered when it is new. The index
+/// and the table have to agree on it: an id of something else would give its facts.
+fn intern(
+    c: &Connection,
+    (table, column): (&str, &str),
+    insert: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> rusqlite::Result<u32> {
+    // One statement, so that both are read of one moment: another process may enter it.
+    let sql = format!(
+        "SELECT id, CASE WHEN id IS NULL
+           THEN NOT EXISTS (SELECT 1 FROM {table} NOT INDEXED WHERE {column} = ?1)
+           ELSE EXISTS (SELECT 1 FROM {table} AS t NOT INDEXED WHERE t.id = i.id AND {column} = ?1)
+         END FROM (SELECT (SELECT id FROM {table} WHERE {column} = ?1) AS id) AS i"
+    );
+    let agrees = || -> rusqlite::Result<Option<u32>> {
+        let (found, agrees) =
+            c.prepare_cached(&sql)?.query_row([values[0]], |r| Ok((r.get(0)?, r.get(1)?)))?;
+        if agrees {
+            return Ok(found);
+        }
+        Err(corrupt(&format!("the index of the table `{table}` does not agree with it")))
+    };
+    if let Some(id) = agrees()? {
+        return Ok(id);
+    }
+    c.execute(insert, values)?;
+    agrees()?.ok_or(rusqlite::Error::QueryReturnedNoRows)
+}

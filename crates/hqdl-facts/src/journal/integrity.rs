@@ -1,0 +1,52 @@
+//! Damage in the journal: found, and told.
+
+use crate::checksum::{Damage, LINES, Line};
+
+use crate::FactsError;
+use crate::history::Integrity;
+use crate::journal::Journal;
+use hqdl_values::key::Meaning;
+
+impl Integrity for Journal {
+    fn damage(&self, after: i64) -> Result<Damage, FactsError> {
+        self.run(|c| {
+            let mut damage = Damage::default();
+            let mut statement = c.prepare(LINES)?;
+            let mut rows = statement.query([after])?;
+            while let Some(row) = rows.next()? {
+                if let Err((line, whose)) = Line::read(row)? {
+                    damage.add(line, whose);
+                }
+            }
+            Ok(damage)
+        })
+    }
+
+    fn check(&self) -> Result<(), FactsError> {
+        let wrong = self.run(|c| {
+            let said: String = c.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))?;
+            if said != "ok" {
+                return Ok(Some(said));
+            }
+            let mut statement = c.prepare("SELECT id, fingerprint, meaning FROM meaning")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let (id, fingerprint, text): (i64, String, String) =
+                    (row.get(0)?, row.get(1)?, row.get(2)?);
+                let meaning = serde_json::from_str::<Meaning>(&text);
+                if !meaning.is_ok_and(|m| m.fingerprint().as_str() == fingerprint) {
+                    return Ok(Some(format!("meaning {id} is not what its fingerprint says")));
+                }
+            }
+            Ok(None)
+        })?;
+        match wrong {
+            Some(message) => Err(FactsError::Damaged { path: self.path().to_owned(), message }),
+            None => Ok(()),
+        }
+    }
+
+    fn unreadable(&self, message: String) -> FactsError {
+        FactsError::Journal { path: self.path().to_owned(), message }
+    }
+}

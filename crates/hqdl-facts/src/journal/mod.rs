@@ -1,0 +1,210 @@
+//! The journal: the record of every completion and of the facts read from it.
+
+mod answers;
+mod dictionary;
+mod integrity;
+mod parcels;
+mod questions;
+pub(crate) mod rates;
+mod request_forms;
+pub(crate) mod requests;
+pub(crate) mod reservations;
+mod rounds;
+mod sessions;
+mod spending;
+
+use crate::completion::Completion;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use serde_json::{Value as Json, json};
+
+use crate::checksum::checksum;
+use crate::record::Fact;
+use crate::sessions::Session;
+use crate::{FactsError, checksum};
+use hqdl_database::{self as store, migrate};
+use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::key::Entity;
+
+/// The runs of sessions that are not over.
+pub(crate) const RUNS_ALIVE: &str =
+    "SELECT id FROM run WHERE session IN (SELECT id FROM session) AND ended_at IS NULL";
+
+/// The journal's file, open for reading and writing.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    /// Whoever has it may take it again: what is read there may lead to more to read.
+    connection: ReentrantMutex<Connection>,
+    /// Who writes here.
+    pub(crate) session: Session,
+}
+
+/// How long a write waits for those of other processes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Journal {
+    /// Opens the journal, and makes it when it is missing.
+    ///
+    /// # Errors
+    /// [`FactsError::Journal`].
+    pub(crate) fn open(path: &Path, session: Session) -> Result<Self, FactsError> {
+        let error = |e: rusqlite::Error| journal_error(path, &e);
+        let connection = Connection::open(path).map_err(error)?;
+        connection.busy_timeout(PATIENCE).map_err(error)?;
+        // FULL: what was paid for survives a power cut, too. The writer groups
+        // commits, so this costs one fsync for many answers.
+        connection
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;",
+            )
+            .map_err(error)?;
+        checksum::introduce(&connection).map_err(error)?;
+        migrate::journal(&connection).map_err(error)?;
+        Ok(Self { path: path.to_owned(), connection: ReentrantMutex::new(connection), session })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The connection: nobody else uses it until this is dropped.
+    pub(crate) fn connection(&self) -> ReentrantMutexGuard<'_, Connection> {
+        self.connection.lock()
+    }
+
+    /// The same, unless somebody else uses it.
+    pub(crate) fn try_connection(&self) -> Option<ReentrantMutexGuard<'_, Connection>> {
+        self.connection.try_lock()
+    }
+
+    pub(crate) fn error(&self, error: &rusqlite::Error) -> FactsError {
+        journal_error(&self.path, error)
+    }
+
+    pub(crate) fn run<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        work(&self.connection()).map_err(|e| self.error(&e))
+    }
+
+    /// Work in one transaction that writes. It takes the lock at the beginning:
+    /// what it reads stays so until it has written.
+    pub(crate) fn change<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        let connection = self.connection();
+        let all = || {
+            let transaction =
+                Transaction::new_unchecked(&connection, TransactionBehavior::Immediate)?;
+            let done = work(&transaction)?;
+            transaction.commit()?;
+            Ok(done)
+        };
+        all().map_err(|e| self.error(&e))
+    }
+
+    /// Reads that belong together: what others write meanwhile is not seen.
+    pub(crate) fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, FactsError> {
+        let connection = self.connection();
+        let all = || {
+            let transaction = connection.unchecked_transaction()?;
+            let read = work(&transaction)?;
+            transaction.commit()?;
+            Ok(read)
+        };
+        all().map_err(|e| self.error(&e))
+    }
+
+    /// Records a completion; returns its id.
+    pub(crate) fn insert_completion(&self, c: &Completion) -> rusqlite::Result<i64> {
+        let connection = self.connection();
+        let mut insert = connection.prepare_cached(
+            "INSERT INTO completion (run, model, prompt_hash, content, error, input_tokens, cached_input_tokens,
+               output_tokens, cost_usd, asked_at, seconds, cells)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        )?;
+        insert.insert(params![
+            c.run,
+            c.model,
+            c.prompt_hash,
+            c.content,
+            c.error,
+            c.input_tokens,
+            c.cached_input_tokens,
+            c.output_tokens,
+            c.cost_usd,
+            c.asked_at,
+            c.seconds,
+            c.cells
+        ])
+    }
+
+    /// Records the facts of an entity; returns the id of the journal's line.
+    pub(crate) fn insert_answer(
+        &self,
+        (completion, model): (i64, u32),
+        entity: &Entity,
+        facts: &[Fact],
+    ) -> rusqlite::Result<i64> {
+        let connection = self.connection();
+        let mut insert = connection.prepare_cached(
+            "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
+        )?;
+        let cells: Vec<Json> = facts.iter().map(fact_json).collect();
+        let cells = Json::Array(cells).to_string();
+        let checksum = checksum(entity.as_str(), completion, model, &cells);
+        insert.insert(params![completion, entity.as_str(), cells, checksum])
+    }
+
+    /// The last line of the journal.
+    pub(crate) fn head(&self) -> Result<i64, FactsError> {
+        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
+    }
+}
+
+/// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.
+pub(crate) fn fact_json(fact: &Fact) -> Json {
+    let mut cell = vec![
+        json!(fact.meaning),
+        json!(fact.list),
+        json!(fact.answer.state.name()),
+        fact.answer.value.to_json(),
+        json!(fact.answer.raw),
+        json!(fact.answer.repair),
+    ];
+    while cell.last().is_some_and(Json::is_null) {
+        cell.pop();
+    }
+    Json::Array(cell)
+}
+
+pub(crate) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {
+    let text = |n: usize| cell.get(n).and_then(Json::as_str).map(str::to_owned);
+    let id = |n: usize| cell.get(n).and_then(Json::as_u64).and_then(|i| u32::try_from(i).ok());
+    Some(Fact {
+        meaning: id(0)?,
+        list: id(1),
+        model,
+        completion,
+        asked: completion,
+        answer: Answer {
+            state: State::from_name(cell.get(2)?.as_str()?)?,
+            value: cell.get(3).map_or(CellValue::Nothing, CellValue::from_json),
+            raw: text(4),
+            repair: text(5),
+        },
+    })
+}
+
+fn journal_error(path: &Path, error: &rusqlite::Error) -> FactsError {
+    FactsError::Journal { path: path.to_owned(), message: store::message(error) }
+}

@@ -1,0 +1,213 @@
+//! Batch jobs in the journal.
+
+use super::reservations::{UNDER_WAY, has_under_way};
+use crate::parcels::{Packed, Parcel, Stage};
+use rusqlite::{Connection, Row as SqlRow, params};
+
+use crate::FactsError;
+use crate::history::{BatchJobs, BatchRequests};
+use crate::ids::RunId;
+use crate::journal::reservations::Day;
+use crate::journal::{Journal, RUNS_ALIVE};
+use hqdl_database::now;
+use hqdl_values::usage::Spent;
+
+const PARCEL: &str =
+    "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file FROM parcel";
+/// Holds of requests that wait for no run that goes on.
+fn nobodys() -> String {
+    format!("coalesce(run, 0) NOT IN ({RUNS_ALIVE})")
+}
+
+impl BatchJobs for Journal {
+    fn form(&self, text: &str) -> Result<i64, FactsError> {
+        let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
+        self.change(|c| {
+            c.execute("INSERT OR IGNORE INTO form (hash, form) VALUES (?1, ?2)", [&hash, text])?;
+            c.query_row("SELECT id FROM form WHERE hash = ?1", [&hash], |r| r.get(0))
+        })
+    }
+
+    fn form_text(&self, id: i64) -> Result<String, FactsError> {
+        self.read(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
+    }
+
+    fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
+        self.change(|c| {
+            c.execute(
+                "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![
+                    parcel.token,
+                    parcel.run,
+                    parcel.spec,
+                    parcel.endpoint,
+                    parcel.stage.name(),
+                    parcel.requests,
+                    now(),
+                    parcel.file
+                ],
+            )?;
+            let id = c.last_insert_rowid();
+            let mut set = c.prepare_cached(
+                "UPDATE request SET state = 'packed', parcel = ?2, custom_id = ?3, worst_usd = ?4,
+                   worst_tokens = ?5, sent = sent + 1 WHERE id = ?1",
+            )?;
+            for p in packed {
+                set.execute(params![p.id, id, p.custom_id, p.worst.usd, p.worst.tokens])?;
+            }
+            Ok(id)
+        })
+    }
+
+    fn parcels_of(&self, run: RunId) -> Result<u64, FactsError> {
+        let sql = "SELECT count(*) FROM parcel WHERE run = ?1";
+        self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
+    }
+
+    fn uploaded(&self, parcel: i64, file: &str) -> Result<(), FactsError> {
+        let sql = "UPDATE parcel SET state = 'uploaded', input_file = ?2 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![parcel, file]).map(drop))
+    }
+
+    fn creating(&self, parcel: i64, of_day: Option<f64>) -> Result<Option<f64>, FactsError> {
+        self.change(|c| {
+            if let Some(most) = of_day {
+                let gone = Day::default().gone(self)?;
+                let sql = "SELECT coalesce(sum(worst_usd), 0.0) FROM request WHERE parcel = ?1";
+                let worst: f64 = c.query_row(sql, [parcel], |r| r.get(0))?;
+                if gone + worst > most {
+                    return Ok(Some(gone));
+                }
+            }
+            let sql = "UPDATE parcel SET state = 'creating', sent_at = ?2 WHERE id = ?1";
+            c.execute(sql, params![parcel, now()]).map(|_| None)
+        })
+    }
+
+    fn opened(&self, parcel: i64, batch: &str) -> Result<(), FactsError> {
+        let sql = "UPDATE parcel SET state = 'open', batch = ?2 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![parcel, batch]).map(drop))
+    }
+
+    fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError> {
+        self.change(|c| {
+            drop_packed(c, parcel)?;
+            c.execute(
+                "UPDATE parcel SET state = 'closed', closed_at = ?2, outcome = ?3 WHERE id = ?1",
+                params![parcel, now(), outcome],
+            )
+            .map(drop)
+        })
+    }
+
+    fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+        let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
+        self.read(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
+    }
+
+    fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError> {
+        let nobodys = nobodys();
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM request WHERE state = 'waiting' AND {nobodys})
+               OR EXISTS (SELECT 1 FROM parcel WHERE spec = ?1 AND state NOT IN ('closed', 'exported'))"
+        );
+        self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
+    }
+
+    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<Parcel>, FactsError> {
+        self.change(|c| {
+            let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
+            let parcels: Vec<Parcel> =
+                c.prepare(&sql)?.query_map([spec], parcel)?.collect::<Result<_, _>>()?;
+            for parcel in &parcels {
+                forget(c, parcel.id)?;
+            }
+            let nobodys = nobodys();
+            let which = format!("state = 'waiting' AND (run = ?1 OR {nobodys})");
+            c.execute(
+                &format!(
+                    "DELETE FROM request_row WHERE request IN (SELECT id FROM request WHERE {which})"
+                ),
+                [run],
+            )?;
+            c.execute(&format!("DELETE FROM request WHERE {which}"), [run])?;
+            Ok(parcels)
+        })
+    }
+
+    fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError> {
+        self.change(|c| forget(c, parcel))
+    }
+
+    fn worst_of(&self, parcel: i64) -> Result<Spent, FactsError> {
+        let sql = "SELECT coalesce(sum(worst_usd), 0.0), coalesce(sum(worst_tokens), 0)
+                   FROM request WHERE parcel = ?1";
+        self.run(|c| {
+            c.query_row(sql, [parcel], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+        })
+    }
+
+    fn has_under_way(&self, run: RunId) -> Result<bool, FactsError> {
+        self.read(|c| has_under_way(c, run))
+    }
+
+    fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError> {
+        let unanswered = self.unanswered(id)?.len() as u64;
+        let sql = format!("{PARCEL} WHERE id = ?1");
+        self.read(|c| c.query_row(&sql, [id], parcel)).map(|parcel| (parcel, unanswered))
+    }
+
+    fn any_under_way(&self) -> Result<bool, FactsError> {
+        let sql = format!(
+            "SELECT 1 FROM parcel AS p WHERE {UNDER_WAY}
+             UNION ALL SELECT 1 FROM parcel AS p WHERE p.state IN ('written', 'uploaded')
+               AND p.run IN ({RUNS_ALIVE})
+             UNION ALL SELECT 1 FROM request WHERE state = 'waiting' AND run IN ({RUNS_ALIVE}) LIMIT 1"
+        );
+        self.run(|c| c.prepare_cached(&sql)?.exists([]))
+    }
+
+    fn cells_of(&self, parcel: i64) -> Result<Vec<(i64, u64)>, FactsError> {
+        let sql = "SELECT r.form, sum(json_array_length(r.columns)) FROM request AS r
+                   JOIN request_row AS e ON e.request = r.id
+                   WHERE r.parcel = ?1 AND r.state = 'packed' GROUP BY 1 ORDER BY 1";
+        self.read(|c| {
+            c.prepare(sql)?.query_map([parcel], |r| Ok((r.get(0)?, r.get(1)?)))?.collect()
+        })
+    }
+}
+
+fn drop_packed(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
+    c.execute(
+        "DELETE FROM request_row WHERE request IN
+           (SELECT id FROM request WHERE parcel = ?1 AND state = 'packed')",
+        [parcel],
+    )?;
+    c.execute(
+        "UPDATE request SET state = 'dropped' WHERE parcel = ?1 AND state = 'packed'",
+        [parcel],
+    )
+    .map(drop)
+}
+
+fn forget(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
+    drop_packed(c, parcel)?;
+    c.execute("DELETE FROM request WHERE parcel = ?1", [parcel])?;
+    c.execute("DELETE FROM parcel WHERE id = ?1", [parcel]).map(drop)
+}
+
+fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<Parcel> {
+    Ok(Parcel {
+        id: r.get(0)?,
+        token: r.get(1)?,
+        run: r.get(2)?,
+        spec: r.get(3)?,
+        endpoint: r.get(4)?,
+        stage: Stage::from_name(&r.get::<_, String>(5)?),
+        requests: r.get(6)?,
+        input_file: r.get(7)?,
+        batch: r.get(8)?,
+        file: r.get(9)?,
+    })
+}

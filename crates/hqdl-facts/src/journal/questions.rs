@@ -1,0 +1,165 @@
+//! Questions of queries, and what a model said of them, in the journal.
+
+use crate::questions::{Learned, LiveQuestion, Note, Origin, attribute};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::FactsError;
+use crate::history::{Dictionary, Questions};
+use crate::journal::Journal;
+use hqdl_database::now;
+
+/// The question that a column's meaning is, when a query gave birth to it.
+const ASKED: &str = "SELECT id FROM meaning WHERE name = 'answer'
+  AND EXISTS (SELECT 1 FROM json_each(meaning, '$.key') WHERE value IN ('value', 'document'))";
+
+impl Questions for Journal {
+    fn note_question(
+        &self,
+        meaning: u32,
+        origin: &Origin,
+        list: Option<&[String]>,
+    ) -> Result<(), FactsError> {
+        let list = list.map(|l| serde_json::Value::from(l).to_string());
+        self.run(|c| {
+            c.execute(
+                "INSERT INTO question (meaning, origin_table, origin_column, list, asked_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT DO UPDATE SET list = excluded.list, asked_at = excluded.asked_at",
+                params![meaning, origin.table, origin.column, list, now()],
+            )
+        })?;
+        Ok(())
+    }
+
+    fn live_questions(&self) -> Result<Vec<LiveQuestion>, FactsError> {
+        let mut found = self.run(|c| {
+            c.prepare(&format!(
+                "SELECT q.id, q.meaning, count(DISTINCT CASE WHEN f.value ->> 2 <> 'error' THEN a.entity END),
+                   count(DISTINCT a.completion), sum(k.input_tokens * 1.0 / max(k.cells, 1)),
+                   sum(k.output_tokens * 1.0 / max(k.cells, 1)), sum(k.cost_usd / max(k.cells, 1)),
+                   max(k.asked_at), json_group_array(DISTINCT m.name)
+                 FROM answer AS a JOIN json_each(a.cells) AS f
+                 JOIN meaning AS q ON q.id = f.value ->> 0
+                 JOIN completion AS k ON k.id = a.completion JOIN model AS m ON m.id = k.model
+                 WHERE q.id IN ({ASKED}) GROUP BY q.id ORDER BY 7 DESC, 3 DESC, 1"
+            ))?
+            .query_map([], |r| {
+                let (meaning, models): (String, String) = (r.get(1)?, r.get(8)?);
+                let Ok(meaning) = serde_json::from_str(&meaning) else { return Ok(None) };
+                Ok(Some(LiveQuestion {
+                    meaning,
+                    id: r.get(0)?,
+                    list: None,
+                    origins: Vec::new(),
+                    models: serde_json::from_str(&models).unwrap_or_default(),
+                    values: r.get(2)?,
+                    requests: r.get(3)?,
+                    input_tokens: r.get(4)?,
+                    output_tokens: r.get(5)?,
+                    cost_usd: r.get(6)?,
+                    last_asked: r.get(7)?,
+                }))
+            })?
+            .filter_map(Result::transpose)
+            .collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        let noted: Vec<Note> = self.run(|c| {
+            c.prepare(
+                "SELECT meaning, origin_table, origin_column, list FROM question ORDER BY asked_at",
+            )?
+            .query_map([], |r| {
+                Ok((r.get(0)?, Origin { table: r.get(1)?, column: r.get(2)? }, r.get(3)?))
+            })?
+            .collect()
+        })?;
+        attribute(&mut found, noted);
+        Ok(found)
+    }
+
+    fn asked_values(&self) -> Result<HashMap<u32, HashSet<String>>, FactsError> {
+        let mut values: HashMap<u32, HashSet<String>> = HashMap::new();
+        self.run(|c| {
+            let mut all = c.prepare(&format!(
+                "SELECT DISTINCT f.value ->> 0, a.entity FROM answer AS a JOIN json_each(a.cells) AS f
+                 WHERE f.value ->> 0 IN ({ASKED}) AND f.value ->> 2 <> 'error'"
+            ))?;
+            let mut rows = all.query([])?;
+            while let Some(row) = rows.next()? {
+                let (meaning, entity): (u32, String) = (row.get(0)?, row.get(1)?);
+                let parts: BTreeMap<String, Option<String>> =
+                    serde_json::from_str(&entity).unwrap_or_default();
+                if let Some(Some(value)) = parts.get("value") {
+                    values.entry(meaning).or_default().insert(value.clone());
+                }
+            }
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    fn learned(
+        &self,
+        offered: &str,
+        question: &str,
+        model: &str,
+    ) -> Result<Option<Learned>, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!("{LEARNED} WHERE offered = ?1 AND question = ?2 AND m.name = ?3"),
+                [offered, question, model],
+                learned,
+            )
+            .optional()
+        })
+    }
+
+    fn all_learned(&self, offered: &str) -> Result<Vec<Learned>, FactsError> {
+        self.run(|c| {
+            c.prepare(&format!("{LEARNED} WHERE offered = ?1 ORDER BY b.id"))?
+                .query_map([offered], learned)?
+                .collect()
+        })
+    }
+
+    fn learn(&self, offered: &str, question: &str, learned: &Learned) -> Result<(), FactsError> {
+        let model = Dictionary::model(self, &learned.model)?;
+        self.run(|c| {
+            c.execute(
+                "INSERT INTO binding (offered, question, ask, model, expansion, \"column\", operator,
+                   literal, completion, bound_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING",
+                params![
+                    offered,
+                    question,
+                    learned.ask,
+                    model,
+                    learned.expansion,
+                    learned.column,
+                    learned.operator,
+                    learned.literal,
+                    learned.completion,
+                    learned.bound_at
+                ],
+            )
+        })?;
+        Ok(())
+    }
+}
+
+const LEARNED: &str = "SELECT b.ask, m.name, b.expansion, b.\"column\", b.operator, b.literal,
+  b.completion, b.bound_at FROM binding AS b JOIN model AS m ON m.id = b.model";
+
+fn learned(r: &rusqlite::Row<'_>) -> rusqlite::Result<Learned> {
+    Ok(Learned {
+        ask: r.get(0)?,
+        model: r.get(1)?,
+        expansion: r.get(2)?,
+        column: r.get(3)?,
+        operator: r.get(4)?,
+        literal: r.get(5)?,
+        completion: r.get(6)?,
+        bound_at: r.get(7)?,
+    })
+}

@@ -1,0 +1,29 @@
+//! What endpoints have refused of requests, so that no command learns it again.
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::FactsError;
+use crate::history::RequestForms;
+use crate::journal::Journal;
+use crate::journal::rates::{REMEMBERED, millis, part};
+
+impl RequestForms for Journal {
+    fn request_form(&self, endpoint: &str) -> Result<Option<String>, FactsError> {
+        self.run(|c| {
+            c.prepare_cached("SELECT form FROM request_form WHERE endpoint = ?1 AND heard_at > ?2")?
+                .query_row(params![endpoint, millis() - part(REMEMBERED)], |r| r.get(0))
+                .optional()
+        })
+    }
+
+    fn note_request_form(&self, endpoint: &str, form: Option<&str>) -> Result<(), FactsError> {
+        self.run(|c| match form {
+            Some(form) => c.execute(
+                "INSERT OR REPLACE INTO request_form (endpoint, form, heard_at) VALUES (?1, ?2, ?3)",
+                params![endpoint, form, millis()],
+            ),
+            None => c.execute("DELETE FROM request_form WHERE endpoint = ?1", [endpoint]),
+        })
+        .map(drop)
+    }
+}

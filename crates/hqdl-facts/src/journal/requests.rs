@@ -1,0 +1,203 @@
+//! Requests of batch jobs in the journal.
+
+use crate::requests::{Known, Request};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+
+use crate::FactsError;
+use crate::history::BatchRequests;
+use crate::ids::RunId;
+use crate::journal::reservations::UNDER_WAY;
+use crate::journal::{Journal, RUNS_ALIVE};
+use hqdl_values::key::Entity;
+use hqdl_values::usage::Spent;
+
+const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
+    coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
+
+impl BatchRequests for Journal {
+    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError> {
+        self.change(|c| {
+            let mut request = c.prepare_cached(
+                "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
+                 VALUES ('waiting', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?;
+            let mut row = c.prepare_cached(
+                "INSERT INTO request_row (request, number, entity, row) VALUES (?1, ?2, ?3, ?4)",
+            )?;
+            for r in requests {
+                let id = request.insert(params![
+                    r.form,
+                    r.model,
+                    text(&r.columns),
+                    text(&r.whole),
+                    text(&r.meanings),
+                    r.attempt,
+                    r.sent,
+                    run
+                ])?;
+                for (n, (entity, cells)) in r.rows.iter().enumerate() {
+                    row.execute(params![id, n, entity.as_str(), text(cells)])?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError> {
+        let rest = request.rows.split_off(rows.min(request.rows.len()));
+        let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
+        self.change(|c| c.execute(sql, params![request.id, rows]).map(drop))?;
+        self.enqueue(run, &[Request { rows: rest, ..request.clone() }])
+    }
+
+    fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
+        let sql = "SELECT count(*) FROM request WHERE state = 'waiting' AND run = ?1";
+        self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
+    }
+
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError> {
+        let sql = format!(
+            "{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
+        );
+        self.read(|c| one_request(c, &sql, &[&after, &run]))
+    }
+
+    fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
+        self.read(|c| {
+            let within = "(?2 IS NULL OR r.parcel = ?2)";
+            // Of a request that was written down twice, the one that was sent.
+            let sql = format!(
+                "{REQUEST} WHERE r.custom_id = ?1 AND {within} AND r.state = 'packed'
+                 ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
+            );
+            if let Some(request) = one_request(c, &sql, &[&custom_id, &parcel])? {
+                return Ok(Known::Open(Box::new(request)));
+            }
+            let sql = format!("SELECT 1 FROM request AS r WHERE r.custom_id = ?1 AND {within}");
+            let done = c.prepare_cached(&sql)?.exists(params![custom_id, parcel])?;
+            Ok(if done { Known::Done } else { Known::Unknown })
+        })
+    }
+
+    fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
+        let sql = "SELECT id FROM request WHERE parcel = ?1 AND state = 'packed' ORDER BY id";
+        self.read(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
+    }
+
+    fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
+        self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
+    }
+
+    fn send_again(&self, request: i64, run: RunId, counts: bool) -> Result<(), FactsError> {
+        let sql =
+            "UPDATE request SET state = 'waiting', parcel = NULL, custom_id = NULL, worst_usd = 0,
+                     worst_tokens = 0, sent = sent - ?2, run = ?3 WHERE id = ?1";
+        self.change(|c| c.execute(sql, params![request, i64::from(!counts), run]).map(drop))
+    }
+
+    fn drop_request(&self, request: i64) -> Result<(), FactsError> {
+        self.change(|c| settle(c, request, "dropped"))
+    }
+
+    fn under_way(&self, entity: &Entity, model: u32) -> Result<Vec<u32>, FactsError> {
+        self.read(|c| {
+            let sql = format!(
+                "SELECT r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
+                 LEFT JOIN parcel AS p ON p.id = r.parcel
+                 WHERE e.entity = ?1 AND r.model = ?2 AND r.state IN ('waiting', 'packed')
+                   AND ({UNDER_WAY} OR r.run IN ({RUNS_ALIVE}))"
+            );
+            let mut found = Vec::new();
+            let mut statement = c.prepare_cached(&sql)?;
+            let mut rows = statement.query(params![entity.as_str(), model])?;
+            while let Some(row) = rows.next()? {
+                found.extend(json::<Vec<u32>>(row, 0)?);
+            }
+            Ok(found)
+        })
+    }
+
+    fn in_files(&self, entity: &Entity, model: u32) -> Result<Vec<(i64, Vec<u32>)>, FactsError> {
+        self.read(|c| {
+            c.prepare_cached(
+                "SELECT r.parcel, r.meanings FROM request_row AS e JOIN request AS r ON r.id = e.request
+                 JOIN parcel AS p ON p.id = r.parcel
+                 WHERE e.entity = ?1 AND r.model = ?2 AND r.state = 'packed' AND r.failed = 0
+                   AND p.state = 'exported' ORDER BY r.parcel",
+            )?
+            .query_map(params![entity.as_str(), model], |r| Ok((r.get(0)?, json(r, 1)?)))?
+            .collect()
+        })
+    }
+
+    fn failed_elsewhere(&self, request: i64) -> Result<(), FactsError> {
+        let sql = "UPDATE request SET failed = 1 WHERE id = ?1";
+        self.change(|c| c.execute(sql, [request]).map(drop))
+    }
+}
+
+/// A request is answered, or needs no answer: its rows are not needed any more.
+/// The same request in a file that somebody else was to send goes with it.
+pub(crate) fn settle(c: &Connection, request: i64, state: &str) -> rusqlite::Result<()> {
+    let mut same = c.prepare_cached(
+        "SELECT r.id FROM request AS r JOIN parcel AS p ON p.id = r.parcel
+         WHERE r.custom_id = (SELECT custom_id FROM request WHERE id = ?1)
+           AND r.state = 'packed' AND p.state = 'exported' AND r.id <> ?1",
+    )?;
+    let mut ids: Vec<i64> = same.query_map([request], |r| r.get(0))?.collect::<Result<_, _>>()?;
+    ids.push(request);
+    for id in ids {
+        c.prepare_cached("UPDATE request SET state = ?2 WHERE id = ?1")?
+            .execute(params![id, state])?;
+        c.prepare_cached("DELETE FROM request_row WHERE request = ?1")?.execute([id])?;
+    }
+    Ok(())
+}
+
+fn one_request(
+    c: &Connection,
+    sql: &str,
+    values: &[&dyn rusqlite::ToSql],
+) -> rusqlite::Result<Option<Request>> {
+    let read = |r: &SqlRow<'_>| {
+        Ok(Request {
+            id: r.get(0)?,
+            form: r.get(1)?,
+            model: r.get(2)?,
+            columns: json(r, 3)?,
+            whole: json(r, 4)?,
+            meanings: json(r, 5)?,
+            rows: Vec::new(),
+            attempt: r.get(6)?,
+            sent: r.get(7)?,
+            run: r.get(8)?,
+            sent_at: r.get(9)?,
+            worst: Spent { usd: r.get(10)?, tokens: r.get(11)? },
+        })
+    };
+    let Some(mut request) = c.prepare_cached(sql)?.query_row(values, read).optional()? else {
+        return Ok(None);
+    };
+    let mut rows =
+        c.prepare_cached("SELECT entity, row FROM request_row WHERE request = ?1 ORDER BY number")?;
+    let mut rows = rows.query([request.id])?;
+    while let Some(row) = rows.next()? {
+        let entity: String = row.get(0)?;
+        let entity = Entity::parse(&entity).map_err(|e| damaged(0, e))?;
+        request.rows.push((entity, json(row, 1)?));
+    }
+    Ok(Some(request))
+}
+
+fn text(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn json<T: serde::de::DeserializeOwned>(r: &SqlRow<'_>, at: usize) -> rusqlite::Result<T> {
+    let text: String = r.get(at)?;
+    serde_json::from_str(&text).map_err(|e| damaged(at, e))
+}
+
+fn damaged(at: usize, error: serde_json::Error) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
+}

@@ -1,0 +1,116 @@
+//! Reservations: what requests on their way may cost. They outlive a process
+//! that is killed, so that no restart forgets what may have been billed.
+
+use rusqlite::{Connection, params};
+
+use crate::ids::{ReservationId, RunId};
+use crate::journal::Journal;
+use hqdl_database::now;
+use hqdl_values::usage::Spent;
+
+/// Holds of completions that were paid for. Recordings answer for nothing, and
+/// their names say that they are some ([`hqdl_model::replay`]).
+pub(crate) const PAID: &str =
+    "model NOT IN (SELECT id FROM model WHERE name LIKE '% (recording ________)')";
+
+/// Parcels whose requests may be billed any moment.
+pub(crate) const UNDER_WAY: &str = "p.state IN ('creating', 'open')";
+
+impl Journal {
+    /// Notes what a request of a session may cost at the worst; returns the
+    /// note's id.
+    pub(crate) fn reserve(
+        &self,
+        session: &str,
+        run: RunId,
+        worst: Spent,
+    ) -> rusqlite::Result<ReservationId> {
+        let connection = self.connection();
+        let mut insert = connection.prepare_cached(
+            "INSERT INTO reservation (run, cost_usd, tokens, reserved_at, session)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        insert.insert(params![run, worst.usd, worst.tokens, now(), session]).map(ReservationId)
+    }
+
+    /// Takes a note out: its request is settled, or cost nothing. `used` says how
+    /// many tokens it took, when that is known.
+    pub(crate) fn release(
+        &self,
+        reservation: ReservationId,
+        used: Option<u64>,
+    ) -> rusqlite::Result<()> {
+        self.note_answered(reservation, used)?;
+        let connection = self.connection();
+        let mut delete = connection.prepare_cached("DELETE FROM reservation WHERE id = ?1")?;
+        delete.execute([reservation]).map(|_| ())
+    }
+
+    /// Lets a note stand: its request may have been billed without an answer.
+    pub(crate) fn leave_in_doubt(&self, reservation: ReservationId) -> rusqlite::Result<()> {
+        let connection = self.connection();
+        let mut update =
+            connection.prepare_cached("UPDATE reservation SET in_doubt = 1 WHERE id = ?1")?;
+        update.execute([reservation]).map(|_| ())
+    }
+}
+
+/// What is spent of a day, kept up to date completion by completion.
+#[derive(Debug, Default)]
+pub(crate) struct Day {
+    /// The day, as RFC 3339 begins.
+    date: String,
+    /// The last completion that is counted.
+    last: i64,
+    usd: f64,
+}
+
+impl Day {
+    /// USD spent today (UTC), and what may be spent of what is under way or was
+    /// never answered.
+    pub(crate) fn gone(&mut self, journal: &Journal) -> rusqlite::Result<f64> {
+        let today = now().get(..10).unwrap_or_default().to_owned();
+        if self.date != today {
+            *self = Self { date: today, ..Self::default() };
+        }
+        let c = journal.connection();
+        let (last, more): (i64, f64) = c
+            .prepare_cached(&format!(
+                "SELECT coalesce(max(id), ?1),
+                   coalesce(sum(CASE WHEN asked_at >= ?2 AND {PAID} THEN cost_usd END), 0.0)
+                 FROM completion WHERE id > ?1"
+            ))?
+            .query_row(params![self.last, self.date], |r| Ok((r.get(0)?, r.get(1)?)))?;
+        (self.last, self.usd) = (last, self.usd + more);
+        let noted: f64 = c
+            .prepare_cached(
+                "SELECT coalesce(sum(cost_usd), 0.0) FROM reservation WHERE reserved_at >= ?1",
+            )?
+            .query_row([&self.date], |r| r.get(0))?;
+        Ok(self.usd + noted + reserved_since(&c, &self.date)?.usd)
+    }
+}
+
+/// What all requests that were sent since then and are under way may cost.
+pub(crate) fn reserved_since(c: &Connection, then: &str) -> rusqlite::Result<Spent> {
+    reserved(c, "p.sent_at >= ?1", &then)
+}
+
+pub(crate) fn reserved(
+    c: &Connection,
+    which: &str,
+    value: &dyn rusqlite::ToSql,
+) -> rusqlite::Result<Spent> {
+    let sql = format!(
+        "SELECT coalesce(sum(r.worst_usd), 0.0), coalesce(sum(r.worst_tokens), 0)
+         FROM request AS r JOIN parcel AS p ON p.id = r.parcel
+         WHERE r.state = 'packed' AND {UNDER_WAY} AND {which}"
+    );
+    c.query_row(&sql, [value], |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }))
+}
+
+/// Whether requests of a run are under way in a batch job.
+pub(crate) fn has_under_way(c: &Connection, run: RunId) -> rusqlite::Result<bool> {
+    let sql = format!("SELECT 1 FROM parcel AS p WHERE p.run = ?1 AND {UNDER_WAY} LIMIT 1");
+    c.prepare(&sql)?.exists([run])
+}

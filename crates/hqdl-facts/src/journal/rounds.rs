@@ -1,0 +1,58 @@
+//! Refresh jobs in the journal.
+
+use crate::rounds::{Open, Subject};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::FactsError;
+use crate::history::RefreshJobs;
+use crate::journal::Journal;
+use hqdl_database::now;
+
+impl RefreshJobs for Journal {
+    fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
+        self.run(|c| open_round(c, s))
+    }
+
+    fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
+        let begun_at = now();
+        self.change(|c| {
+            // Somebody else may have begun it just now.
+            if let Some(open) = open_round(c, s)? {
+                return Ok(open);
+            }
+            c.execute(
+                "INSERT INTO round (kind, spec, expansion, meaning, model, scope, up_to, begun_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![
+                    s.kind.name(),
+                    s.spec,
+                    s.expansion,
+                    s.meaning,
+                    s.model,
+                    s.scope,
+                    up_to,
+                    begun_at
+                ],
+            )?;
+            Ok(Open { id: c.last_insert_rowid(), up_to, begun_at })
+        })
+    }
+
+    fn end_round(&self, round: i64) -> Result<(), FactsError> {
+        self.connection()
+            .execute("UPDATE round SET ended_at = ?2 WHERE id = ?1", params![round, now()])
+            .map(|_| ())
+            .map_err(|e| self.error(&e))
+    }
+}
+
+fn open_round(c: &Connection, s: &Subject) -> rusqlite::Result<Option<Open>> {
+    c.query_row(
+        "SELECT id, up_to, begun_at FROM round
+         WHERE kind = ?1 AND spec = ?2 AND expansion = ?3 AND meaning = ?4 AND model = ?5
+           AND scope = ?6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1",
+        params![s.kind.name(), s.spec, s.expansion, s.meaning, s.model, s.scope],
+        |r| Ok(Open { id: r.get(0)?, up_to: r.get(1)?, begun_at: r.get(2)? }),
+    )
+    .optional()
+}

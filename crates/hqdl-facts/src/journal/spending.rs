@@ -1,0 +1,124 @@
+//! What was spent, by the journal.
+
+use super::reservations::PAID;
+use crate::spending::{ColumnDay, Hour, Totals};
+use rusqlite::params;
+
+use crate::FactsError;
+use crate::history::Spending;
+use crate::ids::RunId;
+use crate::journal::Journal;
+use crate::journal::reservations::{reserved, reserved_since};
+use hqdl_database::now;
+use hqdl_values::usage::Spent;
+
+impl Spending for Journal {
+    fn spent(&self, run: RunId) -> Result<Spent, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!(
+                    "SELECT coalesce(sum(usd), 0.0), coalesce(sum(tokens), 0) FROM (
+                       SELECT cost_usd AS usd, input_tokens + output_tokens AS tokens
+                       FROM completion WHERE run = ?1 AND {PAID}
+                       UNION ALL SELECT cost_usd, tokens FROM reservation WHERE run = ?1
+                     )"
+                ),
+                [run],
+                |r| Ok(Spent { usd: r.get(0)?, tokens: r.get(1)? }),
+            )
+        })
+    }
+
+    fn spent_today(&self) -> Result<f64, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!(
+                    "SELECT coalesce(sum(cost_usd), 0.0) FROM (
+                       SELECT cost_usd FROM completion WHERE asked_at >= ?1 AND {PAID}
+                       UNION ALL SELECT cost_usd FROM reservation WHERE reserved_at >= ?1
+                     )"
+                ),
+                [now().get(..10).unwrap_or_default()],
+                |r| r.get(0),
+            )
+        })
+    }
+
+    fn totals(&self) -> Result<Totals, FactsError> {
+        self.run(|c| {
+            c.query_row(
+                &format!(
+                    "SELECT (SELECT count(*) FROM run), count(*), coalesce(sum(input_tokens), 0),
+                            coalesce(sum(output_tokens), 0), coalesce(sum(cost_usd), 0.0),
+                            (SELECT coalesce(sum(cost_usd), 0.0) FROM reservation)
+                     FROM completion WHERE content IS NOT NULL AND {PAID}"
+                ),
+                [],
+                |r| {
+                    Ok(Totals {
+                        runs: r.get(0)?,
+                        requests: r.get(1)?,
+                        input_tokens: r.get(2)?,
+                        output_tokens: r.get(3)?,
+                        cost_usd: r.get(4)?,
+                        in_doubt_usd: r.get(5)?,
+                    })
+                },
+            )
+        })
+    }
+
+    fn reserved(&self, run: RunId) -> Result<Spent, FactsError> {
+        self.read(|c| reserved(c, "p.run = ?1", &run))
+    }
+
+    fn reserved_today(&self) -> Result<Spent, FactsError> {
+        let today = now().get(..10).unwrap_or_default().to_owned();
+        self.read(|c| reserved_since(c, &today))
+    }
+
+    fn hours_since(&self, since: &str) -> Result<Vec<Hour>, FactsError> {
+        let sql = format!(
+            "SELECT substr(asked_at, 1, 13), m.name, sum(cost_usd), sum(input_tokens + output_tokens), count(*)
+             FROM completion JOIN model AS m ON m.id = completion.model
+             WHERE asked_at >= substr(?1, 1, 19) AND {PAID} GROUP BY 1, 2 ORDER BY 1, 2"
+        );
+        self.run(|c| {
+            c.prepare_cached(&sql)?
+                .query_map([since], |r| {
+                    Ok(Hour {
+                        hour: r.get(0)?,
+                        model: r.get(1)?,
+                        usd: r.get(2)?,
+                        tokens: r.get(3)?,
+                        requests: r.get(4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    fn columns_after(&self, line: i64, since: &str) -> Result<(i64, Vec<ColumnDay>), FactsError> {
+        let last = self.head()?;
+        let sql = format!(
+            "SELECT substr(asked_at, 1, 10), m.meaning, sum(cost_usd / c.cells), count(*)
+             FROM answer AS a JOIN completion AS c ON c.id = a.completion,
+               json_each(iif(json_valid(a.cells), a.cells, '[]')) AS cell
+             JOIN meaning AS m ON m.id = cell.value ->> 0
+             WHERE a.id > ?1 AND a.id <= ?2 AND asked_at >= ?3 AND c.{PAID} GROUP BY 1, m.id ORDER BY 1, 2"
+        );
+        let columns = self.run(|c| {
+            c.prepare_cached(&sql)?
+                .query_map(params![line, last, since], |r| {
+                    Ok(ColumnDay {
+                        day: r.get(0)?,
+                        meaning: r.get(1)?,
+                        usd: r.get::<_, Option<f64>>(2)?.unwrap_or_default(),
+                        cells: r.get(3)?,
+                    })
+                })?
+                .collect()
+        });
+        Ok((last, columns?))
+    }
+}

@@ -1,0 +1,229 @@
+//! The parser's tree on its way into [ours](crate::blendsql::tree): expressions.
+
+use syntaqlite_syntax::any::AnyNodeId;
+use syntaqlite_syntax::nodes as sq;
+use syntaqlite_syntax::typed::GrammarNodeType;
+
+use crate::blendsql::SqlError;
+use crate::blendsql::parse::walk::{Walk, broken, unquoted};
+use crate::blendsql::tree::{Expr, ExprKind, Span};
+
+/// Expressions.
+impl<'t> Walk<'t, '_> {
+    pub(in crate::blendsql) fn expr(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
+        self.deeper(|| self.span(expr.node_id()), || self.read(expr))
+    }
+
+    fn read(&self, expr: &sq::Expr<'t>) -> Result<Expr, SqlError> {
+        let span = self.span(expr.node_id());
+        let some = |e: Option<sq::Expr<'t>>| match e {
+            Some(e) => self.expr(&e).map(Box::new),
+            None => Err(broken(&span)),
+        };
+        let kind = match expr {
+            sq::Expr::BinaryExpr(binary) => {
+                let (left, right) = (some(binary.left())?, some(binary.right())?);
+                match binary.op() {
+                    sq::BinaryOp::And => ExprKind::And(chain(*left, *right, |kind| match kind {
+                        ExprKind::And(parts) => Ok(parts),
+                        other => Err(other),
+                    })),
+                    sq::BinaryOp::Or => ExprKind::Or(chain(*left, *right, |kind| match kind {
+                        ExprKind::Or(parts) => Ok(parts),
+                        other => Err(other),
+                    })),
+                    op => match compared(op) {
+                        Some(sign) => ExprKind::Compare(sign, left, right),
+                        None => ExprKind::Other(vec![*left, *right]),
+                    },
+                }
+            }
+            sq::Expr::UnaryExpr(unary) if matches!(unary.op(), sq::UnaryOp::Not) => {
+                ExprKind::Not(some(unary.operand())?)
+            }
+            sq::Expr::IsExpr(is)
+                if !matches!(
+                    is.op(),
+                    sq::IsOp::IsNull | sq::IsOp::NotNull | sq::IsOp::NotNullSpaced
+                ) =>
+            {
+                ExprKind::Compare("IS", some(is.left())?, some(is.right())?)
+            }
+            sq::Expr::ParenExpr(paren) => ExprKind::Paren(some(paren.expr())?),
+            sq::Expr::CastExpr(cast) => {
+                ExprKind::Cast(some(cast.expr())?, cast.type_name().trim().to_owned())
+            }
+            sq::Expr::Literal(_) => ExprKind::Literal,
+            sq::Expr::ColumnRef(column) => return self.column(column, span),
+            sq::Expr::CaseExpr(case) => {
+                let mut whens = Vec::new();
+                for when in case.whens().iter().flat_map(sq::CaseWhenList::iter) {
+                    whens.push((*some(when.when_expr())?, *some(when.then_expr())?));
+                }
+                ExprKind::Case {
+                    operand: case.operand().map(|e| some(Some(e))).transpose()?,
+                    whens,
+                    otherwise: case.else_expr().map(|e| some(Some(e))).transpose()?,
+                }
+            }
+            sq::Expr::FunctionCall(function) => ExprKind::Function {
+                name: unquoted(function.func_name()).to_lowercase(),
+                window: has_over(self.local(&span)),
+                filter: self.filter(function.filter_clause())?,
+                args: self.args(function.node_id().into(), function.filter_clause())?,
+            },
+            sq::Expr::AggregateFunctionCall(function) => ExprKind::Function {
+                name: unquoted(function.func_name()).to_lowercase(),
+                window: has_over(self.local(&span)),
+                filter: self.filter(function.filter_clause())?,
+                args: self.args(function.node_id().into(), function.filter_clause())?,
+            },
+            sq::Expr::ExistsExpr(exists) => match exists.select() {
+                Some(select) => ExprKind::Exists(Box::new(self.query(&select)?)),
+                None => return Err(broken(&span)),
+            },
+            sq::Expr::SubqueryExpr(sub) => match sub.select() {
+                Some(select) => ExprKind::Scalar(Box::new(self.query(&select)?)),
+                None => return Err(broken(&span)),
+            },
+            sq::Expr::InExpr(within) => {
+                let operand = some(within.operand())?;
+                let (mut list, mut query) = (Vec::new(), None);
+                match within.source() {
+                    Some(sq::InExprSource::ExprList(exprs)) => list = self.list(Some(exprs))?,
+                    Some(sq::InExprSource::SubqueryExpr(sub)) => {
+                        query = sub.select().map(|s| self.query(&s)).transpose()?;
+                    }
+                    Some(source) => {
+                        let id = source.node_id().into();
+                        if let Some(select) = sq::Select::from_result(self.tree, id) {
+                            query = Some(self.query(&select)?);
+                        } else if let sq::InExprSource::TableRef(table) = &source
+                            && let Some(n) = self.hole(table.table_name())
+                        {
+                            // `x IN {{…}}` reads as `x IN table`.
+                            list = vec![self.builder.call(n)?];
+                        } else {
+                            list = self.inside(id)?;
+                        }
+                    }
+                    None => {}
+                }
+                ExprKind::In { operand, list, query: query.map(Box::new) }
+            }
+            other => ExprKind::Other(self.inside(other.node_id().into())?),
+        };
+        Ok(Expr { span, kind })
+    }
+
+    /// The condition of FILTER, whose node is the whole clause.
+    fn filter(&self, clause: Option<sq::Expr<'t>>) -> Result<Option<Box<Expr>>, SqlError> {
+        let Some(clause) = clause else { return Ok(None) };
+        let mut condition = self.expr(&clause)?;
+        condition.span.end = condition.span.start + unclosed(self.local(&condition.span));
+        Ok(Some(Box::new(condition)))
+    }
+
+    /// A name: a call's, or a column's.
+    fn column(&self, column: &sq::ColumnRef<'t>, span: Span) -> Result<Expr, SqlError> {
+        let name = unquoted(column.column());
+        if let Some(n) = self.hole(column.column()) {
+            return self.builder.call(n);
+        }
+        let table = Some(unquoted(column.table())).filter(|t| !t.is_empty());
+        Ok(Expr { span, kind: ExprKind::Column { table, column: name } })
+    }
+
+    /// All expressions in a function, but for its FILTER.
+    fn args(&self, id: AnyNodeId, filter: Option<sq::Expr<'t>>) -> Result<Vec<Expr>, SqlError> {
+        let mut args = self.inside(id)?;
+        if let Some(filter) = filter {
+            let span = self.expr(&filter)?.span;
+            args.retain(|a| a.span != span);
+        }
+        Ok(args)
+    }
+
+    /// The call that a name stands for.
+    fn hole(&self, name: &str) -> Option<usize> {
+        let digits: String =
+            name.strip_prefix("_hq")?.chars().take_while(char::is_ascii_digit).collect();
+        let at: usize = digits.parse().ok()?;
+        let n = *self.holes.get(at)?;
+        let hole = self.builder.all[n].hole(at);
+        (hole.trim_matches(['(', ')']) == name).then_some(n)
+    }
+
+    /// All expressions right inside a node of another kind.
+    pub(in crate::blendsql) fn inside(&self, id: AnyNodeId) -> Result<Vec<Expr>, SqlError> {
+        let mut found = Vec::new();
+        let list = self.tree.list_children(id).unwrap_or_default();
+        for child in self.tree.child_node_ids(id).chain(list.iter().copied()) {
+            if let Some(expr) = sq::Expr::from_result(self.tree, child) {
+                found.push(self.expr(&expr)?);
+            } else if let Some(select) = sq::Select::from_result(self.tree, child) {
+                let query = self.query(&select)?;
+                found.push(Expr {
+                    span: query.span.clone(),
+                    kind: ExprKind::Scalar(Box::new(query)),
+                });
+            } else {
+                found.extend(self.inside(child)?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether the text of a function ends in an OVER clause.
+fn has_over(text: &str) -> bool {
+    let close = text.find(')').map_or("", |at| &text[at..]);
+    close.split(|c: char| !c.is_alphanumeric()).any(|w| w.eq_ignore_ascii_case("over"))
+}
+
+/// Both sides of AND or OR in one list.
+fn chain(
+    left: Expr,
+    right: Expr,
+    parts: impl Fn(ExprKind) -> Result<Vec<Expr>, ExprKind>,
+) -> Vec<Expr> {
+    let mut all = Vec::new();
+    for side in [left, right] {
+        match parts(side.kind) {
+            Ok(inner) => all.extend(inner),
+            Err(kind) => all.push(Expr { span: side.span, kind }),
+        }
+    }
+    all
+}
+
+/// The sign of a comparison.
+fn compared(op: sq::BinaryOp) -> Option<&'static str> {
+    Some(match op {
+        sq::BinaryOp::Eq | sq::BinaryOp::EqDouble => "=",
+        sq::BinaryOp::Ne | sq::BinaryOp::NeAngle => "<>",
+        sq::BinaryOp::Lt => "<",
+        sq::BinaryOp::Le => "<=",
+        sq::BinaryOp::Gt => ">",
+        sq::BinaryOp::Ge => ">=",
+        _ => return None,
+    })
+}
+
+/// The bytes of a text before a parenthesis that it closes and never opened,
+/// without the blanks before that one; all of them when there is none.
+fn unclosed(text: &str) -> usize {
+    let (mut depth, mut quote) = (0, None);
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(end), _) if c == end => quote = None,
+            (None, '\'' | '"' | '`') => quote = Some(c),
+            (None, '[') => quote = Some(']'),
+            (None, '(') => depth += 1,
+            (None, ')') if depth == 0 => return text[..at].trim_end().len(),
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
+}

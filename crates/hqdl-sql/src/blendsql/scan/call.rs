@@ -1,0 +1,294 @@
+//! Puts a call together from its arguments: which is the question, which are
+//! values, which say what the answer is.
+
+use crate::blendsql::argument::{self, span};
+use crate::blendsql::ingredients::keyword::{KEYWORDS, find};
+use crate::blendsql::ingredients::{Arguments, Keyword, Which};
+use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::scan::{Piece, Written};
+use crate::blendsql::{Argument, Call, SqlError, choices, result};
+use hqdl_values::problem::nearest;
+
+/// Operators that are words.
+const OPERATORS: [&str; 14] = [
+    "AND", "BETWEEN", "COLLATE", "ESCAPE", "GLOB", "IN", "IS", "ISNULL", "LIKE", "MATCH", "NOT",
+    "NOTNULL", "OR", "REGEXP",
+];
+
+/// Reads the arguments of a call that was taken apart.
+pub(in crate::blendsql) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
+    let ingredient = written.ingredient;
+    let mut parts = Parts::default();
+    let named = |k: &Piece| k.keyword.and_then(|k| find(k.text(sql))) == Some(Keyword::Question);
+    let question_is_named = written.pieces.iter().any(named);
+    for piece in &written.pieces {
+        parts.add(sql, ingredient, piece, question_is_named)?;
+    }
+    let empty = written.name.end..written.close.end;
+    let question = match parts.question {
+        Some(question) if ingredient.question_may_lack() || !question.trim().is_empty() => question,
+        None if ingredient.question_may_lack() => String::new(),
+        _ => {
+            return Err(SqlError::new(
+                empty.clone(),
+                format!("`{}` has no question", ingredient.name()),
+                "expected a question, as a text, first",
+            ));
+        }
+    };
+    // Part of the question: what is said to the model decides the answer.
+    let question = parts.appended.iter().fold(question, |q, more| format!("{q} {more}"));
+    let mut positional = parts.values.into_iter();
+    let left = parts
+        .left
+        .or_else(|| if ingredient.takes(Keyword::Left) { positional.next() } else { None });
+    let right = parts
+        .right
+        .or_else(|| if ingredient.takes(Keyword::Right) { positional.next() } else { None });
+    let values: Vec<Argument> =
+        parts.value.into_iter().chain(left).chain(right).chain(positional).collect();
+    written.ingredient.check(&Arguments {
+        question: &question,
+        values: &values,
+        empty,
+        close: written.close.span(),
+    })?;
+    Ok(Call {
+        ingredient,
+        span: written.open.start..written.end,
+        question,
+        values,
+        options: parts.options,
+        return_type: parts.return_type,
+        quantifier: parts.quantifier,
+        regex: parts.regex,
+        narrow: parts.narrow,
+        model: parts.model,
+        image: parts.image,
+        tuning: parts.tuning,
+        inner: written.inner,
+        row: written.row,
+    })
+}
+
+/// What was read of a call so far.
+#[derive(Default)]
+struct Parts {
+    seen: Vec<Keyword>,
+    positions: usize,
+    question: Option<String>,
+    value: Option<Argument>,
+    left: Option<Argument>,
+    right: Option<Argument>,
+    values: Vec<Argument>,
+    options: Option<crate::blendsql::Choices>,
+    return_type: Option<crate::blendsql::ReturnType>,
+    quantifier: Option<crate::blendsql::Quantifier>,
+    regex: Option<String>,
+    narrow: Option<u32>,
+    model: Option<(String, std::ops::Range<usize>)>,
+    image: bool,
+    /// What is to be said to the model behind the question.
+    appended: Vec<String>,
+    tuning: Vec<String>,
+}
+
+impl Parts {
+    fn add(
+        &mut self,
+        sql: &str,
+        ingredient: Which,
+        piece: &Piece,
+        question_is_named: bool,
+    ) -> Result<(), SqlError> {
+        let Some(name) = piece.keyword else {
+            self.positions += 1;
+            return self.position(sql, ingredient, &piece.tokens, question_is_named);
+        };
+        let keyword = keyword(sql, ingredient, name)?;
+        let repeatable = matches!(keyword, Keyword::Context | Keyword::Tuning);
+        if !repeatable && self.seen.contains(&keyword) {
+            return Err(SqlError::new(
+                name.start..span(&piece.tokens).end,
+                format!("`{}` is given twice", name.text(sql)),
+                "for the second time",
+            ));
+        }
+        self.seen.push(keyword);
+        let tokens = piece.tokens.as_slice();
+        match keyword {
+            Keyword::Question => self.question = result::written_text(sql, tokens, "the question")?,
+            Keyword::Value => self.value = argument::read(sql, tokens)?,
+            Keyword::Context => self.values.extend(argument::read(sql, tokens)?),
+            Keyword::Left => self.left = argument::read(sql, tokens)?,
+            Keyword::Right => self.right = argument::read(sql, tokens)?,
+            Keyword::Options => self.options = choices::read(sql, tokens)?,
+            Keyword::ReturnType => {
+                self.return_type = result::return_type(sql, tokens)?;
+                if result::is_substring(sql, tokens) {
+                    self.appended.push("Answer with a part of the text, word by word.".to_owned());
+                }
+            }
+            Keyword::Quantifier => self.quantifier = result::quantifier(sql, tokens)?,
+            Keyword::Regex => self.regex = result::written_text(sql, tokens, "the regex")?,
+            Keyword::Narrow => self.narrow = result::narrow(sql, tokens)?,
+            Keyword::Model => {
+                let named = result::written_text(sql, tokens, "the model")?;
+                self.model = named.map(|name| (name, span(tokens)));
+            }
+            Keyword::Image => self.image = result::truth(sql, tokens, "image")?,
+            Keyword::Examples => self.appended.extend(result::examples(sql, tokens)?),
+            Keyword::Long if result::is_true(sql, tokens) => {
+                self.appended.push("Answer at length.".to_owned());
+            }
+            Keyword::Long => {}
+            Keyword::Shots if result::is_nothing(sql, tokens) => {}
+            Keyword::Shots => {
+                return Err(SqlError::new(
+                    name.span(),
+                    format!("`{}` is no argument here", name.text(sql)),
+                    "examples are not given in a query",
+                )
+                .help("`shots` of an expansion shows rows of a spec; example_outputs=('…', '…') shows answers"));
+            }
+            Keyword::Tuning => self.tuning.push(name.text(sql).to_owned()),
+        }
+        Ok(())
+    }
+
+    /// An argument without a keyword.
+    fn position(
+        &mut self,
+        sql: &str,
+        ingredient: Which,
+        tokens: &[Token],
+        question_is_named: bool,
+    ) -> Result<(), SqlError> {
+        let at = ingredient.question_at();
+        if at > 1 {
+            if let ([text], false) = (tokens, question_is_named)
+                && self.positions == at
+                && text.lexeme == Lexeme::Text
+            {
+                self.question = Some(text.content(sql));
+                return Ok(());
+            }
+        } else if self.positions == 1 && !question_is_named {
+            return self.first(sql, ingredient, tokens);
+        } else if let ([text], 1) = (tokens, self.positions)
+            && text.lexeme == Lexeme::Text
+            && argument::old_column(sql, tokens).is_none()
+        {
+            return Err(SqlError::new(
+                text.span(),
+                "the question is given twice",
+                "a text at the place of the question",
+            )
+            .help("a value that is a text comes after the question"));
+        }
+        self.values.extend(value(sql, tokens)?);
+        Ok(())
+    }
+
+    /// The question, perhaps with the value behind it and no comma between.
+    fn first(&mut self, sql: &str, ingredient: Which, tokens: &[Token]) -> Result<(), SqlError> {
+        let (text, rest) = match tokens {
+            [text, rest @ ..] if matches!(text.lexeme, Lexeme::Text | Lexeme::Quoted) => {
+                (*text, rest)
+            }
+            _ => {
+                result::written_text(sql, tokens, "the question").map_err(|error| SqlError {
+                    message: format!("the question of `{}` is no text", ingredient.name()),
+                    ..error
+                })?;
+                // `None`: left out, as if it had not been written.
+                return Ok(());
+            }
+        };
+        if rest.first().is_some_and(|next| continues(sql, *next)) {
+            return Err(SqlError::new(
+                span(tokens),
+                "the question is an expression",
+                "expected one text",
+            )
+            .help("write the whole question as one text; {} in it stands for a value"));
+        }
+        if let [next] = rest
+            && next.lexeme == Lexeme::Text
+            && argument::old_column(sql, rest).is_none()
+        {
+            return Err(SqlError::new(
+                next.span(),
+                "two texts follow each other",
+                "expected a comma before this text",
+            )
+            .help("write a question of several lines as one text"));
+        }
+        self.question = Some(text.content(sql));
+        if !rest.is_empty() {
+            self.values.extend(value(sql, rest)?);
+        }
+        Ok(())
+    }
+}
+
+/// Reads a value without a keyword; NULL is one.
+fn value(sql: &str, tokens: &[Token]) -> Result<Option<Argument>, SqlError> {
+    Ok(argument::read(sql, tokens)?.or_else(|| Some(Argument::Sql(span(tokens)))))
+}
+
+/// Which argument a keyword names.
+fn keyword(sql: &str, ingredient: Which, name: Token) -> Result<Keyword, SqlError> {
+    let word = name.text(sql);
+    let has: Vec<&str> =
+        KEYWORDS.iter().filter(|(_, k)| ingredient.takes(*k)).map(|(name, _)| *name).collect();
+    match find(word) {
+        Some(keyword) if ingredient.takes(keyword) => Ok(keyword),
+        found => {
+            let error = SqlError::new(
+                name.span(),
+                format!("`{}` has no argument `{word}`", ingredient.name()),
+                "not an argument",
+            );
+            Err(match nearest(word, has) {
+                Some(near) if found.is_none() => error.help(format!("did you mean `{near}`?")),
+                _ if found.is_none() => {
+                    error.help(format!("a comparison as a value needs parentheses: ({word} = …)"))
+                }
+                _ => error,
+            })
+        }
+    }
+}
+
+/// Whether a word after these tokens begins an argument of its own, `… options=`,
+/// although no comma stands before it.
+pub(in crate::blendsql) fn begins_argument(sql: &str, before: &[Token], word: Token) -> bool {
+    let after_operand = before.last().is_some_and(|last| ends_operand(sql, *last));
+    if !after_operand || find(word.text(sql)).is_none() {
+        return false;
+    }
+    let rest = sql.get(word.end..).unwrap_or_default().trim_start();
+    rest.starts_with('=') && !rest.starts_with("==")
+}
+
+/// Whether an operand ends with this token, so that none begins after it.
+fn ends_operand(sql: &str, token: Token) -> bool {
+    const BEFORE_OPERANDS: [&str; 6] = ["CASE", "DISTINCT", "ELSE", "FROM", "THEN", "WHEN"];
+    match token.lexeme {
+        Lexeme::Symbol(symbol) => matches!(symbol, b')' | b']'),
+        Lexeme::Word => !OPERATORS.iter().chain(&BEFORE_OPERANDS).any(|w| token.is_word(sql, w)),
+        Lexeme::Colons => false,
+        _ => true,
+    }
+}
+
+/// Whether a token after a text makes an expression with it.
+fn continues(sql: &str, token: Token) -> bool {
+    match token.lexeme {
+        Lexeme::Symbol(symbol) => symbol != b'(',
+        Lexeme::Colons => true,
+        Lexeme::Word => OPERATORS.iter().any(|operator| token.is_word(sql, operator)),
+        _ => false,
+    }
+}

@@ -1,0 +1,384 @@
+//! Follows values through a query: every SELECT tells the [flows](crate::blendsql::flow)
+//! of its columns to whoever reads it, and every comparison is noted for the
+//! calls that flow into it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::blendsql::Call;
+use crate::blendsql::flow::{Column, Flow};
+use crate::blendsql::lineage::Lineage;
+use crate::blendsql::scope::{Origin, Schema, bare};
+use crate::blendsql::tree::{
+    Body, Core, Cte, Expr, ExprKind, FromItem, Query, ResultColumn, Source,
+};
+use crate::blendsql::usage::{Compared, Usage};
+
+/// How deep recursive queries may stand in one another to be looked at twice.
+const TWICE: usize = 3;
+
+/// A column of a table, and what its values may be.
+#[derive(Debug, Clone)]
+pub(in crate::blendsql) struct Field {
+    pub name: String,
+    pub flow: Flow,
+}
+
+/// A table that names are looked up in.
+#[derive(Debug)]
+pub(in crate::blendsql) struct Table {
+    pub name: Option<String>,
+    /// `None` when its columns cannot be told.
+    pub fields: Option<Vec<Field>>,
+}
+
+impl Table {
+    fn is(&self, name: &str) -> bool {
+        self.name.as_ref().is_some_and(|n| n.eq_ignore_ascii_case(name))
+    }
+
+    fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(name))
+    }
+}
+
+/// The names that a SELECT sees.
+#[derive(Debug, Default)]
+pub(in crate::blendsql) struct Names<'p> {
+    parent: Option<&'p Names<'p>>,
+    pub tables: Vec<Table>,
+    ctes: Vec<(String, Option<Vec<Field>>)>,
+    /// Result columns' own names, which conditions may use.
+    aliases: Vec<Field>,
+    /// What the rows are grouped by, where values of groups stand.
+    pub grouped: Vec<Arc<Lineage>>,
+}
+
+impl<'p> Names<'p> {
+    fn within(parent: &'p Names<'p>) -> Self {
+        Self { parent: Some(parent), ..Self::default() }
+    }
+
+    pub fn around(&self) -> impl Iterator<Item = &Names<'p>> {
+        std::iter::successors(Some(self), |n| n.parent)
+    }
+
+    pub fn find(&self, table: Option<&str>, column: &str) -> Option<(Option<&Table>, &Field)> {
+        for here in self.around() {
+            let mut named = here.tables.iter().filter(|t| table.is_none_or(|n| t.is(n)));
+            let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
+            if let Some((table, field)) = hit {
+                return Some((Some(table), field));
+            }
+            if named.any(|t| t.fields.is_none()) {
+                return None;
+            }
+            let own = here.aliases.iter().find(|f| f.name.eq_ignore_ascii_case(column));
+            if let Some(own) = own.filter(|_| table.is_none()) {
+                return Some((None, own));
+            }
+        }
+        None
+    }
+
+    pub fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
+        let of = |n: &'_ Names<'p>| {
+            n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
+        };
+        self.around().find_map(|n| of(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
+    }
+}
+
+/// The walk over one query.
+pub(in crate::blendsql) struct Follow<'q> {
+    pub sql: &'q str,
+    pub calls: &'q [Call],
+    schema: &'q dyn Schema,
+    pub found: HashMap<usize, Usage>,
+    instances: usize,
+    recursive: usize,
+    /// How many aggregates are around: these read rows, not groups.
+    pub aggregates: usize,
+}
+
+impl<'q> Follow<'q> {
+    pub fn new(sql: &'q str, calls: &'q [Call], schema: &'q dyn Schema) -> Self {
+        Self {
+            sql,
+            calls,
+            schema,
+            found: HashMap::new(),
+            instances: 0,
+            recursive: 0,
+            aggregates: 0,
+        }
+    }
+
+    pub fn all(mut self, query: &Query) -> HashMap<usize, Usage> {
+        self.query(query, &Names::default(), None);
+        self.found
+    }
+
+    pub fn outputs(mut self, query: &Query) -> Vec<(String, Option<Arc<Lineage>>)> {
+        let fields = self.query(query, &Names::default(), None).unwrap_or_default();
+        fields.into_iter().map(|f| (f.name, f.flow.lineage)).collect()
+    }
+
+    /// The columns of a query; `own` is the name by which it reads itself.
+    pub fn query(
+        &mut self,
+        query: &Query,
+        around: &Names<'_>,
+        own: Option<&Cte>,
+    ) -> Option<Vec<Field>> {
+        let mut names = Names::within(around);
+        for cte in &query.with {
+            let fields = self.query(&cte.query, &names, Some(cte).filter(|c| c.recursive));
+            names.ctes.push((cte.name.clone(), fields.map(|f| renamed(f, &cte.columns))));
+        }
+        match &query.body {
+            Body::Core(core) => self.core(query, core, &names),
+            Body::Compound(left, right) => {
+                let first = self.query(left, &names, None);
+                let mut fields = first;
+                let runs = if own.is_some() && self.recursive < TWICE { 2 } else { 1 };
+                self.recursive += 1;
+                for _ in 0..runs {
+                    if let Some(cte) = own {
+                        let known = fields.clone().map(|f| renamed(f, &cte.columns));
+                        names.ctes.push((cte.name.clone(), known));
+                    }
+                    let other = self.query(right, &names, None);
+                    fields = either(fields, other);
+                }
+                self.recursive -= 1;
+                names.aliases = fields.clone().unwrap_or_default();
+                self.tail(query, &names);
+                fields
+            }
+            Body::Values(exprs, width) => {
+                let mut columns: Vec<Flow> = Vec::new();
+                for (n, expr) in exprs.iter().enumerate() {
+                    let flow = self.flow(expr, &names).plain();
+                    match columns.get_mut(n % (*width).max(1)) {
+                        Some(known) => *known = std::mem::take(known).or(flow),
+                        None => columns.push(flow),
+                    }
+                }
+                let named = |(n, flow)| Field { name: format!("column{}", n + 1), flow };
+                self.tail(query, &names);
+                Some(columns.into_iter().enumerate().map(named).collect())
+            }
+        }
+    }
+
+    fn tail(&mut self, query: &Query, names: &Names<'_>) {
+        for term in &query.order {
+            self.flow(&term.expr, names);
+        }
+        for expr in query.limit.iter().chain(&query.offset) {
+            let flow = self.flow(expr, names);
+            self.note(&flow, &Compared::Limit);
+        }
+    }
+
+    fn core(&mut self, query: &Query, core: &Core, around: &Names<'_>) -> Option<Vec<Field>> {
+        let mut names = Names::within(around);
+        for item in &core.from {
+            self.read(item, around, &mut names);
+        }
+        for item in &core.from {
+            self.joined(item, &names);
+        }
+        let mut by = Vec::new();
+        for expr in &core.group {
+            let flow = self.flow(expr, &names);
+            let column = match flow.lineage.as_deref() {
+                None | Some(Lineage::Literal(_)) => self.result_column(core, expr),
+                Some(_) => None,
+            };
+            let flow = column.map_or(flow, |expr| self.flow(expr, &names));
+            by.extend(flow.lineage);
+        }
+        names.grouped = by;
+        let fields = self.columns(core, &names);
+        names.aliases = fields.iter().flatten().filter(|f| !f.name.is_empty()).cloned().collect();
+        self.tail(query, &names);
+        if let Some(having) = &core.having {
+            self.condition(having, &names);
+        }
+        names.grouped.clear();
+        if let Some(filter) = &core.filter {
+            self.condition(filter, &names);
+        }
+        for expr in &core.windows {
+            self.flow(expr, &names);
+        }
+        fields
+    }
+
+    /// The result column that a term of GROUP BY means: by its number, or by the
+    /// name that the SELECT gives it.
+    fn result_column<'c>(&self, core: &'c Core, term: &Expr) -> Option<&'c Expr> {
+        let text = self.sql[bare(term).span.clone()].trim();
+        let named = |c: &ResultColumn| {
+            c.alias.as_deref().is_some_and(|alias| alias.eq_ignore_ascii_case(text))
+        };
+        let at = match text.parse::<usize>() {
+            Ok(number) => number.checked_sub(1),
+            Err(_) => core.columns.iter().position(named),
+        };
+        core.columns.get(at?)?.expr.as_ref()
+    }
+
+    fn columns(&mut self, core: &Core, names: &Names<'_>) -> Option<Vec<Field>> {
+        let mut fields: Option<Vec<Field>> = Some(Vec::new());
+        for column in &core.columns {
+            if let Some(expr) = &column.expr {
+                let flow = self.flow(expr, names);
+                let own = match &bare(expr).kind {
+                    ExprKind::Column { column, .. } => Some(column.clone()),
+                    _ => None,
+                };
+                let name = column.alias.clone().or(own).unwrap_or_default();
+                if let Some(fields) = &mut fields {
+                    fields.push(Field { name, flow });
+                }
+                continue;
+            }
+            for (n, table) in names.tables.iter().enumerate() {
+                if column.star_of.as_ref().is_some_and(|of| !table.is(of)) {
+                    continue;
+                }
+                let Some(theirs) = &table.fields else {
+                    fields = None;
+                    continue;
+                };
+                let item = core.from.get(n).filter(|_| core.from.len() == names.tables.len());
+                let Some(fields) = &mut fields else { continue };
+                for field in theirs {
+                    let shared = item.is_none_or(|i| {
+                        i.natural || i.using.iter().any(|u| u.eq_ignore_ascii_case(&field.name))
+                    });
+                    let known = |f: &Field| f.name.eq_ignore_ascii_case(&field.name);
+                    if column.star_of.is_some() || !shared || !fields.iter().any(known) {
+                        fields.push(field.clone());
+                    }
+                }
+            }
+        }
+        fields
+    }
+
+    /// Takes up a table of a FROM clause.
+    fn read(&mut self, item: &FromItem, around: &Names<'_>, names: &mut Names<'_>) {
+        let fields = match &item.source {
+            Source::Table { schema, name, .. } => {
+                match around.cte(name).filter(|_| schema.is_none()) {
+                    Some(fields) => fields.clone().map(|f| self.again(f)),
+                    None => self.base(name),
+                }
+            }
+            Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
+                columns.into_iter().map(|name| Field { name, flow: Flow::default() }).collect()
+            }),
+            Source::Query(query) => self.query(query, around, None),
+            Source::Join(items) => {
+                let at = names.tables.len();
+                items.iter().for_each(|i| self.read(i, around, names));
+                if item.name.is_none() {
+                    return;
+                }
+                let inner: Vec<Table> = names.tables.drain(at..).collect();
+                inner.into_iter().map(|t| t.fields).try_fold(Vec::new(), |mut all, fields| {
+                    all.extend(fields?);
+                    Some(all)
+                })
+            }
+        };
+        names.tables.push(Table { name: item.name.clone(), fields });
+    }
+
+    /// The columns of a table that is read once more: other rows of it.
+    fn again(&mut self, mut fields: Vec<Field>) -> Vec<Field> {
+        let mut numbers: HashMap<usize, usize> = HashMap::new();
+        for field in &mut fields {
+            if let Some(lineage) = &field.flow.lineage {
+                let lineage = lineage.renumbered(&mut |old| {
+                    *numbers.entry(old).or_insert_with(|| {
+                        self.instances += 1;
+                        self.instances
+                    })
+                });
+                field.flow.lineage = Some(Arc::new(lineage));
+            }
+        }
+        fields
+    }
+
+    fn base(&mut self, table: &str) -> Option<Vec<Field>> {
+        let columns = self.schema.columns(table)?;
+        self.instances += 1;
+        let instance = self.instances;
+        let field = |name: String| {
+            let origin = Origin { table: table.to_owned(), column: name.clone() };
+            let affinity = self.schema.affinity(table, &name);
+            let lineage =
+                Lineage::Column { instance, table: table.to_owned(), column: name.clone() };
+            let flow = Flow {
+                columns: vec![Column { origin, affinity }],
+                lineage: Some(Arc::new(lineage)),
+                ..Flow::default()
+            };
+            Field { name, flow }
+        };
+        Some(columns.into_iter().map(field).collect())
+    }
+
+    /// Follows what joins a table to those before it.
+    fn joined(&mut self, item: &FromItem, names: &Names<'_>) {
+        match &item.source {
+            Source::Function { args, .. } => args.iter().for_each(|a| {
+                self.flow(a, names);
+            }),
+            Source::Join(items) => items.iter().for_each(|i| self.joined(i, names)),
+            Source::Table { .. } | Source::Query(_) => {}
+        }
+        if let Some(on) = &item.on {
+            self.condition(on, names);
+        }
+        let Some(at) = item.name.as_ref().and_then(|n| names.tables.iter().position(|t| t.is(n)))
+        else {
+            return;
+        };
+        let mut shared: BTreeSet<String> = item.using.iter().cloned().collect();
+        if item.natural {
+            shared.extend(names.tables[at].fields.iter().flatten().map(|f| f.name.clone()));
+        }
+        for name in &shared {
+            let here = names.tables[at].field(name).map(|f| f.flow.clone());
+            let before = names.tables[..at].iter().find_map(|t| t.field(name));
+            if let (Some(here), Some(before)) = (here, before.map(|f| f.flow.clone())) {
+                self.meet("=", &here, &before);
+            }
+        }
+    }
+}
+
+/// The columns of either of two queries.
+fn either(left: Option<Vec<Field>>, right: Option<Vec<Field>>) -> Option<Vec<Field>> {
+    let right = right.unwrap_or_default();
+    let mut right = right.into_iter();
+    let or = |field: Field| Field {
+        flow: field.flow.or(right.next().map(|f| f.flow).unwrap_or_default()),
+        ..field
+    };
+    left.map(|fields| fields.into_iter().map(or).collect())
+}
+
+fn renamed(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
+    for (field, name) in fields.iter_mut().zip(names) {
+        field.name.clone_from(name);
+    }
+    fields
+}

@@ -1,0 +1,433 @@
+//! Follows values through expressions: what flows on, and what meets what.
+
+use std::sync::Arc;
+
+use crate::blendsql::flow::{Does, Flow, does};
+use crate::blendsql::lexer::{self, Brackets};
+use crate::blendsql::lineage::Lineage;
+use crate::blendsql::scope::{Affinity, Origin, bare};
+use crate::blendsql::tree::{Expr, ExprKind, Query};
+use crate::blendsql::usage::follow::{Follow, Names};
+use crate::blendsql::usage::{Compared, Key, Options, Reached, Usage};
+use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
+use hqdl_values::Type;
+
+impl Follow<'_> {
+    /// Follows a condition: its truth counts.
+    pub(in crate::blendsql) fn condition(&mut self, expr: &Expr, names: &Names<'_>) {
+        let flow = self.flow(expr, names);
+        for call in &flow.calls {
+            self.found.entry(*call).or_default().condition = true;
+        }
+    }
+
+    pub(in crate::blendsql) fn note(&mut self, flow: &Flow, what: &Compared) {
+        for call in &flow.calls {
+            let compared = &mut self.found.entry(*call).or_default().compared;
+            if !compared.contains(what) {
+                compared.push(what.clone());
+            }
+        }
+    }
+
+    /// Notes that two values meet in a comparison.
+    pub(in crate::blendsql) fn meet(&mut self, sign: &str, left: &Flow, right: &Flow) {
+        let equal = matches!(sign, "=" | "IS");
+        for (side, other) in [(left, right), (right, left)] {
+            if side.calls.is_empty() {
+                continue;
+            }
+            let ordered = sign.starts_with(['<', '>']) && sign != "<>";
+            for text in &other.texts {
+                self.note(side, &Compared::Text(text.clone()));
+            }
+            for column in &other.columns {
+                if equal {
+                    self.note(side, &Compared::Column(column.origin.clone()));
+                }
+                let number = matches!(column.affinity, Some(Affinity::Integer | Affinity::Real));
+                if ordered && number {
+                    self.note(side, &Compared::Number);
+                }
+            }
+            let told = [
+                (other.text, Compared::Words),
+                (other.whole || other.number, Compared::Number),
+                (other.is_truth(), Compared::Truth),
+            ];
+            for (_, what) in told.iter().filter(|(is, _)| *is) {
+                self.note(side, what);
+            }
+            for call in &side.calls {
+                let beside = &mut self.found.entry(*call).or_default().beside;
+                beside.extend(other.calls.iter().filter(|c| *c != call));
+                beside.sort_unstable();
+                beside.dedup();
+            }
+        }
+    }
+
+    /// The flows of a row value; of any other expression its own.
+    fn row(&mut self, expr: &Expr, names: &Names<'_>) -> Vec<Flow> {
+        match &bare(expr).kind {
+            ExprKind::Scalar(query) => self.values(query, names),
+            ExprKind::Other(parts) if parts.len() > 1 && self.between(expr, 0).starts_with(',') => {
+                parts.iter().map(|p| self.flow(p, names)).collect()
+            }
+            _ => vec![self.flow(expr, names)],
+        }
+    }
+
+    /// The flows of a subquery's columns.
+    fn values(&mut self, query: &Query, names: &Names<'_>) -> Vec<Flow> {
+        let fields = self.query(query, names, None).unwrap_or_default();
+        // Rows of elsewhere: they are no columns of the row at hand.
+        fields.into_iter().map(|f| Flow { lineage: None, ..f.flow }).collect()
+    }
+
+    fn meet_rows(&mut self, sign: &str, left: &[Flow], right: &[Flow]) {
+        for (left, right) in left.iter().zip(right) {
+            self.meet(sign, left, right);
+        }
+    }
+
+    /// What stands after the `n`th part of an operation, before the next.
+    fn between(&self, expr: &Expr, n: usize) -> String {
+        let (parts, _) = bare(expr).inside();
+        let Some(from) = parts.get(n).map(|p| p.span.end) else { return String::new() };
+        let to = parts.get(n + 1).map_or(bare(expr).span.end, |p| p.span.start);
+        self.words(from, to)
+    }
+
+    /// The words of a stretch of the text, without comments.
+    fn words(&self, from: usize, to: usize) -> String {
+        let mut words = String::new();
+        let mut at = from;
+        while let Ok(Some(token)) = lexer::next(self.sql, at, Brackets::Name) {
+            if token.start >= to {
+                break;
+            }
+            words.push_str(&token.text(self.sql).to_ascii_uppercase());
+            words.push(if token.text(self.sql).starts_with(char::is_alphabetic) {
+                ' '
+            } else {
+                '\u{0}'
+            });
+            at = token.end;
+        }
+        words.replace('\u{0}', "").trim().to_owned()
+    }
+
+    /// What an expression's value may be.
+    pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &Names<'_>) -> Flow {
+        match &expr.kind {
+            ExprKind::Paren(inner) => self.flow(inner, names),
+            ExprKind::And(all) | ExprKind::Or(all) => {
+                all.iter().for_each(|e| self.condition(e, names));
+                Flow::truth()
+            }
+            ExprKind::Not(inner) => {
+                self.condition(inner, names);
+                Flow::truth()
+            }
+            ExprKind::Literal => self.literal(expr),
+            ExprKind::Column { table, column } => of_name(table.as_deref(), column, names),
+            ExprKind::Call(n, args) => self.call(*n, args, names),
+            ExprKind::Compare(sign, left, right) => {
+                let (a, b) = (self.row(left, names), self.row(right, names));
+                let written = self.words(left.span.end, right.span.start);
+                let negated = *sign == "IS" && written.contains("NOT") != written.contains("FROM");
+                self.meet_rows(if negated { "<>" } else { sign }, &a, &b);
+                Flow::truth()
+            }
+            ExprKind::Cast(inner, kind) => self.cast(inner, kind, names),
+            ExprKind::Case { operand, whens, otherwise } => {
+                let operand = operand.as_ref().map(|o| self.flow(o, names));
+                let mut value = Flow::default();
+                for (when, then) in whens {
+                    match &operand {
+                        Some(operand) => {
+                            let when = self.flow(when, names);
+                            self.meet("=", operand, &when);
+                        }
+                        None => self.condition(when, names),
+                    }
+                    value = value.or(self.flow(then, names).plain());
+                }
+                if let Some(otherwise) = otherwise {
+                    value = value.or(self.flow(otherwise, names).plain());
+                }
+                value
+            }
+            ExprKind::Function { name, window, filter, args } => {
+                if let Some(filter) = filter {
+                    self.condition(filter, names);
+                }
+                self.function(name, *window, args, names)
+            }
+            ExprKind::Exists(query) => {
+                self.query(query, names, None);
+                Flow::truth()
+            }
+            ExprKind::Scalar(query) => {
+                self.values(query, names).into_iter().next().unwrap_or_default()
+            }
+            ExprKind::In { operand, list, query } => {
+                self.within(operand, list, query.as_deref(), names);
+                Flow::truth()
+            }
+            ExprKind::Other(parts) => self.other(expr, parts, names),
+        }
+    }
+
+    fn literal(&self, expr: &Expr) -> Flow {
+        let text = self.sql[expr.span.clone()].trim();
+        let lineage = Some(Arc::new(Lineage::Literal(text.to_owned())));
+        let flow = if let Some(inner) = text.strip_prefix('\'').and_then(|t| t.strip_suffix('\'')) {
+            Flow { texts: vec![inner.replace("''", "'")], ..Flow::default() }
+        } else if ["true", "false"].iter().any(|w| text.eq_ignore_ascii_case(w)) {
+            Flow::truth()
+        } else if text.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+            let digits = text.replace('_', "");
+            let whole = digits.parse::<i64>().is_ok() || digits.starts_with("0x");
+            if whole { Flow::whole() } else { Flow::number() }
+        } else if ["current_date", "current_time", "current_timestamp"]
+            .iter()
+            .any(|w| text.eq_ignore_ascii_case(w))
+        {
+            return Flow::text();
+        } else {
+            Flow::default()
+        };
+        Flow { lineage, ..flow }
+    }
+
+    fn cast(&mut self, inner: &Expr, kind: &str, names: &Names<'_>) -> Flow {
+        let flow = self.flow(inner, names);
+        let lower = kind.to_ascii_lowercase();
+        let is = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+        let (said, made) = if is(&["bool"]) {
+            (Some(Type::Boolean), Flow::default())
+        } else if is(&["int"]) {
+            (Some(Type::Integer), Flow::whole())
+        } else if is(&["real", "floa", "doub", "numeric", "decimal"]) {
+            (Some(Type::Real), Flow::number())
+        } else if is(&["char", "clob", "text"]) {
+            // The answer is still what was said.
+            (None, Flow { calls: flow.calls.clone(), text: true, ..Flow::default() })
+        } else {
+            (None, Flow::default())
+        };
+        for call in
+            flow.calls.iter().filter(|n| self.calls[**n].ingredient.subject() == Subject::Document)
+        {
+            let usage = self.found.entry(*call).or_default();
+            let said = said.map(|scalar| ReturnType { scalar, list: false });
+            usage.said = usage.said.or(said);
+        }
+        let lineage = flow.lineage.and_then(|l| Lineage::op(&format!("cast {kind}"), vec![l]));
+        Flow { lineage, ..made }
+    }
+
+    fn function(&mut self, name: &str, window: bool, args: &[Expr], names: &Names<'_>) -> Flow {
+        let aggregate = !window
+            && (matches!(name, "count" | "sum" | "avg" | "total" | "group_concat" | "string_agg")
+                || (matches!(name, "max" | "min") && args.len() == 1));
+        self.aggregates += usize::from(aggregate);
+        let flows: Vec<Flow> = args.iter().map(|a| self.flow(a, names)).collect();
+        self.aggregates -= usize::from(aggregate);
+        let pure = !window && Lineage::is_pure(name);
+        let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
+        let lineage = lineage.filter(|_| pure).and_then(|parts| Lineage::op(name, parts));
+        let union =
+            |flows: Vec<Flow>| flows.into_iter().map(Flow::plain).fold(Flow::default(), Flow::or);
+        let made = match does(name) {
+            Does::Passes(many) => union(flows.into_iter().take(many).collect()),
+            Does::Orders => {
+                if !window {
+                    for pair in flows.windows(2) {
+                        self.meet("<", &pair[0], &pair[1]);
+                    }
+                }
+                // What a window is ordered by is no value of it.
+                let many = if window { 1 } else { flows.len() };
+                union(flows.into_iter().take(many).collect())
+            }
+            Does::NullIf => {
+                if let [value, other] = flows.as_slice() {
+                    self.meet("=", value, other);
+                }
+                union(flows.into_iter().take(1).collect())
+            }
+            Does::Chooses => {
+                for call in flows.first().iter().flat_map(|f| &f.calls) {
+                    self.found.entry(*call).or_default().condition = true;
+                }
+                union(flows.into_iter().skip(1).collect())
+            }
+            Does::Counts(made) => {
+                let many = if window { 1 } else { flows.len() };
+                flows.iter().take(many).for_each(|f| self.note(f, &Compared::Number));
+                made
+            }
+            Does::Gives(made) => made,
+        };
+        Flow { lineage, ..made }
+    }
+
+    fn within(&mut self, operand: &Expr, list: &[Expr], query: Option<&Query>, names: &Names<'_>) {
+        let left = self.row(operand, names);
+        let first = list.first().map(|e| e.span.start).or(query.map(|q| q.span.start));
+        let written = first.map(|at| self.words(operand.span.end, at)).unwrap_or_default();
+        let sign = if written.starts_with("NOT") { "<>" } else { "=" };
+        if let Some(query) = query {
+            let right = self.values(query, names);
+            self.meet_rows(sign, &left, &right);
+        }
+        for item in list {
+            let right = self.row(item, names);
+            if let ExprKind::Call(n, _) = &item.kind {
+                let before = self.sql[..item.span.start].trim_end();
+                let set = !before.ends_with(['(', ',']);
+                self.found.entry(*n).or_default().set = set;
+            }
+            // The values of a list have no affinity; the operand has its own.
+            let right: Vec<Flow> = right.into_iter().map(Flow::plain).collect();
+            self.meet_rows(sign, &left, &right);
+        }
+    }
+
+    fn other(&mut self, expr: &Expr, parts: &[Expr], names: &Names<'_>) -> Flow {
+        let first = parts.first().map_or(expr.span.end, |p| p.span.start);
+        let before = self.words(expr.span.start, first);
+        let after = self.between(expr, 0);
+        let flows: Vec<Flow> = parts.iter().map(|p| self.flow(p, names)).collect();
+        let lineage: Option<Vec<_>> = flows.iter().map(|f| f.lineage.clone()).collect();
+        match flows.as_slice() {
+            [one] if after.starts_with("COLLATE") || before == "+" => one.clone(),
+            [one] if before == "-" => {
+                self.note(one, &Compared::Number);
+                if one.whole && one.calls.is_empty() { Flow::whole() } else { Flow::number() }
+            }
+            [one] if before == "~" => {
+                self.note(one, &Compared::Number);
+                Flow::whole()
+            }
+            // ISNULL, NOT NULL
+            [_] => Flow::truth(),
+            [value, low, high] if after.contains("BETWEEN") => {
+                self.meet(">=", value, low);
+                self.meet("<=", value, high);
+                Flow::truth()
+            }
+            [left, right] if matches!(after.as_str(), "+" | "-" | "*" | "/" | "%") => {
+                self.note(left, &Compared::Number);
+                self.note(right, &Compared::Number);
+                let whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
+                let made = if whole(left) && whole(right) { Flow::whole() } else { Flow::number() };
+                let lineage = lineage.and_then(|parts| Lineage::op(&after, parts));
+                Flow { lineage, ..made }
+            }
+            [left, right] if matches!(after.as_str(), "&" | "|" | "<<" | ">>") => {
+                self.note(left, &Compared::Number);
+                self.note(right, &Compared::Number);
+                Flow::whole()
+            }
+            [_, _] if after == "||" => {
+                Flow { lineage: lineage.and_then(|p| Lineage::op("||", p)), ..Flow::text() }
+            }
+            [_, _] if after.starts_with("->") => Flow::default(),
+            [_, _, ..] if !after.is_empty() && !after.starts_with(',') => Flow::truth(),
+            _ => Flow::default(),
+        }
+    }
+
+    /// What a call is about, and what can be named where it stands.
+    fn call(&mut self, n: usize, args: &[Expr], names: &Names<'_>) -> Flow {
+        let mut keys = Vec::new();
+        for arg in args {
+            let flow = self.flow(arg, names);
+            let name = match &bare(arg).kind {
+                ExprKind::Column { column, .. } => Some(column.clone()),
+                _ => None,
+            };
+            let origin = match flow.lineage.as_deref() {
+                Some(Lineage::Column { table, column, .. }) if name.is_some() => {
+                    Some(Origin { table: table.clone(), column: column.clone() })
+                }
+                _ => None,
+            };
+            let lineage = flow.lineage.filter(|l| l.instance().is_some());
+            keys.push(Key { text: rewrite::name_text(arg, self.sql), name, origin, lineage });
+        }
+        let grouped = match self.aggregates {
+            0 => names.around().flat_map(|n| n.grouped.iter().cloned()).collect(),
+            _ => Vec::new(),
+        };
+        let tables = names.around().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
+        let found = Usage {
+            reached: reached(&keys, names),
+            options: options(&self.calls[n], names),
+            tables: tables.collect(),
+            keys,
+            grouped,
+            ..self.found.remove(&n).unwrap_or_default()
+        };
+        self.found.insert(n, found);
+        Flow { calls: [n].into(), ..Flow::default() }
+    }
+}
+
+/// The columns of the row that are of the instances that the keys are made of.
+fn reached(keys: &[Key], names: &Names<'_>) -> Vec<Reached> {
+    let instances: Vec<usize> =
+        keys.iter().filter_map(|k| Some(k.lineage.as_ref()?.instance()?.0)).collect();
+    if instances.is_empty() {
+        return Vec::new();
+    }
+    let mut found: Vec<Reached> = Vec::new();
+    for table in names.around().flat_map(|n| &n.tables) {
+        for field in table.fields.iter().flatten() {
+            let Some(Lineage::Column { instance, column, .. }) = field.flow.lineage.as_deref()
+            else {
+                continue;
+            };
+            // Another table may have the name, nearer.
+            let named = names.find(table.name.as_deref(), &field.name);
+            if instances.contains(instance)
+                && named.is_some_and(|(_, same)| std::ptr::eq(same, field))
+                && !found.iter().any(|f| f.instance == *instance && f.column == *column)
+            {
+                let at = (table.name.clone(), field.name.clone());
+                found.push(Reached { instance: *instance, column: column.clone(), at });
+            }
+        }
+    }
+    found
+}
+
+/// The column that a call's options are.
+fn options(call: &Call, names: &Names<'_>) -> Option<Options> {
+    let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
+    if let Some((of, field)) = names.find(table.as_deref(), column) {
+        if let Some(name) = of.and_then(|t| t.name.as_ref())
+            && names.cte(name).is_some()
+        {
+            return Some(Options::Named(name.clone(), column.clone()));
+        }
+        if let Some(Lineage::Column { table, column, .. }) = field.flow.lineage.as_deref() {
+            let (table, column) = (table.clone(), column.clone());
+            return Some(Options::Base(Origin { table, column }));
+        }
+    }
+    Some(Options::Named(table.clone()?, column.clone()))
+}
+
+/// The flow of a name.
+fn of_name(table: Option<&str>, column: &str, names: &Names<'_>) -> Flow {
+    match names.find(table, column) {
+        Some((_, field)) => field.flow.clone(),
+        None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),
+        None => Flow::default(),
+    }
+}

@@ -1,0 +1,127 @@
+//! What a call's surroundings say about it: which columns its values are, what
+//! its answer is compared with, where it stands.
+//!
+//! Types are told by one mechanism: every expression has a *flow* (`flow.rs`),
+//! what its value may be, and names hand it on: aliases, columns of subqueries
+//! and of common table expressions. Wherever a value meets another in a
+//! comparison, or stands where a number or a truth is expected, this is noted
+//! for the calls that flow there. What is noted is what `SQLite` itself would do
+//! there with a value of the natural type; a comparison with a column says
+//! nothing but for its order, for `SQLite` applies the column's affinity to the
+//! answer, whatever that is.
+
+pub(in crate::blendsql) mod follow;
+pub(in crate::blendsql) mod follow_expr;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::blendsql::ReturnType;
+use crate::blendsql::lineage::Lineage;
+use crate::blendsql::parse::Parsed;
+use crate::blendsql::scope::{Origin, Schema};
+
+/// A value that a call is about.
+#[derive(Debug, Clone, Default)]
+pub struct Key {
+    /// Its text, as SQL.
+    pub text: String,
+    /// The column's name, when it is one.
+    pub name: Option<String>,
+    /// The column of the database that it repeats, when it does.
+    pub origin: Option<Origin>,
+    /// What it is made of, when that is columns of the database.
+    pub lineage: Option<Arc<Lineage>>,
+}
+
+/// What an answer is compared with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Compared {
+    /// A text.
+    Text(String),
+    /// A text that is computed.
+    Words,
+    /// A number.
+    Number,
+    /// It says how many rows there are.
+    Limit,
+    /// TRUE or FALSE, or what a condition comes to.
+    Truth,
+    /// A column whose values it equals.
+    Column(Origin),
+}
+
+/// A column that the row has where a call stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    /// The instance of its table.
+    pub instance: usize,
+    /// The column of the database.
+    pub column: String,
+    /// The table of the query that it is a column of, and its name there.
+    pub at: (Option<String>, String),
+}
+
+impl Reached {
+    /// As SQL.
+    #[must_use]
+    pub fn written(&self) -> String {
+        let (table, name) = (&self.at.0, hqdl_values::sql::name(&self.at.1));
+        table
+            .as_ref()
+            .map_or_else(|| name.clone(), |t| format!("{}.{name}", hqdl_values::sql::name(t)))
+    }
+}
+
+/// What is known of a call from where it stands.
+#[derive(Debug, Clone, Default)]
+pub struct Usage {
+    /// Its truth counts, not its value.
+    pub condition: bool,
+    /// What its answer is compared with.
+    pub compared: Vec<Compared>,
+    /// Calls that its answer is compared with.
+    pub beside: Vec<usize>,
+    /// What it is cast to, or a call that asks the same is said to return.
+    pub said: Option<ReturnType>,
+    /// What a call that it is compared with is said to return.
+    pub beside_said: Option<ReturnType>,
+    /// It stands after IN, where a list is read.
+    pub set: bool,
+    /// The values it is about.
+    pub keys: Vec<Key>,
+    /// The columns that the row has of the instances that the values are made of.
+    pub reached: Vec<Reached>,
+    /// What the rows are grouped by, where the call is a value of the group.
+    pub grouped: Vec<Arc<Lineage>>,
+    /// The table or CTE that its options are a column of.
+    pub options: Option<Options>,
+    /// Names of the tables that can be named where it stands.
+    pub tables: Vec<String>,
+}
+
+/// The column that options are taken from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Options {
+    /// A column of the database.
+    Base(Origin),
+    /// A column of a table of the query, a CTE maybe.
+    Named(String, String),
+}
+
+/// What is known of each call, by its number.
+#[must_use]
+pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usize, Usage> {
+    follow::Follow::new(sql, &parsed.calls, schema).all(&parsed.query)
+}
+
+/// The columns that a SELECT yields, with what each is made of; empty where
+/// they cannot be told.
+#[must_use]
+pub fn outputs(
+    sql: &str,
+    parsed: &Parsed,
+    schema: &dyn Schema,
+) -> Vec<(String, Option<Arc<Lineage>>)> {
+    follow::Follow::new(sql, &parsed.calls, schema).outputs(&parsed.query)
+}

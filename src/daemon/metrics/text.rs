@@ -1,0 +1,105 @@
+//! The text that Prometheus reads.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use super::{Metrics, OUTCOMES};
+use crate::cell::State;
+use crate::daemon::status::Status;
+
+impl Metrics {
+    /// The text of `/metrics`.
+    pub(in crate::daemon) fn text(&self, status: &Status, clients: usize) -> String {
+        let mut out = String::with_capacity(8192);
+        let head = |out: &mut String, name: &str, kind: &str, help: &str| {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        };
+        head(&mut out, "hqdl_cells", "gauge", "Cells of an expansion, by state; missing ones too.");
+        for spec in status.specs.values() {
+            for c in spec.columns.iter() {
+                let labels = format!(
+                    "spec=\"{}\",expansion=\"{}\",column=\"{}\"",
+                    quoted(&spec.name),
+                    quoted(&c.expansion),
+                    quoted(&c.column)
+                );
+                for state in State::ALL {
+                    let (name, n) = (state.name(), c.cells.get(state));
+                    let _ = writeln!(out, "hqdl_cells{{{labels},state=\"{name}\"}} {n}");
+                }
+                let _ = writeln!(out, "hqdl_cells{{{labels},state=\"missing\"}} {}", c.unasked);
+            }
+        }
+        head(&mut out, "hqdl_specs", "gauge", "Specs, by how they stand.");
+        let mut words: BTreeMap<&str, u64> = BTreeMap::new();
+        status.specs.values().for_each(|s| *words.entry(s.word()).or_default() += 1);
+        for (word, n) in words {
+            let _ = writeln!(out, "hqdl_specs{{state=\"{word}\"}} {n}");
+        }
+        head(&mut out, "hqdl_model_requests_total", "counter", "Requests to models, by outcome.");
+        for (counter, outcome) in self.outcomes.iter().zip(OUTCOMES) {
+            let n = counter.load(Ordering::Relaxed);
+            let _ = writeln!(out, "hqdl_model_requests_total{{outcome=\"{outcome}\"}} {n}");
+        }
+        head(&mut out, "hqdl_cells_answered_total", "counter", "Cells that models answered.");
+        for (counter, state) in self.cells.iter().zip(State::ALL) {
+            let (n, state) = (counter.load(Ordering::Relaxed), state.name());
+            let _ = writeln!(out, "hqdl_cells_answered_total{{state=\"{state}\"}} {n}");
+        }
+        head(&mut out, "hqdl_tokens_total", "counter", "Tokens used.");
+        for (kind, counter) in [("input", &self.input_tokens), ("output", &self.output_tokens)] {
+            let n = counter.load(Ordering::Relaxed);
+            let _ = writeln!(out, "hqdl_tokens_total{{kind=\"{kind}\"}} {n}");
+        }
+        let cost = self.cost.load(Ordering::Relaxed) as f64 / 1e9;
+        let hits = self.hits.load(Ordering::Relaxed);
+        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+            head(&mut out, name, kind, help);
+            let _ = writeln!(out, "{name} {value}");
+        };
+        one("hqdl_cost_usd_total", "counter", "Price of what was used.", cost);
+        one("hqdl_cache_hits_total", "counter", "Values that were known before.", hits as f64);
+        let queued = status.queued as f64;
+        one("hqdl_runs_queued", "gauge", "Runs that wait for others.", queued);
+        let waiting = self.waiting.load(Ordering::Relaxed) as f64;
+        one("hqdl_queries_waiting", "gauge", "Queries that wait for a place.", waiting);
+        one("hqdl_clients", "gauge", "Queries, plans and fills under way.", clients as f64);
+        let connections = self.connections.load(Ordering::Relaxed) as f64;
+        one("hqdl_connections", "gauge", "Connections that are open.", connections);
+        let streams = self.streams.load(Ordering::Relaxed) as f64;
+        one("hqdl_event_streams", "gauge", "Connections that are event streams.", streams);
+        let looks = crate::daemon::listing::looks() as f64;
+        one("hqdl_file_looks_total", "counter", "Looks at files, to see changes.", looks);
+        let asking = self.asking.load(Ordering::Relaxed) as f64;
+        one("hqdl_model_requests_in_flight", "gauge", "Requests with a model.", asking);
+        if let Some((bytes, files)) = process() {
+            one("process_resident_memory_bytes", "gauge", "Memory of the process.", bytes);
+            one("process_open_fds", "gauge", "Open file handles.", files);
+        }
+        head(&mut out, "hqdl_model_seconds", "histogram", "Time until a model's reply.");
+        self.asked.write(&mut out, "hqdl_model_seconds", "");
+        head(&mut out, "hqdl_http_seconds", "histogram", "Time until a response begins.");
+        for ((route, status), histogram) in
+            self.served.lock().unwrap_or_else(PoisonError::into_inner).iter()
+        {
+            let labels = format!("route=\"{route}\",status=\"{status}\"");
+            histogram.write(&mut out, "hqdl_http_seconds", &labels);
+        }
+        out
+    }
+}
+
+/// A label's value.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Bytes in memory and open file handles, where the system tells.
+fn process() -> Option<(f64, f64)> {
+    let pages = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kb = pages.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    let kb: f64 = kb.trim().trim_end_matches(" kB").trim().parse().ok()?;
+    Some((kb * 1024.0, std::fs::read_dir("/proc/self/fd").ok()?.count() as f64))
+}

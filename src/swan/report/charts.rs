@@ -1,0 +1,135 @@
+//! The report's charts: score by shots, score by cost, requests by question.
+
+use std::collections::BTreeSet;
+
+use crate::swan::chart::{Axis, Chart, Line, Series};
+use crate::swan::report::lines;
+use crate::swan::{Scored, published};
+
+type Points = Vec<(f64, f64)>;
+
+/// Shots × score.
+#[must_use]
+pub fn by_shots(scored: &[Scored]) -> Chart {
+    let groups = lines(scored);
+    let mut series = Vec::new();
+    for (style, (name, runs)) in groups.iter().enumerate() {
+        let shots = |run: &&Scored| run.header.shots as f64;
+        series.push(Series {
+            name: format!("{name}: EX"),
+            points: runs.iter().map(|r| (shots(r), r.ex.percent())).collect(),
+            labels: Vec::new(),
+            line: Line::Solid,
+            style,
+            hollow: false,
+        });
+        series.push(Series {
+            name: format!("{name}: graded"),
+            points: runs.iter().map(|r| (shots(r), r.graded)).collect(),
+            labels: Vec::new(),
+            line: Line::Dotted,
+            style,
+            hollow: false,
+        });
+    }
+    let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
+    // Of several databases there would be too many lines to read.
+    if let [database] = databases.into_iter().collect::<Vec<_>>()[..] {
+        for (n, figure) in published::figures(database).iter().enumerate() {
+            series.push(Series {
+                name: format!("{}: EX", figure.system),
+                points: figure.ex.iter().map(|(shots, ex)| (*shots as f64, *ex)).collect(),
+                labels: Vec::new(),
+                line: Line::Dashed,
+                style: groups.len() + n,
+                hollow: true,
+            });
+        }
+    }
+    let shots: BTreeSet<usize> =
+        [0, 1, 3, 5].into_iter().chain(scored.iter().map(|s| s.header.shots)).collect();
+    Chart {
+        title: "Score by number of shots".to_owned(),
+        x: Axis {
+            label: "shots".to_owned(),
+            ticks: Some(shots.into_iter().map(|s| s as f64).collect()),
+            least: 0.0,
+        },
+        y: percent(),
+        series,
+    }
+}
+
+/// Cost × score; tokens where there is no price.
+#[must_use]
+pub fn by_cost(scored: &[Scored]) -> Chart {
+    let priced = scored.iter().all(|s| s.header.priced);
+    let cost = |run: &Scored| {
+        let total = run.spent;
+        if priced { total.cost_usd } else { (total.input_tokens + total.output_tokens) as f64 }
+    };
+    let mut series = Vec::new();
+    for (style, (name, runs)) in lines(scored).into_iter().enumerate() {
+        let labels: Vec<String> = runs.iter().map(|r| r.header.shots.to_string()).collect();
+        let of = |score: fn(&Scored) -> f64| runs.iter().map(|r| (cost(r), score(r))).collect();
+        let both = [("EX", of(|r| r.ex.percent()), false), ("graded", of(|r| r.graded), true)];
+        series.extend(both.map(|(score, points, hollow)| Series {
+            name: format!("{name}: {score}"),
+            points,
+            labels: labels.clone(),
+            line: Line::None,
+            style,
+            hollow,
+        }));
+    }
+    let measure = if priced { "price" } else { "tokens" };
+    Chart {
+        title: format!("Score by {measure}; beside each point, its shots"),
+        x: Axis {
+            label: if priced { "USD, all questions" } else { "tokens, all questions" }.to_owned(),
+            ticks: None,
+            least: 0.0,
+        },
+        y: percent(),
+        series,
+    }
+}
+
+/// Requests so far, question by question; 0 is materializing.
+#[must_use]
+pub fn by_question(scored: &[Scored]) -> Chart {
+    // Runs that asked the same are one line.
+    let mut all: Vec<(String, Points, usize)> = Vec::new();
+    for run in scored {
+        for (n, cost) in run.runs.iter().enumerate() {
+            let mut so_far = cost.materialized.unwrap_or_default().requests;
+            let mut points = vec![(0.0, so_far as f64)];
+            for (at, (_, cost)) in cost.questions.iter().enumerate() {
+                so_far += cost.requests;
+                points.push(((at + 1) as f64, so_far as f64));
+            }
+            match all.iter_mut().find(|(_, p, _)| *p == points) {
+                Some((_, _, others)) => *others += 1,
+                None => all.push((format!("{}, run {}", run.name(), n + 1), points, 0)),
+            }
+        }
+    }
+    let series = all.into_iter().enumerate().map(|(style, (name, points, others))| Series {
+        name: if others > 0 { format!("{name}, and {others} more") } else { name },
+        points,
+        labels: Vec::new(),
+        line: Line::Steps,
+        style,
+        hollow: false,
+    });
+    Chart {
+        title: "Requests, question by question".to_owned(),
+        x: Axis { label: "questions answered (0: the tables)".to_owned(), ticks: None, least: 1.0 },
+        y: Axis { label: "requests so far".to_owned(), ticks: None, least: 1.0 },
+        series: series.collect(),
+    }
+}
+
+fn percent() -> Axis {
+    Axis { label: "percent".to_owned(), ticks: None, least: 100.0 }
+}

@@ -1,0 +1,465 @@
+//! The report: scores as Markdown, JSON and charts, beside what was published.
+
+pub mod charts;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use crate::swan::published::{self, Published};
+use crate::swan::score::RunCost;
+use crate::swan::{Mode, Scored, SwanError};
+
+/// All scores as JSON: a stable contract.
+#[must_use]
+pub fn json(scored: &[Scored]) -> Json {
+    let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
+    let figure = |p: &Published| {
+        let ex: serde_json::Map<String, Json> =
+            p.ex.iter().map(|(shots, ex)| (shots.to_string(), (*ex).into())).collect();
+        json!({ "system": p.system, "ex_percent_by_shots": ex })
+    };
+    let published: serde_json::Map<String, Json> = databases
+        .into_iter()
+        .map(|name| {
+            let all: Vec<Json> = published::figures(name).iter().map(figure).collect();
+            (name.to_owned(), all.into())
+        })
+        .collect();
+    json!({ "runs": scored, "published": published })
+}
+
+/// Writes the report into a folder; gives the files.
+///
+/// # Errors
+/// [`SwanError`] when they cannot be written.
+pub fn write(scored: &[Scored], dir: &Path) -> Result<Vec<PathBuf>, SwanError> {
+    std::fs::create_dir_all(dir).map_err(|e| SwanError::file(dir, e))?;
+    let mut json = serde_json::to_string_pretty(&json(scored)).unwrap_or_default();
+    json.push('\n');
+    let files = [
+        ("report.md", markdown(scored)),
+        ("report.json", json),
+        ("shots.svg", charts::by_shots(scored).svg()),
+        ("cost.svg", charts::by_cost(scored).svg()),
+        ("requests.svg", charts::by_question(scored).svg()),
+    ];
+    let mut written = Vec::new();
+    for (name, text) in files {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(|e| SwanError::file(&path, e))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+impl Scored {
+    /// Its folder's name.
+    pub(in crate::swan) fn name(&self) -> String {
+        self.dir.file_name().unwrap_or(self.dir.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    /// The model without what tells its recordings apart.
+    fn model(&self) -> &str {
+        self.header.model.split(" (recording").next().unwrap_or_default()
+    }
+}
+
+/// The report as Markdown.
+fn markdown(scored: &[Scored]) -> String {
+    let mut text = "# SWAN evaluation\n\n".to_owned();
+    runs(scored, &mut text);
+    text.push_str(
+        "\n![Execution accuracy by number of shots](shots.svg)\n\n\
+         ![Scores by price](cost.svg)\n\n\
+         ![Requests, question by question](requests.svg)\n",
+    );
+    beside_the_papers(scored, &mut text);
+    facts(scored, &mut text);
+    costs(scored, &mut text);
+    matrix(scored, &mut text);
+    scored.iter().for_each(|run| differences(run, &mut text));
+    text.push_str(&reading(scored));
+    text
+}
+
+/// A row of a table.
+fn row<S: AsRef<str>>(cells: impl IntoIterator<Item = S>, text: &mut String) {
+    text.push('|');
+    for cell in cells {
+        let cell = cell.as_ref().replace('|', "\\|").replace(['\n', '\r'], " ");
+        let _ = write!(text, " {cell} |");
+    }
+    text.push('\n');
+}
+
+/// The head of a table: texts to the left, then numbers to the right.
+fn head(texts: &[&str], numbers: &[&str], text: &mut String) {
+    row(texts.iter().chain(numbers), text);
+    let left = texts.iter().map(|_| "---");
+    row(left.chain(numbers.iter().map(|_| "---:")), text);
+}
+
+fn percent(p: f64) -> String {
+    format!("{p:.1} %")
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
+
+fn usd(run: &Scored, cost: f64) -> String {
+    if run.header.priced { format!("${cost:.4}") } else { "?".to_owned() }
+}
+
+/// The scores of each run.
+fn runs(scored: &[Scored], text: &mut String) {
+    let numbers = [
+        "shots",
+        "EX",
+        "EX %",
+        "strict",
+        "graded",
+        "median error",
+        "cells true",
+        "SWAN's count",
+        "requests",
+        "tokens in",
+        "tokens out",
+        "price",
+    ];
+    head(&["run", "database", "mode", "model"], &numbers, text);
+    for run in scored {
+        let total = run.spent;
+        let facts = run.factuality.as_ref();
+        row(
+            [
+                run.name(),
+                run.header.database.clone(),
+                run.header.mode.name().to_owned(),
+                run.model().to_owned(),
+                run.header.shots.to_string(),
+                format!("{:.0}/{}", run.ex.right, run.ex.of),
+                percent(run.ex.percent()),
+                format!("{:.0}/{}", run.ex_strict.right, run.ex_strict.of),
+                percent(run.graded),
+                run.relative_error.map_or_else(dash, |e| percent(100.0 * e)),
+                facts.map_or_else(dash, |f| percent(f.cells.percent())),
+                facts.map_or_else(dash, |f| percent(f.swan.percent())),
+                total.requests.to_string(),
+                total.input_tokens.to_string(),
+                total.output_tokens.to_string(),
+                usd(run, total.cost_usd),
+            ],
+            text,
+        );
+    }
+    text.push_str(
+        "\nEX: execution accuracy by SWAN's rule. Strict: the same rows as often, columns in \
+         their order, rows in order where the gold's outermost query orders. Graded: one less the \
+         relative error of single numbers, F1 of lists, on average. Median error: of single \
+         numbers. Cells true: generated cells only, of columns with one value a key. Requests, \
+         tokens and price are of all runs in the folder up to the first that came to its end.\n",
+    );
+    for run in scored {
+        run.notes.iter().for_each(|n| {
+            let _ = write!(text, "\nNote on {}: {n}.\n", run.name());
+        });
+    }
+}
+
+/// Ours and the papers' execution accuracy.
+fn beside_the_papers(scored: &[Scored], text: &mut String) {
+    let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
+    for database in databases {
+        let figures = published::figures(database);
+        if figures.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n## Beside the published figures: {database}, EX in percent\n\n");
+        let mut shots: BTreeSet<usize> = figures.iter().flat_map(|f| f.ex).map(|e| e.0).collect();
+        let here = || scored.iter().filter(|s| s.header.database == database);
+        shots.extend(here().map(|s| s.header.shots));
+        let names: Vec<String> = shots.iter().map(|s| format!("{s} shots")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        head(&["system"], &names, text);
+        for (name, runs) in lines(here()) {
+            let ex = |shots: &usize| {
+                let found: Vec<String> = runs
+                    .iter()
+                    .filter(|run| run.header.shots == *shots)
+                    .map(|run| format!("{:.1}", run.ex.percent()))
+                    .collect();
+                if found.is_empty() { dash() } else { found.join(", ") }
+            };
+            let ours = format!("hqdl, {name}");
+            row(std::iter::once(ours).chain(shots.iter().map(ex)), text);
+        }
+        for figure in figures {
+            let ex = |shots: &usize| {
+                let found = figure.ex.iter().find(|e| e.0 == *shots);
+                found.map_or_else(dash, |e| format!("{:.1}", e.1))
+            };
+            row(std::iter::once(figure.system.to_owned()).chain(shots.iter().map(ex)), text);
+        }
+    }
+}
+
+/// Who answered, and by which queries. Two recordings may be of one model's name;
+/// recordings of one model with more or fewer shots differ in that number alone.
+fn series(run: &Scored) -> String {
+    let mut name = run.model().to_owned();
+    if !run.header.recordings.is_empty() {
+        let shots = run.header.shots;
+        let plain = |file: &String| {
+            let stem = file.split('.').next().unwrap_or_default();
+            let without =
+                [format!("{shots}shots"), format!("{shots}shot"), format!("{shots}-shot")]
+                    .iter()
+                    .fold(stem.to_owned(), |stem, part| stem.replace(part, ""));
+            without.trim_matches(['_', '-']).to_owned()
+        };
+        let files: Vec<String> = run.header.recordings.iter().map(plain).collect();
+        name = format!("{name}, recorded: {}", files.join(", "));
+    }
+    format!("{name} (mode {})", run.header.mode.name())
+}
+
+/// Runs of one database, model and mode, by the number of shots; named with the
+/// database where there are several.
+pub(in crate::swan) fn lines<'s>(
+    scored: impl IntoIterator<Item = &'s Scored>,
+) -> Vec<(String, Vec<&'s Scored>)> {
+    let scored: Vec<&Scored> = scored.into_iter().collect();
+    let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
+    let mut all: Vec<(String, Vec<&Scored>)> = Vec::new();
+    for run in scored {
+        let mut name = series(run);
+        if databases.len() > 1 {
+            name = format!("{}: {name}", run.header.database);
+        }
+        match all.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, runs)) => runs.push(run),
+            None => all.push((name, vec![run])),
+        }
+    }
+    all.iter_mut().for_each(|(_, runs)| runs.sort_by_key(|run| run.header.shots));
+    all
+}
+
+/// How true the cells are, column by column.
+fn facts(scored: &[Scored], text: &mut String) {
+    let with: Vec<(&Scored, _)> =
+        scored.iter().filter_map(|s| Some((s, s.factuality.as_ref()?))).collect();
+    if with.is_empty() {
+        return;
+    }
+    text.push_str(
+        "\n## Data factuality: generated cells that are true, in percent (Wilson 95 %)\n\n",
+    );
+    let names: Vec<String> = with.iter().map(|(s, _)| s.name()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    head(&["column"], &names, text);
+    let mut columns: Vec<(&str, &str, &str)> = Vec::new();
+    for c in with.iter().flat_map(|(_, f)| &f.columns) {
+        let column = (c.table.as_str(), c.column.as_str(), c.measure);
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+    }
+    for (table, column, measure) in columns {
+        let score = |(_, f): &(&Scored, &crate::swan::factuality::Factuality)| {
+            let found = f.columns.iter().find(|c| c.table == table && c.column == column);
+            found.map_or_else(dash, |c| {
+                let (low, high) = c.score.interval();
+                format!("{:.1} ({low:.1}–{high:.1})", c.score.percent())
+            })
+        };
+        let f1 = if measure == "f1" { " (F1)" } else { "" };
+        let name = format!("{table}.{column}{f1}");
+        row(std::iter::once(name).chain(with.iter().map(score)), text);
+    }
+    let all = with.iter().map(|(_, f)| format!("{:.1}", f.cells.percent()));
+    row(std::iter::once("all with one value a key".to_owned()).chain(all), text);
+    let swan = with
+        .iter()
+        .map(|(_, f)| format!("{:.1} ({:.2} / {})", f.swan.percent(), f.swan.right, f.swan.of));
+    row(std::iter::once("SWAN's count".to_owned()).chain(swan), text);
+    let of = |p: &Published| {
+        let by: Vec<String> = p.ex.iter().map(|(s, f)| format!("{f} ({s})")).collect();
+        format!("{}: {}", p.system, by.join(", "))
+    };
+    let published: Vec<String> = published::FACTUALITY.iter().map(of).collect();
+    let _ = write!(
+        text,
+        "\nPublished over all four databases by SWAN's count, by shots: {}.\n",
+        published.join("; ")
+    );
+}
+
+/// What the set cost, run by run.
+fn costs(scored: &[Scored], text: &mut String) {
+    text.push_str("\n## Cost of all questions together\n\n");
+    let numbers = [
+        "requests",
+        "for the tables",
+        "for the questions",
+        "values asked",
+        "tokens in",
+        "tokens out",
+        "price",
+        "seconds",
+    ];
+    head(&["run", "time"], &numbers, text);
+    for run in scored {
+        for (n, cost) in run.runs.iter().enumerate() {
+            let before = cost.materialized.unwrap_or_default().requests;
+            let time = format!("{}{}", n + 1, if cost.finished { "" } else { ", not finished" });
+            row(
+                [
+                    run.name(),
+                    time,
+                    cost.total.requests.to_string(),
+                    before.to_string(),
+                    cost.total.requests.saturating_sub(before).to_string(),
+                    cost.total.values_asked.to_string(),
+                    cost.total.input_tokens.to_string(),
+                    cost.total.output_tokens.to_string(),
+                    usd(run, cost.total.cost_usd),
+                    format!("{:.1}", cost.total.seconds),
+                ],
+                text,
+            );
+        }
+    }
+    if scored.iter().any(|s| s.header.database == "superhero") {
+        let by: Vec<String> = published::SUPERHERO_INPUT_TOKENS
+            .iter()
+            .map(|(shots, tokens)| format!("{tokens} ({shots})"))
+            .collect();
+        let _ = write!(
+            text,
+            "\nInput tokens of HQDL's released code for the tables of superhero, by shots: {}; one \
+             request a hero.\n",
+            by.join(", ")
+        );
+    }
+    for run in scored {
+        for (n, cost) in run.runs.iter().enumerate() {
+            asked(&format!("{}, run {}", run.name(), n + 1), cost, text);
+        }
+    }
+}
+
+/// The questions of a run that asked the model.
+fn asked(name: &str, run: &RunCost, text: &mut String) {
+    let mut so_far = run.materialized.unwrap_or_default().requests;
+    let mut any = false;
+    for (qid, cost) in run.questions.iter().filter(|(_, c)| c.requests > 0) {
+        if !std::mem::replace(&mut any, true) {
+            let _ = write!(text, "\n### Questions that asked the model: {name}\n\n");
+            head(&["question"], &["requests", "so far", "values", "tokens in", "out"], text);
+        }
+        so_far += cost.requests;
+        let counts =
+            [cost.requests, so_far, cost.values_asked, cost.input_tokens, cost.output_tokens];
+        row(std::iter::once(qid.clone()).chain(counts.map(|n| n.to_string())), text);
+    }
+}
+
+/// All questions, all runs.
+fn matrix(scored: &[Scored], text: &mut String) {
+    text.push_str("\n## Questions\n\nRight by SWAN's rule, or the graded score.\n\n");
+    let names: Vec<String> = scored.iter().map(Scored::name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    head(&["question", "asked"], &names, text);
+    let mut seen = BTreeSet::new();
+    for q in scored.iter().flat_map(|s| &s.questions).filter(|q| seen.insert(&q.qid)) {
+        let stands = |run: &Scored| {
+            let found = run.questions.iter().find(|o| o.qid == q.qid)?;
+            Some(match &found.grade {
+                None => "?".to_owned(),
+                Some(g) if g.swan => "right".to_owned(),
+                Some(_) if found.error.is_some() => "failed".to_owned(),
+                Some(g) => format!("{:.2}", g.graded),
+            })
+        };
+        let all = scored.iter().map(|run| stands(run).unwrap_or_else(dash));
+        row([q.qid.clone(), q.question.clone()].into_iter().chain(all), text);
+    }
+}
+
+/// What differed in one run.
+fn differences(run: &Scored, text: &mut String) {
+    let _ = write!(text, "\n### What differed in {}\n\n", run.name());
+    let wrong: Vec<_> = run.questions.iter().filter(|q| !q.difference().is_empty()).collect();
+    if wrong.is_empty() {
+        text.push_str("Nothing: every answer has the gold's rows.\n");
+        return;
+    }
+    head(&["question", "EX", "what differed"], &["graded", "relative error"], text);
+    for q in wrong {
+        let grade = q.grade.clone().unwrap_or_default();
+        let mut differs = q.difference().to_owned();
+        if let Some(known) = &q.known {
+            let _ = write!(differs, " (the query itself: {known})");
+        }
+        row(
+            [
+                q.qid.clone(),
+                match &q.grade {
+                    None => dash(),
+                    Some(grade) => if grade.swan { "right" } else { "wrong" }.to_owned(),
+                },
+                differs,
+                format!("{:.2}", grade.graded),
+                grade.relative_error.map_or_else(dash, |e| percent(100.0 * e)),
+            ],
+            text,
+        );
+    }
+}
+
+/// How these figures are to be read.
+fn reading(scored: &[Scored]) -> String {
+    let mut text = "\n## How to read this\n\n\
+        - Execution accuracy asks for whole results: one wrong hero among hundreds is as wrong as \
+        none right, and a count may be right by chance. The graded scores say how far off an \
+        answer is, and factuality how much the model knew.\n\
+        - SWAN's rule compares rows as sorted tuples and, without ORDER BY, as sets: it forgives \
+        the order of columns, and repeated rows as long as there are as many.\n\
+        - SWAN's count of factuality takes the key of superhero, which is given, as right; a true \
+        value that is NULL counts and is never right; a column with many values adds one F1 a key \
+        but each true value to the total. True data reaches less than 100 %, therefore.\n\
+        - What a query gives on the true values, where that is not right, is said beside it: no \
+        model can answer it by that query. Queries that ask the model beside the columns are not \
+        judged.\n\
+        - Rows shown as examples are asked about like all others, so with shots their cells are \
+        true and questions about them are given away. (SWAN's five shots hold 3-D Man, whom \
+        superhero-00 asks about.)\n"
+        .to_owned();
+    if scored.iter().any(|s| s.header.database == "superhero") {
+        text.push_str(
+            "- On superhero, exact accuracy hardly measures knowledge: true values dealt out to \
+             the wrong heroes still reach some nine of thirty.\n\
+             - superhero-10 depends on the order of rows: two heroes share the greatest height.\n\
+             - Completions recorded in 2024 score otherwise here than then. HQDL's released code \
+             kept the blank after a comma, so that powers matched nothing; took apostrophes in \
+             names for quotes, which moved the fields behind them by one; counted whatever stood \
+             between commas as a power, on the list or not, once or twice; and wrote the key of \
+             the request over what the model echoed. Here a row shifted by a quote or a list is \
+             put right, a value is one of its list or none, and no power counts twice. By SWAN's \
+             rule five questions come out differently: superhero-19 (the most powers) is gained \
+             for GPT-3.5 Turbo with three and five shots, and superhero-15 for GPT-4 Turbo with \
+             none, where two publishers had moved; superhero-02 is lost for GPT-3.5 Turbo with one \
+             shot and superhero-22 for GPT-4 Turbo with none, where two mistakes had made up for \
+             each other.\n",
+        );
+    }
+    if scored.iter().any(|s| s.header.mode == Mode::Blendsql) {
+        text.push_str("- BlendSQL's queries are those published in 2024, as they stand.\n");
+    }
+    text
+}

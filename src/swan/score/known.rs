@@ -1,0 +1,121 @@
+//! What is wrong with a published query, whatever a model knows: found by running
+//! it on the true values and comparing what it gives with the gold. Nothing here
+//! was written down by hand.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::session::{Cache, Session, SpecOverrides};
+use crate::spec::Draft;
+use crate::swan::grade::grade;
+use crate::swan::oracle::TrueValues;
+use crate::swan::record::{Header, Line, Writer};
+use crate::swan::run::Run;
+use crate::swan::score::Gold;
+use crate::swan::{Benchmark, Mode, Question, SwanError, compare};
+
+/// What a query gives that is wrong on the true values, by its text; of the others,
+/// nothing is.
+pub(in crate::swan) type Faults = HashMap<String, String>;
+
+/// In words, beside what differs in a run.
+pub(in crate::swan) fn told(fault: &str, difference: &str) -> String {
+    if fault == difference {
+        "on the true values, too".to_owned()
+    } else {
+        format!("on the true values, too: {fault}")
+    }
+}
+
+/// Runs the questions' queries on the true values. What asks the model for more
+/// than the columns that the truth has is not judged.
+///
+/// # Errors
+/// [`SwanError`] when the truth cannot be read, or there is no place for the run.
+pub(in crate::swan) fn faults(
+    header: &Header,
+    questions: &[Question],
+    gold: &Gold,
+) -> Result<Faults, SwanError> {
+    let Some(benchmark) = Benchmark::named(&header.database) else { return Ok(Faults::new()) };
+    let scratch = Scratch::new()?;
+    let model = Arc::new(TrueValues::read(benchmark, gold.database())?);
+    let path = Path::new("specs/swan").join(format!("{}.toml", benchmark.name));
+    let broken = |what: String| {
+        let hint = "name BIRD's own database, or the folder that `hqdl swan prepare` wrote";
+        SwanError::input(format!("the true values of {}: {what}", benchmark.name), hint)
+    };
+    let mut draft =
+        Draft::parse(&path, benchmark.spec.to_owned()).map_err(|p| broken(p.render(false)))?;
+    draft.file.model.price = None;
+    let overrides = SpecOverrides {
+        database: Some(gold.database().to_owned()),
+        output: Some(scratch.0.join("expanded.sqlite")),
+        ..SpecOverrides::default()
+    };
+    let holder = "hqdl swan score".to_owned();
+    let cache = Cache::Dir { dir: Some(scratch.0.join("facts")), holder };
+    let session = Session::open(draft, &overrides, cache).map_err(|p| broken(p.render(false)))?;
+    let facts = session.facts().map_err(|e| broken(e.to_string()))?;
+    let mut faults = Faults::new();
+    let mut beside = 0;
+    let mut told = |line: &Line| {
+        let Line::Answer(answer) = line else { return };
+        let asked_beside = model.beside() - std::mem::replace(&mut beside, model.beside());
+        let Some(question) = questions.iter().find(|q| q.qid == answer.qid) else { return };
+        let Ok(truth) = gold.rows(question) else { return };
+        let fault = match (&answer.rows, &answer.error) {
+            (None, why) => why.clone().unwrap_or_else(|| "no rows".to_owned()),
+            (Some(_), _) if asked_beside > 0 => return,
+            (Some(rows), _) => {
+                let ordered = compare::orders(&question.gold).unwrap_or(false);
+                let grade = grade(rows, &truth, &answer.query, ordered);
+                if grade.swan {
+                    return;
+                }
+                grade.difference
+            }
+        };
+        faults.insert(answer.query.clone(), fault);
+    };
+    let run = Run {
+        spec: session.spec.clone(),
+        database: &session.database,
+        facts,
+        model: Arc::clone(&model) as Arc<_>,
+        questions,
+        mode: header.mode,
+        materialize: header.mode == Mode::Hqdl,
+        timeout: gold.timeout(),
+        command: "swan score",
+        listener: Arc::new(|_| {}),
+        query_listener: Arc::new(|_| {}),
+        interrupt: gold.interrupt(),
+    };
+    let mut writer = Writer::begin(&scratch.0, header)?;
+    crate::swan::run(run, &mut writer, &mut told)?;
+    Ok(faults)
+}
+
+/// A folder that is gone when this is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, SwanError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("hqdl-swan-{}-{n}", std::process::id()));
+        // Left by a process of the same number that was killed.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).map_err(|e| SwanError::file(&path, e))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,324 @@
+//! A record and the gold, made scores.
+
+pub(in crate::swan) mod known;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use self::known::Faults;
+use crate::query::{Plain, Smoothie};
+use crate::swan::benchmark::Read;
+use crate::swan::compare::{self, Rows};
+use crate::swan::factuality::{Factuality, Share, factuality};
+use crate::swan::grade::{Grade, grade};
+use crate::swan::record::{Answer, Cost, Header};
+use crate::swan::{Benchmark, Mode, Question, Record, SwanError};
+
+/// A run's scores.
+#[derive(Debug, Clone, Serialize)]
+pub struct Scored {
+    /// The folder of the run.
+    pub dir: PathBuf,
+    /// What it is of.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Execution accuracy by SWAN's rule.
+    pub ex: Share,
+    /// Execution accuracy by the strict rule.
+    pub ex_strict: Share,
+    /// The mean of the graded scores, in percent.
+    pub graded: f64,
+    /// The median of the relative errors of single numbers.
+    pub relative_error: Option<f64>,
+    /// How true the generated cells are, when there are any.
+    pub factuality: Option<Factuality>,
+    /// What it took to have all answers: every run up to the first that came to
+    /// its end.
+    pub spent: Cost,
+    /// What the first, second … run in the folder used.
+    pub runs: Vec<RunCost>,
+    /// The questions.
+    pub questions: Vec<ScoredQuestion>,
+    /// What a reader should know of these scores.
+    pub notes: Vec<String>,
+}
+
+/// What a run used, step by step.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunCost {
+    /// Whether all questions ended.
+    pub finished: bool,
+    /// All of it.
+    pub total: Cost,
+    /// What materializing used.
+    pub materialized: Option<Cost>,
+    /// What each question used, in their order.
+    pub questions: Vec<(String, Cost)>,
+}
+
+/// A question's score.
+#[derive(Debug, Clone, Serialize)]
+pub struct ScoredQuestion {
+    /// Its name.
+    pub qid: String,
+    /// What is asked.
+    pub question: String,
+    /// How the answer stands; none when the gold itself fails.
+    #[serde(flatten)]
+    pub grade: Option<Grade>,
+    /// Why the query, or the gold, failed.
+    pub error: Option<String>,
+    /// The routes of its calls.
+    pub routes: Vec<String>,
+    /// What is wrong with the published query, whatever the model knows.
+    pub known: Option<String>,
+    /// What it used when it was last run.
+    pub cost: Cost,
+}
+
+impl ScoredQuestion {
+    /// Whether it is right by SWAN's rule.
+    #[must_use]
+    pub fn right(&self) -> bool {
+        self.grade.as_ref().is_some_and(|g| g.swan)
+    }
+
+    /// What differs, or failed, in words.
+    #[must_use]
+    pub fn difference(&self) -> &str {
+        let differs = self.grade.as_ref().map_or("", |g| &g.difference);
+        self.error.as_deref().unwrap_or(differs)
+    }
+}
+
+/// The gold: rows of each gold query, which is run once, however many runs are
+/// scored.
+pub struct Gold {
+    database: PathBuf,
+    timeout: Duration,
+    interrupt: watch::Receiver<bool>,
+    known: RefCell<HashMap<String, Result<Rows, String>>>,
+    /// What is wrong with the queries of a file, whatever the model knows.
+    faults: RefCell<HashMap<(PathBuf, Mode), Faults>>,
+}
+
+impl Gold {
+    /// The gold of a database: `path` itself, or in it `<name>.sqlite`.
+    ///
+    /// # Errors
+    /// [`SwanError`] when it is not there.
+    pub fn find(
+        path: &Path,
+        name: &str,
+        timeout: Duration,
+        interrupt: watch::Receiver<bool>,
+    ) -> Result<Self, SwanError> {
+        let file = format!("{name}.sqlite");
+        let places = [path.to_owned(), path.join("gold").join(&file), path.join(&file)];
+        match places.into_iter().find(|p| p.is_file()) {
+            Some(database) => {
+                let (known, faults) = (RefCell::default(), RefCell::default());
+                Ok(Self { database, timeout, interrupt, known, faults })
+            }
+            None => Err(SwanError::input(
+                format!("no gold database of {name} at {}", path.display()),
+                "`hqdl swan prepare` writes it into the folder `gold`; name that, or the file",
+            )),
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn database(&self) -> &Path {
+        &self.database
+    }
+
+    pub(in crate::swan) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(in crate::swan) fn interrupt(&self) -> watch::Receiver<bool> {
+        self.interrupt.clone()
+    }
+
+    /// What is wrong with the queries of a run, whatever the model knows; found
+    /// out once, when an answer is wrong.
+    fn faults(&self, header: &Header, questions: &[Question]) -> Result<Faults, SwanError> {
+        let of = (header.questions_file.clone(), header.mode);
+        if let Some(known) = self.faults.borrow().get(&of) {
+            return Ok(known.clone());
+        }
+        let found = known::faults(header, questions, self)?;
+        self.faults.borrow_mut().insert(of, found.clone());
+        Ok(found)
+    }
+
+    pub(in crate::swan) fn rows(&self, question: &Question) -> Result<Rows, String> {
+        let known = self.known.borrow().get(&question.gold).cloned();
+        known.unwrap_or_else(|| {
+            let rows = self.run(question);
+            self.known.borrow_mut().insert(question.gold.clone(), rows.clone());
+            rows
+        })
+    }
+
+    fn run(&self, question: &Question) -> Result<Rows, String> {
+        let mut rows = Smoothie::default();
+        Plain {
+            database: &self.database,
+            sql: &question.gold,
+            dialect: crate::query::Dialect::Sqlite,
+            params: &[],
+            timeout: Some(self.timeout),
+            interrupt: self.interrupt.clone(),
+        }
+        .run(&mut rows)
+        .map_err(|e| e.to_string())?;
+        Ok(compare::kept(&rows))
+    }
+}
+
+/// Scores a record. Questions whose gold fails are told, and count for nothing.
+///
+/// # Errors
+/// [`SwanError`] when a database cannot be read.
+pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Scored, SwanError> {
+    let header = record.header().clone();
+    let answers = record.answers();
+    let mut scored: Vec<ScoredQuestion> =
+        questions.iter().map(|q| question(q, answers.get(q.qid.as_str()).copied(), gold)).collect();
+    let mut notes = Vec::new();
+    if scored.iter().any(|q| !q.right() && q.grade.is_some()) {
+        let faults = gold.faults(&header, questions).unwrap_or_else(|why| {
+            notes.push(format!("what is wrong with the queries themselves is not known: {why}"));
+            Faults::new()
+        });
+        for (scored, question) in scored.iter_mut().zip(questions) {
+            let query = question.query(header.mode).unwrap_or_default();
+            let fault = faults.get(query).filter(|_| !scored.right() && scored.grade.is_some());
+            scored.known = fault.map(|fault| known::told(fault, scored.difference()));
+        }
+    }
+    notes.extend(reads_hidden(&header));
+    let grades: Vec<&Grade> = scored.iter().filter_map(|q| q.grade.as_ref()).collect();
+    if grades.len() < scored.len() {
+        let failed = scored.len() - grades.len();
+        notes.push(format!(
+            "the gold SQL of {failed} of {} questions fails, so they count for nothing",
+            scored.len()
+        ));
+    }
+    let unanswered = questions.iter().filter(|q| !answers.contains_key(q.qid.as_str())).count();
+    if unanswered > 0 {
+        notes.push(format!(
+            "{unanswered} of {} questions were never run, so they count as wrong",
+            questions.len()
+        ));
+    }
+    if !header.unmasked.is_empty() {
+        notes.push(format!(
+            "the database of the run was not masked: it holds {}",
+            header.unmasked.join(", ")
+        ));
+    }
+    let share = |right: fn(&Grade) -> bool| Share {
+        right: grades.iter().filter(|g| right(g)).count() as f64,
+        of: grades.len() as u64,
+    };
+    let mean = |sum: f64| if grades.is_empty() { 0.0 } else { 100.0 * sum / grades.len() as f64 };
+    let factuality = facts(&header, gold, &mut notes)?;
+    Ok(Scored {
+        dir: record.dir.clone(),
+        ex: share(|g| g.swan),
+        ex_strict: share(|g| g.strict),
+        graded: mean(grades.iter().map(|g| g.graded).sum()),
+        relative_error: median(grades.iter().filter_map(|g| g.relative_error).collect()),
+        factuality,
+        spent: spent(record),
+        runs: record.runs.iter().map(run_cost).collect(),
+        questions: scored,
+        notes,
+        header,
+    })
+}
+
+fn spent(record: &Record) -> Cost {
+    let mut cost = Cost::default();
+    for run in &record.runs {
+        cost.add(&run.cost());
+        if run.finished {
+            break;
+        }
+    }
+    cost
+}
+
+fn run_cost(run: &crate::swan::record::Invocation) -> RunCost {
+    RunCost {
+        finished: run.finished,
+        total: run.cost(),
+        materialized: run.materialized,
+        questions: run.answers.iter().map(|a| (a.qid.clone(), a.cost)).collect(),
+    }
+}
+
+/// Which queries read what SWAN hides, instead of what the model generated.
+fn reads_hidden(header: &Header) -> Option<String> {
+    let read = Benchmark::named(&header.database)?.read;
+    let named: Vec<String> = read.iter().map(Read::named).collect();
+    let any = !named.is_empty() && header.mode == Mode::Hqdl;
+    any.then(|| format!("HQDL's published SQL reads what is hidden: {}", named.join(", ")))
+}
+
+fn question(question: &Question, answer: Option<&Answer>, gold: &Gold) -> ScoredQuestion {
+    let mut error = answer.and_then(|a| a.error.clone());
+    let grade = match (gold.rows(question), compare::orders(&question.gold)) {
+        (Ok(gold), ordered) => Some(match answer.map(|a| (a, a.rows.as_ref())) {
+            None => Grade::none("never run"),
+            Some((_, None)) => Grade::default(),
+            Some((a, Some(rows))) => grade(rows, &gold, &a.query, ordered.unwrap_or(false)),
+        }),
+        (Err(why), _) => {
+            error = Some(format!("the gold SQL fails: {why}"));
+            None
+        }
+    };
+    ScoredQuestion {
+        qid: question.qid.clone(),
+        question: question.question.clone(),
+        grade,
+        error,
+        routes: answer.map(|a| a.routes.clone()).unwrap_or_default(),
+        known: None,
+        cost: answer.map(|a| a.cost).unwrap_or_default(),
+    }
+}
+
+/// How true the published tables are, where there are any.
+fn facts(
+    header: &Header,
+    gold: &Gold,
+    notes: &mut Vec<String>,
+) -> Result<Option<Factuality>, SwanError> {
+    let Some(benchmark) = Benchmark::named(&header.database) else {
+        notes.push(format!("{} is none of SWAN's databases: no factuality", header.database));
+        return Ok(None);
+    };
+    let Some(expanded) = &header.expanded else { return Ok(None) };
+    if !expanded.exists() {
+        notes.push(format!("{} is gone: no factuality", expanded.display()));
+        return Ok(None);
+    }
+    Ok(Some(factuality(benchmark, &gold.database, expanded)?))
+}
+
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let (low, high) = (numbers.len().checked_sub(1)? / 2, numbers.len() / 2);
+    Some(f64::midpoint(*numbers.get(low)?, *numbers.get(high)?))
+}
