@@ -16,10 +16,24 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 ";
 
 /// Of these, queries whose most cannot be told: an answer decides what is asked.
-pub const UNBOUNDED: usize = 2;
+pub const UNBOUNDED: usize = 3;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 16] = [
+pub const QUERIES: [(&str, &str); 18] = [
+    // What waits for a row does not look at an answer for that.
+    (
+        "WITH t AS (SELECT {{LLMMap('fn:length', s.x, return_type='int')}} AS x FROM (SELECT \
+         min({{LLMMap('fn:initial', p.a)}}) AS x FROM p) AS s) SELECT q.c FROM q WHERE NOT EXISTS \
+         (SELECT 1 FROM t WHERE 'x' = q.c AND {{LLMMap('fn:initial', 'Bob')}} <> 'a')",
+        "WITH t AS (SELECT hq_length(s.x) AS x FROM (SELECT min(hq_initial(a)) AS x FROM p) AS s) \
+         SELECT c FROM q WHERE NOT EXISTS (SELECT 1 FROM t WHERE 'x' = q.c AND hq_initial('Bob') <> 'a')",
+    ),
+    (
+        "WITH t AS (SELECT p.n AS x FROM p WHERE p.n < p.n) SELECT t.x FROM t WHERE \
+         {{LLMMap('fn:initial', 'alma')}} <> 'x' AND {{LLMMap('fn:contains:a', 'beta')}} = TRUE",
+        "WITH t AS (SELECT n AS x FROM p WHERE n < n) SELECT x FROM t WHERE \
+         hq_initial('alma') <> 'x' AND hq_contains('beta', 'a') = TRUE",
+    ),
     // What runs once is noted with the first row alone, which OFFSET skips.
     (
         "SELECT {{LLMMap('fn:vowels', p.a, return_type='int')}}, \

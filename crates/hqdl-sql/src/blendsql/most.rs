@@ -347,14 +347,24 @@ impl Probing<'_, '_> {
         // is another thing once the answers are there: what is reached then is new.
         let chosen =
             query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
-        let mut of_rows = false;
-        for column in core.columns.iter().filter_map(|c| c.expr.as_ref()) {
-            own(column, &mut |e| {
-                let ExprKind::Function { name, args, filter, window } = &e.kind else { return };
-                let first = matches!(name.as_str(), "min" | "max") && !window;
-                of_rows |= first && args.iter().any(live);
-                // What a FILTER leaves is reached when its answers are there.
-                of_rows |= filter.as_deref().is_some_and(live) && args.iter().any(live);
+        let mut of_rows = query.limit.is_some() && core.windows.iter().any(live);
+        let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
+        let order = query.order.iter().map(|o| &o.expr);
+        for expr in columns.chain(&core.filter).chain(&core.having).chain(order) {
+            own(expr, &mut |e| match &e.kind {
+                ExprKind::Function { name, args, filter, window } => {
+                    let first = matches!(name.as_str(), "min" | "max") && !window;
+                    of_rows |= first && args.iter().any(live);
+                    of_rows |= *window && query.limit.is_some() && live(e);
+                    // What a FILTER leaves is reached when its answers are there.
+                    of_rows |= filter.as_deref().is_some_and(live) && args.iter().any(live);
+                    let some = matches!(name.as_str(), "iif" | "if" | "coalesce" | "ifnull");
+                    of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
+                }
+                ExprKind::Case { .. } | ExprKind::And(_) | ExprKind::Or(_) => {
+                    of_rows |= e.inside().0.into_iter().filter(|part| live(part)).count() > 1;
+                }
+                _ => {}
             });
         }
         if stages > 1 || chosen || of_rows {

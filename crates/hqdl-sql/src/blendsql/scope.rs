@@ -68,10 +68,11 @@ impl Table {
         self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(column))
     }
 
-    /// A column of it, written in full.
+    /// A column of it that hangs on no answer, written in full.
     #[must_use]
     pub fn any_column(&self) -> Option<String> {
-        let (name, field) = (self.name.as_ref()?, self.fields.as_ref()?.first()?);
+        let name = self.name.as_ref()?;
+        let field = self.fields.as_ref()?.iter().find(|field| !field.live)?;
         Some(format!("{}.{}", hqdl_values::sql::name(name), hqdl_values::sql::name(&field.name)))
     }
 }

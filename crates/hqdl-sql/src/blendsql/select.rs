@@ -270,7 +270,7 @@ impl Rewriter<'_> {
                     Some(hit) => Some(hit.depth),
                     None => at.place(table.as_deref(), column),
                 };
-                found |= depth.is_none_or(|depth| depth == scope.depth);
+                found |= depth.is_some_and(|depth| depth == scope.depth);
             }
         });
         found

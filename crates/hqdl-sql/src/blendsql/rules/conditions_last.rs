@@ -143,7 +143,7 @@ pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
             let having = |t: &&Table| has_field(t, name);
             scope.tables.iter().filter(having).count() == 1
         };
-        let own = fields.iter().find(|f| !f.name.is_empty() && alone(&f.name))?;
+        let own = fields.iter().find(|f| !f.live && !f.name.is_empty() && alone(&f.name))?;
         Some(sql::name(&own.name))
     };
     let columns: Vec<Option<String>> = scope.tables.iter().map(of).collect();
