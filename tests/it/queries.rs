@@ -327,6 +327,33 @@ fn what_was_asked_in_vain_is_asked_again_when_told_so() {
 }
 
 #[test]
+fn hundreds_of_conditions_with_calls_are_as_few() {
+    let (endpoint, project) = project();
+    let chain = |n: usize, word: &str, of: &str| {
+        let of = of.to_owned();
+        let calls: Vec<String> =
+            (0..n).map(|i| format!("{{{{LLMMap('Is it {i}?', h.name)}}}} {of}")).collect();
+        format!("SELECT count(*) FROM hero h WHERE h.id = 1 AND ({})", calls.join(word))
+    };
+    // Each is known to hold, then one is not; of those that hold in an OR one is asked.
+    for (sql, count) in [
+        (chain(900, " AND ", "= 'A'"), 1),
+        (
+            format!(
+                "{} AND {{{{LLMMap('Is it 7?', h.name)}}}} = 'B'",
+                chain(900, " AND ", "= 'A'")
+            ),
+            0,
+        ),
+        (chain(900, " OR ", "= 'B'"), 0),
+    ] {
+        let asked = endpoint.cells_since(0).len();
+        assert_eq!(rows(&query(&project, &sql, &[]).exits(0)), json!([[count]]), "{asked}");
+    }
+    assert_eq!(endpoint.cells_since(0).len(), 900);
+}
+
+#[test]
 fn a_refresh_passes_by_published_tables() {
     let (endpoint, project) = project();
     project.materialize(&[]).exits(0);

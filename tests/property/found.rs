@@ -19,7 +19,13 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 3;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 18] = [
+pub const QUERIES: [(&str, &str); 19] = [
+    // No column of what is read can tell it to wait.
+    (
+        "WITH t AS (SELECT {{LLMMap('fn:length', p.a, return_type='int')}} AS x FROM p WHERE p.n < p.n) \
+         SELECT t.x FROM t WHERE {{LLMMap('fn:contains:a', 'alma')}}",
+        "WITH t AS (SELECT hq_length(a) AS x FROM p WHERE n < n) SELECT x FROM t WHERE hq_contains('alma', 'a')",
+    ),
     // What waits for a row does not look at an answer for that.
     (
         "WITH t AS (SELECT {{LLMMap('fn:length', s.x, return_type='int')}} AS x FROM (SELECT \

@@ -759,7 +759,10 @@ impl Writer<'_> {
                 let (source, columns) = self.source(0);
                 let column = self.bare(&columns, Kind::Int);
                 let not = self.pick(&["", "NOT "]);
-                format!("«length¦¦¦{argument}» {not}IN (SELECT {column} FROM {source})")
+                // A column of a query may be a truth, and what is compared with truths says
+                // yes or no.
+                let number = if source.starts_with('c') { " + 0" } else { "" };
+                format!("«length¦¦¦{argument}» {not}IN (SELECT {column}{number} FROM {source})")
             }
             8 => {
                 let not = self.pick(&["", "NOT "]);

@@ -35,6 +35,8 @@ struct Row {
     tag: String,
     /// The words of its key.
     words: Vec<String>,
+    /// The number that its key begins with, of all the digits there.
+    number: Option<usize>,
 }
 
 /// One component of a key.
@@ -100,6 +102,7 @@ impl Keys {
             parts: key.iter().map(part).collect(),
             tag: fold(&tag),
             words: label::folded_words(key),
+            number: key.first().and_then(begins_with),
         };
         let rows: Vec<Row> = keys.iter().zip(tags).map(row).collect();
         let broken = rows.iter().flat_map(|r| &r.parts).any(|p| p.text.contains(['\n', '\r']));
@@ -193,9 +196,10 @@ impl Keys {
             let places = self.named(row, tag, rest);
             if !places.is_empty() {
                 // Unless all of it is the key of another row. `1 2` is not the key `12`.
-                let begins = |p: &Place| self.rows[p.row].begins_with_number(number);
+                let begins = |(n, other): (usize, &Row)| n != row && other.number == Some(number);
                 let other = !tag.is_empty()
-                    && self.by_key(fields).is_some_and(|p| p.row != row && begins(&p));
+                    && self.rows.iter().enumerate().any(begins)
+                    && self.by_key(fields).is_some_and(|p| begins((p.row, &self.rows[p.row])));
                 return if other { Vec::new() } else { places };
             }
             // The number is a lie, unless it is no number but part of a key; one
@@ -347,15 +351,13 @@ impl Keys {
     }
 }
 
-impl Row {
-    /// Whether the key begins with a number, and not with another one that begins with
-    /// its digits.
-    fn begins_with_number(&self, number: usize) -> bool {
-        let text = self.parts.first().map_or("", |part| part.text.as_str());
-        let text = text.trim_start_matches(|c: char| !c.is_alphanumeric());
-        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        text[..end].parse() == Ok(number)
-    }
+/// The number that a part of a key begins with: not another one that begins with its
+/// digits.
+fn begins_with(part: &Value) -> Option<usize> {
+    let text = part.canonical()?;
+    let text = text.trim_start_matches(|c: char| !c.is_alphanumeric());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..end].parse().ok()
 }
 
 /// A field of an answer, in the spellings that it is compared by: it is compared with

@@ -4,6 +4,12 @@
 
 use super::runtime::Function;
 
+/// Conditions that are written within each other: `SQLite` reads a text that is nested
+/// only so deep.
+const WITHIN: usize = 32;
+/// Arguments of a function: `SQLite` takes a thousand, where it was not built to take less.
+const MOST_ARGUMENTS: usize = 100;
+
 /// A mark, taken where it stands.
 pub(super) fn mark() -> String {
     Function::Mark.of::<&str>(&[])
@@ -48,8 +54,34 @@ pub(super) fn and(first: &str, rest: &str) -> String {
 }
 
 /// The truth of an OR whose second part is looked at where the first does not hold.
-pub(super) fn or(first: &str, rest: &str) -> String {
+fn or(first: &str, rest: &str) -> String {
     format!("CASE {first} WHEN 1 THEN 1 WHEN 2 THEN 2 ELSE {rest} END")
+}
+
+/// The truth of an AND, each part looked at where those before it hold.
+pub(super) fn every(parts: Vec<String>) -> String {
+    one_by_one(parts, and, 0)
+}
+
+/// The truth of an OR, each part looked at where none before it holds.
+pub(super) fn some(parts: Vec<String>) -> String {
+    one_by_one(parts, or, 1)
+}
+
+/// Parts as far as one settles them: within each other, or where these are too many for
+/// that, in one CASE.
+fn one_by_one(mut parts: Vec<String>, two: fn(&str, &str) -> String, settles: u8) -> String {
+    if parts.len() > WITHIN {
+        let noted = Function::Noted.of::<&str>(&[]);
+        let one = |part: &String| {
+            let note = Function::Note.of(&[part]);
+            format!("WHEN {note} = {settles} THEN {settles} WHEN {noted} = 2 THEN 2")
+        };
+        let whens: Vec<String> = parts.iter().map(one).collect();
+        return format!("CASE {} ELSE {} END", whens.join(" "), 1 - settles);
+    }
+    let Some(last) = parts.pop() else { return (1 - settles).to_string() };
+    parts.into_iter().rev().fold(last, |rest, first| two(&first, &rest))
 }
 
 /// The truth of an AND whose first part is plain.
@@ -78,7 +110,11 @@ fn settled(known: &str, of_row: bool) -> String {
 /// others, which they may keep from an error.
 pub(super) fn looked_at(all: bool, plain: &[String], open: &[String]) -> String {
     let (function, settles) = if all { (Function::All, 0) } else { (Function::Any, 1) };
-    let rest = function.of(open);
+    let mut open = open.to_vec();
+    while open.len() > MOST_ARGUMENTS {
+        open = open.chunks(MOST_ARGUMENTS).map(|some| function.of(some)).collect();
+    }
+    let rest = function.of(&open);
     if plain.is_empty() {
         return rest;
     }

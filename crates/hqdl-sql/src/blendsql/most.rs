@@ -14,7 +14,8 @@ use super::aggregates::own;
 use super::frame::{Frame, is_random, reads};
 use super::joined::Open;
 use super::possible::Possible;
-use super::rewrite::{Costs, Rewriter, Site};
+use super::rewrite::{Costs, Rewriter, Site, conjuncts};
+use super::rules::conditions_last::fence;
 use super::scope::Schema;
 use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
 use super::truth::leaves;
@@ -234,6 +235,16 @@ impl Probing<'_, '_> {
                 }
             }
         }
+        // What names no table is evaluated first, where no column can tell it to wait.
+        if !core.from.is_empty() && fence(&open.frame.scope).0.is_empty() {
+            let all = core.filter.iter().chain(moved.iter().copied()).flat_map(conjuncts);
+            let scope = &open.frame.scope;
+            let first: Vec<&Expr> =
+                all.filter(|e| e.has_call() && !self.rows.rewriter.is_of_rows(e, scope)).collect();
+            if let Some(text) = sum(first.into_iter().filter_map(|e| self.reach(e, at)).collect()) {
+                give(self, text);
+            }
+        }
         let rows = core.filter.iter().chain(moved).chain(values()).chain(&core.having);
         let parts = rows.filter_map(|e| self.reach(e, at)).collect();
         if let Some(text) = sum(parts) {
@@ -347,7 +358,7 @@ impl Probing<'_, '_> {
         // is another thing once the answers are there: what is reached then is new.
         let chosen =
             query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
-        let mut of_rows = query.limit.is_some() && core.windows.iter().any(live);
+        let mut of_rows = query.limit.is_some() && core.windows.iter().chain(&core.group).any(live);
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
         for expr in columns.chain(&core.filter).chain(&core.having).chain(order) {

@@ -262,7 +262,7 @@ impl Rewriter<'_> {
     }
 
     /// Whether an expression names a column of the tables that a SELECT reads itself.
-    fn is_of_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+    pub(super) fn is_of_rows(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
         let mut found = false;
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| {
             if let ExprKind::Column { table, column } = &e.kind {

@@ -81,16 +81,8 @@ impl Rewriter<'_> {
     fn truth(&mut self, node: &Node<'_>, scope: &Scope<'_>, leaves: &mut Vec<String>) -> String {
         match node {
             Node::Leaf(expr, wanted) => self.leaf(expr, *wanted, scope, leaves),
-            Node::All(parts) => {
-                let mut texts = self.ordered(parts, true, scope, leaves);
-                let Some(last) = texts.pop() else { return "1".to_owned() };
-                texts.into_iter().rev().fold(last, |rest, first| emit::and(&first, &rest))
-            }
-            Node::Any(parts) => {
-                let mut texts = self.ordered(parts, false, scope, leaves);
-                let Some(last) = texts.pop() else { return "0".to_owned() };
-                texts.into_iter().rev().fold(last, |rest, first| emit::or(&first, &rest))
-            }
+            Node::All(parts) => emit::every(self.ordered(parts, true, scope, leaves)),
+            Node::Any(parts) => emit::some(self.ordered(parts, false, scope, leaves)),
         }
     }
 

@@ -296,8 +296,8 @@ impl<'r, 'a> Engine<'r, 'a> {
 
     /// Where the user wrote the name that a message is about.
     fn named(&self, message: &str) -> Option<Range<usize>> {
-        if message.starts_with("Expression tree is too large") {
-            // Conditions around a call are written out around it.
+        if message.starts_with("Expression tree is too large") || message == "Recursion limit" {
+            // Conditions around a call are written out around it, one within the other.
             let deepest = self.parsed.calls.last()?;
             return Some(self.spelled.place(&deepest.span));
         }
