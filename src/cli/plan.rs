@@ -14,7 +14,7 @@ use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
 use crate::materialize::Way;
 use crate::model;
-use crate::plan::{Plan, Room};
+use crate::plan::{BudgetLeft, Plan};
 use crate::prompt::Frame;
 use crate::session::Session;
 
@@ -161,7 +161,7 @@ fn print(plan: &Plan, batch: bool) {
     } else {
         anstream::println!("price     unknown: set `price` in [model]");
     }
-    if plan.room != Room::default() {
+    if plan.room != BudgetLeft::default() {
         let enough = || "enough, even for the most".to_owned();
         anstream::println!("budget    {}", plan.warning().unwrap_or_else(enough));
     }

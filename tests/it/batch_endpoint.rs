@@ -71,7 +71,7 @@ enum Trouble {
     /// It breaks when all is done.
     BrokenAfter,
     /// The answer ends in its midst, and says that it is whole.
-    Cut,
+    RowBatch,
     /// It breaks off in its midst.
     BrokenOff,
     /// It is something else.
@@ -94,7 +94,7 @@ impl Chance {
             Trouble::StatusAfter(502),
             Trouble::Broken,
             Trouble::BrokenAfter,
-            Trouble::Cut,
+            Trouble::RowBatch,
             Trouble::BrokenOff,
             Trouble::Nonsense,
         ];
@@ -391,7 +391,7 @@ pub async fn answer(
     }
     let whole = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let cut = whole.slice(..(whole.len() as f64 * part) as usize);
-    if trouble == Trouble::Cut {
+    if trouble == Trouble::RowBatch {
         return cut.into_response();
     }
     let pieces = [Ok(cut), Err(std::io::Error::other("broken off"))];

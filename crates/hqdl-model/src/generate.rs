@@ -39,8 +39,11 @@ pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
 use self::packing::smaller;
 use crate::budget::Budget;
-use crate::plan::Cut;
-use crate::{self as model, Errand, Ledger, Model, ModelChoice, ModelError, Reply, Tokens, Undone};
+use crate::plan::RowBatch;
+use crate::{
+    self as model, Ledger, Model, ModelChoice, ModelError, Reply, RequestError, RetryingRequest,
+    Tokens,
+};
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
 use hqdl_prompt::{Frame, Prompt};
 use hqdl_spec::Expansion;
@@ -83,7 +86,7 @@ pub struct Context {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     /// The rows and columns it asked for.
-    pub cut: &'a Cut,
+    pub cut: &'a RowBatch,
     /// What its prompt was made from.
     pub frame: &'a Frame,
     /// Its prompt.
@@ -104,7 +107,10 @@ pub(crate) struct Asked<'a> {
 ///
 /// # Errors
 /// [`Stopped`].
-pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> Result<(), Stopped> {
+pub async fn generate(
+    context: Arc<Context>,
+    mut cuts: mpsc::Receiver<RowBatch>,
+) -> Result<(), Stopped> {
     let mut interrupt = context.run.interrupt.clone();
     let mut tasks: JoinSet<Result<Vec<Aside>, Stopped>> = JoinSet::new();
     // Requests that failed while nothing else was answered.
@@ -168,7 +174,7 @@ pub async fn generate(context: Arc<Context>, mut cuts: mpsc::Receiver<Cut>) -> R
 
 /// Rows that are to be asked about.
 struct Todo {
-    cut: Cut,
+    cut: RowBatch,
     /// How often they were asked about, this time included.
     attempt: u32,
     /// Answers there were when the request that they are a piece of was split.
@@ -176,7 +182,7 @@ struct Todo {
 }
 
 impl Todo {
-    fn first(cut: Cut) -> Self {
+    fn first(cut: RowBatch) -> Self {
         Self { cut, attempt: 1, piece_since: None }
     }
 }
@@ -212,7 +218,7 @@ async fn settle(
         let rows = context.packing.rows();
         if cut.gaps.len() > rows {
             let gaps = cut.gaps.split_off(rows);
-            left.push(Todo { cut: Cut { gaps, ..cut.clone() }, attempt, piece_since });
+            left.push(Todo { cut: RowBatch { gaps, ..cut.clone() }, attempt, piece_since });
         }
         let claimed = context.claim(cut).await?;
         elsewhere.extend(claimed.elsewhere.into_iter().map(|e| (e, attempt)));
@@ -250,7 +256,7 @@ async fn ask(
         return context.failed(todo, record, ModelError::NoAnswer(why), since).await;
     }
     let unlimited = Budget::default();
-    let errand = Errand {
+    let errand = RetryingRequest {
         model: context.endpoint(),
         prompt: &prompt,
         budget: if context.choice.is_free { &unlimited } else { &context.run.budget },
@@ -276,8 +282,8 @@ async fn ask(
     remarks.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
     let (reply, note) = match asked {
         Ok(answered) => answered,
-        Err(Undone::Facts(error)) => return Err(error.into()),
-        Err(Undone::Model(error)) => return context.failed(todo, record, error, since).await,
+        Err(RequestError::Facts(error)) => return Err(error.into()),
+        Err(RequestError::Model(error)) => return context.failed(todo, record, error, since).await,
     };
     context.run.liveness.answered();
     let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
@@ -304,7 +310,7 @@ async fn stopped(stopping: &watch::Receiver<bool>) {
 }
 
 /// Ends when the run is to end and the errand is not with the endpoint.
-async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &Errand<'_>) {
+async fn stopped_off_wire(stopping: &watch::Receiver<bool>, errand: &RetryingRequest<'_>) {
     stopped(stopping).await;
     while errand.on_wire.load(Ordering::Relaxed) {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -341,7 +347,7 @@ impl Context {
     }
 
     /// The record of a request that is being asked now.
-    pub(crate) fn record(&self, cut: &Cut, prompt_hash: String) -> Completion {
+    pub(crate) fn record(&self, cut: &RowBatch, prompt_hash: String) -> Completion {
         Completion {
             run: self.run.id,
             model: self.wanted.model,
@@ -381,7 +387,7 @@ impl Context {
         asked: Asked<'_>,
         mut record: Completion,
         reply: Reply,
-    ) -> Result<Vec<(Cut, u32)>, Stopped> {
+    ) -> Result<Vec<(RowBatch, u32)>, Stopped> {
         let Asked { cut, frame, prompt, attempt, note, worst, answers } = asked;
         let tokens = reply.tokens.unwrap_or_default();
         record.input_tokens = tokens.input;

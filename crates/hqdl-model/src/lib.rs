@@ -316,7 +316,7 @@ impl Trouble for ModelError {
     }
 }
 
-impl Trouble for Undone {
+impl Trouble for RequestError {
     fn model_error(&self) -> Option<&ModelError> {
         match self {
             Self::Model(error) => Some(error),
@@ -329,7 +329,7 @@ impl Trouble for Undone {
 /// may pass, with exponential pauses and full jitter, or as long as the endpoint
 /// says. Every try pays: its worst case is reserved before it leaves and settled
 /// after.
-pub struct Errand<'a> {
+pub struct RetryingRequest<'a> {
     /// Who is asked.
     pub model: &'a dyn Model,
     /// What is asked.
@@ -363,7 +363,7 @@ pub struct Ledger<'a> {
 
 /// Why an errand brought nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum Undone {
+pub enum RequestError {
     /// There is no reply.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -372,20 +372,20 @@ pub enum Undone {
     Facts(#[from] FactsError),
 }
 
-impl From<Reached> for Undone {
+impl From<Reached> for RequestError {
     fn from(reached: Reached) -> Self {
         Self::Model(reached.into())
     }
 }
 
-impl Errand<'_> {
+impl RetryingRequest<'_> {
     /// Runs the errand; a reply comes with its tokens, and with the note of what
     /// was reserved for it. What a reply cost that broke off is in doubt: its tokens
     /// are none, and its note stands.
     ///
     /// # Errors
     /// The last trouble there was.
-    pub async fn run(&self) -> Result<(Reply, Option<ReservationId>), Undone> {
+    pub async fn run(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         persistently(self.most_tries, || self.once()).await
     }
 
@@ -393,7 +393,7 @@ impl Errand<'_> {
     ///
     /// # Errors
     /// What went wrong.
-    pub async fn once(&self) -> Result<(Reply, Option<ReservationId>), Undone> {
+    pub async fn once(&self) -> Result<(Reply, Option<ReservationId>), RequestError> {
         let (input, output) = (self.prompt.input_tokens, self.prompt.max_output);
         let worst = Spent::of(Tokens { input, cached_input: 0, output }, self.price);
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
@@ -465,7 +465,7 @@ impl Errand<'_> {
     async fn admit(
         &self,
         worst: Spent,
-    ) -> Result<(Option<Admitted>, Option<ReservationId>), Undone> {
+    ) -> Result<(Option<Admitted>, Option<ReservationId>), RequestError> {
         loop {
             let admitted = self.model.admit(self.prompt).await;
             let Some(ledger) = self.ledger else { return Ok((admitted, None)) };

@@ -1,7 +1,7 @@
 //! Any OpenAI-compatible endpoint: `OpenAI`, Azure, vLLM, Ollama, llama.cpp.
 //!
 //! Answers are read as they stream (`stream.rs`); an endpoint that does not
-//! stream is asked without. One request is one exchange: [`super::Errand`] retries
+//! stream is asked without. One request is one exchange: [`super::RetryingRequest`] retries
 //! outside.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 pub use self::meter::Meter;
 pub use self::pace::{Pace, reasoning};
-pub use self::room::{Beyond, Room};
+pub use self::room::{Beyond, BudgetLeft};
 pub use self::shape::Shape;
 use hqdl_facts::Reason;
 use hqdl_spec::{Expansion, Limits, PriceTable};
@@ -31,7 +31,7 @@ pub const MOST_ITEMS: u64 = 15;
 
 /// A row that lacks some cells.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Gap {
+pub struct MissingRow {
     /// Its key and context.
     pub row: Row,
     /// Whom it is about.
@@ -41,14 +41,14 @@ pub struct Gap {
 /// Rows that are asked about together: they lack the same columns, and are
 /// shown with the same part of the key.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cut {
+pub struct RowBatch {
     /// Positions of the columns asked for.
     pub columns: Vec<usize>,
     /// Positions of all columns that their sources ask for: what a recording
     /// of whole rows answers.
     pub whole: Vec<usize>,
     /// The rows.
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<MissingRow>,
 }
 
 /// Cuts gaps into batches as they come.
@@ -56,7 +56,7 @@ pub struct Cut {
 pub struct Batcher<'e> {
     expansion: &'e Expansion,
     rows: usize,
-    open: BTreeMap<Lacking<'e>, Vec<Gap>>,
+    open: BTreeMap<Lacking<'e>, Vec<MissingRow>>,
 }
 
 /// The columns asked for, the whole row's, and the part of the key that the rows
@@ -71,7 +71,12 @@ impl<'e> Batcher<'e> {
     }
 
     /// Takes a gap in; gives a batch when one is full.
-    pub fn push(&mut self, columns: Vec<usize>, whole: Vec<usize>, gap: Gap) -> Option<Cut> {
+    pub fn push(
+        &mut self,
+        columns: Vec<usize>,
+        whole: Vec<usize>,
+        gap: MissingRow,
+    ) -> Option<RowBatch> {
         let lacking = (columns, whole, self.expansion.part_of(&gap.row.key));
         let gaps = match self.open.get_mut(&lacking) {
             Some(gaps) => gaps,
@@ -90,15 +95,15 @@ impl<'e> Batcher<'e> {
 
     /// The batches that did not fill up.
     #[must_use]
-    pub fn finish(self) -> Vec<Cut> {
-        let cut = |((columns, whole, _), gaps)| Cut { columns, whole, gaps };
+    pub fn finish(self) -> Vec<RowBatch> {
+        let cut = |((columns, whole, _), gaps)| RowBatch { columns, whole, gaps };
         self.open.into_iter().map(cut).collect()
     }
 
-    fn take(&mut self, lacking: &Lacking<'e>) -> Option<Cut> {
+    fn take(&mut self, lacking: &Lacking<'e>) -> Option<RowBatch> {
         let gaps = self.open.remove(lacking)?;
         let (columns, whole, _) = lacking.clone();
-        Some(Cut { columns, whole, gaps })
+        Some(RowBatch { columns, whole, gaps })
     }
 }
 
@@ -188,7 +193,7 @@ pub struct Plan {
     /// Price in USD.
     pub cost_usd: Range3,
     /// What the budget has left.
-    pub room: Room,
+    pub room: BudgetLeft,
     /// Time under the limits, in seconds.
     pub seconds: f64,
     /// Whether a request that the budget does not hold is asked in parts.

@@ -12,7 +12,7 @@ use super::survey::{Known, Survey};
 use super::{Halt, MaterializeError, Report, Work};
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_model::generate::{self, Context, Event, ModelRun, Stopped};
-use hqdl_model::plan::{Batcher, Cut, Gap};
+use hqdl_model::plan::{Batcher, MissingRow, RowBatch};
 
 impl Work<'_> {
     /// Asks for all that is missing, request by request.
@@ -88,7 +88,7 @@ impl Work<'_> {
         &self,
         n: usize,
         keys: &Keys<'_>,
-        give: &mut dyn FnMut(Cut) -> Result<(), Halt>,
+        give: &mut dyn FnMut(RowBatch) -> Result<(), Halt>,
     ) -> Result<(), MaterializeError> {
         let expansion = &self.spec.expansions[n];
         let mut batcher = Batcher::new(expansion, self.choice(expansion).rows);
@@ -103,7 +103,7 @@ impl Work<'_> {
             if open.ask.is_empty() {
                 return Ok(());
             }
-            let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
+            let gap = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
             match batcher.push(open.ask, open.whole, gap) {
                 Some(cut) => give(cut),
                 None => Ok(()),

@@ -16,7 +16,7 @@ use hqdl_model::dispatch::form::{ColumnUsed, Form, Readers, request};
 use hqdl_model::dispatch::read::{Lines, Sink};
 use hqdl_model::dispatch::{Dispatch, Errands};
 use hqdl_model::generate::{Claimed, Event, Listener, Stopped, claim};
-use hqdl_model::plan::Cut;
+use hqdl_model::plan::RowBatch;
 use hqdl_values::cell::Tally;
 use hqdl_values::usage::{Spent, Usage};
 
@@ -40,7 +40,7 @@ pub struct Imported {
 struct Nobody<'f>(&'f Facts);
 
 impl Sink for Nobody<'_> {
-    fn again(&mut self, _: i64, _: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+    fn again(&mut self, _: i64, _: Vec<(RowBatch, u32)>) -> Result<(), Stopped> {
         Ok(())
     }
 
@@ -274,7 +274,7 @@ impl Work<'_> {
             let form = self.facts.history().form(&text)?;
             let wanted = &self.wanted[n];
             let (mut waiting, mut claims): (Vec<Request>, Vec<Claimed>) = Default::default();
-            self.walk(n, &survey.keys, &mut |cut: Cut| {
+            self.walk(n, &survey.keys, &mut |cut: RowBatch| {
                 if *interrupt.borrow() {
                     return Err(Halt::Closed);
                 }

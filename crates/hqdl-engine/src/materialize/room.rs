@@ -5,7 +5,7 @@ use super::{MaterializeError, Way, Work};
 use hqdl_facts::FactsError;
 use hqdl_model::budget::allowance;
 use hqdl_model::generate::{Event, Listener};
-use hqdl_model::plan::{Pace, Plan, Room};
+use hqdl_model::plan::{BudgetLeft, Pace, Plan};
 use hqdl_spec::Provider;
 use hqdl_values::tokens::Tokenizer;
 
@@ -30,7 +30,7 @@ impl<'w> Work<'w> {
         surveys: Vec<Survey<'w>>,
         listener: &Listener,
     ) -> Result<Vec<Survey<'w>>, MaterializeError> {
-        if self.room()? == Room::default() {
+        if self.room()? == BudgetLeft::default() {
             return Ok(surveys);
         }
         let metered = |(n, survey): (usize, Survey<'w>)| self.survey_keys(n, survey.keys, true);
@@ -56,14 +56,14 @@ impl<'w> Work<'w> {
     }
 
     /// What the next run may spend, or the one that is gone on with.
-    fn room(&self) -> Result<Room, FactsError> {
+    fn room(&self) -> Result<BudgetLeft, FactsError> {
         if self.spec.all_models().all(|m| m.provider == Provider::Replay) {
-            return Ok(Room::default());
+            return Ok(BudgetLeft::default());
         }
         let history = self.facts.history();
         let unfinished = history.unfinished(&self.spec.full_path())?;
         let (caps, gone) = allowance(history, &self.spec.limits, unfinished)?;
-        Ok(Room {
+        Ok(BudgetLeft {
             usd: caps.usd.map(|usd| (usd - gone.usd).max(0.0)),
             tokens: caps.tokens.map(|tokens| tokens.saturating_sub(gone.tokens)),
         })

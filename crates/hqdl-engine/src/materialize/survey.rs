@@ -11,7 +11,7 @@ use hqdl_database::versions::{Shown, Sums, Version};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::unify::LONGEST_WORD;
 use hqdl_facts::{FactsError, Found, Reason, Record};
-use hqdl_model::plan::{Batcher, ColumnPlan, ExpansionPlan, Gap, Meter, Pace};
+use hqdl_model::plan::{Batcher, ColumnPlan, ExpansionPlan, Meter, MissingRow, Pace};
 use hqdl_spec::Expansion;
 use hqdl_spec::overrides::Override;
 use hqdl_values::cell::{State, Tally};
@@ -240,7 +240,7 @@ impl<'w> Work<'w> {
                 }
             }
             if let Some(meter) = meter.as_mut().filter(|_| !open.ask.is_empty()) {
-                let gap = Gap { row: key.row.clone(), entity: key.entity.clone() };
+                let gap = MissingRow { row: key.row.clone(), entity: key.entity.clone() };
                 // The columns that a prompt will name.
                 let ask = if whole_rows { open.whole.clone() } else { open.ask };
                 if let Some(cut) = batcher.push(ask, open.whole, gap) {

@@ -13,7 +13,7 @@ use hqdl_database::output::Target;
 use hqdl_facts::{Found, unify};
 use hqdl_model as model;
 use hqdl_model::generate::{self, Context, Event, Events, ModelRun, Stopped};
-use hqdl_model::plan::{ColumnPlan, Cut, ExpansionPlan, Gap, MOST_ITEMS, Meter, Pace};
+use hqdl_model::plan::{ColumnPlan, ExpansionPlan, MOST_ITEMS, Meter, MissingRow, Pace, RowBatch};
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
 use hqdl_values::cell::{CellValue, State};
@@ -105,10 +105,10 @@ impl<'w> Work<'w> {
         let choice = model::choose(&self.spec, Some(&*self.model), &asks);
         let history = self.facts.history();
         let wanted = Arc::new(choice.wanted(history, &asks)?);
-        let gaps: Vec<Gap> = words.values().map(|word| gap(&asks, word)).collect();
+        let gaps: Vec<MissingRow> = words.values().map(|word| gap(&asks, word)).collect();
         let entities: Vec<_> = gaps.iter().map(|gap| &gap.entity).collect();
         let known = self.facts.get_many(&entities)?;
-        let missing: Vec<Gap> = gaps
+        let missing: Vec<MissingRow> = gaps
             .iter()
             .zip(&known)
             .filter(|(_, record)| matches!(wanted.find(record.as_ref(), 0), Found::Missing(..)))
@@ -134,9 +134,9 @@ impl<'w> Work<'w> {
                 Arc::clone(&wanted),
                 choice.clone(),
             ));
-            let cuts: Vec<Cut> = missing
+            let cuts: Vec<RowBatch> = missing
                 .chunks(rows)
-                .map(|gaps| Cut { columns: vec![0], whole: vec![0], gaps: gaps.to_vec() })
+                .map(|gaps| RowBatch { columns: vec![0], whole: vec![0], gaps: gaps.to_vec() })
                 .collect();
             let (send, receive) = mpsc::channel(cuts.len().max(1));
             for cut in cuts {
@@ -197,7 +197,7 @@ impl<'w> Work<'w> {
                     Meter::new(&asks, choice.format, tokenizer).capped(choice.max_output);
                 for words in words.chunks(choice.rows.max(1) as usize) {
                     let gaps = words.iter().map(|word| gap(&asks, word)).collect();
-                    meter.count(&Cut { columns: vec![0], whole: vec![0], gaps });
+                    meter.count(&RowBatch { columns: vec![0], whole: vec![0], gaps });
                 }
                 let words = ColumnPlan { name: "value".to_owned(), ..ColumnPlan::default() };
                 let mut plan = ExpansionPlan {
@@ -239,8 +239,8 @@ impl<'w> Work<'w> {
 }
 
 /// A word as a row of the expansion that asks about it.
-fn gap(asks: &Expansion, word: &str) -> Gap {
+fn gap(asks: &Expansion, word: &str) -> MissingRow {
     let key = vec![Value::from(word)];
     let entity = asks.key.entity(&key);
-    Gap { row: Row { key, context: Vec::new() }, entity }
+    MissingRow { row: Row { key, context: Vec::new() }, entity }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::QueryError;
 use super::passages::Shown;
 use super::targets::{Demand, Target};
-use hqdl_model::plan::{Batcher, Cut};
+use hqdl_model::plan::{Batcher, RowBatch};
 use hqdl_values::value::Value;
 
 /// Bytes of a document that shares a request with others.
@@ -31,9 +31,9 @@ pub(super) fn cuts(
     entities: BTreeMap<usize, Vec<usize>>,
     most: u32,
     shown: &mut Shown<'_>,
-) -> Result<Vec<Cut>, QueryError> {
+) -> Result<Vec<RowBatch>, QueryError> {
     let mut batcher = Batcher::new(&target.expansion, most);
-    let mut cuts: Vec<Cut> = Vec::new();
+    let mut cuts: Vec<RowBatch> = Vec::new();
     for (entity, mut columns) in entities {
         columns.sort_unstable();
         let gap = || target.gap(entity);
@@ -44,12 +44,16 @@ pub(super) fn cuts(
                     let question = &target.expansion.columns[column].about;
                     let mut gap = gap();
                     gap.row.context = vec![Value::Text(shown.of(document, question)?)];
-                    cuts.push(Cut { columns: vec![column], whole: vec![column], gaps: vec![gap] });
+                    cuts.push(RowBatch {
+                        columns: vec![column],
+                        whole: vec![column],
+                        gaps: vec![gap],
+                    });
                 }
             }
             // What takes long to read is read alone.
             Some(document) if document.bytes() > SHORT => {
-                cuts.push(Cut { whole: columns.clone(), columns, gaps: vec![gap()] });
+                cuts.push(RowBatch { whole: columns.clone(), columns, gaps: vec![gap()] });
             }
             _ => {
                 let gap = gap();

@@ -193,13 +193,13 @@ impl Target {
 
     /// The row of an entity, for a prompt.
     #[must_use]
-    pub fn gap(&self, entity: usize) -> hqdl_model::plan::Gap {
+    pub fn gap(&self, entity: usize) -> hqdl_model::plan::MissingRow {
         let known = &self.entities[entity];
         let mut row = known.row.clone();
         if let Some(document) = self.documents.get(entity) {
             row.context = vec![Value::Text(document.text())];
         }
-        hqdl_model::plan::Gap { row, entity: known.entity.clone() }
+        hqdl_model::plan::MissingRow { row, entity: known.entity.clone() }
     }
 
     /// Whom a cell is about.

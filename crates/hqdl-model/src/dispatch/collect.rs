@@ -15,7 +15,7 @@ use crate::ModelError;
 use crate::batch::Batch;
 use crate::generate::{Event, Stopped, halves};
 use crate::openai::Endpoint;
-use crate::plan::Cut;
+use crate::plan::RowBatch;
 use hqdl_facts::{Completion, FactsError, Parcel, Request, RunId};
 use hqdl_values::cell::State;
 
@@ -244,7 +244,7 @@ struct Rest<'r, 'f> {
 }
 
 impl Sink for Rest<'_, '_> {
-    fn again(&mut self, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped> {
+    fn again(&mut self, form: i64, cuts: Vec<(RowBatch, u32)>) -> Result<(), Stopped> {
         again(self.readers, self.run, form, cuts)
     }
 
@@ -319,7 +319,7 @@ fn again(
     readers: &Readers<'_>,
     run: RunId,
     form: i64,
-    cuts: Vec<(Cut, u32)>,
+    cuts: Vec<(RowBatch, u32)>,
 ) -> Result<(), Stopped> {
     let context = readers.get(form, readers.run.unwrap_or_default())?;
     let requests: Vec<Request> = cuts

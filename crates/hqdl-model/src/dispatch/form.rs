@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::generate::{Context, Events, ModelRun};
-use crate::plan::{Cut, Gap};
+use crate::plan::{MissingRow, RowBatch};
 use crate::{Model, ModelChoice};
 use hqdl_facts::{Facts, FactsError, Request, RunId, Wanted};
 use hqdl_spec::{Expansion, Format, PriceTable, Reuse};
@@ -126,9 +126,12 @@ impl<'f> Readers<'f> {
 
 /// The rows and columns that a request asks for.
 #[must_use]
-pub fn cut(request: &Request) -> Cut {
-    let gap = |(entity, row): &(_, _)| Gap { row: Clone::clone(row), entity: Clone::clone(entity) };
-    Cut {
+pub fn cut(request: &Request) -> RowBatch {
+    let gap = |(entity, row): &(_, _)| MissingRow {
+        row: Clone::clone(row),
+        entity: Clone::clone(entity),
+    };
+    RowBatch {
         columns: request.columns.clone(),
         whole: request.whole.clone(),
         gaps: request.rows.iter().map(gap).collect(),
@@ -138,7 +141,7 @@ pub fn cut(request: &Request) -> Cut {
 /// A request that asks for rows and columns of a form; `attempt` counts how
 /// often its rows were asked about, this time included.
 #[must_use]
-pub fn request(form: i64, wanted: &Wanted, cut: Cut, attempt: u32) -> Request {
+pub fn request(form: i64, wanted: &Wanted, cut: RowBatch, attempt: u32) -> Request {
     Request {
         id: 0,
         form,

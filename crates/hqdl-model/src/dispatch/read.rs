@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::form::{Readers, cut};
 use crate::generate::{Asked, Stopped};
-use crate::plan::Cut;
+use crate::plan::RowBatch;
 use crate::{ModelError, Reply, openai};
 use hqdl_facts::{FactsError, Known, Request};
 
@@ -19,7 +19,7 @@ const TOGETHER: usize = 64;
 const LINE: u64 = 16 << 20;
 
 /// The form of an answer that was kept, and what to ask again.
-type Kept = (i64, Vec<(Cut, u32)>);
+type Kept = (i64, Vec<(RowBatch, u32)>);
 
 /// What the lines of a file were.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// [`Stopped`] when that cannot be written down.
-    fn again(&mut self, form: i64, cuts: Vec<(Cut, u32)>) -> Result<(), Stopped>;
+    fn again(&mut self, form: i64, cuts: Vec<(RowBatch, u32)>) -> Result<(), Stopped>;
 
     /// A request failed.
     ///

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::{Context, Stopped};
-use crate::plan::{Cut, Gap};
+use crate::plan::{MissingRow, RowBatch};
 use hqdl_facts::{Claim, ClaimKey, Facts, FactsError, Found, Wanted};
 
 /// What of a batch may be asked now.
 pub struct Claimed {
     /// What is to be asked, while this lives.
-    pub ours: Vec<Cut>,
+    pub ours: Vec<RowBatch>,
     /// What others are asking.
     pub(super) elsewhere: Vec<Elsewhere>,
     /// Cells that others have brought meanwhile.
@@ -20,14 +20,14 @@ pub struct Claimed {
 
 /// Rows whose cells others are asking for.
 pub struct Elsewhere {
-    pub(super) cut: Cut,
+    pub(super) cut: RowBatch,
     /// The first of these cells.
     pub(super) first: ClaimKey,
 }
 
 impl Context {
     /// Claims the cells of a batch.
-    pub(super) async fn claim(&self, cut: Cut) -> Result<Claimed, Stopped> {
+    pub(super) async fn claim(&self, cut: RowBatch) -> Result<Claimed, Stopped> {
         let claimed = claim(&self.run.facts, &self.wanted, cut, self.beside_batches).await?;
         self.run.found.fetch_add(claimed.found, Ordering::Relaxed);
         Ok(claimed)
@@ -40,10 +40,10 @@ impl Context {
 pub async fn claim(
     facts: &Facts,
     wanted: &Wanted,
-    cut: Cut,
+    cut: RowBatch,
     beside_batches: bool,
 ) -> Result<Claimed, FactsError> {
-    let of = |gap: &Gap, column: &usize| wanted.claimed(&gap.entity, *column);
+    let of = |gap: &MissingRow, column: &usize| wanted.claimed(&gap.entity, *column);
     let things: Vec<ClaimKey> =
         cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
     let claim = facts.claim(things).await?;
@@ -52,8 +52,8 @@ pub async fn claim(
     let under_way =
         if beside_batches { facts.under_way(&entities, wanted.model)? } else { Vec::new() };
     let known = facts.get_latest(&entities).await?;
-    let mut ours: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
-    let mut theirs: BTreeMap<Vec<usize>, Vec<Gap>> = BTreeMap::new();
+    let mut ours: BTreeMap<Vec<usize>, Vec<MissingRow>> = BTreeMap::new();
+    let mut theirs: BTreeMap<Vec<usize>, Vec<MissingRow>> = BTreeMap::new();
     let mut found = 0;
     let rows = claim.granted().chunks(cut.columns.len().max(1));
     for (n, ((gap, record), granted)) in cut.gaps.into_iter().zip(&known).zip(rows).enumerate() {
@@ -73,9 +73,13 @@ pub async fn claim(
             ours.entry(mine).or_default().push(gap);
         }
     }
-    let cuts = |parts: BTreeMap<Vec<usize>, Vec<Gap>>| {
+    let cuts = |parts: BTreeMap<Vec<usize>, Vec<MissingRow>>| {
         let whole = cut.whole.clone();
-        parts.into_iter().map(move |(columns, gaps)| Cut { columns, whole: whole.clone(), gaps })
+        parts.into_iter().map(move |(columns, gaps)| RowBatch {
+            columns,
+            whole: whole.clone(),
+            gaps,
+        })
     };
     let elsewhere = cuts(theirs)
         .filter_map(|cut| {

@@ -4,13 +4,13 @@ use super::liveness::Says;
 use super::packing::halves;
 use super::{ATTEMPTS, Context, Event, Stopped, Todo};
 use crate::ModelError;
-use crate::plan::Cut;
+use crate::plan::RowBatch;
 use hqdl_facts::Completion;
 use hqdl_values::cell::State;
 
 /// A request that failed while nothing else was answered.
 pub(super) struct Aside {
-    cut: Cut,
+    cut: RowBatch,
     attempt: u32,
     /// Answers there were when it was made.
     since: u64,
@@ -30,7 +30,7 @@ impl Context {
     ) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
         let Todo { cut, attempt, piece_since } = todo;
         let alone = cut.gaps.len() == 1;
-        let again = |cuts: Vec<(Cut, u32)>| {
+        let again = |cuts: Vec<(RowBatch, u32)>| {
             let todo = |(cut, attempt)| Todo { cut, attempt, piece_since: None };
             Ok((cuts.into_iter().map(todo).collect(), None))
         };
@@ -112,7 +112,7 @@ impl Context {
 }
 
 /// Each row by itself.
-fn singles(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
-    let rows = cut.gaps.iter().map(|gap| Cut { gaps: vec![gap.clone()], ..cut.clone() });
+fn singles(cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
+    let rows = cut.gaps.iter().map(|gap| RowBatch { gaps: vec![gap.clone()], ..cut.clone() });
     rows.map(|cut| (cut, attempt)).collect()
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Context;
-use crate::plan::{Cut, Gap};
+use crate::plan::{MissingRow, RowBatch};
 use hqdl_prompt::align::Keys;
 use hqdl_prompt::{Frame, Prompt, ShownImage};
 use hqdl_values::Row;
@@ -17,7 +17,7 @@ pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<Frame>>>;
 
 impl Context {
     /// What a batch of rows is asked with.
-    pub(crate) fn prompt(&self, cut: &Cut) -> (Arc<Frame>, Prompt) {
+    pub(crate) fn prompt(&self, cut: &RowBatch) -> (Arc<Frame>, Prompt) {
         let frame = self.frame_of(cut);
         let rows: Vec<Cow<'_, Row>> = self.rows(cut);
         let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
@@ -29,7 +29,7 @@ impl Context {
     }
 
     /// The images of a batch of rows, in order.
-    fn images<'c>(&'c self, cut: &'c Cut) -> impl Iterator<Item = &'c Value> {
+    fn images<'c>(&'c self, cut: &'c RowBatch) -> impl Iterator<Item = &'c Value> {
         cut.gaps.iter().flat_map(|gap| self.expansion.images_of(&gap.row))
     }
 
@@ -43,7 +43,7 @@ impl Context {
     ///
     /// # Errors
     /// Why one cannot be shown, in words.
-    pub(super) fn show_images(&self, cut: &Cut, prompt: &mut Prompt) -> Result<(), String> {
+    pub(super) fn show_images(&self, cut: &RowBatch, prompt: &mut Prompt) -> Result<(), String> {
         if cut.gaps.iter().any(|gap| self.expansion.lacks_images(&gap.row)) {
             return Err("its image is no part of its key: a query does not read it, \
                         `hqdl materialize` does"
@@ -53,7 +53,7 @@ impl Context {
             shown.url = self.expansion.image_files.url(image, &shown.name)?;
         }
         // Its answers are kept for what the images were when they were looked up.
-        let same = |gap: &Gap| self.expansion.entity(&gap.row.key) == gap.entity;
+        let same = |gap: &MissingRow| self.expansion.entity(&gap.row.key) == gap.entity;
         if prompt.images.is_empty() || cut.gaps.iter().all(same) {
             Ok(())
         } else {
@@ -62,7 +62,7 @@ impl Context {
     }
 
     /// The hash of a request as it was made before there were labels.
-    fn hash_with_keys(&self, cut: &Cut) -> String {
+    fn hash_with_keys(&self, cut: &RowBatch) -> String {
         let expansion = self.expansion.asked_by(first_key(cut));
         let whole = Frame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
         let rows = self.rows(cut);
@@ -70,7 +70,7 @@ impl Context {
     }
 
     /// The frame of that prompt.
-    pub(crate) fn frame_of(&self, cut: &Cut) -> Arc<Frame> {
+    pub(crate) fn frame_of(&self, cut: &RowBatch) -> Arc<Frame> {
         let (key, columns) = (first_key(cut), self.on_paper(cut));
         let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ impl Context {
     }
 
     /// The keys that its answer echoes, and the names of their columns.
-    pub(super) fn keys(&self, cut: &Cut) -> (Keys, Cow<'_, [String]>) {
+    pub(super) fn keys(&self, cut: &RowBatch) -> (Keys, Cow<'_, [String]>) {
         let rows = self.rows(cut);
         let keys = Keys::new(rows.iter().map(|row| row.key.as_slice()));
         (keys, self.expansion.key_shown(first_key(cut)))
@@ -88,16 +88,16 @@ impl Context {
 
     /// The columns that a prompt names: those asked for, or all of the row for
     /// a model that answers whole rows.
-    pub(super) fn on_paper<'c>(&self, cut: &'c Cut) -> &'c [usize] {
+    pub(super) fn on_paper<'c>(&self, cut: &'c RowBatch) -> &'c [usize] {
         if self.endpoint().answers_whole_rows() { &cut.whole } else { &cut.columns }
     }
 
-    fn rows<'c>(&self, cut: &'c Cut) -> Vec<Cow<'c, Row>> {
+    fn rows<'c>(&self, cut: &'c RowBatch) -> Vec<Cow<'c, Row>> {
         cut.gaps.iter().map(|gap| self.expansion.shown(&gap.row)).collect()
     }
 }
 
 /// A key of a batch: all of them have the same part.
-fn first_key(cut: &Cut) -> &[Value] {
+fn first_key(cut: &RowBatch) -> &[Value] {
     cut.gaps.first().map_or(&[], |gap| &gap.row.key)
 }

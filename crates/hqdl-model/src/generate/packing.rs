@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tracing::info;
 
-use crate::plan::{Cut, Gap};
+use crate::plan::{MissingRow, RowBatch};
 
 /// The part of its rows that a request may lose beyond what would be lost
 /// anyway, before requests get smaller.
@@ -86,20 +86,23 @@ impl Packing {
 }
 
 /// Rows to be asked again, by the columns they still lack.
-pub(super) type Again = BTreeMap<Vec<usize>, Vec<Gap>>;
+pub(super) type Again = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
 /// Batches of at most half the size.
-pub(super) fn smaller(again: Again, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+pub(super) fn smaller(again: Again, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     parts(again, (cut.gaps.len() / 2).max(1), cut, attempt)
 }
 
 /// Batches of at most so many rows.
-fn parts(again: Again, most: usize, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+fn parts(again: Again, most: usize, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let mut cuts = Vec::new();
     for (columns, gaps) in again {
         for part in gaps.chunks(most) {
-            let part =
-                Cut { columns: columns.clone(), whole: cut.whole.clone(), gaps: part.to_vec() };
+            let part = RowBatch {
+                columns: columns.clone(),
+                whole: cut.whole.clone(),
+                gaps: part.to_vec(),
+            };
             cuts.push((part, attempt));
         }
     }
@@ -108,7 +111,7 @@ fn parts(again: Again, most: usize, cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> 
 
 /// A batch that was too long, in two, as `plan` counts them: of thirteen rows seven and
 /// six. That is no attempt at its rows.
-pub(crate) fn halves(cut: &Cut, attempt: u32) -> Vec<(Cut, u32)> {
+pub(crate) fn halves(cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let again = BTreeMap::from([(cut.columns.clone(), cut.gaps.clone())]);
     parts(again, cut.gaps.len().div_ceil(2), cut, attempt)
 }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use super::packing::Again;
 use super::{Context, Event, Stopped};
-use crate::plan::Cut;
+use crate::plan::RowBatch;
 use crate::{Reply, Tokens};
 use hqdl_facts::{CommitUnit, Completion, Fact};
 use hqdl_prompt::{Frame, RowOutcome, completion};
@@ -17,7 +17,7 @@ impl Context {
     /// Reads a reply: facts, and gaps by the columns to ask again.
     pub(super) fn read(
         &self,
-        cut: &Cut,
+        cut: &RowBatch,
         frame: &Frame,
         reply: &Reply,
         last: bool,
@@ -102,7 +102,7 @@ impl Context {
     /// why a cell is empty.
     pub(crate) async fn keep_failure(
         &self,
-        cut: &Cut,
+        cut: &RowBatch,
         mut record: Completion,
         state: State,
         why: &str,

@@ -4,14 +4,14 @@ use std::sync::PoisonError;
 
 use super::Context;
 use crate::Tokens;
-use crate::plan::Cut;
+use crate::plan::RowBatch;
 use hqdl_facts::Fact;
 use hqdl_values::cell::Tally;
 use hqdl_values::key::Entity;
 
 impl Context {
     /// How the cells of each column of a cut ended.
-    pub(super) fn tallies(&self, cut: &Cut, facts: &[(Entity, Vec<Fact>)]) -> Vec<Tally> {
+    pub(super) fn tallies(&self, cut: &RowBatch, facts: &[(Entity, Vec<Fact>)]) -> Vec<Tally> {
         let mut tallies = vec![Tally::default(); cut.columns.len()];
         for fact in facts.iter().flat_map(|(_, f)| f) {
             let column = cut.columns.iter().position(|c| self.wanted.means(*c, fact));
@@ -23,7 +23,7 @@ impl Context {
     }
 
     /// Shares a request out among the columns it asked for.
-    pub(super) fn share(&self, cut: &Cut, tallies: &[Tally], tokens: Tokens, cost: f64) {
+    pub(super) fn share(&self, cut: &RowBatch, tallies: &[Tally], tokens: Tokens, cost: f64) {
         let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, tally) in cut.columns.iter().zip(tallies) {
             if let Some(usage) = columns.get_mut(*at) {

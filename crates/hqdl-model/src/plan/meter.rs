@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::{Cut, ENVELOPE, ExpansionPlan, MOST_ITEMS, Range3, Shape};
+use super::{ENVELOPE, ExpansionPlan, MOST_ITEMS, Range3, RowBatch, Shape};
 use hqdl_prompt::Frame;
 use hqdl_spec::{Column, Expansion, Format, Type};
 use hqdl_values::Row;
@@ -88,7 +88,7 @@ impl<'e> Meter<'e> {
     }
 
     /// Counts a batch.
-    pub fn count(&mut self, cut: &Cut) {
+    pub fn count(&mut self, cut: &RowBatch) {
         let tokenizer = self.tokenizer;
         let expansion = self.expansion;
         let key = cut.gaps.first().map_or(&[][..], |gap| &gap.row.key);

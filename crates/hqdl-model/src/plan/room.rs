@@ -7,7 +7,7 @@ use hqdl_values::usage::Spent;
 
 /// What a budget has left; `None` is no cap.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Room {
+pub struct BudgetLeft {
     /// USD.
     pub usd: Option<f64>,
     /// Tokens, input and output.
@@ -99,7 +99,7 @@ impl Plan {
 
     /// The budget as `plan --json` tells it; null without one.
     pub(super) fn budget_json(&self) -> Json {
-        if self.room == Room::default() {
+        if self.room == BudgetLeft::default() {
             return Json::Null;
         }
         let beyond = self.beyond();

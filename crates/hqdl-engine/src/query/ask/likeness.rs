@@ -15,7 +15,7 @@ use crate::retrieval::words::Words;
 use hqdl_facts::{CommitUnit, Completion, ReservationId};
 use hqdl_model::embeddings::Embeddings;
 use hqdl_model::generate::{ModelRun, Stopped};
-use hqdl_model::{Errand, Ledger, ModelError, Reply, Tokens, Undone};
+use hqdl_model::{Ledger, ModelError, Reply, RequestError, RetryingRequest, Tokens};
 use hqdl_spec::PriceTable;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::usage::Spent;
@@ -166,8 +166,10 @@ impl Asker<'_> {
                 let sent = ended.map_err(|e| Failed::Instead(e.to_string()))?;
                 let (reply, note) = match sent.reply {
                     Ok(answered) => answered,
-                    Err(Undone::Facts(error)) => return Err(failed(error)),
-                    Err(Undone::Model(error)) => return Err(Failed::Instead(error.to_string())),
+                    Err(RequestError::Facts(error)) => return Err(failed(error)),
+                    Err(RequestError::Model(error)) => {
+                        return Err(Failed::Instead(error.to_string()));
+                    }
                 };
                 let tokens = reply.tokens.unwrap_or_default();
                 let cost_usd = Spent::of(tokens, price).usd;
@@ -239,7 +241,7 @@ struct Sending {
 struct Sent {
     batch: Texts,
     worst: Spent,
-    reply: Result<(Reply, Option<ReservationId>), Undone>,
+    reply: Result<(Reply, Option<ReservationId>), RequestError>,
     seconds: f64,
 }
 
@@ -250,7 +252,7 @@ impl Sending {
         let most = Tokenizer::of(self.model.name()).at_most(tokens + 8);
         let prompt = Embeddings::prompt(&texts, most);
         let count = |_: &Reply| Tokens { input: most, cached_input: 0, output: 0 };
-        let errand = Errand {
+        let errand = RetryingRequest {
             model: &*self.model,
             prompt: &prompt,
             budget: &self.run.budget,
@@ -265,7 +267,7 @@ impl Sending {
         let began = Instant::now();
         let mut reply = errand.once().await;
         for _ in 1..TRIES {
-            let Err(Undone::Model(ModelError::Passing { wait, .. })) = &reply else { break };
+            let Err(RequestError::Model(ModelError::Passing { wait, .. })) = &reply else { break };
             // Who asks for a long pause is as good as gone: words do, too.
             let Some(pause) = wait.filter(|w| w.as_secs() < 10) else { break };
             tokio::time::sleep(pause).await;

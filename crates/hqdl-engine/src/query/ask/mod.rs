@@ -17,7 +17,7 @@ use crate::query::{QueryError, Request};
 use hqdl_facts::Outcome;
 use hqdl_model::ModelChoice;
 use hqdl_model::generate::{self, Context, Events, ModelRun};
-use hqdl_model::plan::Cut;
+use hqdl_model::plan::RowBatch;
 use hqdl_values::usage::Usage;
 
 /// Answers that are read at once.
@@ -149,7 +149,7 @@ impl<'a> Asker<'a> {
         &self,
         target: &Target,
         choice: ModelChoice,
-        cuts: Vec<Cut>,
+        cuts: Vec<RowBatch>,
     ) -> Result<(), QueryError> {
         let of = (Arc::clone(&target.expansion), Arc::clone(&target.wanted));
         let context = Arc::new(Context::new(&self.run, of.0, of.1, choice));
