@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use serde_json::json;
 
 use super::rows::{Tables, Written};
-use super::standing::{Standing, layout};
+use super::standing::{PublishedVersion, layout};
 use super::view::view_sql;
 use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Expansion, Source, SourceRows, Spec};
@@ -220,7 +220,7 @@ impl<'db> Publication<'db> {
         &self,
         spec: &Spec,
         written: &Written<'_>,
-        standing: &Standing,
+        standing: &PublishedVersion,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> Result<(), StoreError> {
         self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))
@@ -230,7 +230,7 @@ impl<'db> Publication<'db> {
         &self,
         spec: &Spec,
         written: &Written<'_>,
-        standing: &Standing,
+        standing: &PublishedVersion,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;

@@ -13,7 +13,7 @@ use hqdl_values::sql;
 
 /// What decides the values of a published table, beside the answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct PublishedVersion {
     /// The journal that its values are from.
     pub journal: String,
     /// The last line of the journal that it shows.
@@ -28,7 +28,7 @@ pub struct Standing {
     columns: BTreeMap<String, String>,
 }
 
-impl Standing {
+impl PublishedVersion {
     /// What would decide the values of an expansion that is published now.
     #[must_use]
     pub fn now(
@@ -83,7 +83,7 @@ impl Database {
     /// What an expansion of a spec was published from, when its table stands here
     /// and hqdl knows.
     #[must_use]
-    pub fn standing(&self, spec: &Spec, expansion: &str) -> Option<Standing> {
+    pub fn standing(&self, spec: &Spec, expansion: &str) -> Option<PublishedVersion> {
         if !self.made_by_hqdl(expansion) {
             return None;
         }

@@ -73,8 +73,12 @@ pub(super) struct Wish {
 pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, JoinHandle<()>) {
     let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE);
     let thread = std::thread::spawn(move || {
-        let mut desk =
-            Desk { index, day: Day::default(), waiting: Vec::new(), looked: Instant::now() };
+        let mut desk = CommitThread {
+            index,
+            day: Day::default(),
+            waiting: Vec::new(),
+            looked: Instant::now(),
+        };
         while let Some(mut jobs) = next(&mut queue, &desk) {
             while jobs.len() < QUEUE {
                 match queue.try_recv() {
@@ -94,7 +98,7 @@ pub(super) fn start(journal: Arc<Journal>, index: Index) -> (mpsc::Sender<Job>, 
 
 /// What there is to do; nothing, when it is time to look at what waits. `None` at
 /// the end.
-fn next(queue: &mut mpsc::Receiver<Job>, desk: &Desk) -> Option<Vec<Job>> {
+fn next(queue: &mut mpsc::Receiver<Job>, desk: &CommitThread) -> Option<Vec<Job>> {
     if desk.waiting.is_empty() {
         return queue.blocking_recv().map(|job| vec![job]);
     }
@@ -121,7 +125,7 @@ impl Wake for Unpark {
 }
 
 /// What the writing thread has before it.
-struct Desk {
+struct CommitThread {
     index: Index,
     day: Day,
     /// Requests that may leave when others on their way have cost less than
@@ -131,7 +135,7 @@ struct Desk {
     looked: Instant,
 }
 
-impl Desk {
+impl CommitThread {
     /// Does what is asked: first the notes, for which requests wait that have
     /// not left yet, then the batches.
     fn work(&mut self, journal: &Journal, jobs: Vec<Job>) {

@@ -25,7 +25,7 @@ use crate::FactsError;
 use crate::checksum::Damage;
 use crate::completion::{Completion, Outcome};
 use crate::ids::RunId;
-use crate::parcels::{Packed, Parcel};
+use crate::parcels::{BatchJob, BatchRequest};
 use crate::questions::{Learned, LiveQuestion, Origin};
 use crate::record::Fact;
 use crate::requests::{Known, Request};
@@ -210,7 +210,7 @@ pub trait BatchJobs {
     fn form_text(&self, id: i64) -> Result<String, FactsError>;
 
     /// Packs requests into a parcel; returns its id.
-    fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError>;
+    fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError>;
 
     /// How many parcels a run has sent so far.
     fn parcels_of(&self, run: RunId) -> Result<u64, FactsError>;
@@ -231,7 +231,7 @@ pub trait BatchJobs {
     fn close(&self, parcel: i64, outcome: &str) -> Result<(), FactsError>;
 
     /// The parcels of a spec that the endpoint has, or may have.
-    fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError>;
+    fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Whether a run of batches of a spec was ended before its end.
     fn is_unsettled(&self, spec: &str) -> Result<bool, FactsError>;
@@ -239,7 +239,7 @@ pub trait BatchJobs {
     /// Forgets what was never sent: requests that wait for this run or for
     /// nobody, and parcels of a spec whose batch was never asked for. Their cells
     /// are missing, as before.
-    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<Parcel>, FactsError>;
+    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError>;
 
     /// Forgets a parcel that turned out never to have been sent.
     fn forget_parcel(&self, parcel: i64) -> Result<(), FactsError>;
@@ -251,7 +251,7 @@ pub trait BatchJobs {
     fn has_under_way(&self, run: RunId) -> Result<bool, FactsError>;
 
     /// A parcel, and how many of its requests have no answer.
-    fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError>;
+    fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError>;
 
     /// Whether any request at all is under way in a parcel, or waits to be.
     fn any_under_way(&self) -> Result<bool, FactsError>;

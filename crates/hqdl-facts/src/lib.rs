@@ -72,7 +72,7 @@ pub use in_flight::ClaimKey;
 pub use local::LocalStore;
 pub use locks::NamedLock;
 pub use lookup::{Found, Reason, Wanted};
-pub use parcels::{Packed, Parcel, Stage};
+pub use parcels::{BatchJob, BatchRequest, Stage};
 pub use postgres::{PostgresStore, Say, is_server};
 pub use prefetch::Prefetch;
 pub use questions::{Learned, LiveQuestion, Origin};

@@ -8,7 +8,7 @@ use hqdl_values::usage::Spent;
 
 /// A request that goes into a parcel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Packed {
+pub struct BatchRequest {
     /// Its id in the journal.
     pub id: i64,
     /// What its answer will be found by.
@@ -54,7 +54,7 @@ impl Stage {
 
 /// Requests that are sent together.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Parcel {
+pub struct BatchJob {
     /// Its id in the journal; 0 until it is there.
     pub id: i64,
     /// What it is found by at the endpoint.

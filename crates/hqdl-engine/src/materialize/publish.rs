@@ -18,7 +18,7 @@ use hqdl_database::keys::KeyRow;
 use hqdl_database::output::Target;
 use hqdl_database::publish::{Origin, Publication};
 use hqdl_database::rows::Tables;
-use hqdl_database::standing::Standing;
+use hqdl_database::standing::PublishedVersion;
 use hqdl_database::versions::{Sums, bucket, hash, key_json};
 use hqdl_model::generate::{Event, Listener, Stopped};
 
@@ -36,8 +36,8 @@ impl<'w> Work<'w> {
         let Ok(place) = self.facts.history().place() else { return false };
         self.spec.expansions.iter().enumerate().all(|(n, expansion)| {
             let model = self.choice(expansion).name;
-            let now = Standing::now(&self.spec, n, &model, &self.overrides, place.clone());
-            let means = |s: &Standing| expansion.columns.iter().all(|c| s.means(c));
+            let now = PublishedVersion::now(&self.spec, n, &model, &self.overrides, place.clone());
+            let means = |s: &PublishedVersion| expansion.columns.iter().all(|c| s.means(c));
             db.standing(&self.spec, &expansion.name).is_some_and(|s| s.holds(&now) && means(&s))
         })
     }
@@ -179,7 +179,8 @@ impl<'w> Work<'w> {
                 })
             };
             let model = self.choice(&self.spec.expansions[n]).name;
-            let standing = Standing::now(&self.spec, n, &model, &self.overrides, place.clone());
+            let standing =
+                PublishedVersion::now(&self.spec, n, &model, &self.overrides, place.clone());
             publication.close(&self.spec, &tables.finish(), &standing, &mut origins)?;
         }
         for warning in publication.views(&self.spec)? {

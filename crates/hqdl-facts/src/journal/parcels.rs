@@ -1,7 +1,7 @@
 //! Batch jobs in the journal.
 
 use super::reservations::{UNDER_WAY, has_under_way};
-use crate::parcels::{Packed, Parcel, Stage};
+use crate::parcels::{BatchJob, BatchRequest, Stage};
 use rusqlite::{Connection, Row as SqlRow, params};
 
 use crate::FactsError;
@@ -32,7 +32,7 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row("SELECT form FROM form WHERE id = ?1", [id], |r| r.get(0)))
     }
 
-    fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
+    fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError> {
         self.change(|c| {
             c.execute(
                 "INSERT INTO parcel (token, run, spec, endpoint, state, requests, written_at, file)
@@ -101,7 +101,7 @@ impl BatchJobs for Journal {
         })
     }
 
-    fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+    fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql = format!("{PARCEL} AS p WHERE spec = ?1 AND {UNDER_WAY} ORDER BY id");
         self.read(|c| c.prepare(&sql)?.query_map([spec], parcel)?.collect())
     }
@@ -115,10 +115,10 @@ impl BatchJobs for Journal {
         self.read(|c| c.query_row(&sql, [spec], |r| r.get(0)))
     }
 
-    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<Parcel>, FactsError> {
+    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         self.change(|c| {
             let sql = format!("{PARCEL} WHERE spec = ?1 AND state IN ('written', 'uploaded')");
-            let parcels: Vec<Parcel> =
+            let parcels: Vec<BatchJob> =
                 c.prepare(&sql)?.query_map([spec], parcel)?.collect::<Result<_, _>>()?;
             for parcel in &parcels {
                 forget(c, parcel.id)?;
@@ -152,7 +152,7 @@ impl BatchJobs for Journal {
         self.read(|c| has_under_way(c, run))
     }
 
-    fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError> {
+    fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
         let unanswered = self.unanswered(id)?.len() as u64;
         let sql = format!("{PARCEL} WHERE id = ?1");
         self.read(|c| c.query_row(&sql, [id], parcel)).map(|parcel| (parcel, unanswered))
@@ -197,8 +197,8 @@ fn forget(c: &Connection, parcel: i64) -> rusqlite::Result<()> {
     c.execute("DELETE FROM parcel WHERE id = ?1", [parcel]).map(drop)
 }
 
-fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<Parcel> {
-    Ok(Parcel {
+fn parcel(r: &SqlRow<'_>) -> rusqlite::Result<BatchJob> {
+    Ok(BatchJob {
         id: r.get(0)?,
         token: r.get(1)?,
         run: r.get(2)?,

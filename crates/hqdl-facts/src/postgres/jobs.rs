@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use crate::FactsError;
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
-use crate::parcels::{Packed, Parcel, Stage};
+use crate::parcels::{BatchJob, BatchRequest, Stage};
 use crate::postgres::Server;
 use crate::postgres::link::Worked;
 use crate::postgres::reserve::{TODAY, UNDER_WAY};
@@ -18,8 +18,8 @@ const PARCEL: &str =
     "SELECT id, token, run, spec, endpoint, state, requests, input_file, batch, file
   FROM hqdl.parcel AS p";
 
-fn parcel(r: &Row) -> Worked<Parcel> {
-    Ok(Parcel {
+fn parcel(r: &Row) -> Worked<BatchJob> {
+    Ok(BatchJob {
         id: r.try_get(0)?,
         token: r.try_get(1)?,
         run: RunId(r.try_get(2)?),
@@ -71,7 +71,7 @@ impl BatchJobs for Server {
         self.one("SELECT form FROM hqdl.form WHERE id = $1", &[&id], |r| Ok(r.try_get(0)?))
     }
 
-    fn pack(&self, parcel: &Parcel, packed: &[Packed]) -> Result<i64, FactsError> {
+    fn pack(&self, parcel: &BatchJob, packed: &[BatchRequest]) -> Result<i64, FactsError> {
         let ids: Vec<i64> = packed.iter().map(|p| p.id).collect();
         let custom: Vec<&str> = packed.iter().map(|p| p.custom_id.as_str()).collect();
         let usd: Vec<f64> = packed.iter().map(|p| p.worst.usd).collect();
@@ -154,7 +154,7 @@ impl BatchJobs for Server {
         .map(drop)
     }
 
-    fn parcels_under_way(&self, spec: &str) -> Result<Vec<Parcel>, FactsError> {
+    fn parcels_under_way(&self, spec: &str) -> Result<Vec<BatchJob>, FactsError> {
         let sql = format!("{PARCEL} WHERE spec = $1 AND {UNDER_WAY} ORDER BY id");
         self.all(&sql, &[&spec], parcel)
     }
@@ -169,7 +169,7 @@ impl BatchJobs for Server {
         self.one(&sql, &[&spec], |r| Ok(r.try_get(0)?))
     }
 
-    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<Parcel>, FactsError> {
+    fn forget_unsent(&self, spec: &str, run: RunId) -> Result<Vec<BatchJob>, FactsError> {
         let unsent = format!("{PARCEL} WHERE spec = $1 AND state IN ('written', 'uploaded')");
         let parcels = self.all(&unsent, &[&spec], parcel)?;
         let which = format!("state = 'waiting' AND (run = $1 OR {})", nobodys());
@@ -208,7 +208,7 @@ impl BatchJobs for Server {
         Ok(!self.rows(&sql, &[&run.0])?.is_empty())
     }
 
-    fn parcel(&self, id: i64) -> Result<(Parcel, u64), FactsError> {
+    fn parcel(&self, id: i64) -> Result<(BatchJob, u64), FactsError> {
         let unanswered = self.unanswered(id)?.len() as u64;
         let parcel = self.one(&format!("{PARCEL} WHERE id = $1"), &[&id], parcel)?;
         Ok((parcel, unanswered))

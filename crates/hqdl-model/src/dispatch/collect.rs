@@ -16,7 +16,7 @@ use crate::batch::Batch;
 use crate::generate::{Event, Stopped, halves};
 use crate::openai::Endpoint;
 use crate::plan::RowBatch;
-use hqdl_facts::{Completion, FactsError, Parcel, Request, RunId};
+use hqdl_facts::{BatchJob, Completion, FactsError, Request, RunId};
 use hqdl_values::cell::State;
 
 /// How often a request is sent when its batch expires or fails as a whole.
@@ -31,7 +31,7 @@ impl Dispatch<'_, '_> {
     /// `others` says whether more batches are under way.
     pub(super) async fn collect(
         &mut self,
-        parcel: &Parcel,
+        parcel: &BatchJob,
         batch: &Batch,
         others: bool,
     ) -> Result<(), Stopped> {
@@ -150,7 +150,7 @@ impl Dispatch<'_, '_> {
 
     /// A batch that the endpoint does not know any more. Its cells are missing, and
     /// may be asked for again.
-    pub(super) async fn lost(&self, parcel: &Parcel, batch: &str) -> Result<(), Stopped> {
+    pub(super) async fn lost(&self, parcel: &BatchJob, batch: &str) -> Result<(), Stopped> {
         self.in_doubt(parcel, format!("the endpoint does not know {batch} any more")).await?;
         self.facts().history().close(parcel.id, "lost")?;
         Ok(())
@@ -158,7 +158,7 @@ impl Dispatch<'_, '_> {
 
     /// What has no answer of a batch may have been answered and billed: each of its
     /// requests counts at its worst.
-    async fn in_doubt(&self, parcel: &Parcel, why: String) -> Result<(), Stopped> {
+    async fn in_doubt(&self, parcel: &BatchJob, why: String) -> Result<(), Stopped> {
         let unanswered = self.facts().history().unanswered(parcel.id)?;
         for id in unanswered {
             let request = self.facts().history().request(id)?;

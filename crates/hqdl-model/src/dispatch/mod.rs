@@ -36,7 +36,7 @@ use crate::ModelError;
 use crate::budget::{Reached, allowance};
 use crate::generate::{Event, Stopped};
 use crate::openai::Endpoint;
-use hqdl_facts::{Facts, FactsError, Parcel, RunId, Stage};
+use hqdl_facts::{BatchJob, Facts, FactsError, RunId, Stage};
 use hqdl_spec::Limits;
 use hqdl_values::usage::Spent;
 
@@ -221,7 +221,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     pub fn export(&self, dir: &Path) -> Result<Vec<(PathBuf, u64, Spent)>, Stopped> {
         let packer = Packer { dir, stage: Stage::Exported, ..self.packer() };
         let mut files = Vec::new();
-        while let Made::Parcel(parcel, path, worst) = packer.pack(&Purse::default())? {
+        while let Made::BatchJob(parcel, path, worst) = packer.pack(&Purse::default())? {
             files.push((path, parcel.requests, worst));
         }
         Ok(files)
@@ -259,7 +259,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
         while !self.holding && !*self.interrupt.borrow() {
             let purse = self.purse()?;
             match self.packer().pack(&purse)? {
-                Made::Parcel(mut parcel, path, _) => self.send(&mut parcel, &path).await?,
+                Made::BatchJob(mut parcel, path, _) => self.send(&mut parcel, &path).await?,
                 Made::Nothing => break,
                 Made::Beyond(reached) => return Ok(Some(reached)),
             }
@@ -274,14 +274,14 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     }
 
     /// The parcels that this endpoint works on.
-    fn open(&self) -> Result<Vec<Parcel>, FactsError> {
+    fn open(&self) -> Result<Vec<BatchJob>, FactsError> {
         let mut open = self.facts().history().parcels_under_way(&self.spec)?;
         open.retain(|p| p.endpoint == self.endpoint.base() && p.batch.is_some());
         Ok(open)
     }
 
     /// Looks at a batch once; true when it had ended and was collected.
-    async fn look(&mut self, parcel: &Parcel, others: bool) -> Result<bool, Stopped> {
+    async fn look(&mut self, parcel: &BatchJob, others: bool) -> Result<bool, Stopped> {
         let Some(id) = &parcel.batch else { return Ok(false) };
         let batch = match self.endpoint.batch(id).await {
             Ok(batch) => batch,
@@ -310,7 +310,7 @@ impl<'d, 'f> Dispatch<'d, 'f> {
     }
 
     /// Tells of a parcel from an earlier run.
-    fn begin(&self, parcel: &Parcel) -> Result<(), FactsError> {
+    fn begin(&self, parcel: &BatchJob) -> Result<(), FactsError> {
         let cells = self.facts().history().cells_of(parcel.id)?;
         for (form, cells) in cells {
             let context = self.readers.get(form, parcel.run)?;

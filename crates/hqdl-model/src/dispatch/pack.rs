@@ -10,7 +10,7 @@ use crate::Tokens;
 use crate::budget::{Caps, Reached};
 use crate::generate::Stopped;
 use crate::openai::Endpoint;
-use hqdl_facts::{FactsError, Packed, Parcel, Request, RunId, Stage};
+use hqdl_facts::{BatchJob, BatchRequest, FactsError, Request, RunId, Stage};
 use hqdl_prompt::Prompt;
 use hqdl_spec::BatchLimits;
 use hqdl_values::usage::Spent;
@@ -50,7 +50,7 @@ pub(super) struct Packer<'p, 'f> {
 /// What [`Packer::pack`] made.
 pub(super) enum Made {
     /// A parcel and its file.
-    Parcel(Parcel, PathBuf, Spent),
+    BatchJob(BatchJob, PathBuf, Spent),
     /// Nothing waits.
     Nothing,
     /// What waits is more than the budget covers.
@@ -66,7 +66,7 @@ impl Packer<'_, '_> {
             let path = path.to_owned();
             move |error| Stopped::Facts(FactsError::File { path, error })
         };
-        let mut made: Vec<Packed> = Vec::new();
+        let mut made: Vec<BatchRequest> = Vec::new();
         let mut ids = HashSet::new();
         let mut worst = Spent::default();
         let mut beyond = None;
@@ -105,7 +105,7 @@ impl Packer<'_, '_> {
             bytes += line.len() as u64;
             worst.usd += next.usd;
             worst.tokens += next.tokens;
-            made.push(Packed { id: request.id, custom_id, worst: next });
+            made.push(BatchRequest { id: request.id, custom_id, worst: next });
         }
         out.flush().map_err(file(&part))?;
         drop(out);
@@ -117,7 +117,7 @@ impl Packer<'_, '_> {
         let path = self.dir.join(format!("{}{token}.jsonl", self.prefix));
         let exported = self.stage == Stage::Exported;
         let full = std::path::absolute(&path).unwrap_or_else(|_| path.clone());
-        let mut parcel = Parcel {
+        let mut parcel = BatchJob {
             id: 0,
             token,
             run: self.run,
@@ -135,7 +135,7 @@ impl Packer<'_, '_> {
             facts.history().forget_parcel(parcel.id)?;
             return Err(file(&path)(error));
         }
-        Ok(Made::Parcel(parcel, path, worst))
+        Ok(Made::BatchJob(parcel, path, worst))
     }
 
     /// The prompt for the first rows of a request, and the most it may take.
@@ -160,7 +160,7 @@ impl Packer<'_, '_> {
     /// What a parcel is found by: the same for the same requests of the same
     /// run, so that what was uploaded just before a kill is found again, and
     /// another one whenever they are sent again.
-    fn token(&self, made: &[Packed]) -> Result<String, Stopped> {
+    fn token(&self, made: &[BatchRequest]) -> Result<String, Stopped> {
         let history = self.readers.facts.history();
         let mut hasher = blake3::Hasher::new_derive_key("hqdl parcel v1");
         hasher.update(history.id()?.as_bytes());

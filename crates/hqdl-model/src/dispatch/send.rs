@@ -11,7 +11,7 @@ use crate::ModelError;
 use crate::batch::Batch;
 use crate::budget::{Caps, Reached};
 use crate::generate::{Event, Stopped};
-use hqdl_facts::{Parcel, Stage};
+use hqdl_facts::{BatchJob, Stage};
 use hqdl_values::usage::Spent;
 
 /// How often a batch is asked for when it is in doubt whether there is one.
@@ -19,7 +19,7 @@ const TRIES: u32 = 5;
 
 impl Dispatch<'_, '_> {
     /// Sends a parcel.
-    pub(super) async fn send(&mut self, parcel: &mut Parcel, path: &Path) -> Result<(), Stopped> {
+    pub(super) async fn send(&mut self, parcel: &mut BatchJob, path: &Path) -> Result<(), Stopped> {
         let file = match self.upload(parcel, path).await {
             Ok(Some(file)) => file,
             // Interrupted: nothing was asked for.
@@ -64,7 +64,7 @@ impl Dispatch<'_, '_> {
     }
 
     /// Notes which batch a parcel is.
-    pub(super) fn opened(&self, parcel: &mut Parcel, batch: &Batch) -> Result<(), Stopped> {
+    pub(super) fn opened(&self, parcel: &mut BatchJob, batch: &Batch) -> Result<(), Stopped> {
         self.facts().history().opened(parcel.id, &batch.id)?;
         parcel.batch = Some(batch.id.clone());
         parcel.stage = Stage::Open;
@@ -73,7 +73,7 @@ impl Dispatch<'_, '_> {
 
     /// The batch of a parcel that was asked for, or not quite, before a kill.
     /// `None` when there is none: then nothing was asked for.
-    pub(super) async fn find(&self, parcel: &Parcel) -> Result<Option<Batch>, ModelError> {
+    pub(super) async fn find(&self, parcel: &BatchJob) -> Result<Option<Batch>, ModelError> {
         let found = self.endpoint.find_batch(&parcel.token).await?;
         if found.is_some() {
             return Ok(found);
@@ -84,7 +84,11 @@ impl Dispatch<'_, '_> {
     }
 
     /// The file of a parcel at the endpoint: from before a kill, or sent now.
-    async fn upload(&mut self, parcel: &Parcel, path: &Path) -> Result<Option<String>, ModelError> {
+    async fn upload(
+        &mut self,
+        parcel: &BatchJob,
+        path: &Path,
+    ) -> Result<Option<String>, ModelError> {
         let name = format!("hqdl-{}.jsonl", parcel.token);
         if let Some(before) = self.unsent.remove(&parcel.token) {
             let size = std::fs::metadata(path).map_or(0, |m| m.len());

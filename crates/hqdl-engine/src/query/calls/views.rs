@@ -10,7 +10,7 @@ use crate::query::guard::Guard;
 use crate::query::targets::Target;
 use crate::query::{QueryError, Request};
 use hqdl_database::publish::affinity;
-use hqdl_database::standing::Standing;
+use hqdl_database::standing::PublishedVersion;
 use hqdl_spec::Catalog;
 use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::rules::stored_columns::View;
@@ -44,7 +44,7 @@ pub(in crate::query) fn views(
     guard: &Guard,
 ) -> Result<Option<BTreeMap<usize, View>>, QueryError> {
     let Some(overrides) = overrides else { return Ok(None) };
-    let mut known: HashMap<usize, Option<Standing>> = HashMap::new();
+    let mut known: HashMap<usize, Option<PublishedVersion>> = HashMap::new();
     let mut views = BTreeMap::new();
     for n in 0..calls.sites.len() {
         let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
@@ -53,7 +53,8 @@ pub(in crate::query) fn views(
             let standing = guard.database().standing(request.spec, &expansion.name)?;
             let place = request.facts.history().place().ok()?;
             let model = request.choice(expansion).name;
-            let now = Standing::now(request.spec, stored.expansion, &model, overrides, place);
+            let now =
+                PublishedVersion::now(request.spec, stored.expansion, &model, overrides, place);
             (standing.holds(&now) && joins(stored, request, guard)).then_some(standing)
         });
         let Some(standing) = standing else { return Ok(None) };
