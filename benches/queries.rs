@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use divan::Bencher;
-use hqdl::blendsql::rewrite::{Costs, Rewriter, Site};
+use hqdl::blendsql::rewrite::{CallSite, Costs, Rewriter};
 use hqdl::blendsql::scope::Schema;
 use hqdl::blendsql::{parse::parse, usage};
 use hqdl::database::Database;
@@ -218,7 +218,7 @@ fn rewritten(sql: &str) -> usize {
     let found = hqdl::blendsql::scan(sql).expect("calls");
     let parsed = parse(sql, found).expect("a query");
     let usages = usage::of_calls(sql, &parsed, &Heroes);
-    let site = Site::default();
+    let site = CallSite::default();
     let sites = vec![site; parsed.calls.len()];
     let costs = Costs::default();
     let rewritten = Rewriter::new(sql, &sites, &Heroes, &costs).run(&parsed);

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
 use super::listing::Stamp;
-use super::loaded::Loaded;
+use super::loaded::ActiveSpec;
 use super::status::Cause;
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
@@ -64,7 +64,7 @@ pub(super) struct Checked {
     pub(super) cause: Cause,
     /// The files it depends on, as they were before.
     pub(super) files: Vec<(PathBuf, Stamp)>,
-    pub(super) result: Result<Arc<Loaded>, Arc<Failure>>,
+    pub(super) result: Result<Arc<ActiveSpec>, Arc<Failure>>,
 }
 
 /// A run has ended.

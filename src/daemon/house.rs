@@ -17,7 +17,7 @@ pub(super) type Told = axum::body::Bytes;
 
 /// All that others may use beside the loop.
 #[derive(Clone)]
-pub(super) struct House {
+pub(super) struct DaemonContext {
     pub(super) facts: Arc<Facts>,
     pub(super) settings: Arc<Settings>,
     pub(super) events: mpsc::Sender<Event>,

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 
 use super::event::{After, Checked, Ended, Event};
-use super::house::House;
+use super::house::DaemonContext;
 use super::listing::Stamp;
-use super::loaded::{self, Loaded};
+use super::loaded::{self, ActiveSpec};
 use super::metrics::Metrics;
 use super::status::Cause;
 use crate::cell::State;
@@ -33,8 +33,8 @@ pub(super) fn check(
     name: String,
     path: PathBuf,
     cause: Cause,
-    before: Option<Arc<Loaded>>,
-    house: &House,
+    before: Option<Arc<ActiveSpec>>,
+    house: &DaemonContext,
 ) {
     let (facts, metrics) = (Arc::clone(&house.facts), Arc::clone(&house.metrics));
     let events = house.events.clone();
@@ -51,10 +51,10 @@ pub(super) fn check(
 }
 
 /// A run to be made.
-pub(super) struct Order {
+pub(super) struct RunOrder {
     pub(super) id: u64,
     pub(super) name: String,
-    pub(super) loaded: Arc<Loaded>,
+    pub(super) loaded: Arc<ActiveSpec>,
     pub(super) cause: Cause,
     pub(super) selection: Selection,
     pub(super) budget: Option<f64>,
@@ -148,7 +148,7 @@ impl Progress {
 
 /// Makes a run.
 pub(super) fn run(
-    order: Order,
+    order: RunOrder,
     facts: Arc<Facts>,
     interrupt: watch::Receiver<bool>,
     progress: &Arc<Progress>,
@@ -175,7 +175,7 @@ pub(super) fn run(
 }
 
 fn make(
-    order: &Order,
+    order: &RunOrder,
     facts: &Facts,
     listener: &Listener,
     interrupt: &watch::Receiver<bool>,
@@ -253,8 +253,8 @@ fn make(
     })
 }
 
-fn without_spending(order: &Order) -> Order {
-    Order {
+fn without_spending(order: &RunOrder) -> RunOrder {
+    RunOrder {
         id: order.id,
         name: order.name.clone(),
         loaded: Arc::clone(&order.loaded),

@@ -13,7 +13,7 @@ use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::{Draft, Spec};
 
 /// A spec that passed its checks.
-pub(super) struct Loaded {
+pub(super) struct ActiveSpec {
     /// What it says, however it is written.
     pub(super) meaning: blake3::Hash,
     /// The spec.
@@ -31,13 +31,13 @@ pub(super) struct Loaded {
 /// was read, and the spec.
 pub(super) struct Reading {
     pub(super) files: Vec<(PathBuf, Stamp)>,
-    pub(super) spec: Result<Loaded, Failure>,
+    pub(super) spec: Result<ActiveSpec, Failure>,
 }
 
 /// Reads and checks a spec.
 pub(super) fn read(
     path: &Path,
-    before: Option<&Loaded>,
+    before: Option<&ActiveSpec>,
     facts: &Facts,
     metrics: &Arc<Metrics>,
 ) -> Reading {
@@ -77,5 +77,5 @@ pub(super) fn read(
     };
     let meaning = blake3::hash(format!("{spec:?} {recordings:?}").as_bytes());
     let Session { spec, warnings, .. } = session;
-    Reading { files, spec: Ok(Loaded { meaning, spec, warnings, model, made_from }) }
+    Reading { files, spec: Ok(ActiveSpec { meaning, spec, warnings, model, made_from }) }
 }

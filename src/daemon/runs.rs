@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::event::Ended;
 use super::event::Event;
-use super::house::House;
+use super::house::DaemonContext;
 use super::job::{self, Progress};
 use super::spec::Begin;
 use super::status::{Cause, RunState, RunStatus};
@@ -62,7 +62,7 @@ impl Runs {
     }
 
     /// Begins one.
-    pub(super) fn begin(&mut self, begin: Begin, house: &House) {
+    pub(super) fn begin(&mut self, begin: Begin, house: &DaemonContext) {
         let Begin { order, ended } = begin;
         let limits = &order.loaded.spec.limits;
         let status = RunStatus {

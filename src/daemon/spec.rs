@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::event::{After, Checked, Ended};
-use super::job::Order;
+use super::job::RunOrder;
 use super::listing::Stamp;
-use super::loaded::Loaded;
+use super::loaded::ActiveSpec;
 use super::status::{Cause, SpecStatus};
 use crate::failure::Failure;
 use crate::materialize::{ColumnReport, Selection};
@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) path: PathBuf,
     /// The spec in force.
-    pub(super) loaded: Option<Arc<Loaded>>,
+    pub(super) loaded: Option<Arc<ActiveSpec>>,
     /// Why the file as it is is not.
     pub(super) problem: Option<Arc<Failure>>,
     /// The files it depends on as they were at the last check, its own first.
@@ -96,7 +96,7 @@ pub(super) struct Wanted {
 
 /// A run to begin, and who waits for its end.
 pub(super) struct Begin {
-    pub(super) order: Order,
+    pub(super) order: RunOrder,
     pub(super) ended: Option<oneshot::Sender<()>>,
 }
 
@@ -242,7 +242,7 @@ impl Entry {
     pub(super) fn next(&mut self, spend: bool, number: impl FnOnce() -> u64) -> Option<Begin> {
         let loaded = Arc::clone(self.loaded.as_ref().filter(|_| self.running.is_none())?);
         let name = self.name.clone();
-        let order = move |id, cause, selection, budget, timeout, spend| Order {
+        let order = move |id, cause, selection, budget, timeout, spend| RunOrder {
             id,
             name,
             loaded,

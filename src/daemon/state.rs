@@ -13,7 +13,7 @@ use super::clients::Clients;
 use super::event::{Checked, Ended};
 use super::event::{Event, Wish};
 use super::files::Files;
-use super::house::House;
+use super::house::DaemonContext;
 use super::job;
 use super::listing::{self, Stamp, names};
 use super::runs::Runs;
@@ -38,7 +38,7 @@ const BEHIND: usize = 256;
 
 /// The state of the loop.
 struct Loop {
-    house: House,
+    house: DaemonContext,
     publish: channel::Sender<Status>,
     /// Why changes are not seen.
     blind: Option<String>,
@@ -81,7 +81,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     };
     let url = frame.url.clone();
     let (publish, status) = channel::channel(frame);
-    let house = House {
+    let house = DaemonContext {
         facts: Arc::clone(&facts),
         settings: Arc::new(settings),
         events,
@@ -133,7 +133,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
 
 /// Lends the cache to other processes of hqdl, as long as the daemon runs; one that
 /// is on a server they have by themselves.
-fn lend(house: &House) -> Result<Option<Lending>, Failure> {
+fn lend(house: &DaemonContext) -> Result<Option<Lending>, Failure> {
     if !house.facts.is_owned() {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
-use super::loaded::Loaded;
+use super::loaded::ActiveSpec;
 use crate::cell::{State, Tally};
 use crate::failure::Failure;
 use crate::materialize::ColumnReport;
@@ -44,7 +44,7 @@ pub struct SpecStatus {
     /// Its file.
     pub path: String,
     /// The spec in force: the last that was good.
-    pub(super) loaded: Option<Arc<Loaded>>,
+    pub(super) loaded: Option<Arc<ActiveSpec>>,
     /// Why the file as it is now is not in force.
     pub problem: Option<Arc<Failure>>,
     /// Why its last run failed; it is tried again in a while.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use hqdl::blendsql::parse::parse;
-use hqdl::blendsql::rewrite::{Costs, Rewriter, Site};
+use hqdl::blendsql::rewrite::{CallSite, Costs, Rewriter};
 use hqdl::blendsql::scope::Schema;
 use hqdl::blendsql::spelling::Spelled;
 use hqdl::blendsql::{mask, scan};
@@ -59,7 +59,7 @@ fn the_scanners_seeds_are_rewritten_without_a_call_left() {
         assert!(reads);
         let calls = scan(&spelled.text).unwrap();
         let Ok(parsed) = parse(&spelled.text, calls) else { continue };
-        let site = Site::default();
+        let site = CallSite::default();
         let sites = vec![site; parsed.calls.len()];
         let costs = Costs::default();
         let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);
@@ -175,7 +175,7 @@ fn mutate() {
             let Ok(spelled) = Spelled::of(&sql) else { continue };
             let Ok(calls) = scan(&spelled.text) else { continue };
             let Ok(parsed) = parse(&spelled.text, calls) else { continue };
-            let site = Site::default();
+            let site = CallSite::default();
             let sites = vec![site; parsed.calls.len()];
             let costs = Costs::default();
             let rewritten = Rewriter::new(&spelled.text, &sites, &Tables, &costs).run(&parsed);

@@ -12,12 +12,12 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::Shop;
+use super::HttpState;
 use super::query::{LOOK, at_work, seconds};
 use super::reply::{Refusal, json_body};
 use crate::daemon::event::{Event, Wish};
 use crate::daemon::job::broken_off;
-use crate::daemon::loaded::Loaded;
+use crate::daemon::loaded::ActiveSpec;
 use crate::daemon::state::ending;
 use crate::daemon::status::{Cause, RunStatus};
 use crate::database::Database;
@@ -38,32 +38,32 @@ pub(super) async fn health() -> &'static str {
 }
 
 /// `GET /metrics`, for Prometheus.
-pub(super) async fn metrics(State(shop): State<Shop>) -> impl IntoResponse {
+pub(super) async fn metrics(State(shop): State<HttpState>) -> impl IntoResponse {
     let status = shop.house.status.borrow().clone();
     let text = shop.house.metrics.text(&status, shop.house.clients.count());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
 /// `GET /v1/status`
-pub(super) async fn status(State(shop): State<Shop>) -> axum::Json<Json> {
+pub(super) async fn status(State(shop): State<HttpState>) -> axum::Json<Json> {
     let status = shop.house.status.borrow().clone();
     axum::Json(status.to_json())
 }
 
 /// `GET /v1/specs`
-pub(super) async fn specs(State(shop): State<Shop>) -> axum::Json<Json> {
+pub(super) async fn specs(State(shop): State<HttpState>) -> axum::Json<Json> {
     let status = shop.house.status.borrow().clone();
     axum::Json(json!({ "specs": status.specs.values().map(|s| s.to_json()).collect::<Vec<_>>() }))
 }
 
 /// `GET /v1/specs/{spec}`
-pub(super) async fn spec(State(shop): State<Shop>, Path(name): Path<String>) -> Answer {
+pub(super) async fn spec(State(shop): State<HttpState>, Path(name): Path<String>) -> Answer {
     let spec = shop.house.status.borrow().spec(&name).cloned();
     let Some(spec) = spec else { return Err(missing_spec(&shop, &name)) };
     Ok(axum::Json(spec.to_json()))
 }
 
-fn missing_spec(shop: &Shop, name: &str) -> Refusal {
+fn missing_spec(shop: &HttpState, name: &str) -> Refusal {
     let status = shop.house.status.borrow().clone();
     let failure = super::no_spec(name, status.specs.keys());
     Refusal { status: StatusCode::NOT_FOUND, failure }
@@ -108,7 +108,7 @@ impl Wanted {
 }
 
 /// `POST /v1/plan`: what would be asked, and its price.
-pub(super) async fn plan(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn plan(State(shop): State<HttpState>, headers: HeaderMap, body: Body) -> Answer {
     let wanted: Wanted = json_body(&headers, body).await?;
     let (name, loaded) = shop.loaded(wanted.spec.as_deref())?;
     let timeout = seconds(wanted.timeout)?;
@@ -126,7 +126,7 @@ pub(super) async fn plan(State(shop): State<Shop>, headers: HeaderMap, body: Bod
 
 fn planned(
     name: &str,
-    loaded: &Loaded,
+    loaded: &ActiveSpec,
     wanted: &Wanted,
     facts: &Facts,
     database: &Database,
@@ -146,13 +146,13 @@ fn planned(
 }
 
 /// `GET /v1/runs`
-pub(super) async fn runs(State(shop): State<Shop>) -> axum::Json<Json> {
+pub(super) async fn runs(State(shop): State<HttpState>) -> axum::Json<Json> {
     let status = shop.house.status.borrow().clone();
     axum::Json(json!({ "runs": status.runs.iter().map(|r| r.to_json()).collect::<Vec<_>>() }))
 }
 
 /// `GET /v1/runs/{run}`
-pub(super) async fn run(State(shop): State<Shop>, Path(id): Path<u64>) -> Answer {
+pub(super) async fn run(State(shop): State<HttpState>, Path(id): Path<u64>) -> Answer {
     let run = shop.house.status.borrow().run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
@@ -165,14 +165,14 @@ fn missing_run(id: u64) -> Refusal {
 }
 
 /// `DELETE /v1/runs/{run}`: it ends; everything answered is kept.
-pub(super) async fn interrupt(State(shop): State<Shop>, Path(id): Path<u64>) -> Answer {
+pub(super) async fn interrupt(State(shop): State<HttpState>, Path(id): Path<u64>) -> Answer {
     shop.interrupt(id).await?;
     Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }
 
 /// `POST /v1/runs`: the go.
 pub(super) async fn start(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, axum::Json<Json>), Refusal> {
@@ -201,14 +201,14 @@ pub(super) struct Begun {
 
 impl Begun {
     /// Waits for its end.
-    pub(super) async fn end(self, shop: &Shop) -> Result<Arc<RunStatus>, Refusal> {
+    pub(super) async fn end(self, shop: &HttpState) -> Result<Arc<RunStatus>, Refusal> {
         let Ok(()) = self.ended.await else { return Err(ending().into()) };
         let run = shop.house.status.borrow().run(self.id).cloned();
         run.ok_or_else(|| missing_run(self.id))
     }
 }
 
-impl Shop {
+impl HttpState {
     /// Has the loop end a run.
     pub(super) async fn interrupt(&self, id: u64) -> Result<(), Refusal> {
         let (reply, told) = oneshot::channel();
@@ -250,7 +250,7 @@ impl Shop {
 
 /// `GET /v1/why?spec=…&table=…&key=…&key=…&column=…`
 pub(super) async fn why(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> Answer {
     let cells = origins(&shop, asked).await?;
@@ -259,7 +259,7 @@ pub(super) async fn why(
 
 /// Where a cell came from, as `why` asks for it.
 pub(super) async fn origins(
-    shop: &Shop,
+    shop: &HttpState,
     asked: Vec<(String, String)>,
 ) -> Result<Vec<Origin>, Refusal> {
     let one = |name: &str| asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
@@ -340,20 +340,20 @@ pub(super) struct Word {
 }
 
 /// `POST /v1/overrides`: a person's word beats the model's.
-pub(super) async fn set(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn set(State(shop): State<HttpState>, headers: HeaderMap, body: Body) -> Answer {
     let word: Word = json_body(&headers, body).await?;
     let path = shop.override_cell(word, true).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
 /// `DELETE /v1/overrides`: the model's word counts again.
-pub(super) async fn unset(State(shop): State<Shop>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn unset(State(shop): State<HttpState>, headers: HeaderMap, body: Body) -> Answer {
     let word: Word = json_body(&headers, body).await?;
     let path = shop.override_cell(word, false).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
 }
 
-impl Shop {
+impl HttpState {
     /// Sets an override or takes it back; the loop is told at once.
     pub(super) async fn override_cell(
         &self,
@@ -386,7 +386,7 @@ impl Shop {
 
 /// `GET /v1/overrides?spec=…`
 pub(super) async fn overrides(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
 ) -> Answer {
     let name = asked.into_iter().find(|(n, _)| n == "spec").map(|(_, v)| v);

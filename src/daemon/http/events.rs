@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio::time::{Duration, interval};
 
-use super::Shop;
+use super::HttpState;
 use super::reply::Refusal;
 use crate::daemon::house::Told;
 use crate::daemon::metrics::Counted;
@@ -24,7 +24,7 @@ use crate::daemon::metrics::Counted;
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// `GET /v1/runs/events`
-pub(super) async fn stream(State(shop): State<Shop>) -> Result<impl IntoResponse, Refusal> {
+pub(super) async fn stream(State(shop): State<HttpState>) -> Result<impl IntoResponse, Refusal> {
     let place = Arc::clone(&shop.streams).try_acquire_owned();
     let place = place.map_err(|_| Refusal::busy("too many event streams are open"))?;
     let told = shop.house.told.subscribe();
@@ -37,7 +37,7 @@ pub(super) async fn stream(State(shop): State<Shop>) -> Result<impl IntoResponse
 }
 
 /// Tells one client until it goes or the daemon ends.
-async fn feed(shop: Shop, mut heard: broadcast::Receiver<Told>, send: mpsc::Sender<Told>) {
+async fn feed(shop: HttpState, mut heard: broadcast::Receiver<Told>, send: mpsc::Sender<Told>) {
     let running: Vec<Told> = {
         let runs = shop.house.status.borrow().runs.clone();
         runs.iter().filter(|r| r.report.is_none()).map(|r| told("run", &r.to_json())).collect()

@@ -10,11 +10,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::Shop;
+use super::HttpState;
 use super::query::at_work;
 use super::reply::{Refusal, json_body};
 use crate::cell::State as CellState;
-use crate::daemon::loaded::Loaded;
+use crate::daemon::loaded::ActiveSpec;
 use crate::facts::{Facts, Found};
 use crate::failure::Failure;
 use crate::materialize::Selection;
@@ -48,7 +48,7 @@ pub(super) struct Asked {
 
 /// `POST /v1/facts`
 pub(super) async fn look_up(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<axum::Json<Json>, Refusal> {
@@ -75,14 +75,14 @@ pub(super) async fn look_up(
 /// Cells that were asked for, checked.
 #[derive(Clone)]
 struct Cells {
-    loaded: Arc<Loaded>,
+    loaded: Arc<ActiveSpec>,
     expansion: usize,
     keys: Vec<Vec<Value>>,
     columns: Vec<usize>,
 }
 
 impl Cells {
-    fn read(asked: &Asked, loaded: &Arc<Loaded>) -> Result<Self, Refusal> {
+    fn read(asked: &Asked, loaded: &Arc<ActiveSpec>) -> Result<Self, Refusal> {
         let all = &loaded.spec.expansions;
         let names = || all.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
         let at = match (&asked.expansion, all.len()) {
@@ -123,7 +123,7 @@ impl Cells {
     }
 
     /// What is known now.
-    async fn find(&self, shop: &Shop) -> Result<Vec<Json>, Refusal> {
+    async fn find(&self, shop: &HttpState) -> Result<Vec<Json>, Refusal> {
         let (served, _) = shop.house.clients.begin();
         let place = shop.look().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&shop.house.facts));

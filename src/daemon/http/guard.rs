@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
 
-use super::Shop;
+use super::HttpState;
 use super::reply::Refusal;
 use crate::daemon::TOKEN;
 
@@ -20,7 +20,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
      img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Lets a request in, or says why not; counts it.
-pub(super) async fn check(State(shop): State<Shop>, request: Request, next: Next) -> Response {
+pub(super) async fn check(State(shop): State<HttpState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     // Only routes that are there have a name; strangers' paths are one.
     let route = request.extensions().get::<MatchedPath>().map(|p| p.as_str().to_owned());
@@ -49,7 +49,12 @@ pub(super) async fn harden(request: Request, next: Next) -> Response<Body> {
     response
 }
 
-fn let_in(shop: &Shop, method: &Method, headers: &HeaderMap, route: &str) -> Result<(), Refusal> {
+fn let_in(
+    shop: &HttpState,
+    method: &Method,
+    headers: &HeaderMap,
+    route: &str,
+) -> Result<(), Refusal> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
     if !is_ours(host, &shop.house.settings.hosts, shop.house.settings.listen.ip()) {

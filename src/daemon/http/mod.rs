@@ -35,7 +35,7 @@ use tokio::sync::{Semaphore, watch};
 pub(super) use self::events::told;
 pub(super) use self::reply::no_spec;
 use self::stalled::Watched;
-use super::house::House;
+use super::house::DaemonContext;
 use super::metrics::Counted;
 use crate::failure::Failure;
 
@@ -60,8 +60,8 @@ const WAITING: i64 = 128;
 
 /// What handlers share.
 #[derive(Clone)]
-struct Shop {
-    house: House,
+struct HttpState {
+    house: DaemonContext,
     /// Places to work in.
     places: Arc<Semaphore>,
     /// Places for short looks.
@@ -87,8 +87,12 @@ pub(super) async fn bind(listen: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 /// Serves until `closing` becomes true; requests under way are answered.
-pub(super) async fn serve(listener: TcpListener, house: House, closing: watch::Receiver<bool>) {
-    let shop = Shop {
+pub(super) async fn serve(
+    listener: TcpListener,
+    house: DaemonContext,
+    closing: watch::Receiver<bool>,
+) {
+    let shop = HttpState {
         house,
         places: Arc::new(Semaphore::new(AT_WORK)),
         looks: Arc::new(Semaphore::new(LOOKS)),
@@ -144,7 +148,7 @@ async fn ends(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|c| *c).await;
 }
 
-fn router(shop: Shop) -> Router {
+fn router(shop: HttpState) -> Router {
     let api = Router::new()
         .route("/v1/query", post(query::run))
         .route("/v1/explain", post(query::explain))

@@ -4,7 +4,7 @@ use axum::extract::State;
 use schemars::Schema;
 use serde_json::{Map, Value as Json, json};
 
-use super::{Shop, api, facts, query};
+use super::{HttpState, api, facts, query};
 
 /// Something that can be asked.
 struct Operation {
@@ -105,7 +105,7 @@ pub(super) fn name(route: &str) -> &'static str {
 }
 
 /// `GET /v1/openapi.json`
-pub(super) async fn document(State(shop): State<Shop>) -> axum::Json<Json> {
+pub(super) async fn document(State(shop): State<HttpState>) -> axum::Json<Json> {
     let mut paths: Map<String, Json> = Map::new();
     for operation in &OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));

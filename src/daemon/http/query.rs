@@ -18,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::reply::{Refusal, json_body, no_spec};
 use super::rows::{Lines, Most, Reading};
 use super::stalled::Patience;
-use super::{STALLED, Shop, WAITING};
+use super::{HttpState, STALLED, WAITING};
 use crate::daemon::clients::Served;
-use crate::daemon::loaded::Loaded;
+use crate::daemon::loaded::ActiveSpec;
 use crate::database::{Database, output};
 use crate::failure::Failure;
 use crate::model::{self, Model};
@@ -69,7 +69,7 @@ pub(super) struct Asked {
 
 /// A query with all it takes to run it.
 pub(super) struct Ready {
-    loaded: Arc<Loaded>,
+    loaded: Arc<ActiveSpec>,
     /// When it is not quite the spec in force.
     other: Option<Spec>,
     target: PathBuf,
@@ -85,7 +85,7 @@ pub(super) struct Ready {
 
 /// `POST /v1/query`
 pub(super) async fn run(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Extension(patience): Extension<Patience>,
     headers: HeaderMap,
     body: Body,
@@ -129,7 +129,7 @@ pub(super) async fn run(
 
 /// `POST /v1/explain`
 pub(super) async fn explain(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<axum::Json<Json>, Refusal> {
@@ -139,7 +139,7 @@ pub(super) async fn explain(
 }
 
 /// How a query would be run.
-pub(super) async fn explained(shop: &Shop, asked: Asked) -> Result<Meta, Refusal> {
+pub(super) async fn explained(shop: &HttpState, asked: Asked) -> Result<Meta, Refusal> {
     let (served, interrupt) = shop.house.clients.begin();
     let shop = shop.clone();
     let place = shop.place().await?;
@@ -148,7 +148,7 @@ pub(super) async fn explained(shop: &Shop, asked: Asked) -> Result<Meta, Refusal
 
 /// The rows of a query, kept: for the page.
 pub(super) async fn kept<S: Sink + Send + 'static>(
-    shop: &Shop,
+    shop: &HttpState,
     asked: Asked,
     sink: S,
 ) -> Result<(Meta, S), Refusal> {
@@ -184,7 +184,7 @@ fn bug() -> Failure {
     Failure::input("this is a bug of hqdl", "please report this query")
 }
 
-impl Shop {
+impl HttpState {
     /// A place to work in; waits for one, when not too many do.
     pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.place_in(&self.places).await
@@ -214,7 +214,7 @@ impl Shop {
     }
 
     /// The spec in force of a name; of no name, the only one.
-    pub(super) fn loaded(&self, name: Option<&str>) -> Result<(String, Arc<Loaded>), Refusal> {
+    pub(super) fn loaded(&self, name: Option<&str>) -> Result<(String, Arc<ActiveSpec>), Refusal> {
         let status = self.house.status.borrow();
         let spec = match name {
             Some(name) => status.spec(name),
@@ -259,7 +259,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// Reads and checks everything but the query itself.
-fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
+fn ready(shop: &HttpState, asked: Asked) -> Result<Ready, Refusal> {
     let (name, loaded, bare) = match (&asked.spec, &asked.db) {
         (Some(name), _) => (name.clone(), shop.loaded(Some(name))?.1, false),
         (None, None) => {
@@ -306,7 +306,7 @@ fn ready(shop: &Shop, asked: Asked) -> Result<Ready, Refusal> {
 }
 
 /// The spec whose database this is: no other file is read for a client.
-fn of_database(shop: &Shop, db: &Path) -> Result<(String, Arc<Loaded>), Failure> {
+fn of_database(shop: &HttpState, db: &Path) -> Result<(String, Arc<ActiveSpec>), Failure> {
     let full = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let status = shop.house.status.borrow().clone();
     let found = status.specs.values().find_map(|s| {
@@ -353,7 +353,7 @@ fn params(json: &Json) -> Result<Vec<(Param, Value)>, Failure> {
 impl Ready {
     fn request<'r>(
         &'r self,
-        house: &'r crate::daemon::house::House,
+        house: &'r crate::daemon::house::DaemonContext,
         model: Option<Arc<dyn Model>>,
         interrupt: watch::Receiver<bool>,
     ) -> Request<'r> {
@@ -380,7 +380,7 @@ impl Ready {
 
     fn run(
         &self,
-        house: &crate::daemon::house::House,
+        house: &crate::daemon::house::DaemonContext,
         interrupt: watch::Receiver<bool>,
         sink: &mut dyn Sink,
     ) -> Result<Meta, Failure> {
@@ -390,7 +390,7 @@ impl Ready {
         ran.map_err(|error| self.failure(error))
     }
 
-    fn explain(&self, shop: &Shop, interrupt: watch::Receiver<bool>) -> Result<Meta, Failure> {
+    fn explain(&self, shop: &HttpState, interrupt: watch::Receiver<bool>) -> Result<Meta, Failure> {
         // It has a name and habits, and needs no key.
         let model = match &self.loaded.model {
             Ok(model) => Arc::clone(model),

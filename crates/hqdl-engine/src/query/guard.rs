@@ -88,12 +88,12 @@ const TELLING: [&str; 9] = [
 pub struct Guard {
     database: Database,
     timeout: Option<Duration>,
-    gate: Arc<Gate>,
+    gate: Arc<Authorizer>,
 }
 
 /// What the connection's hooks share with it.
 #[derive(Debug)]
-struct Gate {
+struct Authorizer {
     /// Whether temporary tables are closed, too.
     locked: AtomicBool,
     /// What was refused last.
@@ -156,7 +156,7 @@ impl Guard {
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
         let mut database = Database::open(path)?;
-        let gate = Arc::new(Gate {
+        let gate = Arc::new(Authorizer {
             locked: AtomicBool::new(false),
             refused: Mutex::new(None),
             origin: Instant::now(),
@@ -356,7 +356,7 @@ fn unknown(message: &str) -> &str {
 /// Makes a connection one that reads, and stops.
 fn arm(
     connection: &mut Connection,
-    gate: &Arc<Gate>,
+    gate: &Arc<Authorizer>,
     interrupt: watch::Receiver<bool>,
 ) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
@@ -398,7 +398,7 @@ fn arm(
     }))
 }
 
-impl Gate {
+impl Authorizer {
     fn now(&self) -> u64 {
         nanos(self.origin.elapsed())
     }

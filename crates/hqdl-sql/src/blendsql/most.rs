@@ -14,7 +14,7 @@ use super::aggregates::own;
 use super::frame::{Frame, is_random, reads};
 use super::joined::Open;
 use super::possible::Possible;
-use super::rewrite::{Costs, Rewriter, Site, conjuncts};
+use super::rewrite::{CallSite, Costs, Rewriter, conjuncts};
 use super::rules::conditions_last::fence;
 use super::scope::Schema;
 use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
@@ -55,7 +55,7 @@ const LENGTH: &str = "the query is too long to count its rows";
 
 /// Finds the most that a query may ask.
 #[must_use]
-pub fn most(sql: &str, query: &Query, lone: bool, sites: &[Site], schema: &dyn Schema) -> Most {
+pub fn most(sql: &str, query: &Query, lone: bool, sites: &[CallSite], schema: &dyn Schema) -> Most {
     let costs = Costs::default();
     let rewriter = Rewriter::new(sql, sites, schema, &costs);
     let rows = Possible { sql, sites, rewriter };

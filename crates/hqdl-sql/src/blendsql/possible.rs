@@ -12,7 +12,7 @@
 
 use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
 use super::frame::{Frame, each_table, is_random, reads};
-use super::rewrite::{Rewriter, Site};
+use super::rewrite::{CallSite, Rewriter};
 use super::scope::{Field, Resolver, bare, renamed};
 use super::tree::{Body, Core, Cte, Expr, ExprKind, Query};
 use super::truth::may_fail;
@@ -30,7 +30,7 @@ pub(super) struct Rows {
 /// Finds possible rows.
 pub(super) struct Possible<'q> {
     pub sql: &'q str,
-    pub sites: &'q [Site],
+    pub sites: &'q [CallSite],
     pub rewriter: Rewriter<'q>,
 }
 

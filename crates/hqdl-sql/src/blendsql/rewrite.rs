@@ -30,7 +30,7 @@ use super::tree::{Body, Expr, ExprKind, Query, Span};
 
 /// How a call is written in the SQL that is run.
 #[derive(Debug, Clone, Default)]
-pub struct Site {
+pub struct CallSite {
     /// What stands before its answer.
     pub before: String,
     /// Its arguments, when they are not those of the call.
@@ -110,7 +110,7 @@ pub struct Rewriter<'q> {
     /// The query's text.
     pub sql: &'q str,
     /// How each call is written.
-    pub sites: &'q [Site],
+    pub sites: &'q [CallSite],
     /// The database.
     pub schema: &'q dyn Schema,
     /// What is known of conditions.
@@ -156,7 +156,12 @@ pub(super) enum Role {
 impl<'q> Rewriter<'q> {
     /// Prepares a rewriting.
     #[must_use]
-    pub fn new(sql: &'q str, sites: &'q [Site], schema: &'q dyn Schema, costs: &'q Costs) -> Self {
+    pub fn new(
+        sql: &'q str,
+        sites: &'q [CallSite],
+        schema: &'q dyn Schema,
+        costs: &'q Costs,
+    ) -> Self {
         let out = Rewritten::default();
         Self {
             sql,

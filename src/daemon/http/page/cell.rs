@@ -9,7 +9,7 @@ use super::super::api::{Word, origins};
 use super::super::reply::Refusal;
 use super::spec::find;
 use super::text;
-use super::{Shop, Shown, Sorry, back, encoded, form, page, spec_path};
+use super::{ErrorPage, HttpState, Shown, back, encoded, form, page, spec_path};
 use crate::database::provenance::Origin;
 use crate::spec::{Column, Expansion};
 
@@ -31,7 +31,7 @@ pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> Strin
 
 /// `GET /specs/{spec}/cell?table=…&column=…&key=…`
 pub(super) async fn show(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Path(name): Path<String>,
     Query(asked): Query<Pairs>,
 ) -> Shown {
@@ -84,10 +84,10 @@ pub(super) async fn show(
 
 /// `POST /specs/{spec}/cell`
 pub(super) async fn set(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Response, Sorry> {
+) -> Result<Response, ErrorPage> {
     let pairs: Pairs = form(request).await?;
     find(&shop, &name)?;
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());

@@ -20,7 +20,7 @@ use axum::routing::{get, post};
 use maud::{DOCTYPE, Markup, html};
 use serde::de::DeserializeOwned;
 
-use super::Shop;
+use super::HttpState;
 use super::reply::Refusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ const NARROW: usize = 36;
 const SLOW: Duration = Duration::from_secs(30);
 
 /// Adds the page to the API.
-pub(super) fn routes(api: Router<Shop>) -> Router<Shop> {
+pub(super) fn routes(api: Router<HttpState>) -> Router<HttpState> {
     let asset = |kind: &'static str, text: &'static str| {
         get(move || async move {
             ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], text)
@@ -58,21 +58,21 @@ impl IntoResponse for Page {
 }
 
 /// A page that says why it is not the one that was asked for.
-pub(super) struct Sorry(Refusal);
+pub(super) struct ErrorPage(Refusal);
 
-impl From<Refusal> for Sorry {
+impl From<Refusal> for ErrorPage {
     fn from(refusal: Refusal) -> Self {
         Self(refusal)
     }
 }
 
-impl From<Failure> for Sorry {
+impl From<Failure> for ErrorPage {
     fn from(failure: Failure) -> Self {
         Self(failure.into())
     }
 }
 
-impl IntoResponse for Sorry {
+impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
         let Refusal { status, failure } = self.0;
         (status, page("Sorry", &html! { h1 { "That did not work" } (wrong(&failure)) }))
@@ -85,12 +85,12 @@ pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let refusal = super::reply::no_route(&uri);
     if accepts.is_some_and(|accept| accept.contains("text/html")) {
-        return Sorry(refusal).into_response();
+        return ErrorPage(refusal).into_response();
     }
     refusal.into_response()
 }
 
-type Shown = Result<Page, Sorry>;
+type Shown = Result<Page, ErrorPage>;
 
 /// A whole page.
 fn page(title: &str, content: &Markup) -> Page {
@@ -144,7 +144,7 @@ fn back(place: &str) -> Response {
 }
 
 /// Reads a form.
-async fn form<T: DeserializeOwned>(request: Request) -> Result<T, Sorry> {
+async fn form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
     match tokio::time::timeout(SLOW, Form::<T>::from_request(request, &())).await {
         Ok(Ok(Form(form))) => Ok(form),
         Ok(Err(why)) => Err(Refusal::bad(format!("the form cannot be read: {why}"), "").into()),

@@ -6,12 +6,12 @@ use axum::extract::State;
 use maud::{Markup, html};
 
 use super::super::query::at_work;
-use super::{Shop, Shown, badge, chart, page, runs, spec_path, wrong};
+use super::{HttpState, Shown, badge, chart, page, runs, spec_path, wrong};
 use crate::daemon::status::{RunStatus, SpecStatus, Status};
 use crate::failure::Failure;
 
 /// `GET /`
-pub(super) async fn show(State(shop): State<Shop>) -> Shown {
+pub(super) async fn show(State(shop): State<HttpState>) -> Shown {
     let status = shop.house.status.borrow().clone();
     let spending = spending(&shop, &status).await?;
     let latest: Vec<&RunStatus> = status.runs.iter().take(10).map(Arc::as_ref).collect();
@@ -70,7 +70,10 @@ fn card(spec: &SpecStatus, status: &Status) -> Markup {
 }
 
 /// What was spent, against the budget of a day.
-pub(super) async fn spending(shop: &Shop, status: &Status) -> Result<Markup, super::Sorry> {
+pub(super) async fn spending(
+    shop: &HttpState,
+    status: &Status,
+) -> Result<Markup, super::ErrorPage> {
     let per_day = |s: &Arc<SpecStatus>| s.loaded.as_ref()?.spec.limits.budget_usd_per_day;
     let budget = status.specs.values().filter_map(per_day).reduce(f64::min);
     let (served, _) = shop.house.clients.begin();

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::super::query::{Asked, explained, kept};
 use super::super::reply::Refusal;
 use super::super::rows::length;
-use super::{Shop, Sorry, encoded, form, page, usd, wrong};
+use super::{ErrorPage, HttpState, encoded, form, page, usd, wrong};
 use crate::daemon::status::SpecStatus;
 use crate::query::{Meta, Sink, json};
 use crate::spec::{Binding, Expansion, SourceRows};
@@ -70,15 +70,15 @@ impl Sink for Head {
 }
 
 /// `GET /query`: asks nothing, whatever stands in its box.
-pub(super) async fn show(State(shop): State<Shop>, Query(asked): Query<Box>) -> Response {
+pub(super) async fn show(State(shop): State<HttpState>, Query(asked): Query<Box>) -> Response {
     whole(&shop, &asked, &Result::Nothing)
 }
 
 /// `POST /query`
 pub(super) async fn run(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     request: Request,
-) -> std::result::Result<Response, Sorry> {
+) -> std::result::Result<Response, ErrorPage> {
     let asked: Box = form(request).await?;
     let spec = Some(asked.spec.clone()).filter(|s| !s.is_empty());
     let request = Asked { spec, sql: asked.sql.clone(), ..Asked::default() };
@@ -100,7 +100,7 @@ pub(super) async fn run(
     Ok(whole(&shop, &asked, &result.unwrap_or_else(Result::Wrong)))
 }
 
-fn whole(shop: &Shop, asked: &Box, result: &Result) -> Response {
+fn whole(shop: &HttpState, asked: &Box, result: &Result) -> Response {
     let status = shop.house.status.borrow().clone();
     let content = html! {
         h1 { "Query" }

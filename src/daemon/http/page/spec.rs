@@ -9,13 +9,15 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::super::reply::Refusal;
-use super::{Shop, Shown, Sorry, back, badge, encoded, form, page, runs, spec_path, usd, wrong};
+use super::{
+    ErrorPage, HttpState, Shown, back, badge, encoded, form, page, runs, spec_path, usd, wrong,
+};
 use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, coverage};
 use crate::materialize::Selection;
 
 /// `GET /specs/{spec}`
-pub(super) async fn show(State(shop): State<Shop>, Path(name): Path<String>) -> Shown {
+pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>) -> Shown {
     let spec = find(&shop, &name)?;
     let all = shop.house.status.borrow().runs.clone();
     let own: Vec<&RunStatus> =
@@ -48,7 +50,7 @@ pub(super) async fn show(State(shop): State<Shop>, Path(name): Path<String>) -> 
 }
 
 /// A spec, or a page that says there is none.
-pub(super) fn find(shop: &Shop, name: &str) -> Result<Arc<SpecStatus>, Sorry> {
+pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, ErrorPage> {
     let status = shop.house.status.borrow();
     status.spec(name).cloned().ok_or_else(|| {
         let failure = super::super::no_spec(name, status.specs.keys());
@@ -116,17 +118,20 @@ pub(super) struct Go {
 }
 
 /// `POST /runs/{run}/end`
-pub(super) async fn end(State(shop): State<Shop>, Path(run): Path<u64>) -> Result<Response, Sorry> {
+pub(super) async fn end(
+    State(shop): State<HttpState>,
+    Path(run): Path<u64>,
+) -> Result<Response, ErrorPage> {
     shop.interrupt(run).await?;
     Ok(back("/"))
 }
 
 /// `POST /specs/{spec}/go`
 pub(super) async fn go(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Response, Sorry> {
+) -> Result<Response, ErrorPage> {
     let go: Go = form(request).await?;
     let budget = match go.budget.trim() {
         "" => None,

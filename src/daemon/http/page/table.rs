@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::super::query::{LOOK, at_work};
 use super::spec::find;
 use super::text;
-use super::{Shop, Shown, encoded, page, spec_path};
+use super::{HttpState, Shown, encoded, page, spec_path};
 use crate::cell::State as CellState;
 use crate::daemon::job::broken_off;
 use crate::database::Database;
@@ -44,7 +44,7 @@ struct Sheet {
 
 /// `GET /specs/{spec}/tables/{table}`
 pub(super) async fn show(
-    State(shop): State<Shop>,
+    State(shop): State<HttpState>,
     Path((name, table)): Path<(String, String)>,
     Query(asked): Query<Asked>,
 ) -> Shown {

@@ -23,7 +23,7 @@ use crate::query::{QueryError, Request};
 use hqdl_facts::Origin;
 use hqdl_spec::{Column, Expansion, Images, Spec, Type};
 use hqdl_sql::blendsql::parse::Parsed;
-use hqdl_sql::blendsql::rewrite::Site;
+use hqdl_sql::blendsql::rewrite::CallSite;
 use hqdl_sql::blendsql::usage::{Compared, Usage};
 use hqdl_sql::blendsql::{Call, Subject};
 use hqdl_values::key::{Fingerprint, ListHash};
@@ -32,7 +32,7 @@ use hqdl_values::key::{Fingerprint, ListHash};
 #[derive(Default)]
 pub struct Calls {
     /// How each is written, by number.
-    pub sites: Vec<Site>,
+    pub sites: Vec<CallSite>,
     /// What each asks for; more follow for the columns of bound questions.
     pub asks: Vec<Asks>,
     /// Bound calls that a published table may answer, by number.
@@ -116,7 +116,7 @@ impl Calls {
             sites: parsed
                 .calls
                 .iter()
-                .map(|c| Site { subject: c.ingredient.subject(), ..Site::default() })
+                .map(|c| CallSite { subject: c.ingredient.subject(), ..CallSite::default() })
                 .collect(),
             ..Self::default()
         };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::blendsql::emit;
 use crate::blendsql::parse::Parsed;
-use crate::blendsql::rewrite::{Rewritten, Site};
+use crate::blendsql::rewrite::{CallSite, Rewritten};
 use crate::blendsql::scope::bare;
 use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use hqdl_values::sql;
@@ -39,7 +39,7 @@ pub struct View {
 pub fn direct(
     sql: &str,
     parsed: &Parsed,
-    sites: &[Site],
+    sites: &[CallSite],
     views: &BTreeMap<usize, View>,
 ) -> Option<Rewritten> {
     if parsed.lone || parsed.calls.is_empty() {
@@ -59,7 +59,7 @@ pub fn direct(
 }
 
 struct Direct<'q> {
-    sites: &'q [Site],
+    sites: &'q [CallSite],
     views: &'q BTreeMap<usize, View>,
     parts: Vec<(Span, String)>,
     joins: usize,
