@@ -92,12 +92,12 @@ fn check(facts: &Facts, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// Names of columns and models by their ids.
-struct Names {
+struct IdNames {
     meanings: BTreeMap<u32, String>,
     models: BTreeMap<u32, String>,
 }
 
-impl Names {
+impl IdNames {
     fn read(facts: &Facts) -> Result<Self, Failure> {
         let history = facts.history();
         let column = |text: String| {
@@ -116,7 +116,7 @@ impl Names {
 }
 
 fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result<(), Failure> {
-    let names = Names::read(facts)?;
+    let names = IdNames::read(facts)?;
     let name = |map: &BTreeMap<u32, String>, id: u32| map.get(&id).cloned().unwrap_or_default();
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut shown = 0;
@@ -152,7 +152,7 @@ fn list(facts: &Facts, filter: Option<&str>, limit: usize, talk: Talk) -> Result
 }
 
 fn stats(facts: &Facts, talk: Talk) -> Result<(), Failure> {
-    let names = Names::read(facts)?;
+    let names = IdNames::read(facts)?;
     let mut entities = 0u64;
     let mut columns: BTreeMap<(String, String), Tally> = BTreeMap::new();
     for entry in facts.latest().iter() {

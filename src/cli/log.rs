@@ -18,11 +18,11 @@ use super::failure::Failure;
 const DEFAULT: &str = "hqdl=debug";
 
 /// Where this process logs to.
-static PLACE: OnceLock<Place> = OnceLock::new();
+static PLACE: OnceLock<LogFile> = OnceLock::new();
 
 /// A file that can be opened again under its name.
 #[derive(Debug)]
-struct Place {
+struct LogFile {
     path: PathBuf,
     file: RwLock<Arc<File>>,
 }
@@ -35,7 +35,7 @@ pub fn start(path: &Path) -> Result<(), Failure> {
         Failure::input(format!("cannot log to {}: {e}", path.display()), "choose another --log")
     })?;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let place = PLACE.get_or_init(|| Place { path, file: RwLock::new(Arc::new(file)) });
+    let place = PLACE.get_or_init(|| LogFile { path, file: RwLock::new(Arc::new(file)) });
     let writer = || Arc::clone(&place.file.read().unwrap_or_else(PoisonError::into_inner));
     let layer = fmt::layer().with_ansi(false).with_writer(writer).with_filter(filter);
     // A process logs to one place; who set that up before keeps it.

@@ -22,10 +22,10 @@ const FAILURES_TOLD: u64 = 3;
 /// A listener that shows a run, and the handle that ends the show.
 pub struct Progress {
     bar: ProgressBar,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ProgressState>>,
 }
 
-struct State {
+struct ProgressState {
     began: Instant,
     said: Instant,
     total: u64,
@@ -48,7 +48,7 @@ impl Progress {
             bar.set_style(style);
         }
         let now = Instant::now();
-        let state = Arc::new(Mutex::new(State {
+        let state = Arc::new(Mutex::new(ProgressState {
             began: now,
             said: now,
             total: 0,
@@ -96,7 +96,7 @@ impl Progress {
     }
 }
 
-fn show(event: &Event, state: &mut State, bar: &ProgressBar, drawn: bool, talk: Talk) {
+fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool, talk: Talk) {
     let plain = !talk.quiet && !talk.json && !drawn;
     match event {
         Event::Begin { expansion, cells } => {

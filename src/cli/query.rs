@@ -31,8 +31,8 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     match ask(&input, rows.as_mut(), talk) {
         Ok(meta) => Ok(told(&meta, &input, options.meta, talk)),
         // A reader that has seen enough (| head) is no failure.
-        Err(Ended::Enough) => Ok(ExitCode::SUCCESS),
-        Err(Ended::Failed(failure)) => {
+        Err(EndedQuery::Enough) => Ok(ExitCode::SUCCESS),
+        Err(EndedQuery::Failed(failure)) => {
             // Told where the rows are, when some are; else as by every command.
             let told = rows.close(Err(&failure.to_json())).unwrap_or(false);
             Ok(failure.print(talk.json && !told))
@@ -41,13 +41,13 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 }
 
 /// How a query without a result ended.
-enum Ended {
+enum EndedQuery {
     /// Its reader went away.
     Enough,
     Failed(Failure),
 }
 
-impl From<Failure> for Ended {
+impl From<Failure> for EndedQuery {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -55,7 +55,7 @@ impl From<Failure> for Ended {
 
 /// Runs the query, and writes its rows; what it needs is opened only when it
 /// has calls.
-fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, Ended> {
+fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, EndedQuery> {
     let mut no_model = None;
     let ran = if input.has_calls() {
         input.open_facts(talk)?;
@@ -71,8 +71,8 @@ fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, Ended
         Ok(meta)
     });
     closed.map_err(|error| match error {
-        QueryError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ended::Enough,
-        error => Ended::Failed(input.failure(error, no_model)),
+        QueryError::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => EndedQuery::Enough,
+        error => EndedQuery::Failed(input.failure(error, no_model)),
     })
 }
 

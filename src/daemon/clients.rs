@@ -7,10 +7,10 @@ use tokio::sync::watch;
 
 /// The interrupts of all that clients have running.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clients(Arc<Mutex<Table>>);
+pub(super) struct Clients(Arc<Mutex<ClientTable>>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct ClientTable {
     next: u64,
     ending: bool,
     all: HashMap<u64, watch::Sender<bool>>,
@@ -43,7 +43,7 @@ impl Clients {
         self.table().all.len()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ClientTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct ActiveSpec {
 
 /// What reading a spec brought: the files it depends on, as they were before it
 /// was read, and the spec.
-pub(super) struct Reading {
+pub(super) struct SpecReading {
     pub(super) files: Vec<(PathBuf, Stamp)>,
     pub(super) spec: Result<ActiveSpec, Failure>,
 }
@@ -40,7 +40,7 @@ pub(super) fn read(
     before: Option<&ActiveSpec>,
     facts: &Facts,
     metrics: &Arc<Metrics>,
-) -> Reading {
+) -> SpecReading {
     let mut files = vec![(path.to_owned(), Stamp::of(path))];
     let mut see = |path: PathBuf| {
         let stamp = Stamp::of(&path);
@@ -48,7 +48,7 @@ pub(super) fn read(
     };
     let draft = match Draft::read(path) {
         Ok(draft) => draft,
-        Err(error) => return Reading { files, spec: Err(error.into()) },
+        Err(error) => return SpecReading { files, spec: Err(error.into()) },
     };
     see(path.with_extension("overrides.csv"));
     see(draft.database());
@@ -57,7 +57,7 @@ pub(super) fn read(
     let cache = Cache::Open(facts.clone());
     let session = match Session::open(draft, &SpecOverrides::default(), cache) {
         Ok(session) => session,
-        Err(problems) => return Reading { files, spec: Err(problems.into()) },
+        Err(problems) => return SpecReading { files, spec: Err(problems.into()) },
     };
     let spec = &session.spec;
     let recordings = || spec.all_models().flat_map(|m| &m.recordings);
@@ -77,5 +77,5 @@ pub(super) fn read(
     };
     let meaning = blake3::hash(format!("{spec:?} {recordings:?}").as_bytes());
     let Session { spec, warnings, .. } = session;
-    Reading { files, spec: Ok(ActiveSpec { meaning, spec, warnings, model, made_from }) }
+    SpecReading { files, spec: Ok(ActiveSpec { meaning, spec, warnings, model, made_from }) }
 }

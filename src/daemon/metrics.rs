@@ -137,7 +137,7 @@ impl Model for Metered {
         Box::pin(async move {
             let began = Instant::now();
             self.metrics.asking.fetch_add(1, Ordering::Relaxed);
-            let under_way = Asked(&self.metrics.asking);
+            let under_way = RequestUnderWay(&self.metrics.asking);
             let reply = self.model.ask(prompt).await;
             drop(under_way);
             self.metrics.asked.add(began.elapsed());
@@ -217,9 +217,9 @@ impl Drop for Counted {
 
 /// A request that is with the model, until this is dropped: also when nobody
 /// waits for it any more.
-struct Asked<'a>(&'a AtomicI64);
+struct RequestUnderWay<'a>(&'a AtomicI64);
 
-impl Drop for Asked<'_> {
+impl Drop for RequestUnderWay<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -22,21 +22,21 @@ const REMEMBERED: usize = 200;
 #[derive(Default)]
 pub(super) struct Runs {
     last: u64,
-    going: Vec<Run>,
+    going: Vec<DaemonRun>,
     /// What ended runs did, the newest first.
     past: VecDeque<Arc<RunStatus>>,
     /// Who waits for runs that have ended.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-struct Run {
+struct DaemonRun {
     status: RunStatus,
     progress: Arc<Progress>,
     interrupt: watch::Sender<bool>,
     waiting: Option<oneshot::Sender<()>>,
 }
 
-impl Run {
+impl DaemonRun {
     /// Whether it does anything that is worth a line: a look at a spec that
     /// lacks nothing is not.
     fn is_shown(&self) -> bool {
@@ -86,7 +86,7 @@ impl Runs {
         let progress = Arc::new(Progress::default());
         let (facts, metrics) = (Arc::clone(&house.facts), &house.metrics);
         job::run(order, facts, receive, &progress, metrics, house.events.clone());
-        self.going.push(Run { status, progress, interrupt, waiting: ended });
+        self.going.push(DaemonRun { status, progress, interrupt, waiting: ended });
     }
 
     /// Tells a run to end; whether it is under way.
@@ -191,7 +191,7 @@ impl Runs {
     }
 }
 
-fn take(run: &mut Run) {
+fn take(run: &mut DaemonRun) {
     let going = run.progress.now();
     let status = &mut run.status;
     (status.cells, status.done, status.usage) = (going.cells, going.done, going.usage);

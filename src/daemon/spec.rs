@@ -56,7 +56,7 @@ pub(super) struct Entry {
     trouble: Option<Arc<Failure>>,
     /// It is to be looked at, for this reason.
     look: Option<Cause>,
-    wishes: VecDeque<Wanted>,
+    wishes: VecDeque<WantedRun>,
     rests_until: Option<Instant>,
     columns: Arc<Vec<ColumnReport>>,
     plan: Option<Arc<serde_json::Value>>,
@@ -85,7 +85,7 @@ impl Held {
 }
 
 /// A run that a client wants.
-pub(super) struct Wanted {
+pub(super) struct WantedRun {
     pub(super) id: u64,
     pub(super) cause: Cause,
     pub(super) selection: Selection,
@@ -205,7 +205,7 @@ impl Entry {
     }
 
     /// Takes a client's wish.
-    pub(super) fn wish(&mut self, wanted: Wanted) -> Result<(), Failure> {
+    pub(super) fn wish(&mut self, wanted: WantedRun) -> Result<(), Failure> {
         if self.loaded.is_none() {
             return Err(match &self.problem {
                 Some(problem) => Failure::clone(problem),
@@ -254,7 +254,7 @@ impl Entry {
         };
         if let Some(wanted) = self.wishes.pop_front() {
             // A go: what held it back is settled by whoever says so.
-            let Wanted { id, cause, selection, budget, timeout, ended } = wanted;
+            let WantedRun { id, cause, selection, budget, timeout, ended } = wanted;
             self.running = Some(id);
             self.whole = selection == Selection::default();
             return Some(Begin {

@@ -12,10 +12,10 @@ pub(super) type ColumnName = (String, String);
 
 /// What columns cost on the days that were looked at last.
 #[derive(Default)]
-pub(super) struct ColumnSpending(Mutex<Seen>);
+pub(super) struct ColumnSpending(Mutex<SeenSpending>);
 
 #[derive(Default)]
-struct Seen {
+struct SeenSpending {
     /// The last line that is in the sums.
     line: i64,
     /// USD and cells by day and column.

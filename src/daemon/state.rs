@@ -17,7 +17,7 @@ use super::house::DaemonContext;
 use super::job;
 use super::listing::{self, Stamp, names};
 use super::runs::Runs;
-use super::spec::{Entry, Taken, Wanted};
+use super::spec::{Entry, Taken, WantedRun};
 use super::specs::Specs;
 use super::status::{Cause, Status};
 use super::watch::{Watch, look_later, poll};
@@ -379,7 +379,7 @@ impl Loop {
     fn wish(&mut self, wish: Wish) {
         let id = self.runs.number();
         let Wish { spec, selection, budget, timeout, cause, begun, ended } = wish;
-        let wanted = Wanted { id, cause, selection, budget, timeout, ended };
+        let wanted = WantedRun { id, cause, selection, budget, timeout, ended };
         let answer = if self.deadline.is_some() {
             Err(ending())
         } else {

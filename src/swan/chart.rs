@@ -13,7 +13,7 @@ pub struct Series {
     /// What is written beside each point; nothing when empty.
     pub labels: Vec<String>,
     /// How the points are joined.
-    pub line: Line,
+    pub line: Stroke,
     /// Which colour and mark they have; series that belong together share them.
     pub style: usize,
     /// Whether the marks are hollow.
@@ -22,7 +22,7 @@ pub struct Series {
 
 /// How the points of a series are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
+pub enum Stroke {
     /// Not at all.
     None,
     /// By a line.
@@ -138,10 +138,10 @@ impl Chart {
 fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     let colour = COLOURS[series.style % COLOURS.len()];
     let dash = match series.line {
-        Line::Dashed => " stroke-dasharray=\"6 4\"",
-        Line::Dotted => " stroke-dasharray=\"2 3\"",
+        Stroke::Dashed => " stroke-dasharray=\"6 4\"",
+        Stroke::Dotted => " stroke-dasharray=\"2 3\"",
         // Steps have no marks to be told apart by.
-        Line::Steps => {
+        Stroke::Steps => {
             ["", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""][series.style % 3]
         }
         _ => "",
@@ -151,17 +151,17 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
     for (i, (x, y)) in at.iter().enumerate() {
         let _ = match (i, series.line) {
             (0, _) => write!(path, "M{x:.1} {y:.1}"),
-            (_, Line::Steps) => write!(path, "H{x:.1}V{y:.1}"),
+            (_, Stroke::Steps) => write!(path, "H{x:.1}V{y:.1}"),
             _ => write!(path, "L{x:.1} {y:.1}"),
         };
     }
     let stroke = format!("fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash}");
-    if series.line != Line::None && !path.is_empty() {
+    if series.line != Stroke::None && !path.is_empty() {
         let _ = writeln!(svg, "<path d=\"{path}\" {stroke}/>");
     }
     // Colours come again after a while; then the marks are others.
     let marked = (series.style + series.style / COLOURS.len(), series.hollow);
-    if series.line != Line::Steps {
+    if series.line != Stroke::Steps {
         at.iter().for_each(|(x, y)| mark(marked, *x, *y, colour, svg));
     }
     for ((x, y), label) in at.iter().zip(&series.labels) {
@@ -174,10 +174,10 @@ fn draw(series: &Series, n: usize, scale: &Scale, svg: &mut String) {
         );
     }
     let y = PLOT.1 + 8.0 + n as f64 * LEGEND_ROW;
-    if series.line != Line::None {
+    if series.line != Stroke::None {
         let _ = writeln!(svg, "<path d=\"M{LEGEND} {y}h24\" {stroke}/>");
     }
-    if series.line != Line::Steps {
+    if series.line != Stroke::Steps {
         mark(marked, LEGEND + 12.0, y, colour, svg);
     }
     let _ = writeln!(

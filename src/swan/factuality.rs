@@ -45,9 +45,9 @@ pub struct ColumnFacts {
     pub score: Share,
 }
 
-type Key = Vec<Cell>;
+type FactualityKey = Vec<Cell>;
 /// Rows by key; a key may come in several.
-type Table = HashMap<Key, Vec<Vec<Cell>>>;
+type KeyedRows = HashMap<FactualityKey, Vec<Vec<Cell>>>;
 
 /// Compares the published tables with the truth.
 ///
@@ -84,8 +84,8 @@ pub fn factuality(
 fn single(
     benchmark: &Benchmark,
     truth: &Truth,
-    wanted: &Table,
-    given: &Table,
+    wanted: &KeyedRows,
+    given: &KeyedRows,
     found: &mut Factuality,
 ) {
     for (at, name) in truth.columns.iter().enumerate() {
@@ -117,7 +117,7 @@ fn single(
 }
 
 /// A column with many values a key.
-fn many(truth: &Truth, wanted: &Table, given: &Table, found: &mut Factuality) {
+fn many(truth: &Truth, wanted: &KeyedRows, given: &KeyedRows, found: &mut Factuality) {
     let mut score = Share::default();
     let none = Vec::new();
     let values = |rows: &[Vec<Cell>]| -> BTreeSet<Cell> {
@@ -159,13 +159,13 @@ fn same(given: &Cell, wanted: &Cell) -> bool {
 }
 
 /// The published values of a truth's columns; a column that is not there is NULL.
-fn published(connection: &Connection, truth: &Truth) -> rusqlite::Result<Table> {
+fn published(connection: &Connection, truth: &Truth) -> rusqlite::Result<KeyedRows> {
     let mut columns = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
     let there: Vec<String> =
         columns.query_map([truth.table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
     let has = |name: &str| there.iter().any(|t| t.eq_ignore_ascii_case(name));
     if !truth.key.iter().all(|k| has(k)) {
-        return Ok(Table::new());
+        return Ok(KeyedRows::new());
     }
     let column = |name: &&str| if has(name) { sql::name(name) } else { "NULL".to_owned() };
     let names: Vec<String> = truth.key.iter().chain(truth.columns).map(column).collect();
@@ -173,11 +173,11 @@ fn published(connection: &Connection, truth: &Truth) -> rusqlite::Result<Table> 
     read(connection, &select, truth.key.len())
 }
 
-fn read(connection: &Connection, select: &str, key: usize) -> rusqlite::Result<Table> {
+fn read(connection: &Connection, select: &str, key: usize) -> rusqlite::Result<KeyedRows> {
     let mut statement = connection.prepare(select)?;
     let width = statement.column_count();
     let mut rows = statement.query([])?;
-    let mut table = Table::new();
+    let mut table = KeyedRows::new();
     while let Some(row) = rows.next()? {
         let mut cells = (0..width)
             .map(|at| Ok(Cell::of(&compare::to_json(row.get_ref(at)?))))

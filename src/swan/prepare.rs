@@ -70,13 +70,13 @@ pub fn prepare(
     std::fs::create_dir_all(&dir).map_err(|e| SwanError::file(&dir, e))?;
     let database = Database::open(source)?;
     has_what_is_hidden(&database, benchmark)?;
-    let part = Part::new(&gold)?;
+    let part = PartFile::new(&gold)?;
     database
         .connection()
         .execute("VACUUM INTO ?1", [part.path.to_string_lossy()])
         .map_err(|e| database.error(&e))?;
     let removed = curate(&part.path, benchmark)?;
-    let masked = Part::new(&path)?;
+    let masked = PartFile::new(&path)?;
     let hidden = mask(&part.path, &masked.path, benchmark)?;
     write_shots(&part.path, &shots, benchmark)?;
     masked.finish(&path)?;
@@ -107,11 +107,11 @@ fn refuse(target: &Path, source: &Path, force: bool) -> Result<(), SwanError> {
 }
 
 /// A file that takes its place when it is whole.
-struct Part {
+struct PartFile {
     path: PathBuf,
 }
 
-impl Part {
+impl PartFile {
     fn new(target: &Path) -> Result<Self, SwanError> {
         let mut name = target.as_os_str().to_owned();
         name.push(".part");
@@ -127,7 +127,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartFile {
     fn drop(&mut self) {
         // Gone already when it took its place.
         let _ = std::fs::remove_file(&self.path);
@@ -226,10 +226,10 @@ fn mask(gold: &Path, masked: &Path, benchmark: &Benchmark) -> Result<Vec<String>
                 continue;
             }
             let all = columns(&source, &table)?;
-            let shown = |c: &&Column| !hides(benchmark, &table, &c.name);
+            let shown = |c: &&DeclaredColumn| !hides(benchmark, &table, &c.name);
             left_out
                 .extend(all.iter().filter(|c| !shown(c)).map(|c| format!("{table}.{}", c.name)));
-            let kept: Vec<&Column> = all.iter().filter(shown).collect();
+            let kept: Vec<&DeclaredColumn> = all.iter().filter(shown).collect();
             let mut constraints = unique(&source, &table, &kept)?;
             constraints.extend(foreign_keys(&source, &table, &kept, benchmark)?);
             connection.execute_batch(&definition(&table, &kept, &constraints, without_rowid))?;
@@ -257,7 +257,7 @@ fn hides(benchmark: &Benchmark, table: &str, column: &str) -> bool {
 }
 
 /// A column as its table declares it.
-struct Column {
+struct DeclaredColumn {
     name: String,
     kind: String,
     not_null: bool,
@@ -266,12 +266,12 @@ struct Column {
     primary: i64,
 }
 
-fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>> {
+fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<DeclaredColumn>> {
     let sql = "SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_xinfo(?1)
                WHERE hidden <> 1 ORDER BY cid";
     let mut statement = connection.prepare(sql)?;
     let column = |row: &rusqlite::Row<'_>| {
-        Ok(Column {
+        Ok(DeclaredColumn {
             name: row.get(0)?,
             kind: row.get(1)?,
             not_null: row.get(2)?,
@@ -296,7 +296,7 @@ fn tables(connection: &Connection) -> rusqlite::Result<Vec<(String, bool)>> {
 fn foreign_keys(
     source: &Connection,
     table: &str,
-    kept: &[&Column],
+    kept: &[&DeclaredColumn],
     benchmark: &Benchmark,
 ) -> rusqlite::Result<Vec<String>> {
     let sql =
@@ -324,7 +324,11 @@ fn foreign_keys(
 }
 
 /// The UNIQUE constraints whose columns are all still there.
-fn unique(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Result<Vec<String>> {
+fn unique(
+    source: &Connection,
+    table: &str,
+    kept: &[&DeclaredColumn],
+) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT name FROM pragma_index_list(?1) WHERE origin = 'u' ORDER BY seq DESC";
     let mut statement = source.prepare(sql)?;
     let names: Vec<String> =
@@ -342,7 +346,7 @@ fn unique(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Resul
 fn index_columns(
     source: &Connection,
     index: &str,
-    kept: &[&Column],
+    kept: &[&DeclaredColumn],
 ) -> rusqlite::Result<Option<Vec<String>>> {
     let mut statement = source.prepare("SELECT name FROM pragma_index_info(?1) ORDER BY seqno")?;
     // An expression has no name; what it reads is not known.
@@ -355,11 +359,11 @@ fn index_columns(
 /// The table with the columns that are kept.
 fn definition(
     table: &str,
-    kept: &[&Column],
+    kept: &[&DeclaredColumn],
     constraints: &[String],
     without_rowid: bool,
 ) -> String {
-    let column = |c: &&Column| {
+    let column = |c: &&DeclaredColumn| {
         let mut text = format!("{} {}", sql::name(&c.name), c.kind);
         if c.not_null {
             text.push_str(" NOT NULL");
@@ -370,7 +374,7 @@ fn definition(
         text
     };
     let mut parts: Vec<String> = kept.iter().map(column).collect();
-    let mut primary: Vec<&&Column> = kept.iter().filter(|c| c.primary > 0).collect();
+    let mut primary: Vec<&&DeclaredColumn> = kept.iter().filter(|c| c.primary > 0).collect();
     primary.sort_by_key(|c| c.primary);
     if !primary.is_empty() {
         let names = sql::names("", primary.iter().map(|c| &c.name));
@@ -382,7 +386,11 @@ fn definition(
 }
 
 /// The indexes of a table over columns that are kept.
-fn indexes(source: &Connection, table: &str, kept: &[&Column]) -> rusqlite::Result<Vec<String>> {
+fn indexes(
+    source: &Connection,
+    table: &str,
+    kept: &[&DeclaredColumn],
+) -> rusqlite::Result<Vec<String>> {
     let sql = "SELECT s.name, s.sql FROM sqlite_schema AS s
                WHERE s.type = 'index' AND s.tbl_name = ?1 AND s.sql IS NOT NULL";
     let mut statement = source.prepare(sql)?;

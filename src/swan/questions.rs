@@ -62,7 +62,7 @@ const DIFFICULTIES: [&str; 3] = ["simple", "moderate", "challenging"];
 
 /// Where each column is.
 #[derive(Debug, Clone, Copy)]
-struct Columns {
+struct QuestionColumns {
     qid: Option<usize>,
     question: usize,
     gold: usize,
@@ -164,7 +164,7 @@ const FORMS: &str = "SWAN's own files are read as they are (database, question, 
                      difficulty, gold SQL, HQDL's SQL and, where there is one, BlendSQL's";
 
 /// The columns as a header names them.
-fn named(header: &csv::StringRecord, path: &Path) -> Result<Columns, SwanError> {
+fn named(header: &csv::StringRecord, path: &Path) -> Result<QuestionColumns, SwanError> {
     let at = |names: &[&str]| {
         header.iter().position(|f| names.iter().any(|n| f.trim().eq_ignore_ascii_case(n)))
     };
@@ -175,7 +175,7 @@ fn named(header: &csv::StringRecord, path: &Path) -> Result<Columns, SwanError> 
             FORMS,
         )
     };
-    Ok(Columns {
+    Ok(QuestionColumns {
         qid: at(&["qid", "question_id", "id"]),
         question: at(&["question"]).ok_or_else(|| missing("question"))?,
         gold: at(&["gold_sql"]).ok_or_else(|| missing("gold_sql"))?,
@@ -188,14 +188,14 @@ fn named(header: &csv::StringRecord, path: &Path) -> Result<Columns, SwanError> 
 /// The columns of a row without a header: where the difficulty stands tells the
 /// form. In SWAN's own files gold SQL and query are on both its sides; else the
 /// queries come after it.
-fn placed(row: &csv::StringRecord) -> Option<Columns> {
+fn placed(row: &csv::StringRecord) -> Option<QuestionColumns> {
     let difficulty = row
         .iter()
         .position(|f| DIFFICULTIES.contains(&f.trim().to_lowercase().as_str()))
         .unwrap_or(3);
     if matches!((difficulty, row.len()), (4, 6 | 7)) {
         let swans = Some((0, 5));
-        return Some(Columns {
+        return Some(QuestionColumns {
             qid: None,
             question: 1,
             gold: 3,
@@ -205,7 +205,7 @@ fn placed(row: &csv::StringRecord) -> Option<Columns> {
         });
     }
     let fits = matches!((difficulty, row.len()), (2, 5 | 6) | (3, 6 | 7));
-    fits.then(|| Columns {
+    fits.then(|| QuestionColumns {
         qid: (difficulty == 3).then_some(0),
         question: difficulty - 2,
         gold: difficulty + 1,

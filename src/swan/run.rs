@@ -127,7 +127,7 @@ pub fn run(
         ended.cost.add(&cost);
         ended.missing += cost.values_missing;
         run.pay(&cost, 0.0, 0);
-        let stops = error.as_ref().is_some_and(Failed::stops);
+        let stops = error.as_ref().is_some_and(FailedQuestion::stops);
         let rows = error.is_none().then(|| compare::kept(&smoothie));
         let answer = Answer {
             qid: question.qid.clone(),
@@ -141,7 +141,7 @@ pub fn run(
         match error {
             None => ended.answered += 1,
             // The question is not over: the next run goes on with it.
-            Some(Failed::Query(error)) if stops => {
+            Some(FailedQuestion::Query(error)) if stops => {
                 ended.stop = Some(Stop::Query(error));
                 break;
             }
@@ -158,14 +158,14 @@ pub fn run(
 
 /// Why a question has no rows.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
+enum FailedQuestion {
     #[error("the file of questions has no {} query for it", .0.name())]
     NoQuery(Mode),
     #[error(transparent)]
     Query(#[from] QueryError),
 }
 
-impl Failed {
+impl FailedQuestion {
     /// Whether the next question would fail for the same reason.
     fn stops(&self) -> bool {
         match self {
@@ -205,10 +205,14 @@ impl Run<'_> {
     }
 
     /// PATH 2.
-    fn answer(&self, question: &Question, spent: &Arc<Mutex<Usage>>) -> (Smoothie, Option<Failed>) {
+    fn answer(
+        &self,
+        question: &Question,
+        spent: &Arc<Mutex<Usage>>,
+    ) -> (Smoothie, Option<FailedQuestion>) {
         let mut smoothie = Smoothie::default();
         let Some(sql) = question.query(self.mode) else {
-            return (smoothie, Some(Failed::NoQuery(self.mode)));
+            return (smoothie, Some(FailedQuestion::NoQuery(self.mode)));
         };
         let (listener, spent) = (Arc::clone(&self.query_listener), Arc::clone(spent));
         let target = self.spec.target();

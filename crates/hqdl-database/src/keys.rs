@@ -30,7 +30,7 @@ pub struct Keys<'db> {
     sources: Vec<Vec<usize>>,
     columns: usize,
     /// Entities that have more than one spelling, with what all of them ask for.
-    respelled: HashMap<u128, Asked>,
+    respelled: HashMap<u128, AskedTogether>,
     /// What is to be said of them.
     pub report: KeyReport,
 }
@@ -59,7 +59,7 @@ pub struct KeyRow {
 
 /// What the spellings of an entity ask for together.
 #[derive(Debug, Clone)]
-struct Asked {
+struct AskedTogether {
     columns: Vec<bool>,
     wanted: bool,
 }
@@ -292,7 +292,7 @@ impl<'db> Keys<'db> {
         // Only entities with a spelling that is not the canonical one can have
         // two; look which of those do.
         if !candidates.is_empty() {
-            let mut spellings: HashMap<u128, Asked> = HashMap::new();
+            let mut spellings: HashMap<u128, AskedTogether> = HashMap::new();
             let mut respelled: HashSet<u128> = HashSet::new();
             self.each(&mut |key: &KeyRow| {
                 let hash = hash(&key.entity);
@@ -305,7 +305,7 @@ impl<'db> Keys<'db> {
                     asked.wanted |= key.wanted;
                     asked.columns.iter_mut().zip(&key.columns).for_each(|(a, k)| *a |= k);
                 } else {
-                    let asked = Asked { columns: key.columns.clone(), wanted: key.wanted };
+                    let asked = AskedTogether { columns: key.columns.clone(), wanted: key.wanted };
                     spellings.insert(hash, asked);
                 }
                 Ok::<(), rusqlite::Error>(())

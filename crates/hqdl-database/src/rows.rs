@@ -17,8 +17,8 @@ use hqdl_values::value::Value;
 pub struct Tables<'e> {
     db: &'e Database,
     expansion: &'e Expansion,
-    main: Table<'e>,
-    many: Vec<Option<Table<'e>>>,
+    main: TableWriter<'e>,
+    many: Vec<Option<TableWriter<'e>>>,
     record: [Statement<'e>; 3],
     /// Whether nothing stood there before.
     fresh: bool,
@@ -29,7 +29,7 @@ pub struct Tables<'e> {
 }
 
 /// How a table is written to.
-struct Table<'e> {
+struct TableWriter<'e> {
     insert: Statement<'e>,
     /// `None` where there is nothing but the key.
     update: Option<Statement<'e>>,
@@ -55,7 +55,7 @@ impl<'e> Tables<'e> {
         stands: Option<Sums>,
     ) -> rusqlite::Result<Self> {
         let keys = expansion.key.names();
-        let table = |name: &str, columns: Vec<&String>| -> rusqlite::Result<Table<'e>> {
+        let table = |name: &str, columns: Vec<&String>| -> rusqlite::Result<TableWriter<'e>> {
             let (all, table) = (keys.iter().chain(columns.iter().copied()), sql::name(name));
             let names = sql::names("", all);
             let marks: Vec<String> =
@@ -70,7 +70,7 @@ impl<'e> Tables<'e> {
                 .collect();
             let update = format!("UPDATE {table} SET {} WHERE {of_key}", set.join(", "));
             let insert = format!("INSERT INTO {table} ({names}) VALUES ({})", marks.join(", "));
-            Ok(Table {
+            Ok(TableWriter {
                 insert: c.prepare(&insert)?,
                 update: if set.is_empty() { None } else { Some(c.prepare(&update)?) },
                 delete: c.prepare(&format!("DELETE FROM {table} WHERE {of_key}"))?,

@@ -101,7 +101,7 @@ impl Damage {
 }
 
 /// A line of the journal as it stands there.
-pub(super) struct Line {
+pub(super) struct JournalLine {
     pub(super) id: i64,
     pub(super) entity: String,
     pub(super) cells: String,
@@ -114,7 +114,7 @@ pub(super) const LINES: &str =
     "SELECT a.id, a.entity, a.cells, a.completion, c.model, a.checksum FROM answer AS a
      LEFT JOIN completion AS c ON c.id = a.completion WHERE a.id > ?1 ORDER BY a.id";
 
-impl Line {
+impl JournalLine {
     /// A line, or whose it may be when it is not what was kept.
     pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, (i64, Vec<u32>)>> {
         let id = row.get(0)?;

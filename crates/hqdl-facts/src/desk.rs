@@ -44,7 +44,7 @@ pub(super) enum Job {
     /// Keep a batch.
     Keep(Box<CommitUnit>, Reply<()>),
     /// Note what a request of a run may cost.
-    Reserve(Wish, Reply<Noted>),
+    Reserve(LeavingRequest, Reply<Noted>),
     /// A request ended without an answer; whether it may have been billed.
     End { reservation: ReservationId, in_doubt: bool, reply: Reply<()> },
     /// An endpoint said something of its limits, to the limiter of this name.
@@ -58,7 +58,7 @@ pub(super) enum Job {
 }
 
 /// A request that is to leave.
-pub(super) struct Wish {
+pub(super) struct LeavingRequest {
     pub(super) session: Arc<str>,
     pub(super) run: RunId,
     pub(super) worst: Spent,
@@ -130,7 +130,7 @@ struct CommitThread {
     day: Day,
     /// Requests that may leave when others on their way have cost less than
     /// their worst.
-    waiting: Vec<(Wish, Reply<Noted>)>,
+    waiting: Vec<(LeavingRequest, Reply<Noted>)>,
     /// When these were looked at.
     looked: Instant,
 }
@@ -171,7 +171,8 @@ impl CommitThread {
             self.looked = Instant::now();
             let waiting = std::mem::take(&mut self.waiting);
             let jobs = waiting.into_iter().filter(|(_, reply)| !reply.is_closed());
-            let again = |(wish, reply)| Job::Reserve(Wish { waited: true, ..wish }, reply);
+            let again =
+                |(wish, reply)| Job::Reserve(LeavingRequest { waited: true, ..wish }, reply);
             self.note(journal, jobs.map(again).collect());
         }
     }
@@ -239,7 +240,11 @@ impl CommitThread {
 
     /// Notes a request, or says that the day's budget does not cover it; `None`
     /// while others on their way may leave it enough.
-    fn reserve(&mut self, journal: &Journal, wish: &Wish) -> rusqlite::Result<Option<Noted>> {
+    fn reserve(
+        &mut self,
+        journal: &Journal,
+        wish: &LeavingRequest,
+    ) -> rusqlite::Result<Option<Noted>> {
         if let Some(most) = wish.of_day {
             let gone = self.day.gone(journal)?;
             if gone + wish.worst.usd > most {

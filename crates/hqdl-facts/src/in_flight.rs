@@ -33,11 +33,11 @@ pub enum ClaimKey {
 /// Everything that is claimed.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    held: Mutex<HashMap<ClaimKey, Held>>,
+    held: Mutex<HashMap<ClaimKey, HeldClaims>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldClaims {
     /// The session.
     by: Arc<str>,
     /// Told when it is released.
@@ -52,7 +52,7 @@ impl InFlight {
             if held.contains_key(thing) {
                 return false;
             }
-            held.insert(thing.clone(), Held { by: Arc::clone(by), waiting: Vec::new() });
+            held.insert(thing.clone(), HeldClaims { by: Arc::clone(by), waiting: Vec::new() });
             true
         };
         things.iter().map(take).collect()
@@ -85,12 +85,12 @@ impl InFlight {
         told
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<ClaimKey, Held>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<ClaimKey, HeldClaims>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl HeldClaims {
     fn tell(self) {
         for waiting in self.waiting {
             let _ = waiting.send(());

@@ -41,7 +41,7 @@ pub type Status = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 pub struct Lending {
     /// Until this ends.
     runtime: Option<tokio::runtime::Runtime>,
-    stop: watch::Sender<Stop>,
+    stop: watch::Sender<LendingStop>,
     socket: PathBuf,
     /// Sessions open now: each holds a receiver.
     sessions: watch::Sender<()>,
@@ -49,7 +49,7 @@ pub struct Lending {
 
 /// How far lending is to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stop {
+enum LendingStop {
     No,
     /// Nobody new is served.
     NoMore,
@@ -78,7 +78,7 @@ pub fn lend(facts: &Facts, status: Status) -> Result<Lending, FactsError> {
         let _inside = runtime.enter();
         listen(&store.dir).map_err(failed)?
     };
-    let (stop, stopping) = watch::channel(Stop::No);
+    let (stop, stopping) = watch::channel(LendingStop::No);
     let sessions = watch::Sender::new(());
     let lender = Arc::new(Lender { store, status, user: user(&socket).map_err(failed)? });
     runtime.spawn(accept(listener, lender, stopping, sessions.clone()));
@@ -97,12 +97,12 @@ impl Lending {
     /// It waits on this thread, which must not be one of an async runtime's own.
     pub fn end(mut self, patience: Duration) {
         let Some(runtime) = self.runtime.take() else { return };
-        self.stop.send_replace(Stop::NoMore);
+        self.stop.send_replace(LendingStop::NoMore);
         let _ = std::fs::remove_file(&self.socket);
         let all_gone = self.sessions.closed();
         runtime.block_on(async {
             let _ = tokio::time::timeout(patience, all_gone).await;
-            self.stop.send_replace(Stop::Now);
+            self.stop.send_replace(LendingStop::Now);
             // What they sent is kept before they are told.
             let _ = tokio::time::timeout(PATIENCE, self.sessions.closed()).await;
         });
@@ -150,7 +150,7 @@ struct Lender {
 async fn accept(
     listener: UnixListener,
     lender: Arc<Lender>,
-    mut stopping: watch::Receiver<Stop>,
+    mut stopping: watch::Receiver<LendingStop>,
     sessions: watch::Sender<()>,
 ) {
     let lines = Arc::new(Semaphore::new(LINES));
@@ -158,7 +158,7 @@ async fn accept(
         let Ok(line) = Arc::clone(&lines).acquire_owned().await else { return };
         let accepted = tokio::select! {
             biased;
-            _ = stopping.wait_for(|s| *s > Stop::No) => return,
+            _ = stopping.wait_for(|s| *s > LendingStop::No) => return,
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
@@ -182,7 +182,7 @@ impl Lender {
     async fn serve(
         self: Arc<Self>,
         mut stream: UnixStream,
-        stopping: watch::Receiver<Stop>,
+        stopping: watch::Receiver<LendingStop>,
         session: watch::Receiver<()>,
     ) -> io::Result<()> {
         if stream.peer_cred()?.uid() != self.user {
@@ -216,7 +216,7 @@ impl Lender {
     async fn answer(
         self: &Arc<Self>,
         mut stream: UnixStream,
-        mut stopping: watch::Receiver<Stop>,
+        mut stopping: watch::Receiver<LendingStop>,
         session: &Arc<str>,
     ) -> io::Result<()> {
         let welcome = Welcome { process: std::process::id(), session: session.to_string() };
@@ -236,7 +236,7 @@ impl Lender {
             }
             io::Result::Ok(())
         });
-        let mut line = Line {
+        let mut line = BorrowerLine {
             lender: Arc::clone(self),
             session: Arc::clone(session),
             say,
@@ -249,7 +249,7 @@ impl Lender {
         let ended = loop {
             let next = tokio::select! {
                 biased;
-                _ = stopping.wait_for(|s| *s == Stop::Now) => break Ok(()),
+                _ = stopping.wait_for(|s| *s == LendingStop::Now) => break Ok(()),
                 next = next(&mut incoming) => next,
             };
             match next {
@@ -313,7 +313,7 @@ async fn next(stream: &mut OwnedReadHalf) -> io::Result<Option<(u64, Ask)>> {
 }
 
 /// One borrower's line, as it is served.
-struct Line {
+struct BorrowerLine {
     lender: Arc<Lender>,
     session: Arc<str>,
     say: mpsc::Sender<(u64, Say)>,
@@ -329,7 +329,7 @@ struct Line {
     waits: JoinSet<()>,
 }
 
-impl Line {
+impl BorrowerLine {
     /// Takes one question.
     async fn take(&mut self, number: u64, ask: Ask) -> io::Result<()> {
         while self.kept.try_join_next().is_some() || self.waits.try_join_next().is_some() {}

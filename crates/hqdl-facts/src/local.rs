@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checksum::Damage;
-use crate::desk::{Job, Reply, Wish};
+use crate::desk::{Job, LeavingRequest, Reply};
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::{ClaimKey, InFlight};
@@ -102,7 +102,7 @@ impl LocalStore {
         of_day: Option<f64>,
         place: Option<Place>,
     ) -> Result<Noted, FactsError> {
-        let wish = Wish { session, run, worst, of_day, place, waited: false };
+        let wish = LeavingRequest { session, run, worst, of_day, place, waited: false };
         self.command(|reply| Job::Reserve(wish, reply)).await
     }
 

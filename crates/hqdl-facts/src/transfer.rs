@@ -116,7 +116,7 @@ pub(super) fn units(
     units_of(history, look, read(input)?)
 }
 
-fn read(input: &mut dyn BufRead) -> Result<Vec<Line>, FactsError> {
+fn read(input: &mut dyn BufRead) -> Result<Vec<ExportedLine>, FactsError> {
     let mut lines = Vec::new();
     for (n, line) in input.lines().enumerate() {
         let bad = |message: String| FactsError::Import { line: n + 1, message };
@@ -125,7 +125,7 @@ fn read(input: &mut dyn BufRead) -> Result<Vec<Line>, FactsError> {
             continue;
         }
         let json: Json = serde_json::from_str(&line).map_err(|e| bad(format!("not JSON: {e}")))?;
-        lines.push(Line::read(&json).map_err(bad)?);
+        lines.push(ExportedLine::read(&json).map_err(bad)?);
     }
     Ok(lines)
 }
@@ -133,15 +133,15 @@ fn read(input: &mut dyn BufRead) -> Result<Vec<Line>, FactsError> {
 fn units_of(
     history: &dyn History,
     look: &Look<'_>,
-    lines: Vec<Line>,
+    lines: Vec<ExportedLine>,
 ) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
     let run = history.begin("cache import", "")?;
-    let mut words = Words::of(history);
+    let mut words = TransferWords::of(history);
     let mut units: Vec<CommitUnit> = Vec::new();
     let mut count = lines.len() as u64;
     let mut lines = lines.into_iter();
     loop {
-        let some: Vec<Line> = lines.by_ref().take(LOOKED_UP).collect();
+        let some: Vec<ExportedLine> = lines.by_ref().take(LOOKED_UP).collect();
         if some.is_empty() {
             return Ok((run, units, count));
         }
@@ -157,10 +157,10 @@ fn units_of(
 /// Adds a line to what is to be kept, unless what is known is as new.
 fn add(
     units: &mut Vec<CommitUnit>,
-    words: &mut Words<'_>,
+    words: &mut TransferWords<'_>,
     run: RunId,
     known: Option<&Record>,
-    line: Line,
+    line: ExportedLine,
 ) -> Result<bool, FactsError> {
     let completion = Completion {
         run,
@@ -206,7 +206,7 @@ fn add(
 }
 
 /// Ids and times of the history, each asked for once.
-struct Words<'h> {
+struct TransferWords<'h> {
     history: &'h dyn History,
     models: HashMap<String, u32>,
     meanings: HashMap<String, u32>,
@@ -216,7 +216,7 @@ struct Words<'h> {
     last: Option<(i64, Option<String>)>,
 }
 
-impl<'h> Words<'h> {
+impl<'h> TransferWords<'h> {
     fn of(history: &'h dyn History) -> Self {
         let (models, meanings, lists) = (HashMap::new(), HashMap::new(), HashMap::new());
         Self { history, models, meanings, lists, last: None }
@@ -260,7 +260,7 @@ impl<'h> Words<'h> {
     }
 }
 
-struct Line {
+struct ExportedLine {
     entity: Entity,
     meaning: Meaning,
     list: Option<ListHash>,
@@ -270,7 +270,7 @@ struct Line {
     prompt_hash: String,
 }
 
-impl Line {
+impl ExportedLine {
     fn read(json: &Json) -> Result<Self, String> {
         let text = |field: &str| json.get(field).and_then(Json::as_str).map(str::to_owned);
         let need =

@@ -112,7 +112,7 @@ impl Endpoint {
     /// [`ModelError`]; [`ModelError::NoAnswer`] when the file cannot be read.
     pub async fn upload(&self, path: &Path, name: &str) -> Result<String, ModelError> {
         persistently(TRIES, || async {
-            let (form, body) = Form::open(path, name)
+            let (form, body) = FileForm::open(path, name)
                 .map_err(|e| ModelError::NoAnswer(format!("{}: {e}", path.display())))?;
             let request = self
                 .request(Method::POST, "/files")
@@ -258,7 +258,7 @@ fn unlike(what: &str, json: &Json) -> ModelError {
 }
 
 /// A form with a file in it, read as it is sent.
-struct Form {
+struct FileForm {
     head: Option<Bytes>,
     file: std::fs::File,
     tail: Option<Bytes>,
@@ -266,7 +266,7 @@ struct Form {
     left: u64,
 }
 
-impl Form {
+impl FileForm {
     /// The form and its content type.
     fn open(path: &Path, name: &str) -> std::io::Result<(String, Self)> {
         let file = std::fs::File::open(path)?;
@@ -298,7 +298,7 @@ impl Form {
     }
 }
 
-impl http_body::Body for Form {
+impl http_body::Body for FileForm {
     type Data = Bytes;
     type Error = std::io::Error;
 

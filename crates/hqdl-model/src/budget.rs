@@ -83,19 +83,19 @@ pub struct Budget {
     caps: Caps,
     /// USD that may be spent a day, by whoever uses these facts.
     of_day: Option<f64>,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     settled: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BudgetState {
     spent: Spent,
     reserved: Spent,
     in_flight: u32,
     doubt: Doubt,
 }
 
-impl State {
+impl BudgetState {
     fn tell(&self, this: Spent, what: &str) {
         debug!(
             usd = this.usd,
@@ -115,7 +115,7 @@ impl Budget {
         Self {
             caps,
             of_day: None,
-            state: Mutex::new(State { spent, ..State::default() }),
+            state: Mutex::new(BudgetState { spent, ..BudgetState::default() }),
             settled: Notify::new(),
         }
     }
@@ -196,7 +196,7 @@ impl Budget {
         self.state().doubt
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -84,7 +84,7 @@ pub struct Context {
 
 /// A request whose reply is at hand.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ArrivedReply<'a> {
     /// The rows and columns it asked for.
     pub cut: &'a RowBatch,
     /// What its prompt was made from.
@@ -288,7 +288,7 @@ async fn ask(
     context.run.liveness.answered();
     let most = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
     let worst = Spent::of(most, context.choice.price.as_ref());
-    let asked = Asked {
+    let asked = ArrivedReply {
         cut,
         frame: &frame,
         prompt: &prompt,
@@ -384,11 +384,11 @@ impl Context {
     /// all is kept.
     pub(crate) async fn take_in(
         &self,
-        asked: Asked<'_>,
+        asked: ArrivedReply<'_>,
         mut record: Completion,
         reply: Reply,
     ) -> Result<Vec<(RowBatch, u32)>, Stopped> {
-        let Asked { cut, frame, prompt, attempt, note, worst, answers } = asked;
+        let ArrivedReply { cut, frame, prompt, attempt, note, worst, answers } = asked;
         let tokens = reply.tokens.unwrap_or_default();
         record.input_tokens = tokens.input;
         record.cached_input_tokens = tokens.cached_input;

@@ -276,7 +276,10 @@ impl Model for Planned {
 
 /// Tries again what failed in a way that may pass, with exponential pauses and
 /// full jitter, or as long as the endpoint says.
-async fn persistently<T, E: Trouble, F>(tries: usize, attempt: impl FnMut() -> F) -> Result<T, E>
+async fn persistently<T, E: EndpointTrouble, F>(
+    tries: usize,
+    attempt: impl FnMut() -> F,
+) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
@@ -305,18 +308,18 @@ where
 }
 
 /// What may have gone wrong with the endpoint, or else.
-trait Trouble: std::fmt::Display {
+trait EndpointTrouble: std::fmt::Display {
     /// What the endpoint did, when it was that.
     fn model_error(&self) -> Option<&ModelError>;
 }
 
-impl Trouble for ModelError {
+impl EndpointTrouble for ModelError {
     fn model_error(&self) -> Option<&ModelError> {
         Some(self)
     }
 }
 
-impl Trouble for RequestError {
+impl EndpointTrouble for RequestError {
     fn model_error(&self) -> Option<&ModelError> {
         match self {
             Self::Model(error) => Some(error),

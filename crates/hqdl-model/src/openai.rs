@@ -55,7 +55,7 @@ pub struct Endpoint {
     remarks: Mutex<Vec<String>>,
     /// Whether it has ever answered.
     reached: AtomicBool,
-    key: Key,
+    key: EndpointKey,
 }
 
 impl Endpoint {
@@ -67,7 +67,7 @@ impl Endpoint {
     /// `api_key_env` names, else the one of its provider. An endpoint whose provider
     /// is not known is asked without a key.
     pub fn new(settings: &ModelSettings, limits: PerMinute) -> Result<Self, SetupError> {
-        Self::with_key(settings, Key::read(settings)?, Throttle::alone(limits))
+        Self::with_key(settings, EndpointKey::read(settings)?, Throttle::alone(limits))
     }
 
     /// The same endpoint, asked under the limits of all who ask it with these
@@ -80,7 +80,7 @@ impl Endpoint {
         limits: PerMinute,
         facts: &Facts,
     ) -> Result<Self, SetupError> {
-        let key = Key::read(settings)?;
+        let key = EndpointKey::read(settings)?;
         // Endpoint and key are told apart from others, and not told.
         let parts = [base(settings).to_owned(), key.text().to_owned()];
         let id = tagged_text("hqdl endpoint v1", &parts);
@@ -113,12 +113,12 @@ impl Endpoint {
     /// [`SetupError::Client`].
     pub fn without_a_key(settings: &ModelSettings) -> Result<Self, SetupError> {
         let throttle = Throttle::alone(PerMinute::default());
-        Self::with_key(settings, Key::default(), throttle)
+        Self::with_key(settings, EndpointKey::default(), throttle)
     }
 
     fn with_key(
         settings: &ModelSettings,
-        key: Key,
+        key: EndpointKey,
         throttle: Throttle,
     ) -> Result<Self, SetupError> {
         let throttle = Arc::new(throttle);
@@ -290,12 +290,12 @@ impl Endpoint {
 
 /// The key of an endpoint, and where it was looked for.
 #[derive(Default)]
-struct Key {
+struct EndpointKey {
     secret: Option<SecretString>,
     variable: Option<String>,
 }
 
-impl Key {
+impl EndpointKey {
     /// Reads the key of an endpoint.
     fn read(settings: &ModelSettings) -> Result<Self, SetupError> {
         let (url, habits) = place(settings)?;
@@ -328,7 +328,7 @@ impl Key {
 }
 
 /// The headers that every request carries.
-fn headers(habits: &Habits, key: &Key) -> Result<HeaderMap, SetupError> {
+fn headers(habits: &Habits, key: &EndpointKey) -> Result<HeaderMap, SetupError> {
     let mut headers = HeaderMap::new();
     let unfit = |_| SetupError::UnfitKey(key.variable.clone().unwrap_or_default());
     for (header, variable) in habits.headers {

@@ -123,7 +123,7 @@ pub fn read(json: &Json) -> Result<Reply, ModelError> {
     if let Some(error) = wire::told(json) {
         return Err(error);
     }
-    let mut draft = Draft::default();
+    let mut draft = ReplyDraft::default();
     draft.take(json);
     if draft.begun { Ok(draft.reply()) } else { Err(no_completion(&json.to_string())) }
 }
@@ -139,7 +139,7 @@ pub(super) fn no_completion(body: &str) -> ModelError {
 
 /// A reply that comes in pieces, or in one.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct ReplyDraft {
     pub(super) content: String,
     pub(super) beside: String,
     refusal: String,
@@ -149,7 +149,7 @@ pub(super) struct Draft {
     pub(super) begun: bool,
 }
 
-impl Draft {
+impl ReplyDraft {
     /// Takes a piece: a whole completion, or an event of one.
     pub(super) fn take(&mut self, piece: &Json) {
         if let Some(usage) = piece.get("usage").filter(|u| !u.is_null()) {

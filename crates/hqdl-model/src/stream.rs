@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde_json::Value as Json;
 use tracing::info;
 
-use super::reply::{self, Draft, Reply};
+use super::reply::{self, Reply, ReplyDraft};
 use super::{ModelError, wire};
 use hqdl_prompt::Prompt;
 
@@ -41,7 +41,7 @@ pub(super) async fn read(mut response: Response, prompt: &Prompt) -> Result<Repl
     if response.content_length().is_some_and(|n| n > wire::REPLY as u64) {
         return Err(wire::too_large(wire::REPLY));
     }
-    let mut reader = Reader { says_events, ..Reader::default() };
+    let mut reader = EventReader { says_events, ..EventReader::default() };
     loop {
         let piece = match response.chunk().await {
             Ok(Some(piece)) => piece,
@@ -49,12 +49,12 @@ pub(super) async fn read(mut response: Response, prompt: &Prompt) -> Result<Repl
             Err(error) => return reader.broken(wire::error_of_chat(&error)),
         };
         match reader.take(&piece, prompt) {
-            Ok(Step::More) => {}
-            Ok(Step::Done) => {
+            Ok(StreamStep::More) => {}
+            Ok(StreamStep::Done) => {
                 let _ = tokio::time::timeout(END, response.chunk()).await;
                 return Ok(reader.draft.reply());
             }
-            Ok(Step::Astray(why)) => {
+            Ok(StreamStep::Astray(why)) => {
                 info!(why, bytes = reader.draft.content.len(), "an answer is cut off");
                 let reply = reader.draft.reply();
                 return Ok(Reply { truncated: true, cut_off: true, ..reply });
@@ -65,7 +65,7 @@ pub(super) async fn read(mut response: Response, prompt: &Prompt) -> Result<Repl
 }
 
 /// What comes after a piece.
-enum Step {
+enum StreamStep {
     More,
     /// All has been said.
     Done,
@@ -74,7 +74,7 @@ enum Step {
 }
 
 #[derive(Default)]
-struct Reader {
+struct EventReader {
     /// Whether the endpoint calls the body a stream of events.
     says_events: bool,
     /// What the body is, once its first byte has come.
@@ -83,24 +83,24 @@ struct Reader {
     read: usize,
     /// A line that has not ended; or a body that is no stream.
     rest: Vec<u8>,
-    draft: Draft,
+    draft: ReplyDraft,
     looked: usize,
 }
 
-impl Reader {
-    fn take(&mut self, piece: &[u8], prompt: &Prompt) -> Result<Step, ModelError> {
+impl EventReader {
+    fn take(&mut self, piece: &[u8], prompt: &Prompt) -> Result<StreamStep, ModelError> {
         self.read += piece.len();
         if self.read > wire::REPLY {
             return Err(wire::too_large(wire::REPLY));
         }
         let Some(is_events) = self.is_events.or_else(|| self.kind(piece)) else {
             self.rest.extend_from_slice(piece);
-            return Ok(Step::More);
+            return Ok(StreamStep::More);
         };
         self.is_events = Some(is_events);
         if !is_events {
             self.rest.extend_from_slice(piece);
-            return Ok(Step::More);
+            return Ok(StreamStep::More);
         }
         let mut left = piece;
         while let Some(end) = left.iter().position(|b| *b == b'\n') {
@@ -112,7 +112,7 @@ impl Reader {
                 self.line(&line)?
             };
             if done {
-                return Ok(Step::Done);
+                return Ok(StreamStep::Done);
             }
             left = &left[end + 1..];
         }
@@ -120,7 +120,7 @@ impl Reader {
         if self.rest.len() > EVENT {
             return Err(wire::too_large(EVENT));
         }
-        Ok(self.look(prompt).map_or(Step::More, Step::Astray))
+        Ok(self.look(prompt).map_or(StreamStep::More, StreamStep::Astray))
     }
 
     /// Whether the body is a stream of events, by its first bytes; `None` while

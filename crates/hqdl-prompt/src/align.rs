@@ -22,15 +22,15 @@ use hqdl_values::value::Value;
 
 /// The rows of a request, as answers are matched with them.
 pub struct Keys {
-    rows: Vec<Row>,
+    rows: Vec<AlignedRow>,
     /// Whether a key holds a line break, so that a line of an answer may be the
     /// end of one key and look like another.
     broken: bool,
 }
 
 /// A row of a request.
-struct Row {
-    parts: Vec<Part>,
+struct AlignedRow {
+    parts: Vec<KeyPart>,
     /// The tag of its label.
     tag: String,
     /// The words of its key.
@@ -40,7 +40,7 @@ struct Row {
 }
 
 /// One component of a key.
-struct Part {
+struct KeyPart {
     /// Canonical text; empty for NULL.
     text: String,
     folded: String,
@@ -63,7 +63,7 @@ pub enum Fit {
 
 /// Where an answer may belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RowPlace {
     /// Position of the row among those asked about.
     pub row: usize,
     /// How well its key fits.
@@ -94,17 +94,17 @@ impl Keys {
             let folded = fold(&text);
             let meant = Some(fold(&unescaped(&text)));
             let meant = meant.filter(|meant| !meant.is_empty() && *meant != folded);
-            Part { folded, meant, null: *value == Value::Null, text }
+            KeyPart { folded, meant, null: *value == Value::Null, text }
         };
         let keys: Vec<&[Value]> = rows.into_iter().collect();
         let tags = label::tags(keys.iter().copied());
-        let row = |(key, tag): (&&[Value], String)| Row {
+        let row = |(key, tag): (&&[Value], String)| AlignedRow {
             parts: key.iter().map(part).collect(),
             tag: fold(&tag),
             words: label::folded_words(key),
             number: key.first().and_then(begins_with),
         };
-        let rows: Vec<Row> = keys.iter().zip(tags).map(row).collect();
+        let rows: Vec<AlignedRow> = keys.iter().zip(tags).map(row).collect();
         let broken = rows.iter().flat_map(|r| &r.parts).any(|p| p.text.contains(['\n', '\r']));
         Self { rows, broken }
     }
@@ -139,7 +139,7 @@ impl Keys {
     pub fn may_name(&self, text: &str) -> bool {
         let plain = fold(&unescaped(text));
         let text = fold(&Value::from(text).canonical().unwrap_or_default());
-        let holds = |part: &Part| {
+        let holds = |part: &KeyPart| {
             let forms = [Some(&part.folded), part.meant.as_ref()];
             forms.into_iter().flatten().any(|p| text.contains(p) || plain.contains(p))
         };
@@ -167,7 +167,7 @@ impl Keys {
             return true;
         }
         // Half a label, or half a key after its number.
-        let begun = |row: &Row, text: &str| {
+        let begun = |row: &AlignedRow, text: &str| {
             let text = fold(text);
             let key = row.parts.first().is_some_and(|part| part.folded.starts_with(&text));
             !text.is_empty() && (row.tag.starts_with(&text) || key)
@@ -187,7 +187,7 @@ impl Keys {
     /// Where a line of fields may belong: all places are of one row, and differ in
     /// how many fields name it. The likeliest comes first.
     #[must_use]
-    pub fn places(&self, fields: &[&str]) -> Vec<Place> {
+    pub fn places(&self, fields: &[&str]) -> Vec<RowPlace> {
         let Some((number, tag)) = fields.first().and_then(|f| label::read(f)) else {
             return self.by_key(fields).into_iter().collect();
         };
@@ -196,7 +196,8 @@ impl Keys {
             let places = self.named(row, tag, rest);
             if !places.is_empty() {
                 // Unless all of it is the key of another row. `1 2` is not the key `12`.
-                let begins = |(n, other): (usize, &Row)| n != row && other.number == Some(number);
+                let begins =
+                    |(n, other): (usize, &AlignedRow)| n != row && other.number == Some(number);
                 let other = !tag.is_empty()
                     && self.rows.iter().enumerate().any(begins)
                     && self.by_key(fields).is_some_and(|p| begins((p.row, &self.rows[p.row])));
@@ -214,11 +215,11 @@ impl Keys {
     }
 
     /// The ways in which what stands after its number names a row.
-    fn named(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<Place> {
-        let mut places: Vec<Place> = Vec::new();
+    fn named(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<RowPlace> {
+        let mut places: Vec<RowPlace> = Vec::new();
         let mut add = |fit, taken, echo| {
             if !places.iter().any(|p| p.taken == taken) {
-                places.push(Place { row, fit, taken, echo });
+                places.push(RowPlace { row, fit, taken, echo });
             }
         };
         let whole = |fields: &[&str]| {
@@ -278,13 +279,13 @@ impl Keys {
 
     /// Places an answer by its echoed key alone.
     #[must_use]
-    pub fn by_key(&self, fields: &[&str]) -> Option<Place> {
-        let spelled = Spelled::all(fields);
+    pub fn by_key(&self, fields: &[&str]) -> Option<RowPlace> {
+        let spelled = SpelledField::all(fields);
         // A line that is the end of a key would be taken for the key of another.
         if self.broken && self.rows.len() > 1 {
             return None;
         }
-        let mut best: Option<Place> = None;
+        let mut best: Option<RowPlace> = None;
         let mut tied = false;
         for row in 0..self.rows.len() {
             let Some((fit, taken)) = self.spelled_fits(row, fields, &spelled) else {
@@ -299,7 +300,7 @@ impl Keys {
                 // Two rows that fit alike: it is nobody's.
                 Some(b) if b.fit == fit => tied = true,
                 _ => {
-                    best = Some(Place { row, fit, taken, echo: Echoed::Key });
+                    best = Some(RowPlace { row, fit, taken, echo: Echoed::Key });
                     tied = false;
                 }
             }
@@ -310,14 +311,14 @@ impl Keys {
     /// How well the fields begin with the key of a row, and how many they took.
     #[must_use]
     pub fn fits(&self, row: usize, fields: &[&str]) -> Option<(Fit, usize)> {
-        self.spelled_fits(row, fields, &Spelled::all(fields))
+        self.spelled_fits(row, fields, &SpelledField::all(fields))
     }
 
     fn spelled_fits(
         &self,
         row: usize,
         fields: &[&str],
-        spelled: &[Spelled<'_>],
+        spelled: &[SpelledField<'_>],
     ) -> Option<(Fit, usize)> {
         let parts = &self.rows.get(row)?.parts;
         let mut at = 0;
@@ -344,7 +345,7 @@ impl Keys {
 
     /// Whether no other row fits these fields as well.
     fn stands_out(&self, row: usize, fit: Fit, fields: &[&str]) -> bool {
-        let spelled = Spelled::all(fields);
+        let spelled = SpelledField::all(fields);
         (0..self.rows.len())
             .filter(|other| *other != row)
             .all(|other| self.spelled_fits(other, fields, &spelled).is_none_or(|(f, _)| f < fit))
@@ -362,7 +363,7 @@ fn begins_with(part: &Value) -> Option<usize> {
 
 /// A field of an answer, in the spellings that it is compared by: it is compared with
 /// many rows.
-struct Spelled<'f> {
+struct SpelledField<'f> {
     field: &'f str,
     forms: OnceCell<Forms>,
 }
@@ -374,7 +375,7 @@ struct Forms {
     plain: String,
 }
 
-impl<'f> Spelled<'f> {
+impl<'f> SpelledField<'f> {
     fn of(field: &'f str) -> Self {
         Self { field: field.trim(), forms: OnceCell::new() }
     }
@@ -392,10 +393,10 @@ impl<'f> Spelled<'f> {
     }
 }
 
-impl Part {
+impl KeyPart {
     /// Whether the fields begin with this part; a comma inside a name may have
     /// split it over several.
-    fn begins(&self, fields: &[&str], first: &Spelled<'_>) -> Option<(Fit, usize)> {
+    fn begins(&self, fields: &[&str], first: &SpelledField<'_>) -> Option<(Fit, usize)> {
         if let Some(fit) = self.is(first) {
             return Some((fit, 1));
         }
@@ -404,11 +405,11 @@ impl Part {
         }
         (2..=fields.len().min(5)).find_map(|n| {
             let joined = fields.get(..n)?.join(",");
-            Some((self.is(&Spelled::of(&joined))?, n))
+            Some((self.is(&SpelledField::of(&joined))?, n))
         })
     }
 
-    fn is(&self, spelled: &Spelled<'_>) -> Option<Fit> {
+    fn is(&self, spelled: &SpelledField<'_>) -> Option<Fit> {
         let field = spelled.field;
         if self.null {
             let exactly = field.eq_ignore_ascii_case("null");

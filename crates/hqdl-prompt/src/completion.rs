@@ -4,7 +4,7 @@
 //! wrong with one row touches no other.
 
 use super::align::Keys;
-use super::found::{Ending, Found, is_fence};
+use super::found::{Ending, FoundRow, is_fence};
 use super::{csv, json, parted};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
@@ -54,7 +54,7 @@ pub fn read(
     // hold rows.
     if body.len() != content.len() {
         let sound =
-            |row: usize, found: &[Found]| found.iter().any(|f| f.row == row && f.cells.is_ok());
+            |row: usize, found: &[FoundRow]| found.iter().any(|f| f.row == row && f.cells.is_ok());
         if !(0..keys.len()).all(|row| sound(row, &found)) {
             let mut all = read(content, if truncated { Ending::Cut } else { Ending::Complete });
             // A row that goes on behind the fence ends there only in the part.
@@ -63,7 +63,7 @@ pub fn read(
             found = all;
         }
     }
-    let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
+    let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut conflicts: Vec<bool> = vec![false; keys.len()];
     for one in found {
         let row = one.row;
@@ -104,8 +104,8 @@ pub fn read(
             Some(row) if conflict => {
                 failed(State::Invalid, "two different answers for this row", &row.text)
             }
-            Some(Found { cells: Err(why), text, .. }) => failed(State::Invalid, &why, &text),
-            Some(Found { cells: Ok(cells), note, text, .. }) => RowOutcome::Read(match note {
+            Some(FoundRow { cells: Err(why), text, .. }) => failed(State::Invalid, &why, &text),
+            Some(FoundRow { cells: Ok(cells), note, text, .. }) => RowOutcome::Read(match note {
                 None => dated(n, cells),
                 Some(note) => dated(n, cells)
                     .into_iter()
@@ -129,7 +129,7 @@ fn found(
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
-) -> Vec<Found> {
+) -> Vec<FoundRow> {
     let looks_json = body.trim_start().starts_with(['{', '[']);
     let as_json = || json::read(body, keys, key_names, columns, checkers);
     let parted = parted::as_csv(body, key_names, columns);

@@ -6,10 +6,10 @@
 
 use std::cmp::Reverse;
 
-use super::align::{Echoed, Fit, Keys, Place};
+use super::align::{Echoed, Fit, Keys, RowPlace};
 use super::astray;
 use super::fields::{self, Field};
-use super::found::{Ending, Found, is_fence};
+use super::found::{Ending, FoundRow, is_fence};
 use super::quotes;
 use super::record::{Record, around, in_brackets, lenient, never_closed, plain, record, table};
 use hqdl_spec::checker::Checker;
@@ -48,7 +48,7 @@ pub fn answer_line(fields: &[String], named: usize) -> String {
 
 /// Reads the rows of a csv completion. Where it was cut off, what is still open at
 /// its end is no row.
-pub fn read(text: &str, ending: Ending, keys: &Keys, checkers: &[&Checker]) -> Vec<Found> {
+pub fn read(text: &str, ending: Ending, keys: &Keys, checkers: &[&Checker]) -> Vec<FoundRow> {
     let (text, cut_line) = complete_lines(text, ending);
     // Most of what is no answer names none of the rows.
     if !keys.may_name(text) {
@@ -75,17 +75,17 @@ pub fn read(text: &str, ending: Ending, keys: &Keys, checkers: &[&Checker]) -> V
             continue;
         }
         match spanning(line, &lines[at..], keys, checkers) {
-            Span::Row(row, more) => {
+            LineSpan::Row(row, more) => {
                 found.push(*row);
                 at += more;
                 numbered_only = false;
             }
-            Span::Open { end } if end && ending != Ending::Complete => break,
+            LineSpan::Open { end } if end && ending != Ending::Complete => break,
             span => {
                 let row = read_line(line, keys, checkers);
                 let broken = goes_on(&lines[at..], broken_off, keys, checkers);
                 found.extend(row.map(|row| if broken { cut(row, checkers) } else { row }));
-                numbered_only = matches!(span, Span::Open { .. });
+                numbered_only = matches!(span, LineSpan::Open { .. });
             }
         }
     }
@@ -129,16 +129,20 @@ fn goes_on(lines: &[&str], broken_off: bool, keys: &Keys, checkers: &[&Checker])
 
 /// A row whose last field may go on in the next line, unless a type or a list tells
 /// that it does not.
-fn cut(row: Found, checkers: &[&Checker]) -> Found {
+fn cut(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
     let last = row.cells.as_ref().ok().and_then(|cells| cells.last());
     let closed =
         last.is_some_and(|a| a.state == State::Ok) && checkers.last().is_some_and(|c| c.vouches());
-    if closed { row } else { Found { cells: Err("a line that is no row follows".into()), ..row } }
+    if closed {
+        row
+    } else {
+        FoundRow { cells: Err("a line that is no row follows".into()), ..row }
+    }
 }
 
 /// A completion that is well-formed CSV, with a line a row and nothing else.
-fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<Found>> {
-    let mut rows: Vec<Option<Found>> = vec![None; keys.len()];
+fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
+    let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut rest = text;
     while !rest.trim().is_empty() {
         let Record { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
@@ -155,26 +159,26 @@ fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<Found>> {
 }
 
 /// What a line begins.
-enum Span {
+enum LineSpan {
     /// A row that runs over so many further lines, because a field in quotes holds
     /// line breaks.
-    Row(Box<Found>, usize),
+    Row(Box<FoundRow>, usize),
     /// A row whose quotes are not closed before the next one, or before the end.
     Open { end: bool },
     /// A row by itself, or nothing.
     Line,
 }
 
-fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> Span {
+fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> LineSpan {
     let open = |text: &str| record(text, &['"', '\'']).is_some_and(|r| r.open);
     if !open(first) {
-        return Span::Line;
+        return LineSpan::Line;
     }
     let mut text = first.to_owned();
     for (n, next) in rest.iter().enumerate().take(LINES) {
         // The next row begins here: the quote above was just a quote.
         if is_numbered(next, keys) {
-            return Span::Open { end: false };
+            return LineSpan::Open { end: false };
         }
         text.push('\n');
         text.push_str(next);
@@ -183,14 +187,14 @@ fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> S
             Some(record) if record.end == text.len() => {
                 let row = reading(&record.fields, keys, checkers, &text);
                 return match row {
-                    Some(row) => Span::Row(Box::new(row.found), n + 1),
-                    None => Span::Open { end: false },
+                    Some(row) => LineSpan::Row(Box::new(row.found), n + 1),
+                    None => LineSpan::Open { end: false },
                 };
             }
-            _ => return Span::Open { end: false },
+            _ => return LineSpan::Open { end: false },
         }
     }
-    Span::Open { end: rest.len() <= LINES }
+    LineSpan::Open { end: rest.len() <= LINES }
 }
 
 /// Whether a line begins with the number of a row and what goes with it, its
@@ -208,9 +212,9 @@ fn is_numbered(line: &str, keys: &Keys) -> bool {
 }
 
 /// One way to read a line.
-struct Reading {
-    place: Place,
-    found: Found,
+struct LineReading {
+    place: RowPlace,
+    found: FoundRow,
     /// Whether there is a field a column.
     exact: bool,
     /// Cells that passed their checks.
@@ -219,7 +223,7 @@ struct Reading {
     wrapped: usize,
 }
 
-impl Reading {
+impl LineReading {
     /// The better reading has the greater rank.
     fn rank(&self) -> (bool, bool, Fit, Reverse<usize>, usize) {
         let ok = self.found.cells.is_ok();
@@ -227,8 +231,8 @@ impl Reading {
     }
 }
 
-fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
-    let mut best: Option<Reading> = None;
+fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<FoundRow> {
+    let mut best: Option<LineReading> = None;
     for fields in ways(line) {
         let Some(next) = reading(&fields, keys, checkers, line) else { continue };
         if best.as_ref().is_none_or(|b| next.rank() > b.rank()) {
@@ -238,7 +242,7 @@ fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
     // A quote in what names the row, which the key has not, is a slip.
     let number_and_key = 1 + keys.parts();
     for (at, fields) in never_closed(line.trim(), number_and_key) {
-        let named = |r: &Reading| r.exact && r.place.taken > at && r.place.fit > Fit::Partly;
+        let named = |r: &LineReading| r.exact && r.place.taken > at && r.place.fit > Fit::Partly;
         let next = reading(&fields, keys, checkers, line).filter(named);
         best = match (best, next) {
             (Some(best), Some(next)) if next.rank() <= best.rank() => Some(best),
@@ -276,7 +280,7 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
 
 /// A completion for one row that gives the values alone. Taken only when a
 /// closed list or a type vouches for it, so that prose is never a row.
-fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> {
+fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<FoundRow> {
     let line = text.trim();
     if keys.len() != 1 || line.lines().count() != 1 {
         return None;
@@ -295,21 +299,31 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Found> 
         let sound = cells.iter().all(|a| matches!(a.state, State::Ok | State::Unknown))
             && !cells.iter().any(Answer::leaves_out);
         let note = Some("the key was not echoed".to_owned());
-        (vouched && sound).then(|| Found { row: 0, cells: Ok(cells), note, text: line.to_owned() })
+        (vouched && sound).then(|| FoundRow {
+            row: 0,
+            cells: Ok(cells),
+            note,
+            text: line.to_owned(),
+        })
     })
 }
 
 /// A line of fields as a row: where they name it, and what they say of it.
-fn reading(fields: &[Field], keys: &Keys, checkers: &[&Checker], line: &str) -> Option<Reading> {
+fn reading(
+    fields: &[Field],
+    keys: &Keys,
+    checkers: &[&Checker],
+    line: &str,
+) -> Option<LineReading> {
     let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
     let places = keys.places(&texts);
     let place = match likeliest(&places, fields, keys, checkers)? {
         Likeliest::One(place) => place,
         Likeliest::Unclear(row) => {
             let cells = Err("key and values cannot be told apart".to_owned());
-            let place = Place { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
-            let found = Found { row, cells, note: None, text: line.to_owned() };
-            return Some(Reading { place, found, exact: false, good: 0, wrapped: 0 });
+            let place = RowPlace { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
+            let found = FoundRow { row, cells, note: None, text: line.to_owned() };
+            return Some(LineReading { place, found, exact: false, good: 0, wrapped: 0 });
         }
     };
     let rest = fields.get(place.taken..).unwrap_or_default();
@@ -341,13 +355,13 @@ fn reading(fields: &[Field], keys: &Keys, checkers: &[&Checker], line: &str) -> 
         .filter(|(text, f)| !f.quoted && text.len() > 1)
         .filter(|(text, _)| text.starts_with(['\'', '"']) && text.ends_with(['\'', '"']))
         .count();
-    let found = Found { row: place.row, cells, note, text: line.to_owned() };
-    Some(Reading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
+    let found = FoundRow { row: place.row, cells, note, text: line.to_owned() };
+    Some(LineReading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
 }
 
 /// Which of its places a line is read at.
 enum Likeliest {
-    One(Place),
+    One(RowPlace),
     /// What names this row and what is said of it cannot be told apart.
     Unclear(usize),
 }
@@ -355,15 +369,15 @@ enum Likeliest {
 /// The likeliest place: where a field a column is left, unless another one may be
 /// meant as well. `None` when the line may be another row's.
 fn likeliest(
-    places: &[Place],
+    places: &[RowPlace],
     fields: &[Field],
     keys: &Keys,
     checkers: &[&Checker],
 ) -> Option<Likeliest> {
     let first = places.first()?;
-    let rest = |p: &Place| fields.get(p.taken..).unwrap_or_default();
-    let exact = |p: &&Place| rest(p).len() == checkers.len();
-    let is_label = |p: &&Place| p.echo == Echoed::Label && p.taken == 1;
+    let rest = |p: &RowPlace| fields.get(p.taken..).unwrap_or_default();
+    let exact = |p: &&RowPlace| rest(p).len() == checkers.len();
+    let is_label = |p: &&RowPlace| p.echo == Echoed::Label && p.taken == 1;
     let label = places.iter().find(is_label);
     let key = places.iter().find(|p| p.echo == Echoed::Key && p.fit > Fit::Partly);
     if let Some(place) = label.or(key).filter(exact).or(key.filter(exact)) {

@@ -59,7 +59,7 @@ pub fn cells(fields: &[Field], checkers: &[&Checker]) -> Result<Vec<Answer>, Str
             if let Some(kept) = without_blanks(fields, checkers) {
                 return Ok(each(kept, checkers));
             }
-            list_at_end(fields, checkers).or_else(|| Runs::new(fields, checkers).certain())
+            list_at_end(fields, checkers).or_else(|| FieldRuns::new(fields, checkers).certain())
         }
         n if n + 1 == wanted && n > 0 => one_missing(fields, checkers),
         _ => None,
@@ -232,7 +232,7 @@ fn agreed<'w>(ways: impl Iterator<Item = &'w [Answer]>, wanted: usize) -> Option
 }
 
 /// The ways to give each column a run of the fields.
-struct Runs<'f> {
+struct FieldRuns<'f> {
     fields: &'f [Field],
     checkers: &'f [&'f Checker],
     /// What a run of fields is as the cell of a column: by column, first field and
@@ -240,7 +240,7 @@ struct Runs<'f> {
     cells: Vec<Vec<Vec<Option<Answer>>>>,
 }
 
-impl<'f> Runs<'f> {
+impl<'f> FieldRuns<'f> {
     fn new(fields: &'f [Field], checkers: &'f [&'f Checker]) -> Self {
         let longest = fields.len() - checkers.len() + 1;
         let cells = checkers

@@ -4,7 +4,7 @@ use hqdl_values::cell::Answer;
 
 /// A row found in a completion.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
+pub(super) struct FoundRow {
     /// Position among the rows asked about.
     pub row: usize,
     /// An answer a column, or why there is none.

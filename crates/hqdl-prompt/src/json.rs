@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value as Json};
 
-use super::align::{Echoed, Fit, Keys, Place};
-use super::found::Found;
+use super::align::{Echoed, Fit, Keys, RowPlace};
+use super::found::FoundRow;
 use super::{label, quotes};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
@@ -23,7 +23,7 @@ pub fn read(
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
-) -> Vec<Found> {
+) -> Vec<FoundRow> {
     let mut objects = Vec::new();
     let mut whole = true;
     if let Ok(json) = serde_json::from_str::<Json>(text.trim()) {
@@ -125,7 +125,7 @@ fn found(
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
-) -> Option<Found> {
+) -> Option<FoundRow> {
     let label = object.get("row").and_then(|r| match r {
         Json::String(text) => Some(text.trim().to_owned()).filter(|t| !t.is_empty()),
         Json::Number(number) => Some(number.to_string()),
@@ -151,7 +151,7 @@ fn found(
         }
         // One row was asked about and one came back: it is that one.
         (None, None) if keys.len() == 1 && only && label.as_ref().is_none_or(|l| l == "1") => (
-            Place { row: 0, fit: Fit::Partly, taken: 0, echo: Echoed::Key },
+            RowPlace { row: 0, fit: Fit::Partly, taken: 0, echo: Echoed::Key },
             Some("the key was not echoed".to_owned()),
         ),
         _ => return None,
@@ -177,11 +177,11 @@ fn found(
         })
         .collect();
     let text = Json::Object(object.clone()).to_string();
-    Some(Found { row: place.row, cells: Ok(answers), note, text })
+    Some(FoundRow { row: place.row, cells: Ok(answers), note, text })
 }
 
 /// The row that a label or a number names, where the key does not contradict it.
-fn labelled(label: &str, key: Option<&[String]>, parts: usize, keys: &Keys) -> Option<Place> {
+fn labelled(label: &str, key: Option<&[String]>, parts: usize, keys: &Keys) -> Option<RowPlace> {
     let whole = |key: &[&str]| {
         let fields: Vec<&str> = [label].into_iter().chain(key.iter().copied()).collect();
         keys.places(&fields).into_iter().find(|p| p.taken == fields.len())

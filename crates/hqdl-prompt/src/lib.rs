@@ -120,9 +120,9 @@ pub struct Frame {
     /// Names of the columns asked for.
     pub columns: Vec<String>,
     /// The words for answers that repeat labels.
-    short: Form,
+    short: EchoForm,
     /// Those for answers that repeat whole keys, where the spec wants these.
-    full: Option<Form>,
+    full: Option<EchoForm>,
     /// Whether they are to repeat even those that could be confused.
     always: bool,
     header: String,
@@ -133,7 +133,7 @@ pub struct Frame {
 
 /// What all prompts say that want their rows echoed in one way.
 #[derive(Debug, Clone)]
-struct Form {
+struct EchoForm {
     system: Arc<str>,
     schema: Option<Arc<Json>>,
 }
@@ -205,7 +205,7 @@ impl Frame {
             expansion.key.names().iter().chain(&expansion.context).map(|n| n.as_str().into()),
         );
         let header = Json::Array(header).to_string();
-        let form = |echo: Echo| Form {
+        let form = |echo: Echo| EchoForm {
             system: write::system(expansion, columns, &asked, format, echo, &header).into(),
             schema: (format == Format::Json)
                 .then(|| Arc::new(schema::schema(expansion, &asked, echo))),
@@ -230,7 +230,7 @@ impl Frame {
     }
 
     /// What most prompts of this frame say.
-    fn form(&self) -> &Form {
+    fn form(&self) -> &EchoForm {
         self.full.as_ref().unwrap_or(&self.short)
     }
 

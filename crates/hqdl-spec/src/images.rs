@@ -41,7 +41,7 @@ struct Inner {
     folder: Option<PathBuf>,
     /// The names of files that were read, by path.
     files: Mutex<HashMap<String, (Stamp, String)>>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptImages>,
 }
 
 /// What tells that a file is the one that was read.
@@ -49,7 +49,7 @@ type Stamp = (u64, Option<SystemTime>);
 
 /// Bytes that no file of the user's holds, in one without a name.
 #[derive(Default)]
-struct Kept {
+struct KeptImages {
     file: Option<File>,
     end: u64,
     /// Where each stands, by its name; or why it is not shown.
@@ -199,7 +199,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Kept {
+impl KeptImages {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<(u64, usize)> {
         let file = match &mut self.file {
             Some(file) => file,

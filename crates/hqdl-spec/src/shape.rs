@@ -84,7 +84,7 @@ impl<'t> Tree<'t> {
     /// be checked too and no problem hides another.
     #[must_use]
     pub fn check(&self, schema: &Json) -> Shape {
-        let mut walk = Walk { schema, problems: Vec::new(), path: Vec::new() };
+        let mut walk = ShapeWalk { schema, problems: Vec::new(), path: Vec::new() };
         let mended = walk.table(schema, self.root.get_ref(), 0..0);
         Shape { mended, problems: walk.problems }
     }
@@ -98,13 +98,13 @@ pub struct Shape {
     pub problems: Vec<(Path, Problem)>,
 }
 
-struct Walk<'s> {
+struct ShapeWalk<'s> {
     schema: &'s Json,
     problems: Vec<(Path, Problem)>,
     path: Path,
 }
 
-impl<'s> Walk<'s> {
+impl<'s> ShapeWalk<'s> {
     fn error(&mut self, message: String, span: Range<usize>, label: String, help: Option<String>) {
         let problem = Problem { severity: Severity::Error, message, span: Some(span), label, help };
         self.problems.push((self.path.clone(), problem));

@@ -23,26 +23,26 @@ const WIDEST: usize = 80;
 pub struct Table {
     out: Out,
     names: Vec<String>,
-    waiting: Vec<Vec<Cell>>,
+    waiting: Vec<Vec<TextCell>>,
     bytes: usize,
     /// How the columns stand, once it is known.
-    columns: Option<Vec<Column>>,
+    columns: Option<Vec<TextColumn>>,
 }
 
 #[derive(Clone, Copy)]
-struct Column {
+struct TextColumn {
     width: usize,
     /// Whether it holds numbers: its name and its NULLs stand right, too.
     numbers: bool,
 }
 
-struct Cell {
+struct TextCell {
     text: String,
     number: bool,
     null: bool,
 }
 
-impl Cell {
+impl TextCell {
     fn new(value: ValueRef<'_>) -> Self {
         Self {
             text: match value {
@@ -73,10 +73,10 @@ impl Table {
             let cells = || waiting.iter().map(|row| &row[n]);
             let width = cells().map(|c| c.text.width()).chain([name.width()]).max().unwrap_or(0);
             let numbers = cells().any(|c| c.number) && cells().all(|c| c.number || c.null);
-            Column { width: width.min(WIDEST), numbers }
+            TextColumn { width: width.min(WIDEST), numbers }
         };
-        let columns: Vec<Column> = self.names.iter().enumerate().map(column).collect();
-        let head: Vec<Cell> = self.names.iter().map(|name| Cell::name(name)).collect();
+        let columns: Vec<TextColumn> = self.names.iter().enumerate().map(column).collect();
+        let head: Vec<TextCell> = self.names.iter().map(|name| TextCell::name(name)).collect();
         line(&mut self.out, &columns, &head)?;
         let rules: Vec<String> = columns.iter().map(|c| "-".repeat(c.width)).collect();
         writeln!(self.out, "{}", rules.join("  "))?;
@@ -89,9 +89,9 @@ impl Table {
 }
 
 /// Writes a line.
-fn line(out: &mut Out, columns: &[Column], cells: &[Cell]) -> Result<()> {
+fn line(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()> {
     let mut blank = 0;
-    for (n, (column, Cell { text, number, null })) in columns.iter().zip(cells).enumerate() {
+    for (n, (column, TextCell { text, number, null })) in columns.iter().zip(cells).enumerate() {
         if n > 0 {
             blank += 2;
         }
@@ -119,7 +119,7 @@ impl Sink for Table {
     }
 
     fn row(&mut self, row: &[ValueRef<'_>]) -> Result<()> {
-        let row: Vec<Cell> = row.iter().map(|v| Cell::new(*v)).collect();
+        let row: Vec<TextCell> = row.iter().map(|v| TextCell::new(*v)).collect();
         if let Some(columns) = &self.columns {
             return line(&mut self.out, columns, &row);
         }

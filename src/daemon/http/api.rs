@@ -30,7 +30,7 @@ use crate::overrides::{self, read_lines};
 use crate::query::guard::Guard;
 use crate::session::override_cell;
 
-type Answer = Result<axum::Json<Json>, Refusal>;
+type ApiAnswer = Result<axum::Json<Json>, Refusal>;
 
 /// `GET /healthz`: it is alive.
 pub(super) async fn health() -> &'static str {
@@ -57,7 +57,7 @@ pub(super) async fn specs(State(shop): State<HttpState>) -> axum::Json<Json> {
 }
 
 /// `GET /v1/specs/{spec}`
-pub(super) async fn spec(State(shop): State<HttpState>, Path(name): Path<String>) -> Answer {
+pub(super) async fn spec(State(shop): State<HttpState>, Path(name): Path<String>) -> ApiAnswer {
     let spec = shop.house.status.borrow().spec(&name).cloned();
     let Some(spec) = spec else { return Err(missing_spec(&shop, &name)) };
     Ok(axum::Json(spec.to_json()))
@@ -108,7 +108,11 @@ impl Wanted {
 }
 
 /// `POST /v1/plan`: what would be asked, and its price.
-pub(super) async fn plan(State(shop): State<HttpState>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn plan(
+    State(shop): State<HttpState>,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiAnswer {
     let wanted: Wanted = json_body(&headers, body).await?;
     let (name, loaded) = shop.loaded(wanted.spec.as_deref())?;
     let timeout = seconds(wanted.timeout)?;
@@ -152,7 +156,7 @@ pub(super) async fn runs(State(shop): State<HttpState>) -> axum::Json<Json> {
 }
 
 /// `GET /v1/runs/{run}`
-pub(super) async fn run(State(shop): State<HttpState>, Path(id): Path<u64>) -> Answer {
+pub(super) async fn run(State(shop): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
     let run = shop.house.status.borrow().run(id).cloned();
     match run {
         Some(run) => Ok(axum::Json(run.to_json())),
@@ -165,7 +169,7 @@ fn missing_run(id: u64) -> Refusal {
 }
 
 /// `DELETE /v1/runs/{run}`: it ends; everything answered is kept.
-pub(super) async fn interrupt(State(shop): State<HttpState>, Path(id): Path<u64>) -> Answer {
+pub(super) async fn interrupt(State(shop): State<HttpState>, Path(id): Path<u64>) -> ApiAnswer {
     shop.interrupt(id).await?;
     Ok(axum::Json(json!({ "run": id, "interrupted": true })))
 }
@@ -252,7 +256,7 @@ impl HttpState {
 pub(super) async fn why(
     State(shop): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
-) -> Answer {
+) -> ApiAnswer {
     let cells = origins(&shop, asked).await?;
     Ok(axum::Json(json!({ "cells": cells.iter().map(Origin::to_json).collect::<Vec<_>>() })))
 }
@@ -340,14 +344,22 @@ pub(super) struct Word {
 }
 
 /// `POST /v1/overrides`: a person's word beats the model's.
-pub(super) async fn set(State(shop): State<HttpState>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn set(
+    State(shop): State<HttpState>,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiAnswer {
     let word: Word = json_body(&headers, body).await?;
     let path = shop.override_cell(word, true).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
 
 /// `DELETE /v1/overrides`: the model's word counts again.
-pub(super) async fn unset(State(shop): State<HttpState>, headers: HeaderMap, body: Body) -> Answer {
+pub(super) async fn unset(
+    State(shop): State<HttpState>,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiAnswer {
     let word: Word = json_body(&headers, body).await?;
     let path = shop.override_cell(word, false).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
@@ -388,7 +400,7 @@ impl HttpState {
 pub(super) async fn overrides(
     State(shop): State<HttpState>,
     Query(asked): Query<Vec<(String, String)>>,
-) -> Answer {
+) -> ApiAnswer {
     let name = asked.into_iter().find(|(n, _)| n == "spec").map(|(_, v)| v);
     let (_, loaded) = shop.loaded(name.as_deref())?;
     let lines = read_lines(&loaded.spec.overrides_path()).map_err(Failure::from)?;

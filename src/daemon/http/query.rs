@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{Refusal, json_body, no_spec};
-use super::rows::{Lines, Most, Reading};
+use super::rows::{Lines, Most, RowsBody};
 use super::stalled::Patience;
 use super::{HttpState, STALLED, WAITING};
 use crate::daemon::clients::Served;
@@ -118,7 +118,7 @@ pub(super) async fn run(
     });
     match parts.recv().await {
         Some(Ok(first)) => {
-            let body = Reading { first: Some(first), parts, _served: served };
+            let body = RowsBody { first: Some(first), parts, _served: served };
             let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
             Ok((kind, Body::new(body)).into_response())
         }
@@ -199,7 +199,7 @@ impl HttpState {
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
             return Ok(place);
         }
-        let waiting = Waiting::new(&self.house.metrics.waiting);
+        let waiting = WaitingQuery::new(&self.house.metrics.waiting);
         let busy = || Refusal::busy("too many requests are waiting");
         if waiting.1 > WAITING {
             return Err(busy());
@@ -243,16 +243,16 @@ impl HttpState {
 }
 
 /// Counted among those who wait, as long as it lives.
-struct Waiting<'a>(&'a std::sync::atomic::AtomicI64, i64);
+struct WaitingQuery<'a>(&'a std::sync::atomic::AtomicI64, i64);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingQuery<'a> {
     fn new(count: &'a std::sync::atomic::AtomicI64) -> Self {
         let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Self(count, before + 1)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingQuery<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
     }

@@ -25,11 +25,11 @@ const AHEAD: usize = 4;
 const STALLED: Duration = Duration::from_secs(10);
 
 /// A chunk, or why there is none.
-pub(super) type Part = std::result::Result<Bytes, Refusal>;
+pub(super) type Chunk = std::result::Result<Bytes, Refusal>;
 
 /// A sink that sends its rows; it is used on a thread that may wait.
 pub(super) struct Lines {
-    parts: mpsc::Sender<Part>,
+    parts: mpsc::Sender<Chunk>,
     runtime: Handle,
     chunk: Vec<u8>,
     sent: bool,
@@ -51,7 +51,7 @@ pub(super) struct Most {
 
 impl Lines {
     /// A sink for so much at most, and what comes out of it.
-    pub(super) fn new(most: Most, runtime: Handle) -> (Self, mpsc::Receiver<Part>) {
+    pub(super) fn new(most: Most, runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
         let (parts, receive) = mpsc::channel(AHEAD);
         let (chunk, sent) = (Vec::new(), false);
         (Self { parts, runtime, chunk, sent, rows: 0, bytes: 0, most, until: None }, receive)
@@ -143,13 +143,13 @@ pub(super) fn length(value: &ValueRef<'_>) -> u64 {
 }
 
 /// The body that clients read: what is dropped when they go ends the query.
-pub(super) struct Reading {
+pub(super) struct RowsBody {
     pub(super) first: Option<Bytes>,
-    pub(super) parts: mpsc::Receiver<Part>,
+    pub(super) parts: mpsc::Receiver<Chunk>,
     pub(super) _served: Served,
 }
 
-impl Body for Reading {
+impl Body for RowsBody {
     type Data = Bytes;
     type Error = Error;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::swan::chart::{Axis, Chart, Line, Series};
+use crate::swan::chart::{Axis, Chart, Series, Stroke};
 use crate::swan::report::lines;
 use crate::swan::{Scored, published};
 
@@ -19,7 +19,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
             name: format!("{name}: EX"),
             points: runs.iter().map(|r| (shots(r), r.ex.percent())).collect(),
             labels: Vec::new(),
-            line: Line::Solid,
+            line: Stroke::Solid,
             style,
             hollow: false,
         });
@@ -27,7 +27,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
             name: format!("{name}: graded"),
             points: runs.iter().map(|r| (shots(r), r.graded)).collect(),
             labels: Vec::new(),
-            line: Line::Dotted,
+            line: Stroke::Dotted,
             style,
             hollow: false,
         });
@@ -40,7 +40,7 @@ pub fn by_shots(scored: &[Scored]) -> Chart {
                 name: format!("{}: EX", figure.system),
                 points: figure.ex.iter().map(|(shots, ex)| (*shots as f64, *ex)).collect(),
                 labels: Vec::new(),
-                line: Line::Dashed,
+                line: Stroke::Dashed,
                 style: groups.len() + n,
                 hollow: true,
             });
@@ -77,7 +77,7 @@ pub fn by_cost(scored: &[Scored]) -> Chart {
             name: format!("{name}: {score}"),
             points,
             labels: labels.clone(),
-            line: Line::None,
+            line: Stroke::None,
             style,
             hollow,
         }));
@@ -118,7 +118,7 @@ pub fn by_question(scored: &[Scored]) -> Chart {
         name: if others > 0 { format!("{name}, and {others} more") } else { name },
         points,
         labels: Vec::new(),
-        line: Line::Steps,
+        line: Stroke::Steps,
         style,
         hollow: false,
     });

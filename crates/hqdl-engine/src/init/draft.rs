@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use super::list::List;
 use super::look;
-use super::survey::{Column, Kind};
-use super::{Entity, Found, listed, shown};
+use super::survey::{SurveyedColumn, ValueKind};
+use super::{EntityTable, Inventory, listed, shown};
 
 /// Value lists proposed for an expansion; more make the prompt long.
 const LISTS: usize = 12;
@@ -54,7 +54,7 @@ questions = [\"What is the description?\"]
 ";
 
 /// Writes the spec; `taken` are the names in the database, in lower case.
-pub fn write(found: &Found, db_path: &str, copy: bool, taken: Vec<String>) -> String {
+pub fn write(found: &Inventory, db_path: &str, copy: bool, taken: Vec<String>) -> String {
     let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
     let output = text(&format!("{}.expanded.sqlite", stem.map_or(db_path, |(stem, _)| stem)));
     let output = if copy {
@@ -64,7 +64,7 @@ pub fn write(found: &Found, db_path: &str, copy: bool, taken: Vec<String>) -> St
     } else {
         format!("# Publish into a copy instead of into the database itself:\n# output = {output}\n")
     };
-    let mut draft = Draft {
+    let mut draft = DraftedSpec {
         out: format!("{HEAD}\n[database]\npath = {}\n{output}\n{MODEL}", text(db_path)),
         taken: taken.into_iter().collect(),
         asked: HashSet::new(),
@@ -94,7 +94,7 @@ pub fn write(found: &Found, db_path: &str, copy: bool, taken: Vec<String>) -> St
     draft.out
 }
 
-struct Draft {
+struct DraftedSpec {
     out: String,
     /// Names of tables that are not free, in lower case.
     taken: HashSet<String>,
@@ -102,13 +102,13 @@ struct Draft {
     asked: HashSet<String>,
 }
 
-impl Draft {
+impl DraftedSpec {
     fn line(&mut self, line: &str) {
         self.out.push_str(line);
         self.out.push('\n');
     }
 
-    fn expansion(&mut self, entity: &Entity, lists: &[&List]) {
+    fn expansion(&mut self, entity: &EntityTable, lists: &[&List]) {
         let table = &entity.table;
         let name = self.free_name(&format!("llm_{}", plain(&table.name, &table.words)));
         let noun = noun(&table.words, "row");
@@ -128,7 +128,7 @@ impl Draft {
             self.line("# Shown to the model beside the key:");
             self.line(&format!("# context = {}", array(&context)));
         }
-        let mut columns = Columns::of(entity);
+        let mut columns = ColumnNames::of(entity);
         let (used, unused) = lists.split_at(lists.len().min(LISTS));
         let longest = used.iter().map(|l| l.values).max();
         for list in used {
@@ -233,11 +233,11 @@ impl Draft {
 }
 
 /// The names of an expansion's columns so far, in lower case.
-struct Columns(HashSet<String>);
+struct ColumnNames(HashSet<String>);
 
-impl Columns {
+impl ColumnNames {
     /// All columns of the source are taken: both stand in its expanded view.
-    fn of(entity: &Entity) -> Self {
+    fn of(entity: &EntityTable) -> Self {
         Self(entity.table.columns.iter().map(|c| c.name.to_lowercase()).collect())
     }
 
@@ -263,13 +263,14 @@ fn free(taken: &mut HashSet<String>, wish: &str) -> String {
 }
 
 /// Numbers, and names that are not part of the key; ids say nothing.
-fn context(entity: &Entity) -> Vec<&str> {
+fn context(entity: &EntityTable) -> Vec<&str> {
     let table = &entity.table;
     let key = entity.key_names();
     let mut seen: HashSet<String> = key.iter().map(|k| k.to_lowercase()).collect();
-    let telling = |c: &&Column| {
-        let number = c.kind == Kind::Number && !c.primary && !c.reference && !look::is_id(&c.words);
-        let telling = number || (c.kind == Kind::Name && look::is_name(&c.name));
+    let telling = |c: &&SurveyedColumn| {
+        let number =
+            c.kind == ValueKind::Number && !c.primary && !c.reference && !look::is_id(&c.words);
+        let telling = number || (c.kind == ValueKind::Name && look::is_name(&c.name));
         telling && !look::is_private(&c.words)
     };
     table

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 
 use super::look;
-use super::survey::{self, Column, Kind, SAMPLE_ROWS, Table};
+use super::survey::{self, SAMPLE_ROWS, SurveyedColumn, SurveyedTable, ValueKind};
 use hqdl_database::Database;
 
 /// Columns of a key at most; who needs more is described, not named.
@@ -31,7 +31,7 @@ impl Identity {
     ///
     /// # Errors
     /// `SQLite`'s, when the table cannot be read.
-    pub fn find(db: &Database, table: &Table) -> rusqlite::Result<Option<Self>> {
+    pub fn find(db: &Database, table: &SurveyedTable) -> rusqlite::Result<Option<Self>> {
         let mut best: Option<Self> = None;
         let mut best_on_trial: Option<Self> = None;
         for columns in sets(table) {
@@ -53,25 +53,25 @@ impl Identity {
     }
 
     /// Whether no two rows share a key.
-    pub fn is_unique(&self, table: &Table) -> bool {
+    pub fn is_unique(&self, table: &SurveyedTable) -> bool {
         self.distinct == table.rows
     }
 
     /// Whether one of the columns is called a name or title.
-    pub fn is_named(&self, table: &Table) -> bool {
+    pub fn is_named(&self, table: &SurveyedTable) -> bool {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).any(|c| is_name(table, c))
     }
 
     /// Whether it tells one thing from others: a name does, and so does what no two rows
     /// share. Classes that rows are counted by, and what was measured of them, do not,
     /// unless they are called after things.
-    pub fn tells(&self, table: &Table) -> bool {
+    pub fn tells(&self, table: &SurveyedTable) -> bool {
         let thing = |c: &usize| table.columns.get(*c).is_some_and(|c| look::is_thing(&c.words));
         self.columns.iter().any(thing) || self.is_named(table) || self.is_unique(table)
     }
 
     /// The names of the columns.
-    pub fn names<'t>(&self, table: &'t Table) -> Vec<&'t str> {
+    pub fn names<'t>(&self, table: &'t SurveyedTable) -> Vec<&'t str> {
         self.columns.iter().filter_map(|c| table.columns.get(*c)).map(|c| c.name.as_str()).collect()
     }
 
@@ -85,7 +85,7 @@ impl Identity {
 
 fn count(
     db: &Database,
-    table: &Table,
+    table: &SurveyedTable,
     columns: Vec<usize>,
     rows: u64,
 ) -> rusqlite::Result<Identity> {
@@ -97,26 +97,27 @@ fn count(
 /// The sets of columns to try, in order: those with a column of names before
 /// those without (of five customers, the countries may differ by chance), then
 /// small ones, then those with more names, then the leftmost.
-fn sets(table: &Table) -> Vec<Vec<usize>> {
-    let named = |c: &Column| is_name(table, c);
-    let year = |c: &Column| c.kind == Kind::Number && look::is_year(&c.words);
-    let rank = |c: &Column| (!named(c), !year(c), look::is_code_name(&c.words));
-    let person = |c: &Column| look::is_part_of_person(&c.words);
+fn sets(table: &SurveyedTable) -> Vec<Vec<usize>> {
+    let named = |c: &SurveyedColumn| is_name(table, c);
+    let year = |c: &SurveyedColumn| c.kind == ValueKind::Number && look::is_year(&c.words);
+    let rank = |c: &SurveyedColumn| (!named(c), !year(c), look::is_code_name(&c.words));
+    let person = |c: &SurveyedColumn| look::is_part_of_person(&c.words);
     // Who runs a school is not the school.
-    let persons = !table.columns.iter().any(|c| c.kind == Kind::Name && named(c) && !person(c));
-    let mut candidates: Vec<(usize, &Column)> = Vec::new();
+    let persons =
+        !table.columns.iter().any(|c| c.kind == ValueKind::Name && named(c) && !person(c));
+    let mut candidates: Vec<(usize, &SurveyedColumn)> = Vec::new();
     for (n, column) in table.columns.iter().enumerate() {
         // Two spellings of one name cannot stand together in a key.
         let lower = column.name.to_lowercase();
         let known = candidates.iter().any(|(_, c)| c.name.to_lowercase() == lower);
-        let may = column.kind == Kind::Name && (persons || !person(column)) || year(column);
+        let may = column.kind == ValueKind::Name && (persons || !person(column)) || year(column);
         if may && !known && !look::is_private(&column.words) {
             candidates.push((n, column));
         }
     }
     candidates.sort_by_key(|(n, c)| (rank(c), *n));
     candidates.truncate(CANDIDATES);
-    let mut sets: Vec<Vec<(usize, &Column)>> = Vec::new();
+    let mut sets: Vec<Vec<(usize, &SurveyedColumn)>> = Vec::new();
     // Every pattern of bits is a set.
     for bits in 1_u32..(1 << candidates.len()) {
         if bits.count_ones() as usize <= KEY_COLUMNS {
@@ -136,18 +137,18 @@ fn sets(table: &Table) -> Vec<Vec<usize>> {
         let places: Vec<usize> = set.iter().map(|(n, _)| *n).collect();
         (names == 0, set.len(), Reverse(names), Reverse(years), codes, places)
     });
-    let places = |set: Vec<(usize, &Column)>| set.into_iter().map(|(n, _)| n).collect();
+    let places = |set: Vec<(usize, &SurveyedColumn)>| set.into_iter().map(|(n, _)| n).collect();
     sets.into_iter().map(places).collect()
 }
 
 /// Whether a column holds the names of a table's rows: it says so, or it is called as
 /// they are, `School` of `schools`.
-fn is_name(table: &Table, column: &Column) -> bool {
-    look::is_name(&column.name) || column.kind == Kind::Name && is_called_as(table, column)
+fn is_name(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
+    look::is_name(&column.name) || column.kind == ValueKind::Name && is_called_as(table, column)
 }
 
 /// Whether a column is called as the rows of its table are, and has names.
-pub fn is_called_as(table: &Table, column: &Column) -> bool {
+pub fn is_called_as(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     column.length <= OWN_NAME_LENGTH
         && !table.words.is_empty()
         && look::singular(column.words.clone()) == table.words

@@ -3,7 +3,7 @@
 
 use super::identity::is_called_as;
 use super::look;
-use super::survey::Table;
+use super::survey::SurveyedTable;
 
 /// What the rows of a table are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ const EVENTS: [&str; 42] = [
 const TIMES: [&str; 6] = ["date", "time", "datetime", "timestamp", "at", "when"];
 
 /// Tells what the rows of a table are.
-pub fn of(table: &Table) -> Holds {
+pub fn of(table: &SurveyedTable) -> Holds {
     let name = table.name.to_lowercase();
     let last = table.words.last().map_or("", String::as_str);
     let any = |test: &dyn Fn(&[String]) -> bool| table.columns.iter().any(|c| test(&c.words));
@@ -186,7 +186,7 @@ pub fn of(table: &Table) -> Holds {
 }
 
 /// Whether the rows belong to others, have a time, and no name.
-fn happened(table: &Table) -> bool {
+fn happened(table: &SurveyedTable) -> bool {
     let last = |words: &[String]| words.last().is_some_and(|w| TIMES.contains(&w.as_str()));
     let timed = table.columns.iter().any(|c| last(&c.words));
     let named = table.columns.iter().any(|c| look::is_name(&c.name));

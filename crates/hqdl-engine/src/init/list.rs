@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::look;
-use super::survey::{Column, Kind, Table};
+use super::survey::{SurveyedColumn, SurveyedTable, ValueKind};
 use hqdl_database::Database;
 use hqdl_spec::Catalog;
 use hqdl_values::sql;
@@ -35,11 +35,11 @@ pub struct List {
 impl List {
     /// Whether a table is a value list: a few texts, all different, each with
     /// an id at most.
-    pub fn find(db: &Database, table: &Table) -> Option<Self> {
+    pub fn find(db: &Database, table: &SurveyedTable) -> Option<Self> {
         if table.columns.len() > 2 || !(2..=VALUES).contains(&table.rows) {
             return None;
         }
-        let texts = || table.columns.iter().filter(|c| c.kind == Kind::Name);
+        let texts = || table.columns.iter().filter(|c| c.kind == ValueKind::Name);
         // Of a code and what it stands for, the code is the id.
         let text = match texts().count() {
             1 => texts().next()?,
@@ -98,13 +98,18 @@ impl List {
     /// Whether an entity may lack a column of this list: neither it nor a
     /// table between the two refers to the list, and the list is not named
     /// after another entity.
-    pub fn may_belong_to(&self, entity: &Table, others: &[&Table], between: &[&Table]) -> bool {
-        let named_after = |other: &&Table| {
+    pub fn may_belong_to(
+        &self,
+        entity: &SurveyedTable,
+        others: &[&SurveyedTable],
+        between: &[&SurveyedTable],
+    ) -> bool {
+        let named_after = |other: &&SurveyedTable| {
             !other.words.is_empty()
                 && other.name != entity.name
                 && self.words.starts_with(&other.words)
         };
-        let links = |table: &&Table| {
+        let links = |table: &&SurveyedTable| {
             self.is_referred_to_by(table) && refers(table, &entity.name, &entity.words)
         };
         !self.is_referred_to_by(entity)
@@ -114,9 +119,9 @@ impl List {
 
     /// Whether a table refers to this list, by foreign key or by a column of
     /// its name, or has its values already.
-    fn is_referred_to_by(&self, table: &Table) -> bool {
+    fn is_referred_to_by(&self, table: &SurveyedTable) -> bool {
         let values = look::words(&self.column);
-        let has_values = |c: &Column| !values.is_empty() && c.words.ends_with(&values);
+        let has_values = |c: &SurveyedColumn| !values.is_empty() && c.words.ends_with(&values);
         refers(table, &self.table, &self.words)
             || (!self.is_bare() && table.columns.iter().any(has_values))
     }
@@ -141,7 +146,7 @@ fn blank_row(rows: &[Vec<Value>]) -> Option<bool> {
 }
 
 /// Whether a column is its table's own id.
-fn is_own_id(table: &Table, column: &Column) -> bool {
+fn is_own_id(table: &SurveyedTable, column: &SurveyedColumn) -> bool {
     let stem = look::singular(stem(&column.words).to_vec());
     let own = stem.is_empty() || stem == table.words;
     let code = look::is_code_name(&column.words);
@@ -150,9 +155,9 @@ fn is_own_id(table: &Table, column: &Column) -> bool {
 
 /// Whether a table refers to another: by foreign key, or by a column such as
 /// `publisher_id`, `main_publisher_id`, `publisherid` or `publisher`.
-fn refers(table: &Table, name: &str, words: &[String]) -> bool {
+fn refers(table: &SurveyedTable, name: &str, words: &[String]) -> bool {
     let squashed = format!("{}id", words.concat());
-    let by_name = |c: &Column| {
+    let by_name = |c: &SurveyedColumn| {
         let stem = look::singular(stem(&c.words).to_vec());
         !words.is_empty() && (stem.ends_with(words) || c.words.concat() == squashed)
     };
@@ -170,8 +175,8 @@ fn stem(words: &[String]) -> &[String] {
 }
 
 /// Whether a table refers to others by a column of its own.
-pub fn refers_to_any(table: &Table) -> bool {
-    let reference = |c: &Column| {
+pub fn refers_to_any(table: &SurveyedTable) -> bool {
+    let reference = |c: &SurveyedColumn| {
         look::is_id(&c.words) && !stem(&c.words).is_empty() && !c.primary && !is_own_id(table, c)
     };
     !table.foreign.is_empty() || table.columns.iter().any(reference)

@@ -23,7 +23,7 @@ use identity::Identity;
 use kind::Holds;
 use list::List;
 use owner::Owned;
-use survey::Table;
+use survey::SurveyedTable;
 
 /// Expansions of a first spec; more are hard to read, and cost money.
 const EXPANSIONS: usize = 3;
@@ -61,7 +61,7 @@ pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
 /// # Errors
 /// [`StoreError`] when the database is locked, damaged or cannot be read.
 pub fn scaffold_beside(db: &Database, db_path: &str, copy: bool) -> Result<Scaffold, StoreError> {
-    let found = Found::look(db)?;
+    let found = Inventory::look(db)?;
     let copy = copy || !found.framework.is_empty();
     let taken = survey::taken(db).map_err(|e| db.error(&e))?;
     Ok(Scaffold { toml: draft::write(&found, db_path, copy, taken), notes: found.notes() })
@@ -69,14 +69,14 @@ pub fn scaffold_beside(db: &Database, db_path: &str, copy: bool) -> Result<Scaff
 
 /// A table whose rows are entities.
 #[derive(Debug)]
-struct Entity {
-    table: Table,
+struct EntityTable {
+    table: SurveyedTable,
     key: Identity,
     /// The key with the name of what its rows belong to.
     owned: Option<Owned>,
 }
 
-impl Entity {
+impl EntityTable {
     /// The names of the key's columns.
     fn key_names(&self) -> Vec<&str> {
         match &self.owned {
@@ -102,9 +102,9 @@ impl Entity {
 
 /// What a database holds.
 #[derive(Debug, Default)]
-struct Found {
+struct Inventory {
     /// Tables of entities, the most promising first.
-    entities: Vec<Entity>,
+    entities: Vec<EntityTable>,
     lists: Vec<List>,
     /// Tables of private persons.
     persons: Vec<String>,
@@ -113,13 +113,13 @@ struct Found {
     /// Tables that a program keeps of itself.
     framework: Vec<String>,
     /// Tables that only tie others together: ids, numbers, little text.
-    facts: Vec<Table>,
+    facts: Vec<SurveyedTable>,
     empty: Vec<String>,
     /// Tables that cannot be read, with what `SQLite` says.
     unread: Vec<(String, String)>,
 }
 
-impl Found {
+impl Inventory {
     fn look(db: &Database) -> Result<Self, StoreError> {
         let mut found = Self::default();
         for name in survey::names(db).map_err(|e| db.error(&e))? {
@@ -145,7 +145,7 @@ impl Found {
     /// themselves: the artists of albums.
     fn promote(&mut self, db: &Database) -> rusqlite::Result<()> {
         let is_owner = |list: &List| {
-            let owns = |e: &Entity| {
+            let owns = |e: &EntityTable| {
                 let leads =
                     e.table.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&list.table));
                 leads && list.values >= LEAST_OWNERS && list.values * 2 >= e.table.rows
@@ -158,7 +158,7 @@ impl Found {
         for list in owners {
             let table = survey::table(db, &list.table)?;
             match Identity::find(db, &table)? {
-                Some(key) => self.entities.push(Entity { table, key, owned: None }),
+                Some(key) => self.entities.push(EntityTable { table, key, owned: None }),
                 None => self.lists.push(list),
             }
         }
@@ -167,10 +167,10 @@ impl Found {
 
     /// How much an expansion of an entity promises: a name that tells its rows apart,
     /// others that belong to it, value lists that it may lack, and rows that are many but not endless.
-    fn promise_of(&self, entity: &Entity) -> (bool, bool, bool, bool, bool, u64) {
+    fn promise_of(&self, entity: &EntityTable) -> (bool, bool, bool, bool, bool, u64) {
         let table = &entity.table;
         // What others speak of is what the database is about.
-        let leads_here = |t: &Table| {
+        let leads_here = |t: &SurveyedTable| {
             t.name != table.name
                 && t.foreign.iter().any(|f| f.table.eq_ignore_ascii_case(&table.name))
         };
@@ -208,7 +208,7 @@ impl Found {
                     if key.tells(&table)
                         && (key.distinct * 2 >= table.rows || !list::refers_to_any(&table)) =>
                 {
-                    self.entities.push(Entity { table, key, owned: None });
+                    self.entities.push(EntityTable { table, key, owned: None });
                 }
                 _ => self.facts.push(table),
             }
@@ -217,14 +217,14 @@ impl Found {
     }
 
     /// The entities that get an expansion, and those that are only named.
-    fn chosen(&self) -> (&[Entity], &[Entity]) {
+    fn chosen(&self) -> (&[EntityTable], &[EntityTable]) {
         self.entities.split_at(self.entities.len().min(EXPANSIONS))
     }
 
     /// The lists whose values an entity may lack.
-    fn lists_of(&self, entity: &Entity) -> Vec<&List> {
-        let others: Vec<&Table> = self.entities.iter().map(|e| &e.table).collect();
-        let between: Vec<&Table> = self.facts.iter().collect();
+    fn lists_of(&self, entity: &EntityTable) -> Vec<&List> {
+        let others: Vec<&SurveyedTable> = self.entities.iter().map(|e| &e.table).collect();
+        let between: Vec<&SurveyedTable> = self.facts.iter().collect();
         self.lists.iter().filter(|l| l.may_belong_to(&entity.table, &others, &between)).collect()
     }
 

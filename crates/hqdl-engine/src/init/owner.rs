@@ -1,7 +1,7 @@
 //! What the rows of a table belong to, where that is part of who they are: an album's
 //! artist. A title alone is seldom enough for a model.
 
-use super::Entity;
+use super::EntityTable;
 use super::survey::{self, SAMPLE_ROWS};
 use hqdl_database::Database;
 use hqdl_values::sql;
@@ -20,7 +20,7 @@ pub struct Owned {
 impl Owned {
     /// What the rows of an entity belong to: the first foreign key that leads to
     /// another entity which one name tells.
-    pub fn find(db: &Database, entity: &Entity, all: &[Entity]) -> Option<Self> {
+    pub fn find(db: &Database, entity: &EntityTable, all: &[EntityTable]) -> Option<Self> {
         let table = &entity.table;
         if !entity.key.is_named(table) {
             return None;

@@ -21,13 +21,13 @@ pub const NAME_LENGTH: u64 = 80;
 
 /// A table or view that can be read.
 #[derive(Debug)]
-pub struct Table {
+pub struct SurveyedTable {
     /// Its name.
     pub name: String,
     /// The words of its name, in the singular.
     pub words: Vec<String>,
     /// Its columns, those with a usable name.
-    pub columns: Vec<Column>,
+    pub columns: Vec<SurveyedColumn>,
     /// Its rows, at most [`SAMPLE_ROWS`].
     pub rows: u64,
     /// Whether there are more rows than that.
@@ -49,13 +49,13 @@ pub struct Foreign {
 
 /// A column of a table.
 #[derive(Debug)]
-pub struct Column {
+pub struct SurveyedColumn {
     /// Its name.
     pub name: String,
     /// The words of its name.
     pub words: Vec<String>,
     /// What its values are.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The average number of characters of its texts.
     pub length: u64,
     /// Whether it is part of the primary key.
@@ -66,7 +66,7 @@ pub struct Column {
 
 /// What the values of a column are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// Short texts that may name something.
     Name,
     /// Numbers.
@@ -122,12 +122,12 @@ pub fn taken(db: &Database) -> rusqlite::Result<Vec<String>> {
 ///
 /// # Errors
 /// `SQLite`'s, when the table cannot be read.
-pub fn table(db: &Database, name: &str) -> rusqlite::Result<Table> {
+pub fn table(db: &Database, name: &str) -> rusqlite::Result<SurveyedTable> {
     let foreign = foreign(db, name)?;
     let named = columns(db, name)?;
     let rows = count(db, name)?;
     let tallies = tallies(db, name, &named)?;
-    let columns = named.into_iter().zip(tallies).map(|((column, primary), tally)| Column {
+    let columns = named.into_iter().zip(tallies).map(|((column, primary), tally)| SurveyedColumn {
         words: look::words(&column),
         reference: foreign.iter().any(|f| f.from.eq_ignore_ascii_case(&column)),
         kind: tally.kind_of(&column),
@@ -135,7 +135,7 @@ pub fn table(db: &Database, name: &str) -> rusqlite::Result<Table> {
         name: column,
         primary,
     });
-    Ok(Table {
+    Ok(SurveyedTable {
         name: name.to_owned(),
         words: look::singular(look::words(name)),
         columns: columns.collect(),
@@ -203,7 +203,11 @@ pub fn distinct_of(
     db.connection().query_row(&sql, [], |row| row.get(0))
 }
 
-fn tallies(db: &Database, table: &str, columns: &[(String, bool)]) -> rusqlite::Result<Vec<Tally>> {
+fn tallies(
+    db: &Database,
+    table: &str,
+    columns: &[(String, bool)],
+) -> rusqlite::Result<Vec<ColumnTally>> {
     if columns.is_empty() {
         return Ok(Vec::new());
     }
@@ -220,7 +224,7 @@ fn tallies(db: &Database, table: &str, columns: &[(String, bool)]) -> rusqlite::
         .collect();
     let sql =
         format!("SELECT {} FROM {} AS t LIMIT {KIND_ROWS}", select.join(", "), sql::name(table));
-    let mut tallies = vec![Tally::default(); columns.len()];
+    let mut tallies = vec![ColumnTally::default(); columns.len()];
     let mut statement = db.connection().prepare(&sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -234,7 +238,7 @@ fn tallies(db: &Database, table: &str, columns: &[(String, bool)]) -> rusqlite::
 
 /// What was seen of a column.
 #[derive(Debug, Clone, Default)]
-struct Tally {
+struct ColumnTally {
     /// Values that are neither NULL nor blank.
     present: u64,
     numbers: u64,
@@ -244,7 +248,7 @@ struct Tally {
     characters: u64,
 }
 
-impl Tally {
+impl ColumnTally {
     fn add(&mut self, text: bool, bytes: Option<u64>, value: ValueRef<'_>) {
         let Some(bytes) = bytes else { return };
         match value {
@@ -276,26 +280,26 @@ impl Tally {
     }
 
     /// What the values are; the column's name may tell that they are no names.
-    fn kind_of(&self, column: &str) -> Kind {
+    fn kind_of(&self, column: &str) -> ValueKind {
         match self.kind() {
-            Kind::Name if look::is_nameless(&look::words(column)) => Kind::Other,
+            ValueKind::Name if look::is_nameless(&look::words(column)) => ValueKind::Other,
             kind => kind,
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ValueKind {
         // A few values may be odd: the film "300" is kept as a number.
         let most_are_text = self.texts * 5 >= self.present * 4;
         if self.numbers * 2 > self.present {
-            Kind::Number
+            ValueKind::Number
         } else if self.texts > 0
             && most_are_text
             && self.words * 2 > self.texts
             && self.characters <= self.texts * NAME_LENGTH
         {
-            Kind::Name
+            ValueKind::Name
         } else {
-            Kind::Other
+            ValueKind::Other
         }
     }
 }

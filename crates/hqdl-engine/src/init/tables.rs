@@ -87,7 +87,7 @@ fn add(db: &Connection, file: &Path) -> Result<(), String> {
     if names.is_empty() {
         return Err("it has no line with the names of columns".to_owned());
     }
-    let mut kinds = vec![Kind::Unknown; names.len()];
+    let mut kinds = vec![FieldKind::Unknown; names.len()];
     for record in reader().records() {
         let record = record.map_err(|e| e.to_string())?;
         kinds.iter_mut().zip(&record).for_each(|(kind, field)| kind.take(field));
@@ -149,14 +149,14 @@ fn table(file: &Path) -> String {
 
 /// What the fields of a column are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FieldKind {
     Unknown,
     Integer,
     Real,
     Text,
 }
 
-impl Kind {
+impl FieldKind {
     fn take(&mut self, field: &str) {
         let field = field.trim();
         if field.is_empty() {

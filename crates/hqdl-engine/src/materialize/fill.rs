@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::info;
 
 use super::run::Run;
-use super::survey::{Known, Survey};
+use super::survey::{KnownFacts, Survey};
 use super::{Halt, MaterializeError, Report, Work};
 use hqdl_database::keys::{KeyRow, Keys};
 use hqdl_model::generate::{self, Context, Event, ModelRun, Stopped};
@@ -93,7 +93,7 @@ impl Work<'_> {
         let expansion = &self.spec.expansions[n];
         let mut batcher = Batcher::new(expansion, self.choice(expansion).rows);
         let mut asked_keys = 0;
-        let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: Known| {
+        let mut walked = self.each_known(keys, &mut |key: &KeyRow, found: KnownFacts| {
             if !key.first {
                 return Ok(());
             }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::counts::Counts;
-use super::survey::{Differs, Known, Survey, key_shows};
+use super::survey::{Differs, KnownFacts, Survey, key_shows};
 use super::{Halt, MaterializeError, Report, Work};
 use hqdl_database::Database;
 use hqdl_database::keys::KeyRow;
@@ -214,7 +214,7 @@ impl<'w> Work<'w> {
             let mut walk = |give: &mut dyn FnMut(&KeyRow) -> Result<(), Halt>| {
                 survey.keys.each_at(places, give)
             };
-            self.known_of(&mut walk, &mut |key: &KeyRow, found: Known| {
+            self.known_of(&mut walk, &mut |key: &KeyRow, found: KnownFacts| {
                 if is_first {
                     answered.remove(&key.entity);
                 }
@@ -243,7 +243,7 @@ impl<'w> Work<'w> {
         debug!(expansion = expansion.name, anew = tables.stood().is_none(), "looks at every row");
         let mut counts = Counts::of(expansion.columns.len());
         let mut published = 0;
-        self.each_known(&survey.keys, &mut |key: &KeyRow, found: Known| {
+        self.each_known(&survey.keys, &mut |key: &KeyRow, found: KnownFacts| {
             published += i64::from(self.is_shown(n, key, &found));
             self.write_row(n, key, found, tables, key.first.then_some(&mut counts))
         })
@@ -264,7 +264,7 @@ impl<'w> Work<'w> {
     }
 
     /// Whether the row of a key is published: something of it was asked, or said.
-    fn is_shown(&self, n: usize, key: &KeyRow, found: &Known) -> bool {
+    fn is_shown(&self, n: usize, key: &KeyRow, found: &KnownFacts) -> bool {
         let record = found.as_ref();
         self.looked(n, key, &key.columns, record).iter().any(|(_, looked)| looked.state().is_some())
     }
@@ -275,7 +275,7 @@ impl<'w> Work<'w> {
         &self,
         n: usize,
         key: &KeyRow,
-        found: Known,
+        found: KnownFacts,
         tables: &mut Tables<'_>,
         counts: Option<&mut Counts>,
     ) -> Result<(), Halt> {

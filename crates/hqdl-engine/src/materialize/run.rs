@@ -31,7 +31,7 @@ pub(super) struct Run {
     pub(super) events: Events,
     /// What was uploaded before a kill.
     pub(super) unsent: Unsent,
-    seen: Seen,
+    seen: SeenCells,
 }
 
 impl Run {
@@ -42,7 +42,7 @@ impl Run {
             .enable_all()
             .build()
             .map_err(MaterializeError::Runtime)?;
-        let seen = Seen::default();
+        let seen = SeenCells::default();
         Ok(Self {
             runtime,
             id,
@@ -118,10 +118,10 @@ impl Work<'_> {
 }
 
 /// How cells ended, and the last request that failed.
-type Seen = Arc<Mutex<(Tally, Option<String>)>>;
+type SeenCells = Arc<Mutex<(Tally, Option<String>)>>;
 
 /// Notes what a run brings, and tells the listener.
-fn watching(listener: &Listener, seen: &Seen) -> Listener {
+fn watching(listener: &Listener, seen: &SeenCells) -> Listener {
     let (listener, seen) = (Arc::clone(listener), Arc::clone(seen));
     Arc::new(move |event: &Event| {
         {

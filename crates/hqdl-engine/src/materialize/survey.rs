@@ -22,7 +22,7 @@ use hqdl_values::tokens::{Tokenizer, image_at_most};
 const AHEAD: usize = 1000;
 
 /// The facts about an entity.
-pub(super) type Known = Option<Record>;
+pub(super) type KnownFacts = Option<Record>;
 
 /// Words outside the lists of an expansion's columns, by column and in lower case: case
 /// tells none apart.
@@ -172,7 +172,7 @@ impl<'w> Work<'w> {
         let mut overridden = HashSet::new();
         let mut strangers = Strangers::new();
         self.look_for_parcels()?;
-        self.each_known(&keys, &mut |key: &KeyRow, found: Known| {
+        self.each_known(&keys, &mut |key: &KeyRow, found: KnownFacts| {
             let record = found;
             let mut sum_up = |looked: &[(usize, Looked<'_>)]| {
                 let version = Version::of(&key.row, &key_shows(key, looked));
@@ -281,7 +281,7 @@ impl<'w> Work<'w> {
     pub(super) fn each_known(
         &self,
         keys: &Keys<'_>,
-        visit: &mut dyn FnMut(&KeyRow, Known) -> Result<(), Halt>,
+        visit: &mut dyn FnMut(&KeyRow, KnownFacts) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
         self.known_of(&mut |give| keys.each(give), visit)
     }
@@ -291,7 +291,7 @@ impl<'w> Work<'w> {
     pub(super) fn known_of(
         &self,
         walk: &mut Walk<'_>,
-        visit: &mut dyn FnMut(&KeyRow, Known) -> Result<(), Halt>,
+        visit: &mut dyn FnMut(&KeyRow, KnownFacts) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
         let facts = self.facts.latest();
         if !facts.is_remote() {

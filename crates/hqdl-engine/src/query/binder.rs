@@ -81,13 +81,15 @@ impl<'b, 'a> Binder<'b, 'a> {
         }
         let name = &expansion.name;
         let answers = match self.ask(expansion, &offered, ask)? {
-            Asked::Answers(answers) => answers,
-            Asked::Nobody if self.asking.is_none() => {
+            BindingReply::Answers(answers) => answers,
+            BindingReply::Nobody if self.asking.is_none() => {
                 let why = format!("{WOULD_ASK} whether a column of `{name}` answers it");
                 return Ok(Word::No(why));
             }
-            Asked::Nobody => return Ok(Word::No("there is no model to ask for a column".into())),
-            Asked::Failed => {
+            BindingReply::Nobody => {
+                return Ok(Word::No("there is no model to ask for a column".into()));
+            }
+            BindingReply::Failed => {
                 let why =
                     format!("the model failed to say whether a column of `{name}` answers it");
                 return Ok(Word::No(why));
@@ -124,7 +126,7 @@ impl<'b, 'a> Binder<'b, 'a> {
         expansion: &Expansion,
         offered: &str,
         ask: &str,
-    ) -> Result<Asked, QueryError> {
+    ) -> Result<BindingReply, QueryError> {
         let request = self.request;
         let facts = request.facts.latest();
         let asked = Arc::new(question(expansion, offered));
@@ -143,9 +145,9 @@ impl<'b, 'a> Binder<'b, 'a> {
             }
         }
         if !demands.is_empty() {
-            let Some(asking) = self.asking else { return Ok(Asked::Nobody) };
+            let Some(asking) = self.asking else { return Ok(BindingReply::Nobody) };
             if request.model.is_none() {
-                return Ok(Asked::Nobody);
+                return Ok(BindingReply::Nobody);
             }
             asking.asker()?.ask(&mut targets, &demands, &mut counts)?;
         }
@@ -155,18 +157,18 @@ impl<'b, 'a> Binder<'b, 'a> {
                 Cell::Known(Sql::Text(text)) => text.trim().clone_into(value),
                 Cell::Known(_) => {}
                 // A request that failed says nothing of the question.
-                Cell::Failed | Cell::Missing | Cell::Unseen => return Ok(Asked::Failed),
+                Cell::Failed | Cell::Missing | Cell::Unseen => return Ok(BindingReply::Failed),
             }
         }
         let record = facts.get(&targets[0].gap(entity).entity)?.unwrap_or_default();
         let fact = record.facts.iter().find(|f| Some(f.meaning) == meaning);
         let completion = fact.map(|f| f.completion).unwrap_or_default();
-        Ok(Asked::Answers(Answers { values, completion }))
+        Ok(BindingReply::Answers(Answers { values, completion }))
     }
 }
 
 /// What came of asking.
-enum Asked {
+enum BindingReply {
     Answers(Answers),
     Nobody,
     Failed,

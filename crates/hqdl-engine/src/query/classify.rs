@@ -42,10 +42,10 @@ pub(super) fn classified(
     let Ok(parsed) = found else { return Ok(None) };
     let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
     let schema = KnownSchema::read(&guard)?;
-    let mut compared: Vec<Compared> = Vec::new();
+    let mut compared: Vec<ComparedColumn> = Vec::new();
     let root = Scope::within(None);
     Resolver { schema: &schema }.each(&parsed.query, &root, &mut |expr, scope, _| {
-        compared.extend(Compared::of(expr, scope, &spelled.text));
+        compared.extend(ComparedColumn::of(expr, scope, &spelled.text));
     });
     let lists = Lists { request, guard: &guard };
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
@@ -61,7 +61,7 @@ pub(super) fn classified(
 }
 
 /// A column compared with words.
-struct Compared {
+struct ComparedColumn {
     span: Range<usize>,
     origin: Origin,
     /// The column, as it is written.
@@ -72,7 +72,7 @@ struct Compared {
     array: bool,
 }
 
-impl Compared {
+impl ComparedColumn {
     fn of(expr: &Expr, scope: &Scope<'_>, text: &str) -> Option<Self> {
         let origin = |e: &Expr| match &bare(e).kind {
             ExprKind::Column { table, column } => {

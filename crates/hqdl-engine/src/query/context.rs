@@ -13,7 +13,7 @@ use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
 /// A context as it was given: whose call, and its bytes.
-type Given = (usize, [u8; 32]);
+type GivenContext = (usize, [u8; 32]);
 
 /// What a query's questions about rows are shown.
 pub struct Contexts {
@@ -25,13 +25,13 @@ pub struct Contexts {
     tokenizer: OnceLock<Tokenizer>,
     /// The entities of contexts, as they were given: a call in a condition is
     /// evaluated for every row, with the same context each time.
-    entities: HashMap<Given, usize>,
-    cuts: BTreeMap<usize, Cut>,
+    entities: HashMap<GivenContext, usize>,
+    cuts: BTreeMap<usize, Shortened>,
 }
 
 /// What was cut off the contexts of a call.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cut {
+struct Shortened {
     contexts: u64,
     used: u64,
     rows: u64,
@@ -65,12 +65,12 @@ impl Contexts {
 
     /// The entity that contexts were found to be.
     #[must_use]
-    pub fn entity(&self, given: &Given) -> Option<usize> {
+    pub fn entity(&self, given: &GivenContext) -> Option<usize> {
         self.entities.get(given).copied()
     }
 
     /// Remembers which entity contexts are.
-    pub fn is(&mut self, given: Given, entity: usize) {
+    pub fn is(&mut self, given: GivenContext, entity: usize) {
         self.entities.insert(given, entity);
     }
 
@@ -90,7 +90,7 @@ impl Contexts {
         if tokens <= self.most {
             return Ok(());
         }
-        let tables: Vec<Option<Rows>> = contexts.iter().map(Rows::read).collect();
+        let tables: Vec<Option<ContextRows>> = contexts.iter().map(ContextRows::read).collect();
         let rows = tables.iter().flatten().map(|t| t.rows.len() as u64).sum();
         let rows = tables.iter().any(Option::is_some).then_some(rows);
         let exact = tokenizer.is_exact();
@@ -128,8 +128,8 @@ impl Contexts {
     /// What was cut off the contexts of each call, in words.
     #[must_use]
     pub fn cuts(&self) -> Vec<(usize, String)> {
-        let told = |(call, cut): (&usize, &Cut)| {
-            let Cut { contexts, used, rows } = cut;
+        let told = |(call, cut): (&usize, &Shortened)| {
+            let Shortened { contexts, used, rows } = cut;
             let of = match contexts {
                 1 => "its context".to_owned(),
                 more => format!("{more} contexts"),
@@ -141,12 +141,12 @@ impl Contexts {
 }
 
 /// The rows of a query, as a context holds them.
-struct Rows {
+struct ContextRows {
     columns: Json,
     rows: Vec<Json>,
 }
 
-impl Rows {
+impl ContextRows {
     fn read(context: &Value) -> Option<Self> {
         let Value::Text(text) = context else { return None };
         let Json::Object(mut table) = serde_json::from_str(text).ok()? else { return None };

@@ -17,7 +17,7 @@ use hqdl_values::usage::Usage;
 
 /// Some requests and what each more of them takes, at the most.
 #[derive(Default)]
-struct Most {
+struct MostEach {
     all: Usage,
     values: u64,
     /// Tokens of reasoning that answers likely have, by model.
@@ -36,7 +36,8 @@ impl Engine<'_, '_> {
         compared: Compared,
     ) -> Result<(u64, Usage), QueryError> {
         let reasoning = reasoning(self.request.facts.history(), self.request.spec)?;
-        let mut most = Most { reasoning, compared: RefCell::new(compared), ..Most::default() };
+        let mut most =
+            MostEach { reasoning, compared: RefCell::new(compared), ..MostEach::default() };
         {
             let live = lock(&self.live);
             for (n, entities) in by_target(demands) {
@@ -58,7 +59,7 @@ impl Engine<'_, '_> {
         n: usize,
         wanted: &super::calls::Join,
         once: bool,
-        most: &mut Most,
+        most: &mut MostEach,
     ) -> Result<(), QueryError> {
         let wishes = lock(&self.live).known.joins[n].take();
         let request = self.request;
@@ -66,7 +67,7 @@ impl Engine<'_, '_> {
         let mut counts = lock(&self.live).known.counts;
         let mut longest: Option<(Target, Demand)> = None;
         for (list, wishes) in join::lists_of(n, wanted, &wishes, &self.live, request) {
-            let asked = join::Asked::of(wanted, list, &wishes, request, &mut counts)?;
+            let asked = join::AskedPartners::of(wanted, list, &wishes, request, &mut counts)?;
             let [target] = asked.targets;
             if let Some(entities) = by_target(&asked.demands).remove(&0) {
                 self.count(&target, entities, once, most)?;
@@ -93,7 +94,7 @@ impl Engine<'_, '_> {
         target: &Target,
         entities: BTreeMap<usize, Vec<usize>>,
         once: bool,
-        most: &mut Most,
+        most: &mut MostEach,
     ) -> Result<(), QueryError> {
         let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
         most.values += values;
@@ -125,7 +126,7 @@ impl Engine<'_, '_> {
         target: &Target,
         entity: usize,
         column: usize,
-        most: &Most,
+        most: &MostEach,
     ) -> Result<Usage, QueryError> {
         self.used(target, BTreeMap::from([(entity, vec![column])]), 1, most)
     }
@@ -136,7 +137,7 @@ impl Engine<'_, '_> {
         target: &Target,
         entities: BTreeMap<usize, Vec<usize>>,
         rows: u32,
-        most: &Most,
+        most: &MostEach,
     ) -> Result<Usage, QueryError> {
         let spec = self.request.spec;
         let expansion = &target.expansion;
@@ -172,7 +173,7 @@ impl Engine<'_, '_> {
     }
 }
 
-impl Most {
+impl MostEach {
     /// Counts what something takes, so many times.
     fn add(&mut self, usage: &Usage, times: u64) {
         self.all.requests += usage.requests * times;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use rusqlite::types::{Value as Sql, ValueRef};
 
 use super::learning::Learning;
-use super::live::notes::{Candidate, Distinct, State, WITNESSES};
+use super::live::notes::{Candidate, Distinct, RowState, WITNESSES};
 use super::live::{Shared, lock};
 use super::smoothie::{Sink, owned};
 use super::targets::{Demand, spell};
@@ -27,7 +27,7 @@ pub struct Reader<'r> {
     seen: (u64, u64),
     columns: Vec<String>,
     /// In order; of DISTINCT each different one once.
-    rows: Vec<Row>,
+    rows: Vec<CandidateRow>,
     /// Where the rows of DISTINCT are, by what tells them apart.
     places: HashMap<Vec<u8>, usize>,
     read: u64,
@@ -40,10 +40,10 @@ pub struct Reader<'r> {
 }
 
 /// A row, or of DISTINCT all rows that are equal.
-struct Row {
+struct CandidateRow {
     values: Vec<Sql>,
     rank: i64,
-    state: State,
+    state: RowState,
     /// The values of its columns with calls.
     held: Vec<Sql>,
     /// What it waits for; of equal rows what each of some waits for.
@@ -52,7 +52,7 @@ struct Row {
     failed: usize,
 }
 
-impl Row {
+impl CandidateRow {
     /// What is asked of it: while none of its equals is certain one is asked about,
     /// and more the more have failed.
     fn witnesses(&self) -> &[Vec<Demand>] {
@@ -122,10 +122,10 @@ impl<'r> Reader<'r> {
         let (mut chosen, mut open, mut unvalued) = (Vec::new(), Vec::new(), Vec::new());
         for row in &self.rows {
             match row.state {
-                State::Fails => continue,
-                State::Possible => open.push(row),
-                State::Certain | State::Unvalued => {
-                    if chosen.len() as u64 >= skipped && row.state == State::Unvalued {
+                RowState::Fails => continue,
+                RowState::Possible => open.push(row),
+                RowState::Certain | RowState::Unvalued => {
+                    if chosen.len() as u64 >= skipped && row.state == RowState::Unvalued {
                         unvalued.push(row);
                     }
                     chosen.push(row);
@@ -138,7 +138,7 @@ impl<'r> Reader<'r> {
         let full = chosen.len() as u64 >= need;
         // Without an order any rows do.
         let settled = open.is_empty() || full && !self.rule.ordered;
-        let waiting = |rows: &[&'_ Row], most: u64| -> Vec<Vec<Demand>> {
+        let waiting = |rows: &[&'_ CandidateRow], most: u64| -> Vec<Vec<Demand>> {
             let all = rows.iter().flat_map(|row| row.witnesses()).filter(|d| !d.is_empty());
             all.take(usize::try_from(most).unwrap_or(usize::MAX)).cloned().collect()
         };
@@ -168,10 +168,10 @@ impl<'r> Reader<'r> {
     fn take(&mut self, values: Vec<Sql>, rank: i64, candidate: Candidate) {
         let Candidate { state, demands, held } = candidate;
         self.demands.extend(demands.iter().copied());
-        let failed = usize::from(state == State::Fails);
-        let row = Row { values, rank, state, held, waits: vec![demands], failed };
+        let failed = usize::from(state == RowState::Fails);
+        let row = CandidateRow { values, rank, state, held, waits: vec![demands], failed };
         if !self.rule.distinct {
-            if state != State::Fails {
+            if state != RowState::Fails {
                 self.count(&row, 1);
                 self.rows.push(row);
             }
@@ -182,7 +182,8 @@ impl<'r> Reader<'r> {
         spell(&values, &mut key);
         let at = *self.places.entry(key).or_insert(self.rows.len());
         let Some(mut known) = self.rows.get_mut(at).map(|known| {
-            let none = Row { values: Vec::new(), held: Vec::new(), waits: Vec::new(), ..*known };
+            let none =
+                CandidateRow { values: Vec::new(), held: Vec::new(), waits: Vec::new(), ..*known };
             std::mem::replace(known, none)
         }) else {
             self.count(&row, 1);
@@ -192,9 +193,9 @@ impl<'r> Reader<'r> {
         self.count(&known, -1);
         known.failed += failed;
         let better = |state| match state {
-            State::Certain => 2,
-            State::Possible | State::Unvalued => 1,
-            State::Fails => 0,
+            RowState::Certain => 2,
+            RowState::Possible | RowState::Unvalued => 1,
+            RowState::Fails => 0,
         };
         let is_better = better(state) > better(known.state);
         match (known.state, state) {
@@ -202,7 +203,7 @@ impl<'r> Reader<'r> {
             _ if is_better => {
                 (known.state, known.held, known.waits) = (state, row.held, row.waits);
             }
-            (State::Possible, State::Possible) if known.waits.len() < WITNESSES => {
+            (RowState::Possible, RowState::Possible) if known.waits.len() < WITNESSES => {
                 known.waits.extend(row.waits);
             }
             _ => {}
@@ -212,18 +213,18 @@ impl<'r> Reader<'r> {
     }
 
     /// Counts a row, or takes it back.
-    fn count(&mut self, row: &Row, by: i64) {
+    fn count(&mut self, row: &CandidateRow, by: i64) {
         let counted = match row.state {
-            State::Fails => return,
-            State::Possible if row.waits.iter().all(Vec::is_empty) => return,
-            State::Possible => &mut self.waiting,
-            State::Certain | State::Unvalued => &mut self.certain,
+            RowState::Fails => return,
+            RowState::Possible if row.waits.iter().all(Vec::is_empty) => return,
+            RowState::Possible => &mut self.waiting,
+            RowState::Certain | RowState::Unvalued => &mut self.certain,
         };
         *counted = counted.saturating_add_signed(by);
     }
 
     /// A row of the answer, the values that it holds in their places.
-    fn row_of(&self, row: &Row) -> Vec<Sql> {
+    fn row_of(&self, row: &CandidateRow) -> Vec<Sql> {
         let mut values = row.values.clone();
         // A star before stands for more columns than one.
         let more = values.len() - self.rule.written.min(values.len());

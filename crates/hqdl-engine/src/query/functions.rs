@@ -64,7 +64,7 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
             Function::Note => make(function, |live, values| Ok(live.note(int(values, 0)))),
             Function::Noted => make(function, |live, _| Ok(live.noted())),
             Function::Rows => {
-                connection.create_aggregate_function(function.name(), -1, flags, Rows)
+                connection.create_aggregate_function(function.name(), -1, flags, RowsAggregate)
             }
         }?;
     }
@@ -83,9 +83,9 @@ fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
 }
 
 /// [`Function::Rows`].
-struct Rows;
+struct RowsAggregate;
 
-impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for Rows {
+impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for RowsAggregate {
     fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<(Json, Vec<Json>)> {
         let titles: String = ctx.get(0).unwrap_or_default();
         Ok((serde_json::from_str(&titles).unwrap_or_default(), Vec::new()))

@@ -46,7 +46,7 @@ pub fn ask(
     }
     let mut counts = Counts::default();
     for (list, wishes) in by_list {
-        let mut asked = Asked::of(join, list, &wishes, request, &mut counts)?;
+        let mut asked = AskedPartners::of(join, list, &wishes, request, &mut counts)?;
         if !asked.demands.is_empty() {
             asker.ask(&mut asked.targets, &asked.demands, &mut counts)?;
         }
@@ -94,7 +94,7 @@ pub(super) fn lists_of(
 }
 
 /// What is asked of the values of one list.
-pub(super) struct Asked {
+pub(super) struct AskedPartners {
     /// The expansion.
     pub targets: [Target; 1],
     /// Of each value.
@@ -103,7 +103,7 @@ pub(super) struct Asked {
     pub demands: Vec<Demand>,
 }
 
-impl Asked {
+impl AskedPartners {
     pub fn of(
         join: &Join,
         list: Vec<String>,

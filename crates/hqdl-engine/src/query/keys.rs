@@ -36,7 +36,7 @@ pub(super) struct Keys {
 
 /// Where the keys of an expansion come from: a table, and what each part of the
 /// key is made of there.
-struct Source {
+struct KeySource {
     table: String,
     parts: Vec<Arc<Lineage>>,
     /// The parts are columns, and the table is the source.
@@ -94,7 +94,11 @@ fn by_part(
 }
 
 /// What a source's keys are made of; `None` when that is not told.
-fn source(expansion: &Expansion, rows: &SourceRows, choosing: &mut dyn Choosing) -> Option<Source> {
+fn source(
+    expansion: &Expansion,
+    rows: &SourceRows,
+    choosing: &mut dyn Choosing,
+) -> Option<KeySource> {
     let names = expansion.key.names();
     match rows {
         SourceRows::Table(table) => {
@@ -103,7 +107,7 @@ fn source(expansion: &Expansion, rows: &SourceRows, choosing: &mut dyn Choosing)
                 Arc::new(Lineage::Column { instance: 0, table, column })
             };
             let parts = names.iter().map(part).collect();
-            Some(Source { table: table.clone(), parts, plain: true })
+            Some(KeySource { table: table.clone(), parts, plain: true })
         }
         SourceRows::Select(select) => {
             let outputs = choosing.made_of(select);
@@ -116,14 +120,14 @@ fn source(expansion: &Expansion, rows: &SourceRows, choosing: &mut dyn Choosing)
             let (instance, table) = parts.first()?.instance()?;
             let one = |p: &Arc<Lineage>| p.instance().is_some_and(|(of, _)| of == instance);
             let table = table.to_owned();
-            parts.iter().all(one).then_some(Source { table, parts, plain: false })
+            parts.iter().all(one).then_some(KeySource { table, parts, plain: false })
         }
     }
 }
 
 fn of_source(
     expansion: &Expansion,
-    source: &Source,
+    source: &KeySource,
     instance: usize,
     usage: &Usage,
     choosing: &mut dyn Choosing,
@@ -204,7 +208,7 @@ fn of_source(
 /// Where a published table is joined: all parts of the key with their tables.
 fn stored<'r>(
     expansion: &Expansion,
-    source: &Source,
+    source: &KeySource,
     reached: &dyn Fn(&str) -> Option<&'r Reached>,
 ) -> Option<(String, Vec<String>, Option<String>)> {
     let places: Option<Vec<&Reached>> =
@@ -227,7 +231,7 @@ fn over_source<'l>(all: impl Iterator<Item = &'l Lineage>) -> Vec<String> {
 
 /// Whether expressions have different values for each key of a source.
 fn determines(
-    source: &Source,
+    source: &KeySource,
     all: &[&Lineage],
     choosing: &mut dyn Choosing,
 ) -> Result<bool, super::QueryError> {
@@ -254,7 +258,7 @@ fn determines(
 
 /// A table of a source's keys by the values of expressions.
 fn look_up(
-    source: &Source,
+    source: &KeySource,
     all: &[&Lineage],
     choosing: &mut dyn Choosing,
 ) -> Result<String, super::QueryError> {

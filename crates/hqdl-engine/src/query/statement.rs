@@ -48,7 +48,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
             "",
         ));
     }
-    let mut tokens = Tokens::new(sql).peekable();
+    let mut tokens = QueryTokens::new(sql).peekable();
     let first = loop {
         match tokens.next() {
             // EXPLAIN and EXPLAIN QUERY PLAN read when what they explain does.
@@ -103,38 +103,38 @@ fn refused(word: &str, span: Range<usize>) -> QueryError {
 
 /// The first word of a query, for a caret when `SQLite` names no place.
 pub(super) fn first_word(sql: &str) -> Option<Range<usize>> {
-    Tokens::new(sql).next()
+    QueryTokens::new(sql).next()
 }
 
 /// The place of a name, quoted or not, for a caret.
 pub(super) fn word(sql: &str, name: &str) -> Option<Range<usize>> {
     let quotes = ['"', '`', '[', ']'];
-    Tokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
+    QueryTokens::new(sql).find(|t| sql[t.clone()].trim_matches(quotes).eq_ignore_ascii_case(name))
 }
 
 /// The place of the token that begins at `at`, for a caret as long as it.
 pub(super) fn token_at(sql: &str, at: usize) -> Option<Range<usize>> {
     let rest = sql.get(at..)?;
-    let token = Tokens::new(rest).next()?;
+    let token = QueryTokens::new(rest).next()?;
     Some(at + token.start..at + token.end)
 }
 
 /// The tokens of a query. What is quoted and never closed is one, up to the end:
 /// what is wrong with it is told when the query is read.
-struct Tokens<'s> {
+struct QueryTokens<'s> {
     sql: &'s str,
     at: usize,
     /// Inside `{{…}}` a bracket begins a list, not a quoted name.
     braces: usize,
 }
 
-impl<'s> Tokens<'s> {
+impl<'s> QueryTokens<'s> {
     fn new(sql: &'s str) -> Self {
         Self { sql, at: 0, braces: 0 }
     }
 }
 
-impl Iterator for Tokens<'_> {
+impl Iterator for QueryTokens<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {

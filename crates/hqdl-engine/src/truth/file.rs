@@ -12,12 +12,12 @@ use hqdl_values::problem::nearest;
 use hqdl_values::value::Value;
 
 /// Keys and what is true of each.
-type Values = Vec<(Vec<Value>, CellValue)>;
+type TrueRows = Vec<(Vec<Value>, CellValue)>;
 
 /// What is true of some columns of a spec.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
-    columns: HashMap<(usize, usize), Values>,
+    columns: HashMap<(usize, usize), TrueRows>,
     /// Lines of the file.
     pub lines: u64,
     /// Columns of the file that are neither key nor column of the spec.
@@ -37,7 +37,7 @@ pub struct TruthError {
 }
 
 /// An expansion that the file speaks of.
-struct Side<'s> {
+struct TruthSide<'s> {
     at: usize,
     expansion: &'s Expansion,
     /// For each key column, the field that has it.
@@ -116,7 +116,7 @@ impl Truth {
     }
 }
 
-impl Side<'_> {
+impl TruthSide<'_> {
     fn key_of(&self, record: &csv::StringRecord) -> Vec<Value> {
         let part = |at: &Option<usize>| {
             let text = at.and_then(|at| record.get(at)).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Side<'_> {
 }
 
 /// The expansions whose rows a header can tell, with the columns it has of them.
-fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<Side<'s>> {
+fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<TruthSide<'s>> {
     let field = |name: &str| header.iter().position(|h| h.eq_ignore_ascii_case(name));
     let side = |(at, expansion): (usize, &'s Expansion)| {
         let names = expansion.key.names();
@@ -162,7 +162,7 @@ fn sides<'s>(spec: &'s Spec, header: &[String]) -> Vec<Side<'s>> {
             })
             .collect();
         let checkers = columns.iter().map(|(n, _)| Checker::new(&expansion.columns[*n])).collect();
-        (!columns.is_empty()).then_some(Side { at, expansion, key, columns, checkers })
+        (!columns.is_empty()).then_some(TruthSide { at, expansion, key, columns, checkers })
     };
     spec.expansions.iter().enumerate().filter_map(side).collect()
 }

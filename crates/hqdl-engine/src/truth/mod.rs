@@ -56,7 +56,7 @@ pub struct Difference {
 }
 
 /// A published cell.
-struct Cell {
+struct PublishedCell {
     state: String,
     value: CellValue,
     model: Option<String>,
@@ -95,7 +95,7 @@ pub fn score(
 }
 
 impl ColumnScore {
-    fn add(&mut self, key: &[Value], wanted: &CellValue, cell: Option<&Cell>) {
+    fn add(&mut self, key: &[Value], wanted: &CellValue, cell: Option<&PublishedCell>) {
         let given = cell.map_or(&CellValue::Nothing, |cell| &cell.value);
         let (said, is) = (values(given), values(wanted));
         let both = said.intersection(&is).count();
@@ -134,12 +134,12 @@ fn cells(
     database: &Database,
     expansion: &Expansion,
     column: &str,
-) -> Result<HashMap<Entity, Cell>, StoreError> {
+) -> Result<HashMap<Entity, PublishedCell>, StoreError> {
     if !database.has_bookkeeping() {
         return Ok(HashMap::new());
     }
     let many = expansion.column(column).is_some_and(|at| expansion.columns[at].many.is_some());
-    let read = || -> rusqlite::Result<HashMap<Entity, Cell>> {
+    let read = || -> rusqlite::Result<HashMap<Entity, PublishedCell>> {
         let mut statement = database.connection().prepare(&format!(
             "SELECT key, state, {VALUE}, model FROM hqdl_cell
              WHERE expansion = ?1 COLLATE NOCASE AND \"column\" = ?2 COLLATE NOCASE"
@@ -161,7 +161,8 @@ fn cells(
                 }
                 (true, false, value) => CellValue::One(value),
             };
-            found.insert(expansion.entity(&key), Cell { state, value, model: row.get(3)? });
+            found
+                .insert(expansion.entity(&key), PublishedCell { state, value, model: row.get(3)? });
         }
         Ok(found)
     };

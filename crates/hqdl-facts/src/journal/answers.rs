@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::Value as Json;
 
 use crate::FactsError;
-use crate::checksum::{Damage, LINES, Line};
+use crate::checksum::{Damage, JournalLine, LINES};
 use crate::completion::Completion;
 use crate::history::Answers;
 use crate::journal::{Journal, json_fact};
@@ -82,7 +82,7 @@ impl Answers for Journal {
         let mut rows = statement.query([line]).map_err(error)?;
         let mut last = line;
         while let Some(row) = rows.next().map_err(error)? {
-            let line = match Line::read(row).map_err(error)? {
+            let line = match JournalLine::read(row).map_err(error)? {
                 Ok(line) => line,
                 Err((id, _)) => {
                     last = id;

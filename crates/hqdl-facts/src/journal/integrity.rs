@@ -1,6 +1,6 @@
 //! Damage in the journal: found, and told.
 
-use crate::checksum::{Damage, LINES, Line};
+use crate::checksum::{Damage, JournalLine, LINES};
 
 use crate::FactsError;
 use crate::history::Integrity;
@@ -14,7 +14,7 @@ impl Integrity for Journal {
             let mut statement = c.prepare(LINES)?;
             let mut rows = statement.query([after])?;
             while let Some(row) = rows.next()? {
-                if let Err((line, whose)) = Line::read(row)? {
+                if let Err((line, whose)) = JournalLine::read(row)? {
                     damage.add(line, whose);
                 }
             }

@@ -39,7 +39,7 @@ impl Need {
 
 /// A request that counts.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct CountedRequest {
     /// What it was paced for.
     likely: u64,
     /// What it counts for.
@@ -51,7 +51,7 @@ struct Entry {
 /// The requests that count now.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, CountedRequest>,
     leaving: BTreeSet<(Instant, u64)>,
     tokens: u64,
 }
@@ -77,15 +77,15 @@ impl Window {
 
     /// A request is admitted; it counts from now on.
     pub(super) fn enter(&mut self, id: u64, need: Need) {
-        self.put(id, Entry { likely: need.likely, tokens: need.most, leaves: None });
+        self.put(id, CountedRequest { likely: need.likely, tokens: need.most, leaves: None });
     }
 
     /// A request that an earlier process sent; it counts until `leaves`.
     pub(super) fn remember(&mut self, id: u64, tokens: u64, leaves: Instant) {
-        self.put(id, Entry { likely: tokens, tokens, leaves: Some(leaves) });
+        self.put(id, CountedRequest { likely: tokens, tokens, leaves: Some(leaves) });
     }
 
-    fn put(&mut self, id: u64, entry: Entry) {
+    fn put(&mut self, id: u64, entry: CountedRequest) {
         self.take(id);
         self.tokens += entry.tokens;
         self.leaving.extend(entry.leaves.map(|at| (at, id)));
@@ -102,7 +102,7 @@ impl Window {
     /// A request leaves.
     pub(super) fn sent(&mut self, id: u64, now: Instant) {
         if let Some(entry) = self.take(id) {
-            self.put(id, Entry { leaves: Some(now + ON_ITS_WAY + MINUTE), ..entry });
+            self.put(id, CountedRequest { leaves: Some(now + ON_ITS_WAY + MINUTE), ..entry });
         }
     }
 
@@ -112,11 +112,11 @@ impl Window {
         let entry = self.take(id)?;
         let latest = now + MINUTE;
         let leaves = entry.leaves.map_or(latest, |at| at.min(latest));
-        self.put(id, Entry { tokens: used, leaves: Some(leaves), ..entry });
+        self.put(id, CountedRequest { tokens: used, leaves: Some(leaves), ..entry });
         Some(entry.likely)
     }
 
-    fn take(&mut self, id: u64) -> Option<Entry> {
+    fn take(&mut self, id: u64) -> Option<CountedRequest> {
         let entry = self.entries.remove(&id)?;
         self.tokens -= entry.tokens;
         if let Some(at) = entry.leaves {

@@ -11,7 +11,7 @@ use crate::completion::Completion;
 use crate::history::{Answers, Integrity};
 use crate::postgres::Server;
 use crate::postgres::link::{Link, Worked};
-use crate::postgres::records::{LINE, Line};
+use crate::postgres::records::{LINE, StoredLine};
 use crate::record::Fact;
 use hqdl_values::key::{Entity, Meaning};
 
@@ -42,13 +42,13 @@ impl Server {
     fn lines_after(
         &self,
         mut after: i64,
-        visit: &mut dyn FnMut(Line) -> Result<(), FactsError>,
+        visit: &mut dyn FnMut(StoredLine) -> Result<(), FactsError>,
     ) -> Result<i64, FactsError> {
         let sql = format!(
             "SELECT {LINE} FROM hqdl.answer AS a WHERE a.line > $1 ORDER BY a.line LIMIT $2"
         );
         loop {
-            let lines = self.all(&sql, &[&after, &MANY], Line::read)?;
+            let lines = self.all(&sql, &[&after, &MANY], StoredLine::read)?;
             let Some(last) = lines.last() else { return Ok(after) };
             after = last.id;
             for line in lines {
@@ -147,7 +147,7 @@ impl Answers for Server {
         let meanings: Vec<i64> = meanings.iter().map(|m| i64::from(*m)).collect();
         let mut after = line;
         loop {
-            let lines = self.all(&sql, &[&after, &MANY, &meanings], Line::read)?;
+            let lines = self.all(&sql, &[&after, &MANY, &meanings], StoredLine::read)?;
             let Some(last) = lines.last() else { return Ok(found) };
             after = last.id;
             found.extend(lines.iter().filter_map(|line| Entity::parse(line.entity()).ok()));

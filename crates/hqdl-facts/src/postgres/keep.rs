@@ -57,7 +57,7 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
 
 /// What some units are as columns.
 #[derive(Default)]
-struct Columns {
+struct UnitColumns {
     token: Vec<i64>,
     run: Vec<i64>,
     model: Vec<i32>,
@@ -73,11 +73,11 @@ struct Columns {
     cells: Vec<i64>,
     reservations: Vec<i64>,
     requests: Vec<i64>,
-    lines: Lines,
+    lines: LineColumns,
 }
 
 #[derive(Default)]
-struct Lines {
+struct LineColumns {
     /// Which completion, from 1.
     of: Vec<i64>,
     key: Vec<String>,
@@ -87,7 +87,7 @@ struct Lines {
     cells: Vec<String>,
 }
 
-impl Columns {
+impl UnitColumns {
     fn of(units: &[Unit]) -> Self {
         let mut all = Self::default();
         let bytes = |text: &Option<String>| text.as_ref().map(|t| t.clone().into_bytes());
@@ -201,7 +201,7 @@ impl Server {
     /// Commits units, in one transaction and one round trip. Said twice, it commits
     /// once. `once`: without waiting for a server that cannot be reached.
     pub(super) async fn commit(&self, units: &[Unit], once: bool) -> Result<(), FactsError> {
-        let all = Columns::of(units);
+        let all = UnitColumns::of(units);
         let all = &all;
         let within =
             super::address::ANSWER + super::address::ANSWER * (all.lines.of.len() / 50_000) as u32;
@@ -219,7 +219,7 @@ impl Server {
     }
 }
 
-async fn commit(client: &Client, statements: &Statements, all: &Columns) -> Worked<()> {
+async fn commit(client: &Client, statements: &Statements, all: &UnitColumns) -> Worked<()> {
     let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Value<'_>; 2] = [&n, &lines];

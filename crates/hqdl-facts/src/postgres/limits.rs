@@ -25,7 +25,7 @@ pub(super) const LATE: Duration = Duration::from_millis(500);
 const CLOCK: &str = "extract(epoch FROM clock_timestamp())::double precision";
 
 /// What is said to the server, by and by.
-enum Said {
+enum Messages {
     /// A ticket's request leaves later than it was counted for.
     Leaves(i64),
     /// It was answered, and used so many tokens; paces go on by so many seconds.
@@ -43,19 +43,19 @@ enum Said {
     End(oneshot::Sender<()>),
 }
 
-type Turns = mpsc::UnboundedSender<(Need, oneshot::Sender<u64>)>;
+type LimitTurns = mpsc::UnboundedSender<(Need, oneshot::Sender<u64>)>;
 
 pub(super) struct ServerLimits {
     server: Arc<Server>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<LimitState>>,
     members: AtomicU64,
-    said: mpsc::UnboundedSender<Said>,
+    said: mpsc::UnboundedSender<Messages>,
 }
 
 #[derive(Default)]
-struct State {
-    tickets: HashMap<u64, Ticket>,
-    queues: BTreeMap<Place, Turns>,
+struct LimitState {
+    tickets: HashMap<u64, ServerTicket>,
+    queues: BTreeMap<Place, LimitTurns>,
     /// Until when endpoints asked this process to wait.
     paused: HashMap<String, Instant>,
     told: BTreeMap<Place, PerMinute>,
@@ -63,7 +63,7 @@ struct State {
     members: HashMap<u64, (String, PerMinute)>,
 }
 
-impl State {
+impl LimitState {
     /// The strictest that this process asks for of an endpoint.
     fn own(&self, endpoint: &str) -> PerMinute {
         let here = self.members.values().filter(|(of, _)| of == endpoint);
@@ -81,7 +81,7 @@ impl State {
 }
 
 /// A request that was admitted.
-struct Ticket {
+struct ServerTicket {
     id: i64,
     place: Place,
     likely: u64,
@@ -95,7 +95,7 @@ impl ServerLimits {
         Self { server, state: Arc::default(), members: AtomicU64::default(), said }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LimitState> {
         lock(&self.state)
     }
 
@@ -103,14 +103,14 @@ impl ServerLimits {
     pub(super) fn end(&self) {
         let (over, told) = oneshot::channel();
         self.state().queues.clear();
-        if self.said.send(Said::End(over)).is_ok() {
+        if self.said.send(Messages::End(over)).is_ok() {
             let patience = Duration::from_secs(2);
             self.server.link.here(async { drop(tokio::time::timeout(patience, told).await) });
         }
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -136,7 +136,7 @@ impl RateLimits for ServerLimits {
 
     fn leave(&self, _: &Place, member: u64) {
         self.state().members.remove(&member);
-        let _ = self.said.send(Said::Left(member.cast_signed()));
+        let _ = self.said.send(Messages::Left(member.cast_signed()));
     }
 
     fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a> {
@@ -145,7 +145,7 @@ impl RateLimits for ServerLimits {
         let queue = state.queues.entry(place.clone()).or_insert_with(|| {
             let (turns, waiting) = mpsc::unbounded_channel();
             let (server, state) = (Arc::clone(&self.server), Arc::clone(&self.state));
-            let line = Line { server, state, said: self.said.clone(), place: place.clone() };
+            let line = Waiters { server, state, said: self.said.clone(), place: place.clone() };
             self.server.link.handle.spawn(line.serve(waiting));
             turns
         });
@@ -160,20 +160,20 @@ impl RateLimits for ServerLimits {
             let ticket = state.tickets.get(&ticket);
             ticket.filter(|t| Instant::now() > t.turn + LATE).map(|t| t.id)
         };
-        late.map(|id| self.said.send(Said::Leaves(id)));
+        late.map(|id| self.said.send(Messages::Leaves(id)));
     }
 
     fn settle(&self, ticket: u64, used: Option<u64>) {
         let mut state = self.state();
-        let Some(Ticket { id, place, likely, .. }) = state.tickets.remove(&ticket) else {
+        let Some(ServerTicket { id, place, likely, .. }) = state.tickets.remove(&ticket) else {
             return;
         };
         let _ = self.said.send(match used {
             Some(used) => {
                 let paces = state.paces(&place, used as f64 - likely as f64);
-                Said::Used { ticket: id, used, paces }
+                Messages::Used { ticket: id, used, paces }
             }
-            None => Said::Cancelled(id),
+            None => Messages::Cancelled(id),
         });
     }
 
@@ -190,22 +190,22 @@ impl RateLimits for ServerLimits {
             hint.limits != PerMinute::default() && told != Some(hint.limits)
         };
         if new || hint.wait.is_some() {
-            let _ = self.said.send(Said::Heard(place.clone(), hint));
+            let _ = self.said.send(Messages::Heard(place.clone(), hint));
         }
     }
 }
 
 /// The requests of this process that wait for a place.
-struct Line {
+struct Waiters {
     server: Arc<Server>,
-    state: Arc<Mutex<State>>,
-    said: mpsc::UnboundedSender<Said>,
+    state: Arc<Mutex<LimitState>>,
+    said: mpsc::UnboundedSender<Messages>,
     place: Place,
 }
 
 type Turn = (Need, oneshot::Sender<u64>);
 
-impl Line {
+impl Waiters {
     async fn serve(self, mut queue: mpsc::UnboundedReceiver<Turn>) {
         let mut waiting: Vec<Turn> = Vec::new();
         let mut limited = false;
@@ -263,24 +263,24 @@ impl Line {
                 let paused = state.paused.get(&place.endpoint).is_some_and(|until| *until > turn);
                 let again = state.queues.get(&place).filter(|_| paused).cloned();
                 let Some(again) = again else {
-                    state.tickets.insert(ticket, Ticket { id, place, likely, turn });
+                    state.tickets.insert(ticket, ServerTicket { id, place, likely, turn });
                     if reply.send(ticket).is_err() {
                         // Whoever wanted it has gone.
                         state.tickets.remove(&ticket);
-                        let _ = said.send(Said::Cancelled(id));
+                        let _ = said.send(Messages::Cancelled(id));
                     }
                     return;
                 };
                 // The endpoint has asked to wait meanwhile.
                 let _ = again.send((need, reply));
             }
-            let _ = said.send(Said::Cancelled(id));
+            let _ = said.send(Messages::Cancelled(id));
         });
     }
 }
 
 /// Says to the server what has come of tickets, and what endpoints said.
-async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Said>) {
+async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Messages>) {
     let mut heard = Vec::new();
     let mut swept = Instant::now();
     while hears.recv_many(&mut heard, 512).await > 0 {
@@ -290,12 +290,12 @@ async fn tell(server: Arc<Server>, mut hears: mpsc::UnboundedReceiver<Said>) {
         let mut hints = Vec::new();
         for said in heard.drain(..) {
             match said {
-                Said::Leaves(id) => leaves.push(id),
-                Said::Cancelled(id) => cancelled.push(id),
-                Said::Left(member) => left.push(member),
-                Said::Heard(place, hint) => hints.push((place, hint)),
-                Said::End(over) => end = Some(over),
-                Said::Used { ticket, used: tokens, paces: seconds } => {
+                Messages::Leaves(id) => leaves.push(id),
+                Messages::Cancelled(id) => cancelled.push(id),
+                Messages::Left(member) => left.push(member),
+                Messages::Heard(place, hint) => hints.push((place, hint)),
+                Messages::End(over) => end = Some(over),
+                Messages::Used { ticket, used: tokens, paces: seconds } => {
                     used.0.push(ticket);
                     used.1.push(tokens.cast_signed());
                     for (name, seconds) in seconds {

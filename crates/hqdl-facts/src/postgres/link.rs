@@ -123,9 +123,9 @@ impl Link {
                     self.reached();
                     return Ok(done);
                 }
-                Err(Trouble::Final(error)) => return Err(error),
-                Err(Trouble::Passing(why)) => why,
-                Err(Trouble::Conflict) => {
+                Err(LinkTrouble::Final(error)) => return Err(error),
+                Err(LinkTrouble::Passing(why)) => why,
+                Err(LinkTrouble::Conflict) => {
                     tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
                     continue;
                 }
@@ -149,11 +149,11 @@ impl Link {
         F: Future<Output = Worked<T>>,
     {
         self.once(within, &work).await.map_err(|trouble| match trouble {
-            Trouble::Final(error) => error,
-            Trouble::Passing(message) => {
+            LinkTrouble::Final(error) => error,
+            LinkTrouble::Passing(message) => {
                 FactsError::Unreachable { url: self.shown.clone(), message }
             }
-            Trouble::Conflict => FactsError::Unreachable {
+            LinkTrouble::Conflict => FactsError::Unreachable {
                 url: self.shown.clone(),
                 message: "another transaction was in the way".to_owned(),
             },
@@ -161,7 +161,11 @@ impl Link {
     }
 
     /// Works with a connection once.
-    async fn once<T, F>(&self, within: Duration, work: &impl Fn(Client) -> F) -> Result<T, Trouble>
+    async fn once<T, F>(
+        &self,
+        within: Duration,
+        work: &impl Fn(Client) -> F,
+    ) -> Result<T, LinkTrouble>
     where
         F: Future<Output = Worked<T>>,
     {
@@ -173,20 +177,22 @@ impl Link {
                 PoolError::Backend(e) => self.trouble(&e),
                 // It is there, and says nothing.
                 PoolError::Timeout(_) => {
-                    Trouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
+                    LinkTrouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
                 }
-                other => Trouble::Passing(other.to_string()),
+                other => LinkTrouble::Passing(other.to_string()),
             })?;
             let working = tokio::time::timeout(within, work(client)).await;
             match working {
                 Ok(Ok(done)) => Ok(done),
                 Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
-                Ok(Err(Failed::Facts(e))) => Err(Trouble::Final(e)),
-                Err(_) => Err(Trouble::Passing(format!("no answer within {} s", within.as_secs()))),
+                Ok(Err(Failed::Facts(e))) => Err(LinkTrouble::Final(e)),
+                Err(_) => {
+                    Err(LinkTrouble::Passing(format!("no answer within {} s", within.as_secs())))
+                }
             }
         };
         let done = all.await;
-        if matches!(done, Err(Trouble::Passing(_))) {
+        if matches!(done, Err(LinkTrouble::Passing(_))) {
             // A connection that does not answer is of no use to the next one.
             self.pool.retain(|_, _| false);
         }
@@ -219,7 +225,7 @@ impl Link {
     }
 
     /// Whether it passes, and what it is called.
-    fn trouble(&self, error: &tokio_postgres::Error) -> Trouble {
+    fn trouble(&self, error: &tokio_postgres::Error) -> LinkTrouble {
         let url = self.shown.clone();
         let Some(server) = error.as_db_error() else {
             let cause = std::error::Error::source(error);
@@ -228,14 +234,14 @@ impl Link {
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
             let message = said(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
-                return Trouble::Passing(message);
+                return LinkTrouble::Passing(message);
             }
             let hint = if message.contains("password") {
                 "give it in PGPASSWORD or ~/.pgpass"
             } else {
                 "check the URL, its sslmode and the server's certificate (sslrootcert)"
             };
-            return Trouble::Final(FactsError::Refused { url, message, hint });
+            return LinkTrouble::Final(FactsError::Refused { url, message, hint });
         };
         let message = match server.detail() {
             Some(detail) => format!("{}: {detail}", server.message()),
@@ -243,7 +249,7 @@ impl Link {
         };
         let code = server.code();
         if [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) {
-            return Trouble::Conflict;
+            return LinkTrouble::Conflict;
         }
         let passes = ["08", "53", "57P", "58"].iter().any(|class| code.code().starts_with(class))
             || [
@@ -253,7 +259,7 @@ impl Link {
             ]
             .contains(code);
         if passes {
-            return Trouble::Passing(message);
+            return LinkTrouble::Passing(message);
         }
         let hint = match code.code() {
             "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
@@ -263,13 +269,13 @@ impl Link {
             "42P01" | "3F000" => {
                 "the schema `hqdl` was made by something else, or lost; restore it"
             }
-            _ => return Trouble::Final(FactsError::Journal { path: url.into(), message }),
+            _ => return LinkTrouble::Final(FactsError::Journal { path: url.into(), message }),
         };
-        Trouble::Final(FactsError::Refused { url, message, hint })
+        LinkTrouble::Final(FactsError::Refused { url, message, hint })
     }
 }
 
-enum Trouble {
+enum LinkTrouble {
     /// The server is not reached, or not ready.
     Passing(String),
     /// Another transaction was in the way.

@@ -24,7 +24,7 @@ const LINES: i64 = 2000;
 pub(super) const LINE: &str = "a.key, a.line, a.completion, a.model, a.checksum, a.cells, a.entity";
 
 /// A line as it stands there.
-pub(super) struct Line {
+pub(super) struct StoredLine {
     pub(super) key: String,
     pub(super) id: i64,
     completion: i64,
@@ -34,7 +34,7 @@ pub(super) struct Line {
     entity: Option<String>,
 }
 
-impl Line {
+impl StoredLine {
     pub(super) fn read(row: &Row) -> Worked<Self> {
         Ok(Self {
             key: row.try_get(0)?,
@@ -93,14 +93,14 @@ impl Server {
         Ok(found)
     }
 
-    async fn lines_of(&self, keys: &[String]) -> Result<Vec<Line>, FactsError> {
+    async fn lines_of(&self, keys: &[String]) -> Result<Vec<StoredLine>, FactsError> {
         let sql =
             format!("SELECT {LINE} FROM hqdl.answer AS a WHERE a.key = ANY($1) ORDER BY a.line");
         let sql = sql.as_str();
         self.link
             .run(|client| async move {
                 let select = client.prepare_cached(sql).await?;
-                client.query(&select, &[&keys]).await?.iter().map(Line::read).collect()
+                client.query(&select, &[&keys]).await?.iter().map(StoredLine::read).collect()
             })
             .await
     }
@@ -112,7 +112,8 @@ impl Server {
     ) -> Result<Vec<(String, RecordBytes)>, FactsError> {
         // Entities whose texts share a long head are in no order among themselves, so
         // they are all read.
-        let (mut lines, mut from, mut strict) = (Vec::<Line>::new(), head(after).to_owned(), false);
+        let (mut lines, mut from, mut strict) =
+            (Vec::<StoredLine>::new(), head(after).to_owned(), false);
         loop {
             let some = self.lines_from(&from, strict).await?;
             let over = super::count(some.len()) < LINES;
@@ -144,7 +145,7 @@ impl Server {
     }
 
     /// Some lines in the order of their keys, all of each key.
-    async fn lines_from(&self, from: &str, strict: bool) -> Result<Vec<Line>, FactsError> {
+    async fn lines_from(&self, from: &str, strict: bool) -> Result<Vec<StoredLine>, FactsError> {
         let than = if strict { ">" } else { ">=" };
         let sql = format!(
             "SELECT {LINE} FROM hqdl.answer AS a WHERE a.key {than} $1 AND a.key <= coalesce(
@@ -157,7 +158,7 @@ impl Server {
         self.link
             .run(|client| async move {
                 let select = client.prepare_cached(sql).await?;
-                client.query(&select, &[&from, &last]).await?.iter().map(Line::read).collect()
+                client.query(&select, &[&from, &last]).await?.iter().map(StoredLine::read).collect()
             })
             .await
     }

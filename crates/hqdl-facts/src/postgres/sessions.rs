@@ -21,11 +21,11 @@ pub(super) const ALIVE: &str =
 pub(super) struct Presence {
     holder: String,
     pub(super) lease: Duration,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
     entering: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct SessionState {
     id: Arc<str>,
     entered: bool,
     /// When the server was last asked to renew the lease, and did.
@@ -35,7 +35,8 @@ struct State {
 
 impl Presence {
     pub(super) fn new(holder: &str, lease: Duration) -> Self {
-        let state = State { id: fresh(), entered: false, renewed: Instant::now(), heartbeat: None };
+        let state =
+            SessionState { id: fresh(), entered: false, renewed: Instant::now(), heartbeat: None };
         Self {
             holder: holder.to_owned(),
             lease,
@@ -44,7 +45,7 @@ impl Presence {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tokio::task::JoinSet;
 
 use super::form::{Readers, cut};
-use crate::generate::{Asked, Stopped};
+use crate::generate::{ArrivedReply, Stopped};
 use crate::plan::RowBatch;
 use crate::{ModelError, Reply, openai};
 use hqdl_facts::{FactsError, Known, Request};
@@ -19,7 +19,7 @@ const TOGETHER: usize = 64;
 const LINE: u64 = 16 << 20;
 
 /// The form of an answer that was kept, and what to ask again.
-type Kept = (i64, Vec<(RowBatch, u32)>);
+type KeptAnswer = (i64, Vec<(RowBatch, u32)>);
 
 /// What the lines of a file were.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Readers<'_> {
     /// Waits for one answer to be kept.
     async fn next(
         &self,
-        tasks: &mut JoinSet<Result<Kept, Stopped>>,
+        tasks: &mut JoinSet<Result<KeptAnswer, Stopped>>,
         sink: &mut dyn Sink,
         beyond: &mut Option<Stopped>,
     ) -> Result<(), Stopped> {
@@ -163,7 +163,7 @@ impl Readers<'_> {
         custom_id: String,
         mut reply: Reply,
         created: Option<i64>,
-    ) -> Result<impl Future<Output = Result<Kept, Stopped>> + use<>, Stopped> {
+    ) -> Result<impl Future<Output = Result<KeptAnswer, Stopped>> + use<>, Stopped> {
         let context = self.get(request.form, request.run)?;
         Ok(async move {
             let cut = cut(&request);
@@ -179,7 +179,7 @@ impl Readers<'_> {
             }
             let (frame, prompt) = context.prompt(&cut);
             reply.settle(|reply| context.count(&frame, &prompt, reply));
-            let asked = Asked {
+            let asked = ArrivedReply {
                 cut: &cut,
                 frame: &frame,
                 prompt: &prompt,

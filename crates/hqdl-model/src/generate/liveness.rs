@@ -24,10 +24,10 @@ const TRIES_IN_DOUBT: usize = 2;
 
 /// What the endpoint has answered so far, over all requests of a run.
 #[derive(Debug, Default)]
-pub struct Liveness(Mutex<State>);
+pub struct Liveness(Mutex<LivenessState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LivenessState {
     /// Answers so far, a refusal of what a request holds among them.
     answers: u64,
     /// Failures since the last one, of requests that saw none.
@@ -53,7 +53,7 @@ impl Liveness {
     /// A request was answered.
     pub(super) fn answered(&self) {
         let mut state = self.state();
-        *state = State { answers: state.answers + 1, ..State::default() };
+        *state = LivenessState { answers: state.answers + 1, ..LivenessState::default() };
     }
 
     /// A request was refused for what it holds; true when so many are that halves
@@ -102,7 +102,7 @@ impl Liveness {
         state.why.clone().filter(|_| state.answers == 0)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LivenessState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

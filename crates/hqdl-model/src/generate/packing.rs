@@ -24,11 +24,11 @@ const WEIGHT: f64 = 0.3;
 #[derive(Debug)]
 pub struct Packing {
     most: u32,
-    state: Mutex<State>,
+    state: Mutex<PackingState>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct PackingState {
     now: u32,
     /// The part of rows that fail when they are asked alone.
     alone: f64,
@@ -39,7 +39,7 @@ impl Packing {
     #[must_use]
     pub fn new(most: u32) -> Self {
         let most = most.max(1);
-        Self { most, state: Mutex::new(State { now: most, alone: 0.0 }) }
+        Self { most, state: Mutex::new(PackingState { now: most, alone: 0.0 }) }
     }
 
     /// Rows that a request may ever hold.

@@ -15,7 +15,7 @@ const LIKELY_ITEMS: f64 = 5.0;
 /// Cells after which a mean of earlier answers is taken for the next ones.
 const ENOUGH_SAMPLES: u64 = 20;
 
-type Asked<'e> = (Option<&'e [usize]>, Vec<usize>);
+type AskedColumns<'e> = (Option<&'e [usize]>, Vec<usize>);
 
 /// Counts what the batches of one expansion cost.
 pub struct Meter<'e> {
@@ -28,7 +28,7 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<Asked<'e>, (u64, Frame)>,
+    frames: BTreeMap<AskedColumns<'e>, (u64, Frame)>,
     max_output: u64,
     /// The most tokens of an image.
     image: u64,

@@ -26,14 +26,14 @@ pub(super) struct Flow {
     /// The truth of a condition.
     pub truth: bool,
     /// Values of columns, which have their affinity.
-    pub columns: Vec<Column>,
+    pub columns: Vec<FlowColumn>,
     /// What it is made of.
     pub lineage: Option<Arc<Lineage>>,
 }
 
 /// A column that a value is of.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Column {
+pub(super) struct FlowColumn {
     /// The column of the database.
     pub origin: Origin,
     /// How it turns what is stored in it, when that is known.

@@ -13,7 +13,7 @@ const SUMMARY: &str = "what is the summary of this document?";
 const TABLES: [&str; 5] = ["WITH", "RECURSIVE", "FROM", "JOIN", "INTO"];
 
 /// The arguments of a function, the calls in them, and where it ends.
-type Arguments = (Vec<Vec<Token>>, Vec<Call>, usize);
+type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);
 
 /// Whether a query may have calls; when it has none, it is plain SQL.
 #[must_use]
@@ -107,7 +107,7 @@ impl Scanner<'_> {
     }
 
     /// Reads up to the closing parenthesis.
-    fn arguments(&mut self, word: Token) -> Result<Arguments, SqlError> {
+    fn arguments(&mut self, word: Token) -> Result<FunctionArguments, SqlError> {
         let (mut pieces, mut inner) = (vec![Vec::new()], Vec::new());
         let mut depth = 0_usize;
         let mut before = None;

@@ -26,7 +26,7 @@ pub(super) type Edit = (Range<usize>, String);
 
 /// The edits that bring a query into today's forms. They do not overlap.
 pub(super) fn edits(sql: &str, calls: &[Call]) -> Vec<Edit> {
-    let mut reader = Reader { sql, levels: Vec::new(), edits: Vec::new() };
+    let mut reader = FromReader { sql, levels: Vec::new(), edits: Vec::new() };
     reader.read(0..sql.len(), calls, None);
     reader.edits
 }
@@ -37,24 +37,24 @@ struct Level {
     /// Which of them part two SELECTs: UNION and its kin.
     parts: Vec<usize>,
     /// What each of its SELECTs reads, by its first word, once it was asked for.
-    read: BTreeMap<usize, Rc<[Item]>>,
+    read: BTreeMap<usize, Rc<[FromItemText]>>,
     /// The level around it, and how many of that one's words stand before it.
     outer: Option<(usize, usize)>,
 }
 
 /// A table that a FROM reads.
-struct Item {
+struct FromItemText {
     table: String,
     alias: Option<String>,
 }
 
-struct Reader<'s> {
+struct FromReader<'s> {
     sql: &'s str,
     levels: Vec<Level>,
     edits: Vec<Edit>,
 }
 
-impl Reader<'_> {
+impl FromReader<'_> {
     /// Reads a part of the text whose outermost calls are these.
     fn read(&mut self, span: Range<usize>, calls: &[Call], outer: Option<(usize, usize)>) {
         let mut places: Vec<(usize, usize)> = Vec::new();
@@ -87,7 +87,7 @@ impl Reader<'_> {
         }
         let found = calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
         // The tables that joins before it have added to a FROM.
-        let mut added: Vec<(usize, Item)> = Vec::new();
+        let mut added: Vec<(usize, FromItemText)> = Vec::new();
         for (call, (level, at)) in found.zip(places) {
             self.call(call, level, at, &mut added);
             let queries = call.values.iter().filter_map(|v| match v {
@@ -110,7 +110,13 @@ impl Reader<'_> {
         self.levels.len() - 1
     }
 
-    fn call(&mut self, call: &Call, level: usize, at: usize, added: &mut Vec<(usize, Item)>) {
+    fn call(
+        &mut self,
+        call: &Call,
+        level: usize,
+        at: usize,
+        added: &mut Vec<(usize, FromItemText)>,
+    ) {
         if call.ingredient.subject() == Subject::Document {
             return;
         }
@@ -169,7 +175,13 @@ impl Reader<'_> {
 
     /// `JOIN {{LLMJoin(…)}}`: the table that is joined by it, or, where the FROM
     /// reads both, a condition of the join before.
-    fn join(&mut self, call: &Call, level: usize, at: usize, added: &mut Vec<(usize, Item)>) {
+    fn join(
+        &mut self,
+        call: &Call,
+        level: usize,
+        at: usize,
+        added: &mut Vec<(usize, FromItemText)>,
+    ) {
         let tokens = &self.levels[level].tokens;
         let read = items(self.sql, &tokens[self.levels[level].select(at).start..at]);
         let joined: Vec<String> = call.values.iter().filter_map(|v| self.table_of(v)).collect();
@@ -182,7 +194,7 @@ impl Reader<'_> {
         if let Some(table) = joined.iter().rev().find(|t| !is_read(t)) {
             let on = format!("{} ON ", name(table));
             self.edits.push((call.span.start..call.span.start, on));
-            added.push((level, Item { table: table.clone(), alias: None }));
+            added.push((level, FromItemText { table: table.clone(), alias: None }));
             return;
         }
         // What stands before JOIN back to the join before.
@@ -242,7 +254,7 @@ impl Reader<'_> {
     }
 }
 
-impl Item {
+impl FromItemText {
     /// What its columns are called by.
     fn name(&self) -> &str {
         self.alias.as_deref().unwrap_or(&self.table)
@@ -265,7 +277,7 @@ impl Level {
     }
 
     /// What that SELECT reads.
-    fn items(&mut self, sql: &str, at: usize) -> Rc<[Item]> {
+    fn items(&mut self, sql: &str, at: usize) -> Rc<[FromItemText]> {
         let select = self.select(at);
         let tokens = &self.tokens;
         let read = || items(sql, &tokens[select.clone()]).into();
@@ -274,7 +286,7 @@ impl Level {
 }
 
 /// The tables that a SELECT reads by name.
-fn items(sql: &str, tokens: &[Token]) -> Vec<Item> {
+fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
     /// What may stand behind a table and is no alias.
     const NO_ALIAS: [&str; 18] = [
         "ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER",
@@ -305,7 +317,7 @@ fn items(sql: &str, tokens: &[Token]) -> Vec<Item> {
             .get(at)
             .filter(|t| is_name(t) && !NO_ALIAS.iter().any(|w| t.is_word(sql, w)))
             .map(|t| t.content(sql));
-        found.push(Item { table: table.content(sql), alias });
+        found.push(FromItemText { table: table.content(sql), alias });
     }
     found
 }

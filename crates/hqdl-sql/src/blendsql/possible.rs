@@ -19,7 +19,7 @@ use super::truth::may_fail;
 use hqdl_values::sql;
 
 /// Possible rows as SQL.
-pub(super) struct Rows {
+pub(super) struct PossibleRows {
     pub text: String,
     /// The columns; `live` are those that hang on an answer, and are NULL.
     pub fields: Option<Vec<Field>>,
@@ -40,10 +40,10 @@ impl<'q> Possible<'q> {
     }
 
     /// The possible rows of a query.
-    pub fn rows(&self, query: &Query, around: &Frame<'_>) -> Rows {
+    pub fn rows(&self, query: &Query, around: &Frame<'_>) -> PossibleRows {
         if self.is_settled(query, around) {
             let text = self.sql[query.span.clone()].to_owned();
-            return Rows {
+            return PossibleRows {
                 text,
                 fields: self.resolver().outputs(query, &around.scope),
                 exact: true,
@@ -55,18 +55,18 @@ impl<'q> Possible<'q> {
             Body::Compound(left, right) => self.compound(query, left, right, &frame),
             Body::Values(exprs, width) => self.values(query, exprs, *width, &frame),
         };
-        Rows { text: format!("{}{}", frame.with(), rows.text), ..rows }
+        PossibleRows { text: format!("{}{}", frame.with(), rows.text), ..rows }
     }
 
     /// Nothing but a row of NULLs: all that can be said of columns that hang on
     /// answers.
-    fn nothing(fields: Option<Vec<Field>>) -> Rows {
+    fn nothing(fields: Option<Vec<Field>>) -> PossibleRows {
         let fields: Option<Vec<Field>> = fields
             .map(|all| all.into_iter().map(|f| Field { origin: None, live: true, ..f }).collect());
         let named = |f: &Field| format!("NULL AS {}", sql::name(&f.name));
         let columns: Vec<String> = fields.iter().flatten().map(named).collect();
         let columns = if columns.is_empty() { "NULL".to_owned() } else { columns.join(", ") };
-        Rows { text: format!("SELECT {columns}"), fields, exact: false }
+        PossibleRows { text: format!("SELECT {columns}"), fields, exact: false }
     }
 
     /// Declares the common table expressions of a query.
@@ -231,7 +231,7 @@ impl<'q> Possible<'q> {
             || self.rewriter.is_aggregate_from_within(core, query, &frame.scope)
     }
 
-    fn core(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> Rows {
+    fn core(&self, query: &Query, core: &Core, frame: &Frame<'_>) -> PossibleRows {
         let named =
             || Resolver::columns(core, &self.resolver().core(core, &frame.scope), &mut |_| true);
         let Some(open) = self.open(core, frame) else { return Self::nothing(named()) };
@@ -285,17 +285,24 @@ impl<'q> Possible<'q> {
             && !(core.distinct && live)
             && query.limit.is_none()
             && query.offset.is_none();
-        Rows { text: each.join(" UNION ALL "), fields, exact }
+        PossibleRows { text: each.join(" UNION ALL "), fields, exact }
     }
 
-    fn compound(&self, query: &Query, left: &Query, right: &Query, frame: &Frame<'_>) -> Rows {
+    fn compound(
+        &self,
+        query: &Query,
+        left: &Query,
+        right: &Query,
+        frame: &Frame<'_>,
+    ) -> PossibleRows {
         let (a, b) = (self.rows(left, frame), self.rows(right, frame));
-        let live = |rows: &Rows| rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
+        let live =
+            |rows: &PossibleRows| rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
         let exact = a.exact && b.exact && !live(&a) && !live(&b);
         let operator = self.sql[left.span.end..right.span.start].trim().to_ascii_uppercase();
         let takes_away = b.exact && !live(&a) && !live(&b);
         if !takes_away && !operator.starts_with("UNION") {
-            return Rows { exact: false, ..a };
+            return PossibleRows { exact: false, ..a };
         }
         let fields = match (a.fields, b.fields) {
             (Some(a), Some(b)) => Some(
@@ -308,10 +315,20 @@ impl<'q> Possible<'q> {
         // A side that may be more than one SELECT is one.
         let side = |text: String| format!("SELECT * FROM ({text})");
         let text = format!("{} {operator} {}", side(a.text), side(b.text));
-        Rows { text, fields, exact: exact && query.limit.is_none() && query.offset.is_none() }
+        PossibleRows {
+            text,
+            fields,
+            exact: exact && query.limit.is_none() && query.offset.is_none(),
+        }
     }
 
-    fn values(&self, query: &Query, exprs: &[Expr], width: usize, frame: &Frame<'_>) -> Rows {
+    fn values(
+        &self,
+        query: &Query,
+        exprs: &[Expr],
+        width: usize,
+        frame: &Frame<'_>,
+    ) -> PossibleRows {
         let fields = self.resolver().outputs(query, &frame.scope);
         let is_row = |e: &Expr| match &e.kind {
             ExprKind::Call(n, _) => self.sites[*n].row.is_some(),
@@ -337,6 +354,6 @@ impl<'q> Possible<'q> {
         }
         let fields = fields
             .map(|all| all.into_iter().zip(live).map(|(f, live)| Field { live, ..f }).collect());
-        Rows { text: format!("VALUES {}", rows.join(", ")), fields, exact: true }
+        PossibleRows { text: format!("VALUES {}", rows.join(", ")), fields, exact: true }
     }
 }

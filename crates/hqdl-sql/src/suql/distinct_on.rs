@@ -66,7 +66,7 @@ struct OnSelect {
     /// From SELECT to the `)` of ON.
     head: Range<usize>,
     on: Vec<Term>,
-    items: Vec<Item>,
+    items: Vec<ResultItem>,
     /// FROM … HAVING, WINDOW.
     rows: Range<usize>,
     order: Vec<Term>,
@@ -75,7 +75,7 @@ struct OnSelect {
 }
 
 /// A result column: what it is, and what it is called.
-struct Item {
+struct ResultItem {
     of: Range<usize>,
     name: String,
     /// Its alias, where it has one.
@@ -114,9 +114,9 @@ impl OnSelect {
                     };
                     let tables = star::tables(sql, tokens, from..rows_end, columns)?;
                     let of = star::columns(&tables, of.as_deref())?;
-                    items.extend(Item::all(span(tokens, part)?, of));
+                    items.extend(ResultItem::all(span(tokens, part)?, of));
                 }
-                _ => items.push(Item::read(sql, tokens, part)?),
+                _ => items.push(ResultItem::read(sql, tokens, part)?),
             }
         }
         let rows = span(tokens, from..rows_end)?;
@@ -143,7 +143,8 @@ impl OnSelect {
         let counted = text.parse::<usize>().ok().and_then(|n| self.items.get(n.checked_sub(1)?));
         let named = || {
             let name = term.name.as_ref()?;
-            let is = |i: &&Item| i.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name));
+            let is =
+                |i: &&ResultItem| i.alias.as_ref().is_some_and(|a| a.eq_ignore_ascii_case(name));
             self.items.iter().find(is)
         };
         let item = counted.or_else(named);
@@ -192,7 +193,7 @@ impl OnSelect {
     }
 }
 
-impl Item {
+impl ResultItem {
     /// What it is, in words.
     fn text<'s>(&'s self, sql: &'s str) -> &'s str {
         self.column.as_deref().unwrap_or_else(|| sql.get(self.of.clone()).unwrap_or_default())

@@ -14,7 +14,7 @@ use super::to_char;
 use hqdl_values::value::Value;
 
 /// What a function gives.
-type Given = rusqlite::Result<Sql>;
+type GivenType = rusqlite::Result<Sql>;
 /// A pattern as a regular expression; `None` when it is none.
 type Reading = fn(&str) -> Option<String>;
 
@@ -27,7 +27,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         | FunctionFlags::SQLITE_DETERMINISTIC
         | FunctionFlags::SQLITE_INNOCUOUS;
     // NULL for NULL, as operators have it.
-    let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> Given| {
+    let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> GivenType| {
         connection.create_scalar_function(name, count, flags, move |ctx: &Context<'_>| {
             let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
             let null = values.contains(&ValueRef::Null);
@@ -105,7 +105,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
 
 /// `regexp_replace(text, pattern, replacement[, flags])`: the first match, or with
 /// `g` all of them; `\\1` is what the first group matched, `\\&` the whole match.
-fn replaced(values: &[ValueRef<'_>]) -> Given {
+fn replaced(values: &[ValueRef<'_>]) -> GivenType {
     let [of, pattern, with, rest @ ..] = values else {
         return Err(wrong("regexp_replace takes three or four values".to_owned()));
     };
@@ -175,7 +175,7 @@ fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
 }
 
 /// `x op ANY (array)` and `x op ALL (array)`, by the logic of three values.
-fn quantified(values: &[ValueRef<'_>], any: bool) -> Given {
+fn quantified(values: &[ValueRef<'_>], any: bool) -> GivenType {
     let sign = text(values[1]);
     let (negated, sign) = match sign.strip_prefix("not ") {
         Some(sign) => (true, sign),

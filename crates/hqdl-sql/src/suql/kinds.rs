@@ -78,7 +78,7 @@ const UNITS: [(&str, &str, f64); 10] = [
 ];
 
 /// A type as it was written.
-struct Kind {
+struct WrittenType {
     words: &'static str,
     /// Its name, where it is none of `PostgreSQL`'s own that are known here: an
     /// ENUM, perhaps.
@@ -107,7 +107,7 @@ impl Parser<'_> {
         self.cast_to(of, &kind, start)
     }
 
-    fn cast_to(&mut self, of: Piece, kind: &Kind, start: usize) -> Result<Piece, SqlError> {
+    fn cast_to(&mut self, of: Piece, kind: &WrittenType, start: usize) -> Result<Piece, SqlError> {
         let span = start..self.before();
         if let Some(name) = kind.named
             && !matches!(of.shape, Shape::Literal(_))
@@ -149,7 +149,7 @@ impl Parser<'_> {
         Ok(Piece { shape, level, ..Piece::filled(&words, vec![of.text], span) })
     }
 
-    fn kind(&mut self) -> Result<Kind, SqlError> {
+    fn kind(&mut self) -> Result<WrittenType, SqlError> {
         let token = self.take()?;
         let name = token.content(self.sql).to_ascii_uppercase();
         let interval = name == "INTERVAL";
@@ -191,7 +191,7 @@ impl Parser<'_> {
             self.expect(b']')?;
             array = true;
         }
-        Ok(Kind { words, named, array, interval, scale })
+        Ok(WrittenType { words, named, array, interval, scale })
     }
 
     /// `INTERVAL '…'`, its text just taken.

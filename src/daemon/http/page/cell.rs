@@ -9,14 +9,14 @@ use super::super::api::{Word, origins};
 use super::super::reply::Refusal;
 use super::spec::find;
 use super::text;
-use super::{ErrorPage, HttpState, Shown, back, encoded, form, page, spec_path};
+use super::{ErrorPage, HttpState, ShownPage, back, encoded, form, page, spec_path};
 use crate::database::provenance::Origin;
 use crate::spec::{Column, Expansion};
 
 /// Values of a list that are shown beside the form; all are offered in it.
 const LISTED: usize = 12;
 
-type Pairs = Vec<(String, String)>;
+type QueryPairs = Vec<(String, String)>;
 
 /// The page of a cell.
 pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> String {
@@ -33,8 +33,8 @@ pub(super) fn path(spec: &str, table: &str, key: &[Json], column: &str) -> Strin
 pub(super) async fn show(
     State(shop): State<HttpState>,
     Path(name): Path<String>,
-    Query(asked): Query<Pairs>,
-) -> Shown {
+    Query(asked): Query<QueryPairs>,
+) -> ShownPage {
     find(&shop, &name)?;
     let mut of_spec = asked.clone();
     of_spec.retain(|(n, _)| n != "spec");
@@ -88,7 +88,7 @@ pub(super) async fn set(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let pairs: Pairs = form(request).await?;
+    let pairs: QueryPairs = form(request).await?;
     find(&shop, &name)?;
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
     let (table, column, key) = place(&pairs);
@@ -115,7 +115,7 @@ pub(super) async fn set(
 }
 
 /// Table, column and key of a query or a form.
-fn place(pairs: &Pairs) -> (String, String, Vec<String>) {
+fn place(pairs: &QueryPairs) -> (String, String, Vec<String>) {
     let one = |n: &str| pairs.iter().find(|(m, _)| m == n).map(|(_, v)| v.clone());
     let key = pairs.iter().filter(|(n, _)| n == "key").map(|(_, v)| v.clone()).collect();
     (one("table").unwrap_or_default(), one("column").unwrap_or_default(), key)

@@ -120,7 +120,7 @@ pub(super) fn month(hours: &[Hour], days: &[String]) -> Markup {
     };
     let share = |(name, hours): (&&'_ str, &Vec<&Hour>)| {
         let now: Vec<&Hour> = hours.iter().copied().filter(|h| h.hour.starts_with(today)).collect();
-        Share {
+        SpendingShare {
             name: (*name).to_owned(),
             beside: String::new(),
             today: usd_of(&now),
@@ -142,7 +142,7 @@ pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
     let shown = &costs[..costs.len().min(COLUMNS)];
     let rest = total - shown.iter().fold(0.0, |sum, cost| sum + cost.usd);
     html! {
-        (shares("column", "cells", days, &shown.iter().map(Share::of).collect::<Vec<_>>()))
+        (shares("column", "cells", days, &shown.iter().map(SpendingShare::of).collect::<Vec<_>>()))
         @if !costs.is_empty() && rest >= 0.00005 {
             p.quiet {
                 (usd(rest)) " more went "
@@ -154,7 +154,7 @@ pub(super) fn columns(costs: &[ColumnCost], total: f64, days: usize) -> Markup {
 }
 
 /// A part of what was spent.
-struct Share {
+struct SpendingShare {
     name: String,
     beside: String,
     today: f64,
@@ -162,7 +162,7 @@ struct Share {
     count: u64,
 }
 
-impl Share {
+impl SpendingShare {
     fn of(cost: &ColumnCost) -> Self {
         let (name, beside) = cost.column.clone();
         Self { name, beside, today: cost.today, usd: cost.usd, count: cost.cells }
@@ -170,7 +170,7 @@ impl Share {
 }
 
 /// Parts of what was spent, each with a bar.
-fn shares(what: &str, counted: &str, days: usize, parts: &[Share]) -> Markup {
+fn shares(what: &str, counted: &str, days: usize, parts: &[SpendingShare]) -> Markup {
     let most = parts.iter().fold(1e-12, |most: f64, part| most.max(part.usd));
     html! {
         @if !parts.is_empty() {

@@ -90,7 +90,7 @@ pub(super) async fn no_route(headers: HeaderMap, uri: Uri) -> Response {
     refusal.into_response()
 }
 
-type Shown = Result<Page, ErrorPage>;
+type ShownPage = Result<Page, ErrorPage>;
 
 /// A whole page.
 fn page(title: &str, content: &Markup) -> Page {

@@ -6,12 +6,12 @@ use axum::extract::State;
 use maud::{Markup, html};
 
 use super::super::query::at_work;
-use super::{HttpState, Shown, badge, chart, page, runs, spec_path, wrong};
+use super::{HttpState, ShownPage, badge, chart, page, runs, spec_path, wrong};
 use crate::daemon::status::{RunStatus, SpecStatus, Status};
 use crate::failure::Failure;
 
 /// `GET /`
-pub(super) async fn show(State(shop): State<HttpState>) -> Shown {
+pub(super) async fn show(State(shop): State<HttpState>) -> ShownPage {
     let status = shop.house.status.borrow().clone();
     let spending = spending(&shop, &status).await?;
     let latest: Vec<&RunStatus> = status.runs.iter().take(10).map(Arc::as_ref).collect();

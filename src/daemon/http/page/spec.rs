@@ -10,14 +10,14 @@ use serde::Deserialize;
 
 use super::super::reply::Refusal;
 use super::{
-    ErrorPage, HttpState, Shown, back, badge, encoded, form, page, runs, spec_path, usd, wrong,
+    ErrorPage, HttpState, ShownPage, back, badge, encoded, form, page, runs, spec_path, usd, wrong,
 };
 use crate::cell::State as CellState;
 use crate::daemon::status::{RunStatus, SpecStatus, coverage};
 use crate::materialize::Selection;
 
 /// `GET /specs/{spec}`
-pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>) -> Shown {
+pub(super) async fn show(State(shop): State<HttpState>, Path(name): Path<String>) -> ShownPage {
     let spec = find(&shop, &name)?;
     let all = shop.house.status.borrow().runs.clone();
     let own: Vec<&RunStatus> =

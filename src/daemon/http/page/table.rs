@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::super::query::{LOOK, at_work};
 use super::spec::find;
 use super::text;
-use super::{HttpState, Shown, encoded, page, spec_path};
+use super::{HttpState, ShownPage, encoded, page, spec_path};
 use crate::cell::State as CellState;
 use crate::daemon::job::broken_off;
 use crate::database::Database;
@@ -21,7 +21,7 @@ const ROWS: usize = 50;
 const SHOWN: usize = 120;
 
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct AskedPage {
     /// Which page, from 0.
     #[serde(default)]
     page: usize,
@@ -46,8 +46,8 @@ struct Sheet {
 pub(super) async fn show(
     State(shop): State<HttpState>,
     Path((name, table)): Path<(String, String)>,
-    Query(asked): Query<Asked>,
-) -> Shown {
+    Query(asked): Query<AskedPage>,
+) -> ShownPage {
     find(&shop, &name)?;
     let (_, loaded) = shop.loaded(Some(&name))?;
     let order: Vec<String> = loaded

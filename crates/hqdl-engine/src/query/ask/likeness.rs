@@ -36,14 +36,14 @@ pub(in crate::query) struct Likeness {
 }
 
 /// Why there are no embeddings.
-enum Failed {
+enum NoEmbeddings {
     /// Words do instead.
     Instead(String),
     /// The query ends.
     Ends(QueryError),
 }
 
-impl From<rusqlite::Error> for Failed {
+impl From<rusqlite::Error> for NoEmbeddings {
     fn from(error: rusqlite::Error) -> Self {
         Self::Instead(format!("the file of embeddings: {error}"))
     }
@@ -72,8 +72,8 @@ impl Asker<'_> {
         }
         match self.by_meaning(&mut likeness, question, passages) {
             Ok(found) => Ok(found),
-            Err(Failed::Ends(error)) => Err(error),
-            Err(Failed::Instead(why)) => {
+            Err(NoEmbeddings::Ends(error)) => Err(error),
+            Err(NoEmbeddings::Instead(why)) => {
                 likeness.broken = Some(why);
                 Ok(by_words(question, passages))
             }
@@ -93,18 +93,18 @@ impl Asker<'_> {
         likeness: &mut Likeness,
         question: &str,
         passages: &[&str],
-    ) -> Result<Vec<f64>, Failed> {
+    ) -> Result<Vec<f64>, NoEmbeddings> {
         let Some(settings) = &self.request.spec.embeddings else {
-            return Err(Failed::Instead(String::new()));
+            return Err(NoEmbeddings::Instead(String::new()));
         };
         if likeness.open.is_none() {
             let model = Embeddings::new(settings, &self.request.spec.limits, self.request.facts)
-                .map_err(|e| Failed::Instead(e.to_string()))?;
+                .map_err(|e| NoEmbeddings::Instead(e.to_string()))?;
             let vectors = Vectors::open(self.request.facts.dir())?;
             likeness.open = Some((Arc::new(model), vectors));
         }
         let Some((model, vectors)) = &mut likeness.open else {
-            return Err(Failed::Instead(String::new()));
+            return Err(NoEmbeddings::Instead(String::new()));
         };
         let name = settings.model.name.as_str();
         let mut lacking: Vec<(Digest, &str)> = Vec::new();
@@ -119,7 +119,7 @@ impl Asker<'_> {
         }
         let dimension = vectors.dimension(name)?;
         self.embed(model, vectors, &lacking, dimension, settings.model.price.as_ref())?;
-        let missing = || Failed::Instead("an embedding is missing".to_owned());
+        let missing = || NoEmbeddings::Instead("an embedding is missing".to_owned());
         let question = vectors.get(name, &of_question)?.ok_or_else(missing)?;
         digests
             .iter()
@@ -138,12 +138,12 @@ impl Asker<'_> {
         lacking: &[(Digest, &str)],
         mut dimension: Option<usize>,
         price: Option<&PriceTable>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), NoEmbeddings> {
         use hqdl_model::Model;
         let tokenizer = Tokenizer::of(model.name());
         let mut batches = cut(lacking, tokenizer).into_iter();
         let most = (self.request.spec.limits.concurrency as usize).max(1);
-        let failed = |e: hqdl_facts::FactsError| Failed::Ends(e.into());
+        let failed = |e: hqdl_facts::FactsError| NoEmbeddings::Ends(e.into());
         let number = self.request.facts.history().model(model.name()).map_err(failed)?;
         self.runtime.block_on(async {
             let mut tasks = JoinSet::new();
@@ -153,7 +153,7 @@ impl Asker<'_> {
                     && let Some(batch) = batches.next()
                 {
                     if *self.request.interrupt.borrow() {
-                        return Err(Failed::Ends(Stopped::Interrupted.into()));
+                        return Err(NoEmbeddings::Ends(Stopped::Interrupted.into()));
                     }
                     let errand = Sending {
                         model: Arc::clone(model),
@@ -163,12 +163,12 @@ impl Asker<'_> {
                     tasks.spawn(errand.run(batch));
                 }
                 let Some(ended) = tasks.join_next().await else { return Ok(()) };
-                let sent = ended.map_err(|e| Failed::Instead(e.to_string()))?;
+                let sent = ended.map_err(|e| NoEmbeddings::Instead(e.to_string()))?;
                 let (reply, note) = match sent.reply {
                     Ok(answered) => answered,
                     Err(RequestError::Facts(error)) => return Err(failed(error)),
                     Err(RequestError::Model(error)) => {
-                        return Err(Failed::Instead(error.to_string()));
+                        return Err(NoEmbeddings::Instead(error.to_string()));
                     }
                 };
                 let tokens = reply.tokens.unwrap_or_default();
@@ -189,12 +189,12 @@ impl Asker<'_> {
                 usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
                 beyond = beyond.or(hqdl_model::beyond(tokens, sent.worst, price));
                 let found = Embeddings::vectors(&reply)
-                    .ok_or_else(|| Failed::Instead("a reply holds no vectors".to_owned()))?;
+                    .ok_or_else(|| NoEmbeddings::Instead("a reply holds no vectors".to_owned()))?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
                 if let Some(other) = found.iter().find(|v| v.len() != width) {
                     // Another model by the same name: what it said before means nothing now.
                     vectors.forget(model.name())?;
-                    return Err(Failed::Instead(format!(
+                    return Err(NoEmbeddings::Instead(format!(
                         "`{}` gave vectors of {width} numbers before, and of {} now",
                         model.name(),
                         other.len()
@@ -204,7 +204,7 @@ impl Asker<'_> {
                 let all: Vec<(Digest, Vec<f32>)> = digests.zip(found).collect();
                 vectors.keep(model.name(), &all)?;
                 if let Some(error) = beyond.take() {
-                    return Err(Failed::Ends(Stopped::Endpoint(error).into()));
+                    return Err(NoEmbeddings::Ends(Stopped::Endpoint(error).into()));
                 }
             }
         })

@@ -49,16 +49,16 @@ pub struct Calls {
     /// Which of the spec's models each call names; `None` is that of `[model]`.
     pub(in crate::query) models: Vec<Option<String>>,
     /// The columns of expansions that the query gave birth to.
-    columns_at: HashMap<(usize, Asked), usize>,
+    columns_at: HashMap<(usize, AskedColumn), usize>,
     /// The expansions of questions about rows, by their models and the names of
     /// their contexts.
-    questions_at: HashMap<(Option<String>, Vec<String>, Asked), usize>,
+    questions_at: HashMap<(Option<String>, Vec<String>, AskedColumn), usize>,
 }
 
 /// What a column asks: its meaning, and its list of values.
-type Asked = (Fingerprint, Option<ListHash>);
+type AskedColumn = (Fingerprint, Option<ListHash>);
 
-fn asked(column: &Column) -> Asked {
+fn asked(column: &Column) -> AskedColumn {
     (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 

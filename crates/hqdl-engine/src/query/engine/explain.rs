@@ -56,7 +56,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
 }
 
 /// The most that a query asks.
-struct Asked {
+struct MostAsked {
     demands: Vec<Demand>,
     unbounded: Vec<Unbounded>,
     /// It is asked in one pass, as many together as share a request.
@@ -65,11 +65,11 @@ struct Asked {
 
 impl Engine<'_, '_> {
     /// The most that the passes of a query ask.
-    fn most(&mut self, rewritten: &Rewritten) -> Result<Asked, QueryError> {
+    fn most(&mut self, rewritten: &Rewritten) -> Result<MostAsked, QueryError> {
         let (text, sites) = (&self.spelled.text, &self.calls.sites);
         let most = most(text, &self.parsed.query, self.parsed.lone, sites, &self.schema);
         if let Some(demands) = self.of_first_rows(rewritten, &most)? {
-            return Ok(Asked { demands, unbounded: Vec::new(), once: true });
+            return Ok(MostAsked { demands, unbounded: Vec::new(), once: true });
         }
         self.survey(rewritten);
         let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
@@ -88,7 +88,7 @@ impl Engine<'_, '_> {
             }
         }
         let demands = lock(&self.live).pass.notes.all();
-        Ok(Asked { demands, unbounded, once: most.once && rewritten.first.is_none() })
+        Ok(MostAsked { demands, unbounded, once: most.once && rewritten.first.is_none() })
     }
 
     /// What is asked of the first rows, where no call decides which these are, they are

@@ -240,7 +240,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         sink: &mut dyn Sink,
     ) -> Result<(), QueryError> {
         let mut statement = self.prepared_statement(rewritten)?;
-        let mut names = Names { sink, rewritten };
+        let mut names = ResultNames { sink, rewritten };
         self.stream(&mut statement, &rewritten.sql, &mut names)
     }
 
@@ -483,12 +483,12 @@ fn outer(parsed: &Parsed) -> Vec<blendsql::Call> {
 }
 
 /// Gives result columns the names that the query gave them.
-struct Names<'s> {
+struct ResultNames<'s> {
     sink: &'s mut dyn Sink,
     rewritten: &'s Rewritten,
 }
 
-impl Sink for Names<'_> {
+impl Sink for ResultNames<'_> {
     fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
         let named: Vec<String> =
             names.iter().map(|n| self.rewritten.names.get(n).unwrap_or(n).clone()).collect();

@@ -22,15 +22,15 @@ const BYTES: usize = 128 << 20;
 const COMPARED: usize = 32 << 10;
 
 /// A row, as the digest of its documents.
-type Digest = [u8; 32];
+type DocumentsDigest = [u8; 32];
 /// A row's documents, by the call that asks of them.
-type Documents = Vec<(usize, Document)>;
+type RowDocuments = Vec<(usize, Document)>;
 
 /// Rows that may be asked about, and their order once it is known.
 #[derive(Default)]
 pub struct Candidates {
-    ranks: HashMap<Digest, i64>,
-    waiting: Vec<(Digest, Documents)>,
+    ranks: HashMap<DocumentsDigest, i64>,
+    waiting: Vec<(DocumentsDigest, RowDocuments)>,
     bytes: usize,
     ranked: bool,
 }
@@ -55,7 +55,7 @@ impl Candidates {
     }
 
     /// The place of a row by the digest of its documents.
-    fn rank(&mut self, digest: Digest, documents: impl FnOnce() -> Documents) -> i64 {
+    fn rank(&mut self, digest: DocumentsDigest, documents: impl FnOnce() -> RowDocuments) -> i64 {
         let next = i64::try_from(self.ranks.len()).unwrap_or(i64::MAX);
         let rank = *self.ranks.entry(digest).or_insert(next);
         if rank == next && !self.ranked {

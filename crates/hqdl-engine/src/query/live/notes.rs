@@ -66,7 +66,7 @@ impl Witnesses {
 #[derive(Debug, Clone)]
 pub struct Candidate {
     /// What is known of it.
-    pub state: State,
+    pub state: RowState,
     /// What it waits for.
     pub demands: Vec<Demand>,
     /// The values of its columns with calls.
@@ -75,7 +75,7 @@ pub struct Candidate {
 
 /// What is known of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum RowState {
     /// It is none.
     Fails,
     /// It is one, and its values are known.
@@ -87,7 +87,7 @@ pub enum State {
 }
 
 /// A note that is open.
-struct Frame {
+struct OpenNote {
     unit: usize,
     /// It is of all rows of an EXISTS or IN, not of one row.
     run: bool,
@@ -103,7 +103,7 @@ struct Frame {
 /// The notes of a statement.
 #[derive(Default)]
 pub struct Notes {
-    stack: Vec<Frame>,
+    stack: Vec<OpenNote>,
     /// What rows of conditions wait for, by their SELECT: rows that wait for the same
     /// are one.
     pub rows: Distinct<(usize, Vec<Demand>)>,
@@ -135,7 +135,7 @@ impl Notes {
         }
     }
 
-    fn pop(&mut self, run: bool) -> rusqlite::Result<Frame> {
+    fn pop(&mut self, run: bool) -> rusqlite::Result<OpenNote> {
         let frame = self.stack.pop().filter(|f| f.run == run);
         frame.ok_or_else(|| broken("a note was not opened"))
     }
@@ -147,7 +147,7 @@ impl Live {
         let unit = usize::try_from(int(values, 0)).unwrap_or_default();
         let pended = self.pass.pended;
         let (demands, held, rows) = (Vec::new(), Vec::new(), IndexMap::default());
-        self.pass.notes.stack.push(Frame { unit, run, pended, demands, held, rows, waits: 0 });
+        self.pass.notes.stack.push(OpenNote { unit, run, pended, demands, held, rows, waits: 0 });
         Sql::Integer(0)
     }
 
@@ -221,16 +221,16 @@ impl Live {
         let frame = self.pass.notes.pop(false)?;
         let waits = self.pass.pended > frame.pended;
         let state = match int(values, 1) {
-            3 => State::Unvalued,
-            2 => State::Possible,
-            _ if waits => State::Possible,
-            1 => State::Certain,
-            _ => State::Fails,
+            3 => RowState::Unvalued,
+            2 => RowState::Possible,
+            _ if waits => RowState::Possible,
+            1 => RowState::Certain,
+            _ => RowState::Fails,
         };
         self.pass.pended = frame.pended;
         let notes = &mut self.pass.notes;
         notes.numbered += 1;
-        let Frame { demands, held, .. } = frame;
+        let OpenNote { demands, held, .. } = frame;
         notes.candidates.insert(notes.numbered, Candidate { state, demands, held });
         Ok(Sql::Integer(notes.numbered))
     }

@@ -77,7 +77,7 @@ struct Joined {
 }
 
 /// Where a call may be read by a join.
-struct Place<'q> {
+struct JoinPlace<'q> {
     core: &'q Core,
     joins: Vec<Joined>,
 }
@@ -125,7 +125,7 @@ impl<'q> Direct<'q> {
         core.from.iter().try_for_each(|item| self.from(item))?;
         let star = core.columns.iter().any(|c| c.expr.is_none() && c.star_of.is_none());
         let joins = !core.from.is_empty() && !star && !core.distinct;
-        let mut place = joins.then(|| Place { core, joins: Vec::new() });
+        let mut place = joins.then(|| JoinPlace { core, joins: Vec::new() });
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let exprs = columns.chain(&core.filter).chain(&core.group).chain(&core.having).chain(order);
         exprs.into_iter().try_for_each(|e| self.expr(e, &mut place))?;
@@ -159,7 +159,7 @@ impl<'q> Direct<'q> {
         item.on.iter().try_for_each(|e| self.expr(e, &mut None))
     }
 
-    fn expr(&mut self, expr: &'q Expr, place: &mut Option<Place<'q>>) -> Option<()> {
+    fn expr(&mut self, expr: &'q Expr, place: &mut Option<JoinPlace<'q>>) -> Option<()> {
         let ExprKind::Call(n, args) = &expr.kind else {
             let (exprs, query) = expr.inside();
             exprs.into_iter().try_for_each(|e| self.expr(e, place))?;
@@ -187,7 +187,7 @@ impl<'q> Direct<'q> {
     }
 
     /// The alias of the table that a call reads, joined when it is not yet.
-    fn joined(&mut self, place: &mut Place<'q>, n: usize, view: &View) -> String {
+    fn joined(&mut self, place: &mut JoinPlace<'q>, n: usize, view: &View) -> String {
         let same = |j: &&mut Joined| j.table == view.table && j.keys == view.keys;
         if let Some(join) = place.joins.iter_mut().find(same) {
             join.calls.push(n);
@@ -201,7 +201,7 @@ impl<'q> Direct<'q> {
     }
 }
 
-impl Place<'_> {
+impl JoinPlace<'_> {
     /// Whether the FROM clause here has the key's columns, and can be joined to.
     fn has(&self, view: &View) -> bool {
         let named = |i: &FromItem| match (&i.name, &view.of) {

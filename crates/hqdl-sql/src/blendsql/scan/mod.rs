@@ -17,7 +17,7 @@ const DEEPEST: usize = 64;
 pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
     let mut scanner = Scanner { sql, at: 0, depth: 0 };
     let mut calls = Vec::new();
-    let mut rows = Rows::default();
+    let mut rows = RowsExpected::default();
     let mut before = None;
     while let Some(token) = scanner.next(Brackets::Name)? {
         let before = before.replace(token);
@@ -164,7 +164,7 @@ impl Scanner<'_> {
     ) -> Result<(Option<Piece>, Token), SqlError> {
         let mut tokens: Vec<Token> = Vec::new();
         let mut nest: Vec<Token> = Vec::new();
-        let mut rows = Rows::default();
+        let mut rows = RowsExpected::default();
         let mut keyword = None;
         let mut brackets = Brackets::Name;
         let end = loop {
@@ -311,12 +311,12 @@ fn partner(close: u8) -> u8 {
 
 /// Whether `VALUES` expects a row next, at each depth of parentheses.
 #[derive(Default)]
-struct Rows {
+struct RowsExpected {
     outer: Vec<bool>,
     here: bool,
 }
 
-impl Rows {
+impl RowsExpected {
     fn expected(&self) -> bool {
         self.here
     }

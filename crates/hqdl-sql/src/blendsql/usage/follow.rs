@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::blendsql::Call;
-use crate::blendsql::flow::{Column, Flow};
+use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Origin, Schema, bare};
 use crate::blendsql::tree::{
@@ -26,13 +26,13 @@ pub(in crate::blendsql) struct Field {
 
 /// A table that names are looked up in.
 #[derive(Debug)]
-pub(in crate::blendsql) struct Table {
+pub(in crate::blendsql) struct NamedTable {
     pub name: Option<String>,
     /// `None` when its columns cannot be told.
     pub fields: Option<Vec<Field>>,
 }
 
-impl Table {
+impl NamedTable {
     fn is(&self, name: &str) -> bool {
         self.name.as_ref().is_some_and(|n| n.eq_ignore_ascii_case(name))
     }
@@ -44,9 +44,9 @@ impl Table {
 
 /// The names that a SELECT sees.
 #[derive(Debug, Default)]
-pub(in crate::blendsql) struct Names<'p> {
-    parent: Option<&'p Names<'p>>,
-    pub tables: Vec<Table>,
+pub(in crate::blendsql) struct SelectNames<'p> {
+    parent: Option<&'p SelectNames<'p>>,
+    pub tables: Vec<NamedTable>,
     ctes: Vec<(String, Option<Vec<Field>>)>,
     /// Result columns' own names, which conditions may use.
     aliases: Vec<Field>,
@@ -54,16 +54,16 @@ pub(in crate::blendsql) struct Names<'p> {
     pub grouped: Vec<Arc<Lineage>>,
 }
 
-impl<'p> Names<'p> {
-    fn within(parent: &'p Names<'p>) -> Self {
+impl<'p> SelectNames<'p> {
+    fn within(parent: &'p SelectNames<'p>) -> Self {
         Self { parent: Some(parent), ..Self::default() }
     }
 
-    pub fn around(&self) -> impl Iterator<Item = &Names<'p>> {
+    pub fn around(&self) -> impl Iterator<Item = &SelectNames<'p>> {
         std::iter::successors(Some(self), |n| n.parent)
     }
 
-    pub fn find(&self, table: Option<&str>, column: &str) -> Option<(Option<&Table>, &Field)> {
+    pub fn find(&self, table: Option<&str>, column: &str) -> Option<(Option<&NamedTable>, &Field)> {
         for here in self.around() {
             let mut named = here.tables.iter().filter(|t| table.is_none_or(|n| t.is(n)));
             let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
@@ -82,7 +82,7 @@ impl<'p> Names<'p> {
     }
 
     pub fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
-        let of = |n: &'_ Names<'p>| {
+        let of = |n: &'_ SelectNames<'p>| {
             n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
         };
         self.around().find_map(|n| of(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
@@ -115,12 +115,12 @@ impl<'q> Follow<'q> {
     }
 
     pub fn all(mut self, query: &Query) -> HashMap<usize, Usage> {
-        self.query(query, &Names::default(), None);
+        self.query(query, &SelectNames::default(), None);
         self.found
     }
 
     pub fn outputs(mut self, query: &Query) -> Vec<(String, Option<Arc<Lineage>>)> {
-        let fields = self.query(query, &Names::default(), None).unwrap_or_default();
+        let fields = self.query(query, &SelectNames::default(), None).unwrap_or_default();
         fields.into_iter().map(|f| (f.name, f.flow.lineage)).collect()
     }
 
@@ -128,10 +128,10 @@ impl<'q> Follow<'q> {
     pub fn query(
         &mut self,
         query: &Query,
-        around: &Names<'_>,
+        around: &SelectNames<'_>,
         own: Option<&Cte>,
     ) -> Option<Vec<Field>> {
-        let mut names = Names::within(around);
+        let mut names = SelectNames::within(around);
         for cte in &query.with {
             let fields = self.query(&cte.query, &names, Some(cte).filter(|c| c.recursive));
             names.ctes.push((cte.name.clone(), fields.map(|f| renamed(f, &cte.columns))));
@@ -172,7 +172,7 @@ impl<'q> Follow<'q> {
         }
     }
 
-    fn tail(&mut self, query: &Query, names: &Names<'_>) {
+    fn tail(&mut self, query: &Query, names: &SelectNames<'_>) {
         for term in &query.order {
             self.flow(&term.expr, names);
         }
@@ -182,8 +182,8 @@ impl<'q> Follow<'q> {
         }
     }
 
-    fn core(&mut self, query: &Query, core: &Core, around: &Names<'_>) -> Option<Vec<Field>> {
-        let mut names = Names::within(around);
+    fn core(&mut self, query: &Query, core: &Core, around: &SelectNames<'_>) -> Option<Vec<Field>> {
+        let mut names = SelectNames::within(around);
         for item in &core.from {
             self.read(item, around, &mut names);
         }
@@ -231,7 +231,7 @@ impl<'q> Follow<'q> {
         core.columns.get(at?)?.expr.as_ref()
     }
 
-    fn columns(&mut self, core: &Core, names: &Names<'_>) -> Option<Vec<Field>> {
+    fn columns(&mut self, core: &Core, names: &SelectNames<'_>) -> Option<Vec<Field>> {
         let mut fields: Option<Vec<Field>> = Some(Vec::new());
         for column in &core.columns {
             if let Some(expr) = &column.expr {
@@ -271,7 +271,7 @@ impl<'q> Follow<'q> {
     }
 
     /// Takes up a table of a FROM clause.
-    fn read(&mut self, item: &FromItem, around: &Names<'_>, names: &mut Names<'_>) {
+    fn read(&mut self, item: &FromItem, around: &SelectNames<'_>, names: &mut SelectNames<'_>) {
         let fields = match &item.source {
             Source::Table { schema, name, .. } => {
                 match around.cte(name).filter(|_| schema.is_none()) {
@@ -289,14 +289,14 @@ impl<'q> Follow<'q> {
                 if item.name.is_none() {
                     return;
                 }
-                let inner: Vec<Table> = names.tables.drain(at..).collect();
+                let inner: Vec<NamedTable> = names.tables.drain(at..).collect();
                 inner.into_iter().map(|t| t.fields).try_fold(Vec::new(), |mut all, fields| {
                     all.extend(fields?);
                     Some(all)
                 })
             }
         };
-        names.tables.push(Table { name: item.name.clone(), fields });
+        names.tables.push(NamedTable { name: item.name.clone(), fields });
     }
 
     /// The columns of a table that is read once more: other rows of it.
@@ -326,7 +326,7 @@ impl<'q> Follow<'q> {
             let lineage =
                 Lineage::Column { instance, table: table.to_owned(), column: name.clone() };
             let flow = Flow {
-                columns: vec![Column { origin, affinity }],
+                columns: vec![FlowColumn { origin, affinity }],
                 lineage: Some(Arc::new(lineage)),
                 ..Flow::default()
             };
@@ -336,7 +336,7 @@ impl<'q> Follow<'q> {
     }
 
     /// Follows what joins a table to those before it.
-    fn joined(&mut self, item: &FromItem, names: &Names<'_>) {
+    fn joined(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
             Source::Function { args, .. } => args.iter().for_each(|a| {
                 self.flow(a, names);

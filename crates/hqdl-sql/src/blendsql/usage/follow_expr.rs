@@ -7,14 +7,14 @@ use crate::blendsql::lexer::{self, Brackets};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Affinity, Origin, bare};
 use crate::blendsql::tree::{Expr, ExprKind, Query};
-use crate::blendsql::usage::follow::{Follow, Names};
+use crate::blendsql::usage::follow::{Follow, SelectNames};
 use crate::blendsql::usage::{Compared, Key, Options, Reached, Usage};
 use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
 use hqdl_values::Type;
 
 impl Follow<'_> {
     /// Follows a condition: its truth counts.
-    pub(in crate::blendsql) fn condition(&mut self, expr: &Expr, names: &Names<'_>) {
+    pub(in crate::blendsql) fn condition(&mut self, expr: &Expr, names: &SelectNames<'_>) {
         let flow = self.flow(expr, names);
         for call in &flow.calls {
             self.found.entry(*call).or_default().condition = true;
@@ -68,7 +68,7 @@ impl Follow<'_> {
     }
 
     /// The flows of a row value; of any other expression its own.
-    fn row(&mut self, expr: &Expr, names: &Names<'_>) -> Vec<Flow> {
+    fn row(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Vec<Flow> {
         match &bare(expr).kind {
             ExprKind::Scalar(query) => self.values(query, names),
             ExprKind::Other(parts) if parts.len() > 1 && self.between(expr, 0).starts_with(',') => {
@@ -79,7 +79,7 @@ impl Follow<'_> {
     }
 
     /// The flows of a subquery's columns.
-    fn values(&mut self, query: &Query, names: &Names<'_>) -> Vec<Flow> {
+    fn values(&mut self, query: &Query, names: &SelectNames<'_>) -> Vec<Flow> {
         let fields = self.query(query, names, None).unwrap_or_default();
         // Rows of elsewhere: they are no columns of the row at hand.
         fields.into_iter().map(|f| Flow { lineage: None, ..f.flow }).collect()
@@ -119,7 +119,7 @@ impl Follow<'_> {
     }
 
     /// What an expression's value may be.
-    pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &Names<'_>) -> Flow {
+    pub(in crate::blendsql) fn flow(&mut self, expr: &Expr, names: &SelectNames<'_>) -> Flow {
         match &expr.kind {
             ExprKind::Paren(inner) => self.flow(inner, names),
             ExprKind::And(all) | ExprKind::Or(all) => {
@@ -202,7 +202,7 @@ impl Follow<'_> {
         Flow { lineage, ..flow }
     }
 
-    fn cast(&mut self, inner: &Expr, kind: &str, names: &Names<'_>) -> Flow {
+    fn cast(&mut self, inner: &Expr, kind: &str, names: &SelectNames<'_>) -> Flow {
         let flow = self.flow(inner, names);
         let lower = kind.to_ascii_lowercase();
         let is = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
@@ -229,7 +229,13 @@ impl Follow<'_> {
         Flow { lineage, ..made }
     }
 
-    fn function(&mut self, name: &str, window: bool, args: &[Expr], names: &Names<'_>) -> Flow {
+    fn function(
+        &mut self,
+        name: &str,
+        window: bool,
+        args: &[Expr],
+        names: &SelectNames<'_>,
+    ) -> Flow {
         let aggregate = !window
             && (matches!(name, "count" | "sum" | "avg" | "total" | "group_concat" | "string_agg")
                 || (matches!(name, "max" | "min") && args.len() == 1));
@@ -275,7 +281,13 @@ impl Follow<'_> {
         Flow { lineage, ..made }
     }
 
-    fn within(&mut self, operand: &Expr, list: &[Expr], query: Option<&Query>, names: &Names<'_>) {
+    fn within(
+        &mut self,
+        operand: &Expr,
+        list: &[Expr],
+        query: Option<&Query>,
+        names: &SelectNames<'_>,
+    ) {
         let left = self.row(operand, names);
         let first = list.first().map(|e| e.span.start).or(query.map(|q| q.span.start));
         let written = first.map(|at| self.words(operand.span.end, at)).unwrap_or_default();
@@ -297,7 +309,7 @@ impl Follow<'_> {
         }
     }
 
-    fn other(&mut self, expr: &Expr, parts: &[Expr], names: &Names<'_>) -> Flow {
+    fn other(&mut self, expr: &Expr, parts: &[Expr], names: &SelectNames<'_>) -> Flow {
         let first = parts.first().map_or(expr.span.end, |p| p.span.start);
         let before = self.words(expr.span.start, first);
         let after = self.between(expr, 0);
@@ -343,7 +355,7 @@ impl Follow<'_> {
     }
 
     /// What a call is about, and what can be named where it stands.
-    fn call(&mut self, n: usize, args: &[Expr], names: &Names<'_>) -> Flow {
+    fn call(&mut self, n: usize, args: &[Expr], names: &SelectNames<'_>) -> Flow {
         let mut keys = Vec::new();
         for arg in args {
             let flow = self.flow(arg, names);
@@ -379,7 +391,7 @@ impl Follow<'_> {
 }
 
 /// The columns of the row that are of the instances that the keys are made of.
-fn reached(keys: &[Key], names: &Names<'_>) -> Vec<Reached> {
+fn reached(keys: &[Key], names: &SelectNames<'_>) -> Vec<Reached> {
     let instances: Vec<usize> =
         keys.iter().filter_map(|k| Some(k.lineage.as_ref()?.instance()?.0)).collect();
     if instances.is_empty() {
@@ -407,7 +419,7 @@ fn reached(keys: &[Key], names: &Names<'_>) -> Vec<Reached> {
 }
 
 /// The column that a call's options are.
-fn options(call: &Call, names: &Names<'_>) -> Option<Options> {
+fn options(call: &Call, names: &SelectNames<'_>) -> Option<Options> {
     let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
     if let Some((of, field)) = names.find(table.as_deref(), column) {
         if let Some(name) = of.and_then(|t| t.name.as_ref())
@@ -424,7 +436,7 @@ fn options(call: &Call, names: &Names<'_>) -> Option<Options> {
 }
 
 /// The flow of a name.
-fn of_name(table: Option<&str>, column: &str, names: &Names<'_>) -> Flow {
+fn of_name(table: Option<&str>, column: &str, names: &SelectNames<'_>) -> Flow {
     match names.find(table, column) {
         Some((_, field)) => field.flow.clone(),
         None if ["true", "false"].iter().any(|w| column.eq_ignore_ascii_case(w)) => Flow::truth(),
