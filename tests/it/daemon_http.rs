@@ -184,7 +184,7 @@ fn strangers_are_not_let_in() {
     };
     run("Origin: http://evil.example").is(403);
     run("Origin: null").is(403);
-    run("Sec-Fetch-CallSite: cross-site").is(403);
+    run("Sec-Fetch-Site: cross-site").is(403);
     ask(&format!(
         "POST /v1/runs HTTP/1.0\r\nHost: {own}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{{}}"
     ))

@@ -19,7 +19,14 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 3;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 19] = [
+pub const QUERIES: [(&str, &str); 20] = [
+    // A row that is certain settles EXISTS, whatever others wait for.
+    (
+        "SELECT p.a FROM p WHERE EXISTS (SELECT 1 FROM q WHERE q.pid = p.id AND NOT EXISTS (SELECT 1 \
+         FROM r WHERE r.v = q.m AND {{LLMMap('fn:initial', r.k)}} < 'zz'))",
+        "SELECT a FROM p WHERE EXISTS (SELECT 1 FROM q WHERE pid = p.id AND NOT EXISTS (SELECT 1 \
+         FROM r WHERE v = q.m AND hq_initial(k) < 'zz'))",
+    ),
     // No column of what is read can tell it to wait.
     (
         "WITH t AS (SELECT {{LLMMap('fn:length', p.a, return_type='int')}} AS x FROM p WHERE p.n < p.n) \

@@ -318,15 +318,16 @@ impl<'q> Rewriter<'q> {
                 calls.push(*n);
             }
         });
-        each_table(query, &mut |table| {
-            let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(table);
-            if let Some(cte) = self.ctes.iter().rev().find(named) {
-                calls.extend_from_slice(&cte.calls);
-            }
-        });
+        each_table(query, &mut |table| calls.extend(self.calls_named(table)));
         calls.sort_unstable();
         calls.dedup();
         calls
+    }
+
+    /// Calls in a common table expression of this name.
+    pub(super) fn calls_named(&self, table: &str) -> Vec<usize> {
+        let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(table);
+        self.ctes.iter().rev().find(named).map_or(Vec::new(), |cte| cte.calls.clone())
     }
 
     pub(super) fn value_part(

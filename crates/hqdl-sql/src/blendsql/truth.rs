@@ -9,7 +9,7 @@
 use super::emit;
 use super::rewrite::{Leaf, Rewriter, own_calls};
 use super::scope::{Scope, bare};
-use super::tree::{Body, Expr, ExprKind, Query, Source};
+use super::tree::{Body, Expr, ExprKind, FromItem, Query, Source};
 
 /// Bytes of a condition that is written twice: to be looked up, and to be asked.
 const LONG: usize = 20_000;
@@ -158,16 +158,28 @@ impl Rewriter<'_> {
     }
 
     /// Calls that the rows of a query's FROM clause come from: what is read there may
-    /// be computed once, for the first row that needs it.
+    /// be computed once, for the first row that needs it. Those in its conditions tell
+    /// themselves what they wait for.
     fn calls_below(&self, query: &Query) -> Vec<usize> {
-        let mut own = Vec::new();
-        if let Body::Core(core) = &query.body {
-            let results = core.columns.iter().filter_map(|c| c.expr.as_ref());
-            let exprs = results.chain(&core.filter).chain(&core.group).chain(&core.having);
-            exprs.for_each(|e| own_calls(e, &mut |n| own.push(n)));
+        match &query.body {
+            Body::Core(core) => core.from.iter().flat_map(|i| self.calls_of_rows(i)).collect(),
+            _ => self.calls_read(query),
         }
-        let mut calls = self.calls_read(query);
-        calls.retain(|n| !own.contains(n));
+    }
+
+    fn calls_of_rows(&self, item: &FromItem) -> Vec<usize> {
+        let mut calls = match &item.source {
+            Source::Table { schema: None, name, .. } => self.calls_named(name),
+            Source::Table { .. } => Vec::new(),
+            Source::Query(query) => self.calls_read(query),
+            Source::Join(items) => items.iter().flat_map(|i| self.calls_of_rows(i)).collect(),
+            Source::Function { args, .. } => {
+                let mut calls = Vec::new();
+                args.iter().for_each(|a| own_calls(a, &mut |n| calls.push(n)));
+                calls
+            }
+        };
+        item.on.iter().for_each(|on| own_calls(on, &mut |n| calls.push(n)));
         calls
     }
 
