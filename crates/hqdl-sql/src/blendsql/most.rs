@@ -236,7 +236,7 @@ impl Probing<'_, '_> {
             }
         }
         // What names no table is evaluated first, where no column can tell it to wait.
-        if !core.from.is_empty() && fence(&open.frame.scope).0.is_empty() {
+        if !core.from.is_empty() && fence(&open.frame.scope).is_empty() {
             let all = core.filter.iter().chain(moved.iter().copied()).flat_map(conjuncts);
             let scope = &open.frame.scope;
             let first: Vec<&Expr> =

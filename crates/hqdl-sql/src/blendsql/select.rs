@@ -60,7 +60,7 @@ impl Rewriter<'_> {
             self.read_from(item, around, &scope, apart.as_deref(), parts);
         }
         let outer_aliases = std::mem::replace(&mut self.aliases, aliases);
-        let fence = fence(&scope).0;
+        let fence = fence(&scope);
         // Conditions on grouping columns wait for the plain part of HAVING.
         let (late, calls): (Vec<&Expr>, Vec<&Expr>) = match &core.having {
             Some(having) if conjuncts(having).iter().any(|h| !self.bears(h, &scope)) => {

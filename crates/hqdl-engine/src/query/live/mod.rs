@@ -351,7 +351,13 @@ impl Live {
         let inner = self.statement.leaves.get(&at).is_some_and(|calls| {
             calls.iter().any(|c| self.pass.pending_of.get(*c).is_some_and(|p| *p > 0))
         });
-        if inner || int(values, 2) != self.pass.pended + 1 {
+        let waits = int(values, 2) != self.pass.pended + 1;
+        if inner && !waits {
+            // What waits was settled, and let go, for a row that read it before: a pass in
+            // which a condition is open is not the last one.
+            self.pass.pended += 1;
+        }
+        if inner || waits {
             return 2;
         }
         let (wanted, holds) = (int(values, 1) == 1, int(values, 3) == 1);

@@ -130,9 +130,9 @@ impl Rewriter<'_> {
     }
 }
 
-/// A column of each table that a scope reads, and whether there is one of every
-/// table: only then does a condition that names them wait for all of them.
-pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
+/// A column, of each table that a scope reads, that hangs on no answer: a condition that
+/// names them waits for a row of these tables.
+pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> Vec<String> {
     let of = |table: &Table| {
         if table.name.is_some() {
             return table.any_column();
@@ -146,9 +146,7 @@ pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> (Vec<String>, bool) {
         let own = fields.iter().find(|f| !f.live && !f.name.is_empty() && alone(&f.name))?;
         Some(sql::name(&own.name))
     };
-    let columns: Vec<Option<String>> = scope.tables.iter().map(of).collect();
-    let whole = columns.len() < 2 || columns.iter().all(Option::is_some);
-    (columns.into_iter().flatten().collect(), whole)
+    scope.tables.iter().filter_map(of).collect()
 }
 
 /// Takes those of some plain conditions that may fail and stand behind a call.
