@@ -19,7 +19,35 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 3;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 20] = [
+pub const QUERIES: [(&str, &str); 24] = [
+    // A LEFT JOIN that WHERE makes an inner one may be read first.
+    (
+        "SELECT count(*) FROM p JOIN r ON p.n = r.v + 90 AND p.n > 93 LEFT JOIN q ON q.m = r.v AND NOT \
+         {{LLMMap('fn:contains:a', q.c)}} WHERE q.id BETWEEN 4 AND 4",
+        "SELECT count(*) FROM p JOIN r ON p.n = r.v + 90 AND p.n > 93 LEFT JOIN q ON q.m = r.v AND NOT \
+         hq_contains(q.c, 'a') WHERE q.id BETWEEN 4 AND 4",
+    ),
+    // Answers decide whether there are rows, though no column of them is read.
+    (
+        "WITH t AS (SELECT {{LLMMap('fn:initial', p.a)}} AS x FROM p) SELECT {{LLMMap('fn:length', 'alma', \
+         return_type='int')}} FROM (SELECT 5 AS y FROM t AS t1 NATURAL JOIN t AS t2) AS s LIMIT 1",
+        "WITH t AS (SELECT hq_initial(a) AS x FROM p) SELECT hq_length('alma') FROM (SELECT 5 AS y FROM t \
+         AS t1 NATURAL JOIN t AS t2) AS s LIMIT 1",
+    ),
+    // What a subquery reads by a name is joined before it is asked about there, too.
+    (
+        "WITH t AS (SELECT {{LLMMap('fn:initial', q.c)}} AS x FROM p JOIN q ON p.n = q.m) SELECT r.k \
+         FROM r WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.x = r.k AND t.x IS NOT NULL LIMIT 2)",
+        "WITH t AS (SELECT hq_initial(q.c) AS x FROM p JOIN q ON p.n = q.m) SELECT k FROM r WHERE NOT \
+         EXISTS (SELECT 1 FROM t WHERE x = r.k AND x IS NOT NULL LIMIT 2)",
+    ),
+    // A table without a row, which no condition can wait for.
+    (
+        "SELECT q.m FROM q CROSS JOIN (SELECT {{LLMMap('fn:upper', r.k)}} AS x FROM r CROSS JOIN p WHERE \
+         p.a = 'nobody') AS s WHERE {{LLMMap('fn:initial', q.c)}} IS NOT NULL",
+        "SELECT q.m FROM q CROSS JOIN (SELECT hq_upper(r.k) AS x FROM r CROSS JOIN p WHERE p.a = 'nobody') \
+         AS s WHERE hq_initial(q.c) IS NOT NULL",
+    ),
     // A row that is certain settles EXISTS, whatever others wait for.
     (
         "SELECT p.a FROM p WHERE EXISTS (SELECT 1 FROM q WHERE q.pid = p.id AND NOT EXISTS (SELECT 1 \

@@ -69,6 +69,22 @@ pub(super) fn reads(query: &Query, name: &str) -> bool {
 
 /// Shows the name of every table that a query reads to `see`.
 pub(super) fn each_table<'e>(query: &'e Query, see: &mut dyn FnMut(&'e str)) {
+    each_item(query, &mut |item| {
+        if let Source::Table { name, .. } = &item.source {
+            see(name);
+        }
+    });
+}
+
+/// Whether a query joins by USING or NATURAL.
+pub(super) fn joins_by_name(query: &Query) -> bool {
+    let mut found = false;
+    each_item(query, &mut |item| found |= item.natural || !item.using.is_empty());
+    found
+}
+
+/// Shows everything that a query reads to `see`.
+fn each_item<'e>(query: &'e Query, see: &mut dyn FnMut(&'e FromItem)) {
     of_from(query, see);
     query.each(&mut |e| {
         if let Some(inner) = e.inside().1 {
@@ -78,7 +94,7 @@ pub(super) fn each_table<'e>(query: &'e Query, see: &mut dyn FnMut(&'e str)) {
 }
 
 /// Those of a query's own FROM clauses, without its expressions'.
-fn of_from<'e>(query: &'e Query, see: &mut dyn FnMut(&'e str)) {
+fn of_from<'e>(query: &'e Query, see: &mut dyn FnMut(&'e FromItem)) {
     query.with.iter().for_each(|cte| of_from(&cte.query, see));
     match &query.body {
         Body::Core(core) => core.from.iter().for_each(|i| of_item(i, see)),
@@ -90,10 +106,10 @@ fn of_from<'e>(query: &'e Query, see: &mut dyn FnMut(&'e str)) {
     }
 }
 
-fn of_item<'e>(item: &'e FromItem, see: &mut dyn FnMut(&'e str)) {
+fn of_item<'e>(item: &'e FromItem, see: &mut dyn FnMut(&'e FromItem)) {
+    see(item);
     match &item.source {
-        Source::Table { name, .. } => see(name),
-        Source::Function { .. } => {}
+        Source::Table { .. } | Source::Function { .. } => {}
         Source::Query(query) => of_from(query, see),
         Source::Join(items) => items.iter().for_each(|i| of_item(i, see)),
     }

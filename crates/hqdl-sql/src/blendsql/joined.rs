@@ -159,8 +159,14 @@ impl Possible<'_> {
     }
 
     /// The FROM clause of a SELECT, to the end of it or of a part: all that it may
-    /// be, of which each gives some of the rows.
-    pub fn from(&self, core: &Core, open: &Open<'_>, end: usize) -> Vec<String> {
+    /// be, of which each gives some of the rows. Some tables are read as is said `instead`.
+    pub fn from(
+        &self,
+        core: &Core,
+        open: &Open<'_>,
+        end: usize,
+        instead: &[(Span, String)],
+    ) -> Vec<String> {
         let Some(last) = core.columns.last().filter(|_| !core.from.is_empty()) else {
             return vec![String::new()];
         };
@@ -168,7 +174,7 @@ impl Possible<'_> {
         let nulls: Vec<&(Span, String)> = open.nulls.iter().filter(|(s, _)| s.end <= end).collect();
         let all = 0..1_usize << nulls.len();
         let of = |which: usize| {
-            let mut parts: Vec<(Span, String)> = Vec::new();
+            let mut parts: Vec<(Span, String)> = instead.to_vec();
             parts.extend(
                 nulls
                     .iter()

@@ -15,10 +15,11 @@ use super::frame::{Frame, is_random, reads};
 use super::joined::Open;
 use super::possible::Possible;
 use super::rewrite::{CallSite, Costs, Rewriter, conjuncts};
-use super::rules::conditions_last::fence;
-use super::scope::Schema;
-use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
+use super::rules::conditions_last::{fence, fence_of};
+use super::scope::{Field, Schema, Scope, Table};
+use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
 use super::truth::leaves;
+use hqdl_values::sql;
 
 /// The most that a query may ask.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +52,8 @@ const BENEATH: &str = "it may be evaluated before tables in parentheses are join
 // SQLite looks for rows of the right table without partners by their conditions first.
 const PARTNERS: &str =
     "a RIGHT or FULL JOIN may evaluate it before it knows which rows have partners";
+// Nothing that a condition could name makes it wait for such a table.
+const UNNAMED: &str = "it may be evaluated before a table that has no column without answers";
 const LENGTH: &str = "the query is too long to count its rows";
 
 /// Finds the most that a query may ask.
@@ -205,11 +208,17 @@ impl Probing<'_, '_> {
         };
         self.waits(query, core, &open);
         let outer = core.from.iter().any(|i| i.join == Join::Outer);
-        if outer || core.from.iter().any(is_taken_apart) {
-            let why = if outer { PARTNERS } else { BENEATH };
-            let mut early: Vec<&Expr> = core.filter.iter().collect();
-            core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
-            early.into_iter().for_each(|e| self.all_unknown(e, why));
+        let mut early: Vec<&Expr> = core.filter.iter().collect();
+        core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
+        let unnamed = self.waits_not_for(&early, &open.frame.scope);
+        let instead: Option<Vec<(Span, String)>> = unnamed.iter().map(|t| a_row(t, core)).collect();
+        if outer || core.from.iter().any(is_taken_apart) || instead.is_none() {
+            let why = match (outer, &instead) {
+                (true, _) => PARTNERS,
+                (false, None) => UNNAMED,
+                (false, Some(_)) => BENEATH,
+            };
+            early.iter().for_each(|e| self.all_unknown(e, why));
         }
         let grouped = self.rows.is_grouped(query, core, &open.frame);
         let windows = open.exact && core.windows.is_empty();
@@ -230,9 +239,17 @@ impl Probing<'_, '_> {
             let mut parts: Vec<String> = aliases.iter().filter_map(|e| self.reach(e, at)).collect();
             parts.extend(self.reach(on, at));
             if let Some(text) = sum(parts) {
-                for from in self.rows.from(core, &open, on.span.end) {
+                for from in self.rows.from(core, &open, on.span.end, &[]) {
                     give(self, over(&text, &format!("{from}{}", ")".repeat(depth))));
                 }
+            }
+        }
+        // Whether there is a row of what no condition can name may be looked at later.
+        if let Some(instead) = instead.filter(|i| !i.is_empty()) {
+            let parts = early.iter().filter_map(|e| self.reach(e, at)).collect();
+            for from in self.rows.from(core, &open, core.from_end, &instead) {
+                let rows = format!("{from} WHERE {}", open.condition);
+                sum(Vec::clone(&parts)).into_iter().for_each(|p| give(self, over(&p, &rows)));
             }
         }
         // What names no table is evaluated first, where no column can tell it to wait.
@@ -251,7 +268,7 @@ impl Probing<'_, '_> {
             if core.from.is_empty() && lone {
                 give(self, text);
             } else {
-                for from in self.rows.from(core, &open, core.from_end) {
+                for from in self.rows.from(core, &open, core.from_end, &[]) {
                     give(self, over(&text, &format!("{from} WHERE {}", open.condition)));
                 }
             }
@@ -267,7 +284,7 @@ impl Probing<'_, '_> {
             } else {
                 format!(" GROUP BY {}", group.join(", "))
             };
-            for from in self.rows.from(core, &open, core.from_end) {
+            for from in self.rows.from(core, &open, core.from_end, &[]) {
                 give(self, over(&text, &format!("{from} WHERE {}{by}", open.condition)));
             }
         }
@@ -342,6 +359,28 @@ impl Probing<'_, '_> {
         live(term) || column.is_some_and(live) || named.is_some_and(live)
     }
 
+    /// Tables whose rows conditions with calls do not wait for: these have no column
+    /// without answers, and no condition is about them.
+    fn waits_not_for<'s>(&self, conditions: &[&Expr], scope: &'s Scope<'_>) -> Vec<&'s Table> {
+        let mut named = Vec::new();
+        for condition in conditions.iter().flat_map(|c| conjuncts(c)).filter(|c| c.has_call()) {
+            self.rows.resolver().each_in(condition, scope, true, &mut |e, at, _| {
+                if let ExprKind::Column { table, column } = &e.kind
+                    && let Some(hit) = at.find(table.as_deref(), column)
+                {
+                    named.push(std::ptr::from_ref(hit.table));
+                }
+            });
+        }
+        let waits = |t: &&Table| {
+            named.contains(&std::ptr::from_ref(*t))
+                || !fence_of(std::slice::from_ref(*t), scope).is_empty()
+        };
+        let has_calls = conditions.iter().any(|c| c.has_call());
+        let tables = scope.tables.iter().filter(|_| has_calls && scope.tables.len() > 1);
+        tables.filter(|t| !waits(t)).collect()
+    }
+
     /// Whether anything of a SELECT waits for an answer of it.
     fn waits(&mut self, query: &Query, core: &Core, open: &Open<'_>) {
         let count = |e: &Expr| leaves(&self.rows.rewriter, e, &open.frame.scope);
@@ -391,6 +430,22 @@ fn is_taken_apart(item: &FromItem) -> bool {
         Source::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
         Source::Table { span, .. } => span.is_empty(),
         _ => false,
+    }
+}
+
+/// A row of NULLs in the place of a table, where it stands by itself in a FROM clause.
+fn a_row(table: &Table, core: &Core) -> Option<(Span, String)> {
+    let nulls = |f: &Field| format!("NULL AS {}", sql::name(&f.name));
+    let row: Vec<String> = table.fields.as_ref()?.iter().map(nulls).collect();
+    let row = format!("SELECT {}", row.join(", "));
+    let name = table.name.as_deref()?;
+    let item = core.from.iter().find(|i| i.name.as_deref() == Some(name))?;
+    match &item.source {
+        Source::Table { span, .. } if !span.is_empty() => {
+            Some((span.clone(), format!("({row}) AS {}", sql::name(name))))
+        }
+        Source::Query(query) => Some((query.span.clone(), row)),
+        _ => None,
     }
 }
 

@@ -11,7 +11,7 @@
 //! is not.
 
 use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
-use super::frame::{Frame, each_table, is_random, reads};
+use super::frame::{Frame, each_table, is_random, joins_by_name, reads};
 use super::rewrite::{CallSite, Rewriter};
 use super::scope::{Field, Resolver, bare, renamed};
 use super::tree::{Body, Core, Cte, Expr, ExprKind, Query};
@@ -107,7 +107,12 @@ impl<'q> Possible<'q> {
             return false;
         }
         let mut settled = true;
-        each_table(query, &mut |name| settled &= around.is_exact(name));
+        let live =
+            |name: &str| around.scope.cte(name).is_some_and(|f| f.iter().flatten().any(|f| f.live));
+        let by_name = joins_by_name(query);
+        each_table(query, &mut |name| {
+            settled &= around.is_exact(name) && !(by_name && live(name));
+        });
         let opaque = around.each().any(|f| f.opaque);
         self.resolver().each(query, &around.scope, &mut |e, at, _| match &e.kind {
             ExprKind::Column { table, column } => {
@@ -275,7 +280,7 @@ impl<'q> Possible<'q> {
         }
         let distinct = if core.distinct { "DISTINCT " } else { "" };
         let (columns, condition) = (columns.join(", "), &open.condition);
-        let each = self.from(core, &open, core.from_end).into_iter();
+        let each = self.from(core, &open, core.from_end, &[]).into_iter();
         let each: Vec<String> = each
             .map(|from| format!("SELECT {distinct}{columns}{from} WHERE {condition}{tail}"))
             .collect();

@@ -324,6 +324,18 @@ impl<'q> Rewriter<'q> {
         calls
     }
 
+    /// Whether an expression has a call, or a subquery that reads one by the name of a
+    /// common table expression: it is written anew.
+    pub(super) fn is_written(&self, expr: &Expr) -> bool {
+        let mut found = expr.has_call();
+        if !self.ctes.is_empty() {
+            expr.each(&mut |e| {
+                found |= e.inside().1.is_some_and(|q| !self.calls_read(q).is_empty());
+            });
+        }
+        found
+    }
+
     /// Calls in a common table expression of this name.
     pub(super) fn calls_named(&self, table: &str) -> Vec<usize> {
         let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(table);
@@ -336,7 +348,7 @@ impl<'q> Rewriter<'q> {
         scope: &Scope<'_>,
         parts: &mut Vec<(Span, String)>,
     ) {
-        if expr.has_call() {
+        if self.is_written(expr) {
             let text = self.value(expr, scope);
             parts.push((expr.span.clone(), text));
         }

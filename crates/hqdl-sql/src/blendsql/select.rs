@@ -3,7 +3,7 @@
 use super::emit;
 use super::frame::is_random;
 use super::rewrite::{Rewriter, Role, conjuncts, has_field};
-use super::rules::conditions_last::{fence, held_back};
+use super::rules::conditions_last::{fence, fence_of, held_back};
 use super::rules::{CONDITIONS_LAST, CONDITIONS_OF_GROUPS};
 use super::scope::{Scope, bare};
 use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
@@ -228,14 +228,21 @@ impl Rewriter<'_> {
         movable: bool,
         parts: &mut Vec<(Span, String)>,
     ) {
+        let mut tables = 0;
         for item in &core.from {
+            tables += width(item);
             let kept = item.join != Join::Inner || !movable;
             if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, scope)) {
                 let (plain, calls): (Vec<Expr>, Vec<Expr>) =
                     conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, scope));
                 let calls: Vec<&Expr> = calls.iter().collect();
                 let mut text = truth::all(self, &calls, scope);
-                // A LEFT JOIN whose WHERE makes it an inner one is read in any order.
+                // A LEFT JOIN whose WHERE makes it an inner one is read in any order: it
+                // waits for a row of all that stands before it, and for what is plain of it.
+                if movable {
+                    let before = scope.tables.get(..tables).unwrap_or_default();
+                    text = emit::for_whole_rows(&fence_of(before, scope), &text);
+                }
                 for plain in plain.iter().rev().filter(|e| is_settled(e)) {
                     let plain = &self.sql[plain.span.clone()];
                     text = emit::guarded(&format!("({plain})"), &text);
@@ -326,6 +333,14 @@ impl Rewriter<'_> {
                 }
             }
         }
+    }
+}
+
+/// How many tables what a FROM clause reads there is.
+fn width(item: &FromItem) -> usize {
+    match &item.source {
+        Source::Join(items) if item.name.is_none() => items.iter().map(width).sum(),
+        _ => 1,
     }
 }
 

@@ -55,7 +55,7 @@ impl Rewriter<'_> {
 
     /// An expression whose value counts.
     pub(super) fn value(&mut self, expr: &Expr, scope: &Scope<'_>) -> String {
-        if !expr.has_call() {
+        if !self.is_written(expr) {
             return self.sql[expr.span.clone()].to_owned();
         }
         match &expr.kind {

@@ -133,6 +133,11 @@ impl Rewriter<'_> {
 /// A column, of each table that a scope reads, that hangs on no answer: a condition that
 /// names them waits for a row of these tables.
 pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> Vec<String> {
+    fence_of(&scope.tables, scope)
+}
+
+/// The same, of some of these tables.
+pub(in crate::blendsql) fn fence_of(tables: &[Table], scope: &Scope<'_>) -> Vec<String> {
     let of = |table: &Table| {
         if table.name.is_some() {
             return table.any_column();
@@ -146,7 +151,7 @@ pub(in crate::blendsql) fn fence(scope: &Scope<'_>) -> Vec<String> {
         let own = fields.iter().find(|f| !f.live && !f.name.is_empty() && alone(&f.name))?;
         Some(sql::name(&own.name))
     };
-    scope.tables.iter().filter_map(of).collect()
+    tables.iter().filter_map(of).collect()
 }
 
 /// Takes those of some plain conditions that may fail and stand behind a call.
