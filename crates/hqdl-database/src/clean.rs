@@ -40,6 +40,15 @@ pub struct Cleaned {
 /// [`StoreError`] when the database cannot be written; it is as it was then.
 pub fn clean(source: &Database, spec: &Spec) -> Result<Cleaned, StoreError> {
     let path = spec.target().clone();
+    if let Some(server) = source.server() {
+        let mut cleaned = Cleaned { path: server.shown().into(), ..Cleaned::default() };
+        if source.has_bookkeeping() {
+            let (objects, last) = objects(source, spec).map_err(|e| source.error(&e))?;
+            server.clean(&spec.full_path(), &objects, last)?;
+            cleaned.objects = objects.into_iter().map(|(name, _)| name).collect();
+        }
+        return Ok(cleaned);
+    }
     if !path.exists() {
         return Ok(Cleaned { path, ..Cleaned::default() });
     }

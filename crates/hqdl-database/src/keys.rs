@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
+use super::postgres::WANTED;
 use super::{Database, StoreError};
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::Row;
@@ -126,25 +127,46 @@ impl<'db> Keys<'db> {
             respelled: HashMap::new(),
             report: KeyReport::default(),
         };
-        keys.fill(expansion, filter).map_err(|e| db.error(&e))?;
+        let filtered = keys.filtered(expansion, filter)?;
+        if let Some(server) = db.server() {
+            let of = |n: usize| filter.filter(|_| filtered.contains(&n));
+            let filters: Vec<_> = (0..expansion.sources.len()).map(of).collect();
+            let connection = db.connection();
+            server.copy_sources(expansion, &filters, connection, &|n| keys.source_table(n))?;
+        }
+        keys.fill(expansion, filter, &filtered).map_err(|e| db.error(&e))?;
         keys.look(expansion).map_err(|e| db.error(&e))?;
         Ok(keys)
     }
 
-    fn fill(&self, expansion: &Expansion, filter: Option<&str>) -> rusqlite::Result<()> {
+    /// The table that the rows of a source on a server are copied into.
+    fn source_table(&self, n: usize) -> String {
+        sql::name(&format!("hqdl_source_{n}_{}", self.expansion.name))
+    }
+
+    fn fill(
+        &self,
+        expansion: &Expansion,
+        filter: Option<&str>,
+        filtered: &[usize],
+    ) -> rusqlite::Result<()> {
         let list =
             |letter: char, n: usize| (0..n).map(|i| format!("{letter}{i}")).collect::<Vec<_>>();
         let (k, c, s) =
             (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
         let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
-        let filtered = self.filtered(expansion, filter)?;
+        let copied = self.db.server().is_some();
         let context = self.context_columns(expansion)?;
         let selects: Vec<String> = expansion
             .sources
             .iter()
             .enumerate()
             .map(|(n, source)| {
-                let from = from(&source.rows);
+                let from = if copied {
+                    format!("temp.{}", self.source_table(n))
+                } else {
+                    from(&source.rows)
+                };
                 let named = |names: &[String], aliases: &[String]| {
                     names
                         .iter()
@@ -161,6 +183,7 @@ impl<'db> Keys<'db> {
                     None => "1".to_owned(),
                     // Where its columns are not, the filter holds for nothing.
                     Some(_) if !filtered.contains(&n) => "0".to_owned(),
+                    Some(_) if copied => sql::name(WANTED),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
                 };
                 let mut key = named(expansion.key.names(), &k);
@@ -190,7 +213,11 @@ impl<'db> Keys<'db> {
              GROUP BY {group} ORDER BY 1;",
             sums.join(", "),
             selects.join(" UNION ALL "),
-        ))
+        ))?;
+        let copies = (0..expansion.sources.len()).filter(|_| copied);
+        copies.map(|n| self.source_table(n)).try_for_each(|table| {
+            self.db.connection().execute_batch(&format!("DROP TABLE temp.{table}"))
+        })
     }
 
     /// The context columns as they are read. A BLOB that is an image is read once, and known
@@ -223,14 +250,21 @@ impl<'db> Keys<'db> {
         &self,
         expansion: &Expansion,
         filter: Option<&str>,
-    ) -> rusqlite::Result<Vec<usize>> {
+    ) -> Result<Vec<usize>, StoreError> {
         let Some(filter) = filter else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         let mut error = None;
         for (n, source) in expansion.sources.iter().enumerate() {
             let probe = format!("SELECT 1 FROM {} WHERE ({filter}\n)", from(&source.rows));
-            match self.db.connection().prepare(&probe) {
-                Ok(_) => found.push(n),
+            let works = match self.db.server() {
+                Some(server) => server.takes_filter(&source.rows, filter),
+                None => {
+                    let prepared = self.db.connection().prepare(&probe);
+                    prepared.map(drop).map_err(|e| self.db.error(&e))
+                }
+            };
+            match works {
+                Ok(()) => found.push(n),
                 Err(e) => error = Some(e),
             }
         }

@@ -1,15 +1,17 @@
-//! `SQLite`: the databases that are read and expanded, and the journal's file.
+//! The databases that are read and expanded: `SQLite`'s, and those of a server.
 //!
 //! [`Database`] opens; [`schema`] answers what is there; [`keys`] lists the
 //! semantic keys of an expansion; [`publish`] writes the materialized views, [`rows`]
 //! their rows, by their [`versions`]; [`standing`] is what stands and what that was
 //! made from, [`provenance`] reads back where a cell came from; [`migrate`] keeps
-//! hqdl's own tables up to date.
+//! hqdl's own tables up to date. Where a database is on a server, [`postgres`] does what
+//! is done there.
 
 pub mod clean;
 pub mod keys;
 pub mod migrate;
 pub mod output;
+pub mod postgres;
 pub mod provenance;
 pub mod publish;
 pub mod rows;
@@ -22,6 +24,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
+
+use self::postgres::Server;
+use hqdl_spec::is_server;
 
 /// How long a lock of another process is waited for.
 const BUSY: Duration = Duration::from_secs(5);
@@ -79,6 +84,34 @@ pub enum StoreError {
     /// Another file stands where the database was when it was read.
     #[error("{} was replaced by another file meanwhile", .0.display())]
     Replaced(PathBuf),
+    /// A server cannot be reached, lets nobody in, or not to do this.
+    #[error("the database {url}: {message}")]
+    Server {
+        /// Its URL, without a password.
+        url: String,
+        /// What it said.
+        message: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// A server takes a statement for wrong.
+    #[error("the database {url}: {message}")]
+    Statement {
+        /// Its URL, without a password.
+        url: String,
+        /// What it said.
+        message: String,
+    },
+    /// What only a file has is asked of a server.
+    #[error("{what} of the database {url}, which is on a server")]
+    NotOnServer {
+        /// Its URL, without a password.
+        url: String,
+        /// What was to be done.
+        what: &'static str,
+        /// What to do instead.
+        hint: &'static str,
+    },
     /// A file operation failed.
     #[error("{}: {error}", path.display())]
     File {
@@ -102,6 +135,16 @@ impl StoreError {
         }
     }
 
+    /// What the database said, without its name in front.
+    fn said(&self) -> String {
+        match self {
+            Self::Sqlite { message, .. }
+            | Self::Server { message, .. }
+            | Self::Statement { message, .. } => message.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn hint(&self) -> &'static str {
@@ -118,6 +161,10 @@ impl StoreError {
             }
             Self::OwnObjects { .. } => "move these tables to another database, then run this again",
             Self::Replaced(_) => "run this again; everything answered is kept",
+            Self::Server { hint, .. } | Self::NotOnServer { hint, .. } => hint,
+            Self::Statement { .. } => {
+                "check the spec against the database: `hqdl check SPEC`; everything answered is kept"
+            }
             Self::ForeignOutput(_) => "choose another `output`, or move that file away",
             Self::Sqlite { .. } | Self::File { .. } => {
                 "look at the file and its directory, then run this again"
@@ -151,6 +198,9 @@ pub struct Database {
     connection: Connection,
     /// What the file is to the system, where it says so.
     file: Option<(u64, u64)>,
+    /// The server that it is on, when the connection is to a database of this process
+    /// alone, beside it.
+    server: Option<Server>,
 }
 
 impl Database {
@@ -168,6 +218,10 @@ impl Database {
     /// [`StoreError`] when it is missing, locked, read-only or no database.
     pub fn open_writable(path: &Path) -> Result<Self, StoreError> {
         let db = Self::open_with(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        if let Some(server) = &db.server {
+            server.try_publishing()?;
+            return Ok(db);
+        }
         if db.connection.is_readonly("main").map_err(|e| db.error(&e))? {
             return Err(StoreError::ReadOnly(db.path));
         }
@@ -189,7 +243,20 @@ impl Database {
         Ok(db)
     }
 
+    /// Opens a database on a server, by its URL.
+    fn connect(url: &Path) -> Result<Self, StoreError> {
+        let server = Server::connect(url)?;
+        let error = |e: rusqlite::Error| StoreError::from_sqlite(server.shown().as_ref(), &e);
+        // A temporary file, which nobody else sees.
+        let connection = Connection::open("").map_err(error)?;
+        server.read_bookkeeping(&connection)?;
+        Ok(Self { path: url.to_owned(), connection, file: None, server: Some(server) })
+    }
+
     fn open_with(path: &Path, mode: OpenFlags) -> Result<Self, StoreError> {
+        if is_server(path) {
+            return Self::connect(path);
+        }
         if !path.exists() {
             return Err(StoreError::Missing(path.to_owned()));
         }
@@ -215,7 +282,7 @@ impl Database {
             }
             first => first.map_err(error)?,
         }
-        Ok(Self { path: path.to_owned(), connection, file })
+        Ok(Self { path: path.to_owned(), connection, file, server: None })
     }
 
     /// A number that is another one when somebody else has written to it.
@@ -223,6 +290,9 @@ impl Database {
     /// # Errors
     /// [`StoreError`] from `SQLite`.
     pub fn version(&self) -> Result<i64, StoreError> {
+        if let Some(server) = &self.server {
+            return server.version();
+        }
         self.connection
             .query_row("PRAGMA data_version", [], |row| row.get(0))
             .map_err(|e| self.error(&e))
@@ -240,7 +310,18 @@ impl Database {
         &self.path
     }
 
-    /// The connection.
+    /// The server that it is on.
+    fn server(&self) -> Option<&Server> {
+        self.server.as_ref()
+    }
+
+    /// The URL of its server, as it may be shown; `None` where it is a file.
+    #[must_use]
+    pub fn url(&self) -> Option<&str> {
+        self.server().map(Server::shown)
+    }
+
+    /// The connection; to a database of this process beside it, where it is on a server.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection

@@ -143,6 +143,9 @@ impl Database {
         key: &[String],
         column: &str,
     ) -> Result<Vec<Origin>, StoreError> {
+        if let Some(server) = self.server() {
+            server.fetch_cells(expansion, key, self.connection())?;
+        }
         let mut sql = format!(
             "SELECT *, {VALUE} AS typed FROM hqdl_cell
              WHERE expansion = ?1 AND \"column\" = ?2 COLLATE NOCASE"

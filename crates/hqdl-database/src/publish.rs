@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use rusqlite::config::DbConfig;
 use serde_json::json;
 
+use super::postgres::{Publishing, Server};
 use super::rows::{Tables, Written};
 use super::standing::{PublishedVersion, layout};
 use super::view::view_sql;
@@ -45,6 +46,8 @@ pub struct Publication<'db> {
     /// Whether it goes to a copy, which nobody but hqdl writes to.
     is_copy: bool,
     transaction: rusqlite::Transaction<'db>,
+    /// The transaction on the server that all goes to in the end.
+    server: Option<Publishing<'db>>,
 }
 
 impl<'db> Publication<'db> {
@@ -55,6 +58,10 @@ impl<'db> Publication<'db> {
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
         let error = |e: rusqlite::Error| db.error(&e);
         let connection = db.connection();
+        let server = db.server().map(Server::publish).transpose()?;
+        if let Some(server) = db.server() {
+            server.read_bookkeeping(connection)?;
+        }
         // With foreign keys on, dropping a table would delete the rows of a
         // user's table that refer to it; it comes back in the same transaction.
         connection.execute_batch("PRAGMA foreign_keys = OFF").map_err(error)?;
@@ -72,10 +79,13 @@ impl<'db> Publication<'db> {
                    SELECT 1 FROM sqlite_schema AS s WHERE s.type = 'view' AND s.name = hqdl_object.name)",
             )
             .map_err(error)?;
-        let publication = Self { db, is_copy: spec.output.is_some(), transaction };
+        let publication = Self { db, is_copy: spec.output.is_some(), transaction, server };
         for before in publication.expansions_of(spec).map_err(error)? {
             if !spec.expansions.iter().any(|e| e.name.eq_ignore_ascii_case(&before)) {
                 publication.drop_objects(&before).map_err(error)?;
+                if let Some(server) = &publication.server {
+                    server.drop_expansion(&before)?;
+                }
             }
         }
         Ok(publication)
@@ -103,6 +113,8 @@ impl<'db> Publication<'db> {
         let open = || {
             if stands.is_none() {
                 self.drop_objects(&expansion.name)?;
+            }
+            if stands.is_none() || self.server.is_some() {
                 self.create(expansion)?;
             }
             Tables::open(self.db, self.connection(), expansion, stands)
@@ -148,7 +160,8 @@ impl<'db> Publication<'db> {
             })
             .collect();
         let made = |name: &str| {
-            c.execute("INSERT INTO hqdl_object VALUES (?1, 'table', ?2)", [name, &expansion.name])
+            let made = "INSERT OR REPLACE INTO hqdl_object VALUES (?1, 'table', ?2)";
+            c.execute(made, [name, &expansion.name])
         };
         let mut columns = keys.clone();
         let singles = expansion.columns.iter().filter(|c| c.many.is_none());
@@ -223,7 +236,12 @@ impl<'db> Publication<'db> {
         standing: &PublishedVersion,
         origins: &mut dyn FnMut(i64) -> Option<Origin>,
     ) -> Result<(), StoreError> {
-        self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))
+        self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))?;
+        if let Some(server) = &self.server {
+            let buckets: Vec<_> = written.changed().collect();
+            server.send(written.expansion, written.fresh, &buckets, &self.transaction)?;
+        }
+        Ok(())
     }
 
     fn close_inner(
@@ -240,7 +258,7 @@ impl<'db> Publication<'db> {
             let table = column.many.as_ref().map_or(&expansion.name, |many| &many.table);
             shows.insert(&column.name, table);
         }
-        if written.fresh {
+        if written.fresh && self.server.is_none() {
             self.finish_tables(expansion)?;
         }
         for (id, more) in written.completions.iter().filter(|(_, more)| **more != 0) {
@@ -350,6 +368,10 @@ impl<'db> Publication<'db> {
             if self.adds_nothing(&joined) {
                 continue;
             }
+            if let Some(server) = &self.server {
+                warnings.extend(server.view(&view, &joined)?);
+                continue;
+            }
             if self.db.columns(&view).is_some() && !self.db.made_by_hqdl(&view) {
                 warnings.push(format!("the database has a table `{view}` that hqdl did not make, so there is no view of that name"));
                 continue;
@@ -393,8 +415,11 @@ impl<'db> Publication<'db> {
     /// # Errors
     /// [`StoreError`] when the commit fails; the old tables stand then.
     pub fn commit(self) -> Result<(), StoreError> {
-        let db = self.db;
-        self.transaction.commit().map_err(|e| db.error(&e))
+        let Self { db, transaction, server, .. } = self;
+        if let Some(server) = server {
+            server.commit()?;
+        }
+        transaction.commit().map_err(|e| db.error(&e))
     }
 }
 

@@ -13,6 +13,10 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
+/// Buckets whose records are read from a server one by one; with more of them, all are
+/// read at once.
+const FETCHED: usize = 16;
+
 /// The tables of an expansion, being written.
 pub struct Tables<'e> {
     db: &'e Database,
@@ -26,6 +30,9 @@ pub struct Tables<'e> {
     sums: Sums,
     /// Cells that came from each completion, more or less than before.
     completions: BTreeMap<i64, i64>,
+    /// The buckets whose records were read from a server; `None` when all were, or all
+    /// are here.
+    fetched: Option<BTreeSet<usize>>,
 }
 
 /// How a table is written to.
@@ -94,6 +101,7 @@ impl<'e> Tables<'e> {
             c.prepare("DELETE FROM hqdl_record WHERE expansion = ?1 AND key = ?2")?,
         ];
         let (fresh, before) = (stands.is_none(), stands.unwrap_or_default());
+        let fetched = (!fresh && db.server().is_some()).then(BTreeSet::new);
         Ok(Self {
             db,
             expansion,
@@ -104,7 +112,30 @@ impl<'e> Tables<'e> {
             sums: before.clone(),
             before,
             completions: BTreeMap::new(),
+            fetched,
         })
+    }
+
+    /// Sees to it that the records of a bucket, or of all, are here.
+    fn fetch(&mut self, bucket: Option<usize>) -> Result<(), StoreError> {
+        let (Some(server), Some(fetched)) = (self.db.server(), &mut self.fetched) else {
+            return Ok(());
+        };
+        let number = |bucket: &usize| i32::try_from(*bucket).unwrap_or(i32::MAX);
+        let (name, connection) = (&self.expansion.name, self.db.connection());
+        match bucket {
+            Some(bucket) if fetched.contains(&bucket) => {}
+            Some(bucket) if fetched.len() < FETCHED => {
+                server.fetch_records(name, Some(number(&bucket)), &[], connection)?;
+                fetched.insert(bucket);
+            }
+            _ => {
+                let known: Vec<i32> = fetched.iter().map(number).collect();
+                server.fetch_records(name, None, &known, connection)?;
+                self.fetched = None;
+            }
+        }
+        Ok(())
     }
 
     /// Writes a row, unless it stands as it is; `cells` has one entry a column,
@@ -115,6 +146,7 @@ impl<'e> Tables<'e> {
     /// [`StoreError`] from `SQLite`.
     pub fn row(&mut self, row: &Row, cells: &[Option<Shown<'_>>]) -> Result<(), StoreError> {
         let (db, version) = (self.db, Version::of(row, cells));
+        self.fetch(Some(version.bucket()))?;
         self.write(row, cells, &version).map_err(|e| db.error(&e))
     }
 
@@ -154,7 +186,9 @@ impl<'e> Tables<'e> {
                 continue;
             };
             if let Some(had) = &had {
-                if had.get(&column.name) == record.get(&column.name) {
+                // What goes to a server goes there whole.
+                let same = had.get(&column.name) == record.get(&column.name);
+                if same && self.db.server().is_none() {
                     continue;
                 }
                 many.delete.execute(params_from_iter(&row.key))?;
@@ -218,6 +252,10 @@ impl<'e> Tables<'e> {
         keys: &HashSet<i64>,
     ) -> Result<(), StoreError> {
         let db = self.db;
+        match buckets {
+            Some(buckets) => buckets.iter().try_for_each(|bucket| self.fetch(Some(*bucket)))?,
+            None => self.fetch(None)?,
+        }
         let mut gone = || -> rusqlite::Result<()> {
             let mut all = db
                 .connection()

@@ -2,12 +2,16 @@
 
 use rusqlite::types::ValueRef;
 
+use super::postgres::told;
 use super::{Database, message};
 use hqdl_spec::Catalog;
 use hqdl_values::value::Value;
 
 impl Catalog for Database {
     fn tables(&self) -> Vec<String> {
+        if let Some(server) = self.server() {
+            return server.tables().unwrap_or_default();
+        }
         let sql = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') \
                    AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE 'hqdl\\_%' ESCAPE '\\' ORDER BY name";
         let read = || -> rusqlite::Result<Vec<String>> {
@@ -17,6 +21,9 @@ impl Catalog for Database {
     }
 
     fn columns(&self, table: &str) -> Option<Vec<(String, Option<String>)>> {
+        if let Some(server) = self.server() {
+            return server.columns(table).ok().flatten();
+        }
         let read = || -> rusqlite::Result<Vec<(String, Option<String>)>> {
             self.connection()
                 .prepare("SELECT name, nullif(type, '') FROM pragma_table_info(?1)")?
@@ -30,6 +37,9 @@ impl Catalog for Database {
     /// name that came after a drop lacks the index (of tables made by older versions)
     /// and the triggers that hqdl made.
     fn made_by_hqdl(&self, table: &str) -> bool {
+        if let Some(server) = self.server() {
+            return server.made_by_hqdl(table).unwrap_or(false);
+        }
         let sql = "SELECT 1 FROM hqdl_object AS o
              JOIN sqlite_schema AS s ON s.name = o.name COLLATE NOCASE AND s.type = o.type
              WHERE o.name = ?1 AND NOT EXISTS (
@@ -43,6 +53,9 @@ impl Catalog for Database {
     }
 
     fn prepare(&self, sql: &str) -> Result<Vec<String>, String> {
+        if let Some(server) = self.server() {
+            return server.prepare(sql).map_err(|e| e.said());
+        }
         let statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
         if !statement.readonly() {
             return Err("it would write to the database".to_owned());
@@ -57,6 +70,9 @@ impl Catalog for Database {
     }
 
     fn select(&self, sql: &str, limit: usize) -> Result<Vec<Vec<Value>>, String> {
+        if let Some(server) = self.server() {
+            return told(server.select(sql, limit).map_err(|e| e.said())?);
+        }
         self.prepare(sql)?;
         let mut statement = self.connection().prepare(sql).map_err(|e| message(&e))?;
         let width = statement.column_count();

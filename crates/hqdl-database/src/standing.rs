@@ -110,7 +110,11 @@ impl Database {
                 [name],
                 |r| Ok((r.get(0)?, r.get(1)?)),
             )?;
-            if kept != layout(expansion) || !self.is_whole(expansion, rows)? {
+            let whole = match self.server() {
+                Some(server) => server.is_whole(expansion, rows).unwrap_or(false),
+                None => self.is_whole(expansion, rows)?,
+            };
+            if kept != layout(expansion) || !whole {
                 return Ok(None);
             }
             let mut sums = Sums::of(rows);
@@ -167,6 +171,13 @@ impl Database {
     /// Published rows of an expansion whose key is in no source any more.
     #[must_use]
     pub fn orphans(&self, expansion: &Expansion, known: &mut dyn FnMut(&str) -> bool) -> u64 {
+        if let Some(server) = self.server() {
+            let mut orphans = 0;
+            let counted = server.each_key(&expansion.name, &mut |key| {
+                orphans += u64::from(!known(key));
+            });
+            return counted.map_or(0, |()| orphans);
+        }
         let mut count = || -> rusqlite::Result<u64> {
             let mut statement =
                 self.connection().prepare("SELECT key FROM hqdl_record WHERE expansion = ?1")?;

@@ -9,8 +9,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{JoinHandle, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Transaction, TransactionBehavior, params};
@@ -27,6 +27,7 @@ use crate::record::Record;
 use crate::sessions::Session;
 use crate::store::{CommitUnit, Noted};
 use crate::throttle::Place;
+use hqdl_database::postgres::thread::Unpark;
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
@@ -112,15 +113,6 @@ fn next(queue: &mut mpsc::Receiver<Job>, desk: &CommitThread) -> Option<Vec<Job>
             Some(left) => std::thread::park_timeout(left),
             None => return Some(Vec::new()),
         }
-    }
-}
-
-/// Wakes a thread that is parked.
-pub(super) struct Unpark(pub(super) Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

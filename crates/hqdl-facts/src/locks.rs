@@ -2,15 +2,13 @@
 //! They are claims with a name ([`super::in_flight`]), so the second waits for the first,
 //! in whichever process that is.
 
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::desk::Unpark;
 use crate::in_flight::ClaimKey;
 use crate::{Facts, FactsError};
+use hqdl_database::postgres::thread::wait_here;
 
 /// How often a lock that somebody else has is tried, at first and at last.
 const TRY_EVERY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
@@ -67,18 +65,5 @@ impl Facts {
 impl Drop for NamedLock<'_> {
     fn drop(&mut self) {
         self.facts.release(&self.keys);
-    }
-}
-
-/// Waits for a store on this thread, outside of any runtime.
-pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(done) = work.as_mut().poll(&mut context) {
-            return done;
-        }
-        std::thread::park();
     }
 }

@@ -160,7 +160,77 @@ impl Draft {
     /// The database this draft is to be checked against.
     #[must_use]
     pub fn database(&self) -> PathBuf {
-        self.database.clone().unwrap_or_else(|| self.beside(&self.file.database.path))
+        if let Some(database) = &self.database {
+            return database.clone();
+        }
+        match (&self.file.database.path, self.url()) {
+            (Some(path), _) => self.beside(path),
+            (None, url) => PathBuf::from(url.unwrap_or_default()),
+        }
+    }
+
+    /// The URL of the spec's server, with the schema that is published into.
+    fn url(&self) -> Option<String> {
+        let database = &self.file.database;
+        let (url, schema) = (database.url.as_ref()?, database.schema.as_deref());
+        let Some(schema) = schema else { return Some(url.clone()) };
+        let mark = if url.contains('?') { '&' } else { '?' };
+        let mut whole = format!("{url}{mark}schema=");
+        for byte in schema.bytes() {
+            match byte {
+                b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'_' => whole.push(char::from(byte)),
+                other => whole.push_str(&format!("%{other:02X}")),
+            }
+        }
+        Some(whole)
+    }
+
+    /// What is wrong with where the database is said to be.
+    fn place(&self, check: &mut Check<'_>) {
+        let said = &self.file.database;
+        let at = |field: &str| [Step::from("database"), field.into()];
+        if self.database.is_none() {
+            match (&said.path, &said.url) {
+                (Some(_), Some(_)) => check.error(
+                    &at("url"),
+                    "[database] has a `path` and a `url`",
+                    "one of the two",
+                    "a SQLite database has a `path`, one of PostgreSQL has a `url`",
+                ),
+                (None, None) => check.error(
+                    &["database".into()],
+                    "[database] has no `path`",
+                    "",
+                    "name a SQLite database, or the `url` of one of PostgreSQL",
+                ),
+                (None, Some(url)) if !super::is_server(Path::new(url)) => check.error(
+                    &at("url"),
+                    "`url` is none of a PostgreSQL database",
+                    "expected postgres://user@host/database",
+                    "a SQLite database has a `path`",
+                ),
+                _ => {}
+            }
+        }
+        let server = super::is_server(&self.database());
+        if server && self.output().is_some() {
+            check.error(
+                &at("output"),
+                "there is no copy of a database on a server to publish into",
+                "",
+                "name a `schema` for the expanded tables instead of an `output`",
+            );
+        }
+        if said.schema.as_deref() == Some("") {
+            check.error(&at("schema"), "`schema` is empty", "expected a name", "");
+        } else if !server && said.schema.is_some() {
+            check.error(
+                &at("schema"),
+                "a SQLite database has no schemas",
+                "",
+                "remove `schema`, or name the `url` of a database of PostgreSQL",
+            );
+        }
     }
 
     /// The files of other words for values that it names.
@@ -187,7 +257,9 @@ impl Draft {
         let folder = self.file.database.images.as_deref().map(|folder| self.beside(folder));
         Images::of(folder.unwrap_or_else(|| {
             let database = self.database();
-            let beside = database.parent().filter(|p| !p.as_os_str().is_empty());
+            // Where the database is no file, beside the spec.
+            let file = if super::is_server(&database) { &self.path } else { &database };
+            let beside = file.parent().filter(|p| !p.as_os_str().is_empty());
             beside.unwrap_or(Path::new(".")).to_owned()
         }))
     }
@@ -200,16 +272,19 @@ impl Draft {
             Ok((_, problems)) | Err(problems) => problems,
         };
         let said = |path: &shape::Path| path.first() == Some(&Step::from("database"));
-        if self.database.is_none() && self.shape_problems.iter().any(|(path, _)| said(path)) {
+        let place = &self.file.database;
+        let nowhere = place.path.is_some() == place.url.is_some();
+        let wrong = nowhere || self.shape_problems.iter().any(|(path, _)| said(path));
+        if self.database.is_none() && wrong {
             return all;
         }
+        // A URL that holds a password is not shown.
+        let field = if place.path.is_some() { "path" } else { "schema" };
         let (tree, _) = Tree::parse(&self.text);
         all.problems.push(Problem {
             severity: Severity::Error,
             message: message.to_owned(),
-            span: tree
-                .span(&["database".into(), "path".into()])
-                .filter(|_| self.database.is_none()),
+            span: tree.span(&["database".into(), field.into()]).filter(|_| self.database.is_none()),
             label: "this database".to_owned(),
             help: Some(help.to_owned()),
         });
@@ -232,6 +307,7 @@ impl Draft {
             names: HashMap::new(),
             asked: HashMap::new(),
         };
+        self.place(&mut check);
         let model = self.model(&mut check, None, &self.file.model);
         let images = self.images();
         let spec = Spec {

@@ -45,7 +45,9 @@ impl SpecFile {
     pub fn bare(database: &std::path::Path) -> Self {
         Self {
             database: DatabaseTable {
-                path: database.display().to_string(),
+                path: Some(database.display().to_string()),
+                url: None,
+                schema: None,
                 output: None,
                 images: None,
             },
@@ -64,8 +66,14 @@ impl SpecFile {
 #[schemars(extend("additionalProperties" = false))]
 pub struct DatabaseTable {
     /// The `SQLite` database, relative to the spec.
-    pub path: String,
-    /// Write the expanded tables to a copy at this path instead of into `path`.
+    pub path: Option<String>,
+    /// The `PostgreSQL` database, instead of `path`: postgres://user@host/database, without
+    /// a password, which comes from PGPASSWORD or ~/.pgpass.
+    pub url: Option<String>,
+    /// The schema that a `PostgreSQL` database's expanded tables go into; `expanded` when
+    /// left out.
+    pub schema: Option<String>,
+    /// Write the expanded tables to a copy of `path`, here, instead of into it.
     pub output: Option<String>,
     /// The folder that paths of images in the database begin at and do not leave,
     /// relative to the spec; the database's own when left out.

@@ -41,6 +41,13 @@ use hqdl_values::cell::CellValue;
 use hqdl_values::key::{Fingerprint, KeyColumns, ListHash, Meaning};
 use hqdl_values::value::Value;
 
+/// Whether a database, or a cache, is named by the URL of a server.
+#[must_use]
+pub fn is_server(place: &Path) -> bool {
+    let text = place.to_string_lossy();
+    text.starts_with("postgres://") || text.starts_with("postgresql://")
+}
+
 /// The text of a spec's file.
 fn text_of(path: &Path) -> std::io::Result<String> {
     // Runs, rounds and tables are found by the spec's path, as text.

@@ -96,9 +96,10 @@ impl<'w> Work<'w> {
         let gathered = Keys::gather(self.database, expansion, filter);
         let (keys, unfit) = match (filter, gathered) {
             // It speaks of columns of other expansions; none of these keys are meant.
-            (Some(_), Err(StoreError::Sqlite { message, .. })) => {
-                (Keys::gather(self.database, expansion, Some("0"))?, Some(message))
-            }
+            (
+                Some(_),
+                Err(StoreError::Sqlite { message, .. } | StoreError::Statement { message, .. }),
+            ) => (Keys::gather(self.database, expansion, Some("1 = 0"))?, Some(message)),
             (_, keys) => (keys?, None),
         };
         Ok(Survey { unfit, ..self.survey_keys(n, keys, priced)? })

@@ -13,6 +13,7 @@ use crate::postgres::Server;
 use crate::postgres::link::{Link, Worked};
 use crate::postgres::records::{LINE, StoredLine};
 use crate::record::Fact;
+use hqdl_database::postgres::address::ANSWER;
 use hqdl_values::key::{Entity, Meaning};
 
 /// Lines that are read at once.
@@ -29,7 +30,7 @@ pub(super) async fn cache(link: &Link) -> Result<String, FactsError> {
 impl Server {
     /// How many entities something is known of.
     pub(super) async fn entities(&self) -> Result<u64, FactsError> {
-        let within = super::address::ANSWER * 40;
+        let within = ANSWER * 40;
         self.link
             .run_for(within, |client| async move {
                 let sql = "SELECT count(DISTINCT key) FROM hqdl.answer";

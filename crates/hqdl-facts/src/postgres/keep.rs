@@ -17,6 +17,7 @@ use crate::postgres::key::keyed;
 use crate::postgres::link::{Client, Worked};
 use crate::postgres::words::Value;
 use crate::store::CommitUnit;
+use hqdl_database::postgres::address::ANSWER;
 
 /// Units that are committed together.
 const TOGETHER: usize = 256;
@@ -203,8 +204,7 @@ impl Server {
     pub(super) async fn commit(&self, units: &[Unit], once: bool) -> Result<(), FactsError> {
         let all = UnitColumns::of(units);
         let all = &all;
-        let within =
-            super::address::ANSWER + super::address::ANSWER * (all.lines.of.len() / 50_000) as u32;
+        let within = ANSWER + ANSWER * (all.lines.of.len() / 50_000) as u32;
         let work = |client: Client| async move {
             let statements = Statements::of(&client).await?;
             commit(&client, &statements, all).await

@@ -3,20 +3,18 @@
 //! or in none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::FactsError;
-use crate::locks::wait_here;
-use crate::postgres::address::{ANSWER, Address, CONNECTING, said};
+use hqdl_database::postgres::address::{ANSWER, Address, CONNECTING, said};
+use hqdl_database::postgres::thread::ServerThread;
 
 /// Connections of one process: looks, commits and the heartbeat hold up nobody.
 const CONNECTIONS: usize = 6;
@@ -60,24 +58,15 @@ pub(super) struct Link {
     patience: Duration,
     /// Since when nothing has reached the server.
     down: Mutex<Option<Instant>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: ServerThread,
 }
 
 impl Link {
     pub(super) fn new(address: Address, say: Say, patience: Duration) -> Result<Self, FactsError> {
         let shown = address.shown;
         let failed = |message: String| FactsError::Journal { path: shown.clone().into(), message };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| failed(e.to_string()))?;
-        let handle = runtime.handle().clone();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name("postgres".to_owned())
-            .spawn(move || drop(runtime.block_on(stopped)))
-            .map_err(|e| failed(e.to_string()))?;
+        let thread = ServerThread::start().map_err(|e| failed(e.to_string()))?;
+        let handle = thread.handle.clone();
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(address.config, address.tls, recycling);
         let pool = Pool::builder(manager)
@@ -86,15 +75,12 @@ impl Link {
             .build()
             .map_err(|e| failed(e.to_string()))?;
         let down = Mutex::new(None);
-        let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Self { shown, handle, pool, say, patience, down, stop, thread })
+        Ok(Self { shown, handle, pool, say, patience, down, thread })
     }
 
     /// Waits for the server on this thread, whatever runs here.
     pub(super) fn here<T>(&self, work: impl Future<Output = T>) -> T {
-        let _inside = self.handle.enter();
-        // What is polled here never yields to the runtime that this may be in.
-        wait_here(tokio::task::unconstrained(work))
+        self.thread.wait(work)
     }
 
     /// Works with a connection; again when the server was not reached or asks to
@@ -286,11 +272,5 @@ enum LinkTrouble {
 impl Drop for Link {
     fn drop(&mut self) {
         self.pool.close();
-        drop(self.stop.take());
-        let Some(thread) = self.thread.take() else { return };
-        // The last one to let go may be a task on that very thread.
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            warn!("the thread of the server's connections has failed");
-        }
     }
 }

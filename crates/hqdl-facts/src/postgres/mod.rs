@@ -12,7 +12,6 @@
 //! * Whatever is sent may be sent again when its answer was lost: it is done once.
 //! * A server that cannot be reached is waited for, for less than a lease.
 
-mod address;
 mod answers;
 mod claims;
 mod jobs;
@@ -40,7 +39,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-pub use self::address::is_server;
 use self::claims::Claims;
 use self::limits::ServerLimits;
 use self::link::Link;
@@ -54,6 +52,7 @@ use crate::in_flight::ClaimKey;
 use crate::record::{Record, RecordBytes};
 use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
 use crate::throttle::{Place, RateLimits};
+use hqdl_database::postgres::address::{ANSWER, Address, BadAddress};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
@@ -90,7 +89,14 @@ impl PostgresStore {
     /// directories are kept for what stays on this machine; `holder` describes this
     /// process to others.
     pub(super) fn open(url: &str, dir: &Path, holder: &str, say: Say) -> Result<Self, FactsError> {
-        let address = address::Address::read(url)?;
+        let address = Address::read(url)?;
+        if address.schema.is_some() {
+            return Err(FactsError::Refused {
+                url: address.shown,
+                message: "a cache is in the schema `hqdl`, and in no other".to_owned(),
+                hint: "leave `schema` out of its URL",
+            });
+        }
         let lease = std::env::var(LEASE_VARIABLE).ok().and_then(|s| s.parse::<f64>().ok());
         let lease =
             lease.and_then(|s| Duration::try_from_secs_f64(s.max(1.0)).ok()).unwrap_or(LEASE);
@@ -126,6 +132,12 @@ impl PostgresStore {
 impl Server {
     pub(super) fn failed(&self, message: &str) -> FactsError {
         FactsError::Journal { path: self.link.shown.clone().into(), message: message.to_owned() }
+    }
+}
+
+impl From<BadAddress> for FactsError {
+    fn from(bad: BadAddress) -> Self {
+        Self::Refused { url: bad.shown, message: bad.message, hint: bad.hint }
     }
 }
 
@@ -272,7 +284,7 @@ impl Drop for PostgresStore {
         // let go of.
         drop(self.units.take());
         if let Some(commits) = self.commits.take() {
-            let patience = address::ANSWER * 2;
+            let patience = ANSWER * 2;
             self.server.link.here(async { drop(tokio::time::timeout(patience, commits).await) });
         }
         self.limits.end();

@@ -58,7 +58,9 @@ impl Server {
         read: impl Fn(&Row) -> Worked<T>,
     ) -> Result<T, FactsError> {
         read(row).map_err(|failed| match failed {
-            super::link::Failed::Postgres(e) => self.failed(&super::address::said(&e)),
+            super::link::Failed::Postgres(e) => {
+                self.failed(&hqdl_database::postgres::address::said(&e))
+            }
             super::link::Failed::Facts(e) => e,
         })
     }

@@ -351,13 +351,24 @@ impl Check<'_> {
 /// SQL is an expression over the expansion's columns (over the one-to-many
 /// table's, for such a column).
 fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
-    let mut names: Vec<&str> = e.key.iter().map(String::as_str).collect();
+    let column = |name: &str, kind: Option<Type>| {
+        let name = hqdl_values::sql::name(name);
+        // A server looks at the types of what is compared.
+        let kind = kind.map(|kind| match kind {
+            Type::Real => "DOUBLE PRECISION",
+            other => other.sql(),
+        });
+        match kind {
+            Some(kind) => format!("CAST(NULL AS {kind}) AS {name}"),
+            None => format!("NULL AS {name}"),
+        }
+    };
+    let mut row: Vec<String> = e.key.iter().map(|key| column(key, None)).collect();
+    let singles = e.column.iter().filter(|c| c.many.is_none());
     match &c.many {
-        Some(many) => names.push(&many.column),
-        None => names.extend(e.column.iter().filter(|c| c.many.is_none()).map(|c| c.name.as_str())),
+        Some(many) => row.push(column(&many.column, Some(c.kind))),
+        None => row.extend(singles.map(|c| column(&c.name, Some(c.kind)))),
     }
-    let row: Vec<String> =
-        names.iter().map(|n| format!("NULL AS {}", hqdl_values::sql::name(n))).collect();
     let rest = sql.trim();
     let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"));
     let mut expression = match &c.many {
@@ -369,5 +380,5 @@ fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
     for slot in SLOTS {
         expression = expression.replace(slot, "(NULL)");
     }
-    format!("SELECT ({expression}) FROM (SELECT {})", row.join(", "))
+    format!("SELECT ({expression}) FROM (SELECT {}) AS answers", row.join(", "))
 }

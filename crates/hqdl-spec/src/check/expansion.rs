@@ -364,7 +364,7 @@ impl Check<'_> {
             }
             // As it will stand in a FROM.
             SourceRows::Select(sql) => {
-                match self.catalog.prepare(&format!("SELECT * FROM ({sql}\n)")) {
+                match self.catalog.prepare(&format!("SELECT * FROM ({sql}\n) AS source")) {
                     Ok(names) => names.into_iter().map(|n| (n, None)).collect(),
                     Err(message) => {
                         self.error(

@@ -13,39 +13,49 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::FactsError;
-
 /// How long a server may take to answer before the connection counts as broken.
-pub(super) const ANSWER: Duration = Duration::from_secs(15);
+pub const ANSWER: Duration = Duration::from_secs(15);
 /// How long a server may take to accept a connection.
-pub(super) const CONNECTING: Duration = Duration::from_secs(5);
+pub const CONNECTING: Duration = Duration::from_secs(5);
 
 /// A server and its database, as they are connected to and as they are shown.
-pub(super) struct Address {
-    pub(super) config: Config,
-    pub(super) tls: MakeRustlsConnect,
+pub struct Address {
+    /// How it is connected to, with the password where there is one.
+    pub config: Config,
+    /// How a connection is encrypted.
+    pub tls: MakeRustlsConnect,
     /// The URL without anything that is secret.
-    pub(super) shown: String,
+    pub shown: String,
+    /// What its parameter `schema` says, which is ours and no server's.
+    pub schema: Option<String>,
 }
 
-/// Whether a cache is named by the URL of a server.
-#[must_use]
-pub fn is_server(cache: &Path) -> bool {
-    let text = cache.to_string_lossy();
-    text.starts_with("postgres://") || text.starts_with("postgresql://")
+/// Why a URL leads to no server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadAddress {
+    /// The URL without anything that is secret.
+    pub shown: String,
+    /// What is wrong with it.
+    pub message: String,
+    /// What to do about it.
+    pub hint: &'static str,
 }
 
 impl Address {
-    pub(super) fn read(url: &str) -> Result<Self, FactsError> {
+    /// Reads a URL, and the password from where it is kept.
+    ///
+    /// # Errors
+    /// [`BadAddress`] when it is none, or holds a password.
+    pub fn read(url: &str) -> Result<Self, BadAddress> {
         let (place, query) = url.split_once('?').unwrap_or((url, ""));
         let shown = shown(place);
-        let refused =
-            |message: String, hint| FactsError::Refused { url: shown.clone(), message, hint };
-        let (mut rest, mut root) = (Vec::new(), None);
+        let refused = |message: String, hint| BadAddress { shown: shown.clone(), message, hint };
+        let (mut rest, mut root, mut schema) = (Vec::new(), None, None);
         for part in query.split('&').filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 Some(("password", _)) => return Err(refused(NO_PASSWORD.into(), PASSWORD)),
                 Some(("sslrootcert", path)) => root = Some(decoded(path)),
+                Some(("schema", name)) => schema = Some(decoded(name)),
                 // A certificate is looked at whenever there is one.
                 Some(("sslmode", "verify-ca" | "verify-full")) => rest.push("sslmode=require"),
                 Some(("sslmode", "allow")) => rest.push("sslmode=prefer"),
@@ -77,7 +87,7 @@ impl Address {
         let tls = tls(root.as_deref().map(Path::new), mode).map_err(|message| {
             refused(message, "name a file of certificates with sslrootcert, or sslmode=disable")
         })?;
-        Ok(Self { config, tls, shown })
+        Ok(Self { config, tls, shown, schema })
     }
 }
 
@@ -97,7 +107,8 @@ fn shown(place: &str) -> String {
 }
 
 /// What an error says, with its cause.
-pub(super) fn said(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn said(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

@@ -1,0 +1,272 @@
+//! What stands on a server, as hqdl noted it there: read into the tables of the same names
+//! in this process, where it is looked at as in any expanded database.
+
+use rusqlite::types::Value as Sqlite;
+use rusqlite::{Connection, params, params_from_iter};
+
+use super::Server;
+use crate::{StoreError, migrate};
+use hqdl_values::sql;
+
+/// Every migration of the schema that is published into, by its number.
+const MIGRATIONS: [(i32, &str); 1] =
+    [(1, include_str!("../../../../migrations/expanded/0001_bookkeeping.sql"))];
+/// The small tables, with their columns and whether each is a number.
+const SMALL: [(&str, &[(&str, bool)]); 4] = [
+    ("hqdl_object", &[("name", false), ("type", false), ("expansion", false)]),
+    (
+        "hqdl_expansion",
+        &[
+            ("name", false),
+            ("spec", false),
+            ("key", false),
+            ("columns", false),
+            ("digest", false),
+            ("rows", true),
+            ("published_at", false),
+            ("standing", false),
+        ],
+    ),
+    ("hqdl_bucket", &[("expansion", false), ("bucket", true), ("sum", true)]),
+    ("hqdl_edit", &[("expansion", false), ("table", false), ("key", false)]),
+];
+
+impl Server {
+    /// Whether hqdl's tables are in the schema.
+    pub(crate) fn has_bookkeeping(&self) -> Result<bool, StoreError> {
+        // Not by `to_regclass`: it may answer from before a lock was waited for.
+        let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
+            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE n.nspname = $1 AND c.relname = 'hqdl_migration')";
+        self.one(sql, &[&self.schema])
+    }
+
+    /// Makes the schema and hqdl's tables in it, within the transaction under way.
+    pub(super) fn migrate(&self) -> Result<(), StoreError> {
+        let schema = sql::name(&self.schema);
+        let done: i32 = if self.has_bookkeeping()? {
+            let version = "SELECT coalesce(max(version), 0) FROM";
+            self.one(&format!("{version} {}", self.own("hqdl_migration")), &[])?
+        } else {
+            // A role that may make no schema may use one that was made for it.
+            let there = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)";
+            let there: bool = self.one(there, &[&self.schema])?;
+            if !there {
+                self.batch(&format!("CREATE SCHEMA {schema}"))?;
+            }
+            self.batch(&format!(
+                "CREATE TABLE {} (version integer PRIMARY KEY,
+                   applied_at timestamptz NOT NULL DEFAULT now(), made_schema boolean)",
+                self.own("hqdl_migration")
+            ))?;
+            let made = "INSERT INTO {} (version, made_schema) VALUES (0, $1)";
+            self.execute(&made.replace("{}", &self.own("hqdl_migration")), &[&!there])?;
+            0
+        };
+        let last = MIGRATIONS.last().map_or(0, |(n, _)| *n);
+        if done > last {
+            return Err(StoreError::Server {
+                url: self.shown().to_owned(),
+                message: format!(
+                    "its schema `{}` has version {done}, and this hqdl knows {last}",
+                    self.schema
+                ),
+                hint: "use the hqdl that made it, or a newer one; nothing was changed",
+            });
+        }
+        let found: String = self.one("SELECT current_setting('search_path')", &[])?;
+        for (number, text) in MIGRATIONS.iter().filter(|(n, _)| *n > done) {
+            self.batch(&format!("SET LOCAL search_path = {schema}, pg_catalog; {text}"))?;
+            let note = format!("INSERT INTO {} (version) VALUES ($1)", self.own("hqdl_migration"));
+            self.execute(&note, &[number])?;
+        }
+        self.rows("SELECT set_config('search_path', $1, true)", &[&found]).map(drop)
+    }
+
+    /// Reads what stands into the tables of this process, in the place of what was read
+    /// before: everything but the records and completions, which are many.
+    pub(crate) fn read_bookkeeping(&self, local: &Connection) -> Result<(), StoreError> {
+        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        clear(local).map_err(failed)?;
+        if !self.has_bookkeeping()? {
+            return Ok(());
+        }
+        migrate::database(local).map_err(failed)?;
+        local
+            .execute_batch(
+                "CREATE TABLE hqdl_fetched (expansion TEXT, key TEXT, hash INTEGER, version INTEGER)",
+            )
+            .map_err(failed)?;
+        for (table, columns) in SMALL {
+            let names: Vec<String> = columns.iter().map(|(name, _)| sql::name(name)).collect();
+            let names = names.join(", ");
+            let marks = vec!["?"; columns.len()].join(", ");
+            let rows = self.rows(&format!("SELECT {names} FROM {}", self.own(table)), &[])?;
+            let put = format!("INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})");
+            let mut put = local.prepare(&put).map_err(failed)?;
+            for row in &rows {
+                let mut values = Vec::with_capacity(columns.len());
+                for (n, (_, number)) in columns.iter().enumerate() {
+                    values.push(self.cell(row, n, *number)?);
+                }
+                put.execute(params_from_iter(values)).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cell(
+        &self,
+        row: &tokio_postgres::Row,
+        n: usize,
+        number: bool,
+    ) -> Result<Sqlite, StoreError> {
+        let failed = |e: tokio_postgres::Error| self.error(&e);
+        if !number {
+            let text: Option<String> = row.try_get(n).map_err(failed)?;
+            return Ok(text.map_or(Sqlite::Null, Sqlite::Text));
+        }
+        let whole = row.columns().get(n).map(tokio_postgres::Column::type_);
+        let number: Option<i64> = if whole == Some(&tokio_postgres::types::Type::INT4) {
+            row.try_get::<_, Option<i32>>(n).map_err(failed)?.map(i64::from)
+        } else {
+            row.try_get(n).map_err(failed)?
+        };
+        Ok(number.map_or(Sqlite::Null, Sqlite::Integer))
+    }
+
+    /// Reads the records of an expansion into the tables of this process: those of a
+    /// bucket, or of all buckets that are not `known`.
+    pub(crate) fn fetch_records(
+        &self,
+        expansion: &str,
+        bucket: Option<i32>,
+        known: &[i32],
+        local: &Connection,
+    ) -> Result<(), StoreError> {
+        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        let mut put = local
+            .prepare_cached("INSERT OR REPLACE INTO hqdl_record (expansion, key, cells, version) VALUES (?1, ?2, ?3, ?4)")
+            .map_err(failed)?;
+        let mut note = local
+            .prepare_cached("INSERT INTO hqdl_fetched VALUES (?1, ?2, ?3, ?4)")
+            .map_err(failed)?;
+        let mut keep = |row: &tokio_postgres::Row| -> Result<bool, StoreError> {
+            let read = |e: tokio_postgres::Error| self.error(&e);
+            let key: &str = row.try_get(0).map_err(read)?;
+            let cells: &str = row.try_get(1).map_err(read)?;
+            let version: i64 = row.try_get(2).map_err(read)?;
+            let hash: i64 = row.try_get(3).map_err(read)?;
+            put.execute(params![expansion, key, cells, version]).map_err(failed)?;
+            note.execute(params![expansion, key, hash, version]).map_err(failed)?;
+            Ok(true)
+        };
+        let select = format!("SELECT key, cells, version, hash FROM {}", self.own("hqdl_record"));
+        if let Some(bucket) = bucket {
+            let one = format!("{select} WHERE expansion = $1 AND bucket = $2");
+            for row in self.rows(&one, &[&expansion, &bucket])? {
+                keep(&row)?;
+            }
+            return Ok(());
+        }
+        let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+        let known = known.join(", ");
+        let all = format!(
+            "{select} WHERE expansion = {} AND bucket <> ALL ('{{{known}}}'::integer[])",
+            sql::text(expansion)
+        );
+        self.each(&all, &mut keep)
+    }
+
+    /// Reads the cells that `why` may tell of: of the records whose key begins with these
+    /// values, at most 20, and the completions that they came from.
+    pub(crate) fn fetch_cells(
+        &self,
+        expansion: &str,
+        key: &[String],
+        local: &Connection,
+    ) -> Result<(), StoreError> {
+        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        let mut select = format!(
+            "SELECT key, cells, version FROM {} WHERE expansion = $1",
+            self.own("hqdl_record")
+        );
+        for n in 0..key.len() {
+            select.push_str(&format!(
+                " AND lower(coalesce(key::json ->> {n}, 'NULL')) = lower(${})",
+                n + 2
+            ));
+        }
+        select.push_str(" ORDER BY key LIMIT 20");
+        let mut params: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = vec![&expansion];
+        params.extend(key.iter().map(|k| -> &(dyn tokio_postgres::types::ToSql + Sync) { k }));
+        let mut put = local
+            .prepare("INSERT OR REPLACE INTO hqdl_record (expansion, key, cells, version) VALUES (?1, ?2, ?3, ?4)")
+            .map_err(failed)?;
+        let mut ids: Vec<i64> = Vec::new();
+        for row in self.rows(&select, &params)? {
+            let read = |n: usize| row.try_get::<_, String>(n).map_err(|e| self.error(&e));
+            let (key, cells) = (read(0)?, read(1)?);
+            let cell: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_str(&cells).unwrap_or_default();
+            ids.extend(cell.values().filter_map(|cell| cell.get(2)?.as_i64()));
+            put.execute(params![expansion, key, cells, 0]).map_err(failed)?;
+        }
+        let select = format!(
+            "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens, cost_usd,
+               cells, error, shown FROM {} WHERE expansion = $1 AND id = ANY ($2)",
+            self.own("hqdl_completion")
+        );
+        let mut put = local
+            .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .map_err(failed)?;
+        for row in self.rows(&select, &[&expansion, &ids])? {
+            let mut values = vec![Sqlite::Text(expansion.to_owned())];
+            for n in 0..11 {
+                values.push(match n {
+                    2..=4 | 9 => self.cell(&row, n, false)?,
+                    7 => {
+                        let usd: Option<f64> = row.try_get(n).map_err(|e| self.error(&e))?;
+                        usd.map_or(Sqlite::Null, Sqlite::Real)
+                    }
+                    _ => self.cell(&row, n, true)?,
+                });
+            }
+            put.execute(params_from_iter(values)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Visits the keys that are published of an expansion.
+    pub(crate) fn each_key(
+        &self,
+        expansion: &str,
+        visit: &mut dyn FnMut(&str),
+    ) -> Result<(), StoreError> {
+        if !self.has_bookkeeping()? {
+            return Ok(());
+        }
+        let reading = self.begin("READ ONLY")?;
+        let select = format!(
+            "SELECT key FROM {} WHERE expansion = {}",
+            self.own("hqdl_record"),
+            sql::text(expansion)
+        );
+        self.each(&select, &mut |row| {
+            visit(row.try_get(0).map_err(|e| self.error(&e))?);
+            Ok(true)
+        })?;
+        reading.commit()
+    }
+}
+
+/// Takes away what was read before.
+fn clear(local: &Connection) -> rusqlite::Result<()> {
+    let all: Vec<(String, String)> = local
+        .prepare("SELECT type, name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type DESC")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    all.iter().try_for_each(|(kind, name)| {
+        local.execute_batch(&format!("DROP {kind} IF EXISTS {}", sql::name(name)))
+    })
+}

@@ -1,0 +1,128 @@
+//! What a database on a server holds.
+
+use rusqlite::types::Value as Sqlite;
+
+use super::Server;
+use super::values::Reading;
+use crate::StoreError;
+use hqdl_values::sql;
+use hqdl_values::value::Value;
+
+impl Server {
+    /// The user's tables and views, and those that hqdl published; with the name of their
+    /// schema where they are not found without.
+    pub(crate) fn tables(&self) -> Result<Vec<String>, StoreError> {
+        let sql = "SELECT CASE WHEN pg_catalog.pg_table_is_visible(c.oid) THEN c.relname::text
+              ELSE n.nspname || '.' || c.relname END
+            FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
+              AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
+              AND (n.nspname <> 'hqdl' OR $1 = 'hqdl') AND c.relname NOT LIKE 'hqdl\\_%'
+            ORDER BY 1";
+        let rows = self.rows(sql, &[&self.schema])?;
+        Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
+    }
+
+    /// A table or view as SQL names it, and whether there is one: by its own name where
+    /// that is found, else by `schema.table`.
+    pub(crate) fn table(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let found = |text: &String| {
+            self.one::<bool>("SELECT pg_catalog.to_regclass($1) IS NOT NULL", &[text])
+        };
+        let own = sql::name(name);
+        if found(&own)? {
+            return Ok(Some(own));
+        }
+        let Some((schema, table)) = name.split_once('.') else { return Ok(None) };
+        let whole = format!("{}.{}", sql::name(schema), sql::name(table));
+        Ok(found(&whole)?.then_some(whole))
+    }
+
+    /// The columns of a table or view, with their declared types.
+    pub(crate) fn columns(
+        &self,
+        table: &str,
+    ) -> Result<Option<Vec<(String, Option<String>)>>, StoreError> {
+        let Some(table) = self.table(table)? else { return Ok(None) };
+        let sql = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)
+            FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass($1)
+              AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
+        let rows = self.rows(sql, &[&table])?;
+        let column = |row: &tokio_postgres::Row| Some((row.try_get(0).ok()?, row.try_get(1).ok()));
+        Ok(Some(rows.iter().filter_map(column).collect()))
+    }
+
+    /// Whether hqdl made the table or view of a name that stands in its schema: a table
+    /// that came after a drop lacks the trigger that hqdl's have.
+    pub(crate) fn made_by_hqdl(&self, name: &str) -> Result<bool, StoreError> {
+        if !self.has_bookkeeping()? {
+            return Ok(false);
+        }
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM {} AS o
+               JOIN pg_catalog.pg_class AS c ON c.relname = o.name
+               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = $2
+             WHERE lower(o.name) = lower($1) AND (o.type = 'view' AND c.relkind = 'v'
+               OR o.type = 'table' AND c.relkind = 'r' AND EXISTS (
+                 SELECT 1 FROM pg_catalog.pg_trigger AS t
+                 WHERE t.tgrelid = c.oid AND t.tgname = 'hqdl_edit')))",
+            self.own("hqdl_object")
+        );
+        self.one(&sql, &[&name, &self.schema])
+    }
+
+    /// The names of what a SELECT that only reads yields.
+    pub(crate) fn prepare(&self, select: &str) -> Result<Vec<String>, StoreError> {
+        // In a FROM nothing writes.
+        let columns = self.describe(&format!("SELECT * FROM ({select}\n) AS source"))?;
+        Ok(columns.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The rows of a SELECT, at most `limit`.
+    pub(crate) fn select(
+        &self,
+        select: &str,
+        limit: usize,
+    ) -> Result<Vec<Vec<Sqlite>>, StoreError> {
+        let columns = self.describe(&format!("SELECT * FROM ({select}\n) AS source"))?;
+        let readings: Vec<Reading> = columns.iter().map(|(_, kind)| Reading::of(kind)).collect();
+        let names: Vec<String> = (0..readings.len()).map(|n| format!("c{n}")).collect();
+        let asked: Vec<String> = readings.iter().zip(&names).map(|(r, n)| r.asked(n)).collect();
+        let text = format!(
+            "SELECT {} FROM ({select}\n) AS source ({})",
+            asked.join(", "),
+            names.join(", ")
+        );
+        let reading = self.begin("READ ONLY")?;
+        let mut all = Vec::new();
+        self.each(&text, &mut |row| {
+            let row = readings.iter().enumerate().map(|(n, reading)| reading.read(row, n));
+            let row: Result<Vec<Sqlite>, _> = row.collect();
+            all.push(row.map_err(|e| self.error(&e))?);
+            Ok(all.len() < limit)
+        })?;
+        reading.commit()?;
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    /// A number that is another one when anybody has written to the server since.
+    pub(crate) fn version(&self) -> Result<i64, StoreError> {
+        self.one(
+            "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint",
+            &[],
+        )
+    }
+}
+
+/// Rows as a catalog tells them.
+pub(crate) fn told(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
+    let cell = |(n, cell): (usize, Sqlite)| match cell {
+        Sqlite::Null => Ok(Value::Null),
+        Sqlite::Integer(i) => Ok(Value::Integer(i)),
+        Sqlite::Real(r) => Ok(Value::Real(r)),
+        Sqlite::Text(text) => Ok(Value::Text(text)),
+        Sqlite::Blob(_) => Err(format!("column {} holds a blob", n + 1)),
+    };
+    rows.into_iter().map(|row| row.into_iter().enumerate().map(cell).collect()).collect()
+}

@@ -1,0 +1,157 @@
+//! The rows of a source, streamed from a server by a cursor into a table of this process.
+
+use rusqlite::types::Value as Sqlite;
+use rusqlite::{Connection, params_from_iter};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::publication::Shape;
+use super::values::Reading;
+use super::{ROWS, Server};
+use crate::StoreError;
+use hqdl_spec::{Expansion, SourceRows};
+use hqdl_values::sql;
+
+/// The column that says whether a filter holds for a row.
+pub(crate) const WANTED: &str = "hqdl wanted";
+
+impl Server {
+    /// Visits the rows of a SELECT, some at a time, within the transaction that is under
+    /// way, until there are no more or the visitor returns false.
+    pub(super) fn each(
+        &self,
+        select: &str,
+        visit: &mut dyn FnMut(&Row) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        self.batch(&format!("DECLARE hqdl_rows NO SCROLL CURSOR FOR {select}"))?;
+        let fetch = format!("FETCH FORWARD {ROWS} FROM hqdl_rows");
+        'all: loop {
+            let rows = self.rows(&fetch, &[])?;
+            for row in &rows {
+                if !visit(row)? {
+                    break 'all;
+                }
+            }
+            if rows.len() < ROWS {
+                break;
+            }
+        }
+        self.batch("CLOSE hqdl_rows")
+    }
+
+    /// A source as it stands after FROM.
+    pub(super) fn from(&self, rows: &SourceRows) -> Result<String, StoreError> {
+        Ok(match rows {
+            SourceRows::Table(table) => self.table(table)?.unwrap_or_else(|| sql::name(table)),
+            SourceRows::Select(select) => format!("({select}\n) AS source"),
+        })
+    }
+
+    /// The columns of a source, with their types.
+    pub(super) fn source_columns(
+        &self,
+        rows: &SourceRows,
+    ) -> Result<Vec<(String, Type)>, StoreError> {
+        self.describe(&format!("SELECT * FROM {}", self.from(rows)?))
+    }
+
+    /// Whether a filter works as a condition on the rows of a source.
+    pub(crate) fn takes_filter(&self, rows: &SourceRows, filter: &str) -> Result<(), StoreError> {
+        let from = self.from(rows)?;
+        self.describe(&format!("SELECT 1 FROM {from} WHERE ({filter}\n)")).map(drop)
+    }
+
+    /// Copies what an expansion needs of its sources into tables of the `temp` schema,
+    /// named as `table` says, all of one moment: key and context columns by their names,
+    /// and whether `filters` hold, one a source.
+    pub(crate) fn copy_sources(
+        &self,
+        expansion: &Expansion,
+        filters: &[Option<&str>],
+        connection: &Connection,
+        table: &dyn Fn(usize) -> String,
+    ) -> Result<(), StoreError> {
+        let shape = self.shape(expansion)?;
+        let reading = self.begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        for (n, source) in expansion.sources.iter().enumerate() {
+            let filter = filters.get(n).copied().flatten();
+            let asked = (source.rows.clone(), filter);
+            self.copy(expansion, &shape, n, asked, connection, &table(n))?;
+        }
+        reading.commit()
+    }
+
+    fn copy(
+        &self,
+        expansion: &Expansion,
+        shape: &Shape,
+        n: usize,
+        (rows, filter): (SourceRows, Option<&str>),
+        connection: &Connection,
+        table: &str,
+    ) -> Result<(), StoreError> {
+        let part = expansion.key_parts.get(n);
+        let keys = expansion.key.names().iter().enumerate();
+        let keys = keys.filter(|(at, _)| part.is_none_or(|part| part.contains(at)));
+        let mut wanted: Vec<&String> = keys.map(|(_, name)| name).collect();
+        for name in &expansion.context {
+            if !wanted.contains(&name) {
+                wanted.push(name);
+            }
+        }
+        let columns = self.source_columns(&rows)?;
+        let mut readings = Vec::new();
+        let mut asked = Vec::new();
+        for name in &wanted {
+            let Some((own, kind)) = find(&columns, name) else {
+                let message = format!("there is no column `{name}` any more");
+                return Err(StoreError::Statement { url: self.shown().to_owned(), message });
+            };
+            let reading = match shape.key().find(|(key, _)| key == name) {
+                // What is published as text is told apart as text.
+                Some((_, "text")) if *kind != Type::BYTEA => Reading::Text,
+                _ => Reading::of(kind),
+            };
+            asked.push(reading.asked(&sql::name(own)));
+            readings.push(reading);
+        }
+        asked.push(match filter {
+            Some(filter) => format!("coalesce(({filter}\n), false)::text"),
+            None => "'true'".to_owned(),
+        });
+        let names: Vec<String> = wanted.iter().map(|name| sql::name(name)).collect();
+        let marks = vec!["?"; names.len() + 1].join(", ");
+        let local = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
+        connection
+            .execute_batch(&format!(
+                "DROP TABLE IF EXISTS temp.{table};
+                 CREATE TEMP TABLE {table} ({}, {})",
+                names.join(", "),
+                sql::name(WANTED)
+            ))
+            .map_err(local)?;
+        let inserting = connection.unchecked_transaction().map_err(local)?;
+        let mut insert = inserting
+            .prepare(&format!("INSERT INTO temp.{table} VALUES ({marks})"))
+            .map_err(local)?;
+        let select = format!("SELECT {} FROM {}", asked.join(", "), self.from(&rows)?);
+        self.each(&select, &mut |row| {
+            let mut values = Vec::with_capacity(readings.len() + 1);
+            for (at, reading) in readings.iter().enumerate() {
+                values.push(reading.read(row, at).map_err(|e| self.error(&e))?);
+            }
+            let wanted: &str = row.try_get(readings.len()).map_err(|e| self.error(&e))?;
+            values.push(Sqlite::Integer(i64::from(wanted == "true")));
+            insert.execute(params_from_iter(values)).map_err(local)?;
+            Ok(true)
+        })?;
+        drop(insert);
+        inserting.commit().map_err(local)
+    }
+}
+
+/// A column by its name; by another case of it where that alone is there.
+pub(super) fn find<'c>(columns: &'c [(String, Type)], name: &str) -> Option<&'c (String, Type)> {
+    let exact = columns.iter().find(|(own, _)| own == name);
+    exact.or_else(|| columns.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)))
+}

@@ -1,0 +1,191 @@
+//! Values between a server and hqdl. A server tells each as text, which has one reading
+//! by its type; it is given texts, and makes of them what its columns are.
+
+use rusqlite::types::Value as Sqlite;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use hqdl_values::Type as ColumnType;
+use hqdl_values::value::Value;
+
+/// How a column of a statement is asked for, and read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// True and false, as 1 and 0.
+    Truth,
+    Integer,
+    /// A number: whole, or as near as a double is when that is the same number.
+    Number,
+    /// A moment, in UTC.
+    Moment,
+    Bytes,
+    Text,
+}
+
+impl Reading {
+    pub(super) fn of(kind: &Type) -> Self {
+        match *kind {
+            Type::BOOL => Self::Truth,
+            Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => Self::Integer,
+            Type::NUMERIC | Type::FLOAT4 | Type::FLOAT8 => Self::Number,
+            Type::TIMESTAMPTZ => Self::Moment,
+            Type::BYTEA => Self::Bytes,
+            _ => Self::Text,
+        }
+    }
+
+    /// A column, as it is asked for.
+    pub(super) fn asked(self, column: &str) -> String {
+        if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }
+    }
+
+    /// A value of a row.
+    pub(super) fn read(self, row: &Row, at: usize) -> Result<Sqlite, tokio_postgres::Error> {
+        if self == Self::Bytes {
+            return Ok(row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Sqlite::Null, Sqlite::Blob));
+        }
+        let text: Option<&str> = row.try_get(at)?;
+        Ok(text.map_or(Sqlite::Null, |text| self.parse(text)))
+    }
+
+    fn parse(self, text: &str) -> Sqlite {
+        let kept = || Sqlite::Text(text.to_owned());
+        match self {
+            Self::Truth => Sqlite::Integer(i64::from(text == "true")),
+            Self::Integer => text.parse().map_or_else(|_| kept(), Sqlite::Integer),
+            Self::Number => number(text),
+            Self::Moment => Sqlite::Text(moment(text)),
+            Self::Text | Self::Bytes => kept(),
+        }
+    }
+}
+
+/// A number, unless a value of ours would be another one.
+fn number(text: &str) -> Sqlite {
+    let plain = if text.contains('.') && !text.contains(['e', 'E']) {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        text
+    };
+    if let Ok(whole) = plain.parse::<i64>() {
+        return Sqlite::Integer(whole);
+    }
+    match text.parse::<f64>() {
+        // A double's shortest text is the number, or there are digits it does not hold.
+        Ok(real) if real.is_finite() && (format!("{real}") == plain || text.contains('e')) => {
+            Sqlite::Real(real)
+        }
+        _ => Sqlite::Text(text.to_owned()),
+    }
+}
+
+/// `2026-11-22 15:41:26.5+00` as ISO 8601 has it.
+fn moment(text: &str) -> String {
+    match text.strip_suffix("+00") {
+        Some(utc) if utc.contains(' ') => format!("{}Z", utc.replacen(' ', "T", 1)),
+        _ => text.to_owned(),
+    }
+}
+
+/// A value of `SQLite` as a server is given it.
+pub(super) fn given(value: &Sqlite) -> Option<String> {
+    match value {
+        Sqlite::Null | Sqlite::Blob(_) => None,
+        Sqlite::Integer(i) => Some(i.to_string()),
+        Sqlite::Real(r) => Some(r.to_string()),
+        Sqlite::Text(text) => Some(without_nul(text)),
+    }
+}
+
+/// A value of ours as a server is given it.
+pub(super) fn said(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::Integer(i) => Some(i.to_string()),
+        Value::Real(r) => Some(r.to_string()),
+        Value::Text(text) => Some(without_nul(text)),
+    }
+}
+
+/// No text of a server holds NUL; a sign for it stands there instead.
+pub(super) fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{2400}")
+}
+
+/// The same for texts in JSON, where NUL is written with an escape.
+pub(super) fn json_without_nul(json: &str) -> String {
+    fn mend(json: &mut serde_json::Value) {
+        match json {
+            serde_json::Value::String(text) => *text = without_nul(text),
+            serde_json::Value::Array(all) => all.iter_mut().for_each(mend),
+            serde_json::Value::Object(all) => all.values_mut().for_each(mend),
+            _ => {}
+        }
+    }
+    if !json.contains("\\u0000") {
+        return json.to_owned();
+    }
+    let mut read: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+    mend(&mut read);
+    read.to_string()
+}
+
+/// The type of a published key column whose source has this one: its own, where equal
+/// values of ours are equal there, else text.
+pub(super) fn of_key(kind: &Type) -> &'static str {
+    match *kind {
+        Type::BOOL => "boolean",
+        Type::INT2 => "smallint",
+        Type::INT4 => "integer",
+        Type::INT8 => "bigint",
+        Type::NUMERIC => "numeric",
+        Type::FLOAT4 => "real",
+        Type::FLOAT8 => "double precision",
+        Type::DATE => "date",
+        Type::TIMESTAMP => "timestamp without time zone",
+        Type::TIMESTAMPTZ => "timestamp with time zone",
+        Type::UUID => "uuid",
+        _ => "text",
+    }
+}
+
+/// The type of a published column. A date may be a year, so it is a text.
+pub(super) fn of_column(kind: ColumnType) -> &'static str {
+    match kind {
+        ColumnType::Text | ColumnType::Date | ColumnType::Url => "text",
+        ColumnType::Integer => "bigint",
+        ColumnType::Real => "double precision",
+        ColumnType::Boolean => "boolean",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_one_only_where_it_stays_the_same() {
+        let cases = [
+            ("1", Sqlite::Integer(1)),
+            ("1.50", Sqlite::Real(1.5)),
+            ("-7.000", Sqlite::Integer(-7)),
+            ("9223372036854775807", Sqlite::Integer(i64::MAX)),
+            ("0.1", Sqlite::Real(0.1)),
+            ("1e+300", Sqlite::Real(1e300)),
+            ("100000000000000000000", Sqlite::Real(1e20)),
+        ];
+        for (text, value) in cases {
+            assert_eq!(Reading::Number.parse(text), value, "{text}");
+        }
+        for text in ["NaN", "Infinity", "12345678901234567890.5", "0.10000000000000000001"] {
+            assert_eq!(Reading::Number.parse(text), Sqlite::Text(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_moment_is_in_utc_and_nul_is_a_sign() {
+        assert_eq!(moment("2026-11-22 15:41:26.5+00"), "2026-11-22T15:41:26.5Z");
+        assert_eq!(moment("infinity"), "infinity");
+        assert_eq!(json_without_nul(r#"["a\u0000b","\\u0000"]"#), "[\"a\u{2400}b\",\"\\\\u0000\"]");
+    }
+}
