@@ -69,6 +69,7 @@ pub fn prepare(
     let dir = out.join("gold");
     std::fs::create_dir_all(&dir).map_err(|e| SwanError::file(&dir, e))?;
     let database = Database::open(source)?;
+    database.only_a_file("nothing is prepared", "name BIRD's SQLite file")?;
     has_what_is_hidden(&database, benchmark)?;
     let part = PartFile::new(&gold)?;
     database

@@ -15,13 +15,13 @@ const STEPS: usize = 16;
 const SEEDS: u64 = 2;
 
 /// A project, and a truth that changes.
-struct Changing {
-    project: Project,
+pub struct Changing {
+    pub project: Project,
     generation: Arc<AtomicU64>,
     columns: Vec<String>,
     sources: bool,
     list: bool,
-    chance: fastrand::Rng,
+    pub chance: fastrand::Rng,
     added: usize,
 }
 
@@ -36,7 +36,7 @@ columns = [\"motto\"]
 ";
 
 impl Changing {
-    fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         let generation: Arc<AtomicU64> = Arc::default();
         let now = Arc::clone(&generation);
         let endpoint = Endpoint::start(move |column: &str, key: &[Json]| {
@@ -89,13 +89,13 @@ impl Changing {
         [0, 1].map(|n| row[n].as_str().unwrap().to_owned())
     }
 
-    fn ends(&self, args: &[&str]) {
+    pub fn ends(&self, args: &[&str]) {
         let ended = self.project.hqdl(args);
         assert!([0, 1].contains(&ended.code), "{args:?}: {ended:?}");
     }
 
     /// Changes something; says what.
-    fn change(&mut self) -> &'static str {
+    pub fn change(&mut self) -> &'static str {
         let [name, full] = self.someone();
         let of = |sql: &str| {
             let quoted = |t: &str| t.replace('\'', "''");
@@ -208,7 +208,7 @@ impl Changing {
     }
 
     /// What is published, table by table, in any order of the rows.
-    fn published(&self, database: &str) -> BTreeMap<String, Vec<String>> {
+    pub fn published(&self, database: &str) -> BTreeMap<String, Vec<String>> {
         let db = Connection::open(self.project.path(database)).unwrap();
         let mut found = BTreeMap::new();
         let mut take = |name: &str, sql: &str| {

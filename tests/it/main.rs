@@ -63,6 +63,7 @@ mod limits;
 mod log;
 mod mapping;
 mod models;
+mod on_server;
 mod oracle;
 mod packing;
 mod page_states;

@@ -97,7 +97,13 @@ const MISTAKES: &[Mistake] = &[
         "limit]",
         "did you mean `limits`?",
     ),
-    mistake("path = \"heroes.sqlite\"\n", "", "[database] has no `path`", "[database]", ""),
+    mistake(
+        "path = \"heroes.sqlite\"\n",
+        "",
+        "[database] has no `path`",
+        "[database]",
+        "name a SQLite database, or the `url` of one of PostgreSQL",
+    ),
     mistake("source = \"superhero\"\n", "", "[[expansion]] has no `source`", "[[expansion]]", ""),
     mistake(
         "name = \"powers\"\n",

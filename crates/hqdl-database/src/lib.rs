@@ -103,11 +103,11 @@ pub enum StoreError {
         message: String,
     },
     /// What only a file has is asked of a server.
-    #[error("{what} of the database {url}, which is on a server")]
+    #[error("the database {url} is on a server, where {what}")]
     NotOnServer {
         /// Its URL, without a password.
         url: String,
-        /// What was to be done.
+        /// What cannot be done there.
         what: &'static str,
         /// What to do instead.
         hint: &'static str,
@@ -200,7 +200,7 @@ pub struct Database {
     file: Option<(u64, u64)>,
     /// The server that it is on, when the connection is to a database of this process
     /// alone, beside it.
-    server: Option<Server>,
+    server: Option<Box<Server>>,
 }
 
 impl Database {
@@ -250,7 +250,7 @@ impl Database {
         // A temporary file, which nobody else sees.
         let connection = Connection::open("").map_err(error)?;
         server.read_bookkeeping(&connection)?;
-        Ok(Self { path: url.to_owned(), connection, file: None, server: Some(server) })
+        Ok(Self { path: url.to_owned(), connection, file: None, server: Some(Box::new(server)) })
     }
 
     fn open_with(path: &Path, mode: OpenFlags) -> Result<Self, StoreError> {
@@ -312,7 +312,7 @@ impl Database {
 
     /// The server that it is on.
     fn server(&self) -> Option<&Server> {
-        self.server.as_ref()
+        self.server.as_deref()
     }
 
     /// The URL of its server, as it may be shown; `None` where it is a file.
@@ -325,6 +325,17 @@ impl Database {
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Refuses what only a file takes, where this is on a server.
+    ///
+    /// # Errors
+    /// [`StoreError::NotOnServer`], which says what is not done, and what to do instead.
+    pub fn only_a_file(&self, what: &'static str, hint: &'static str) -> Result<(), StoreError> {
+        match self.url() {
+            Some(url) => Err(StoreError::NotOnServer { url: url.to_owned(), what, hint }),
+            None => Ok(()),
+        }
     }
 
     /// The connection, to set its hooks.

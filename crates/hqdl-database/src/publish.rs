@@ -153,6 +153,8 @@ impl<'db> Publication<'db> {
             .iter()
             .zip(&expansion.key_types)
             .map(|(name, kind)| match affinity(kind.as_deref()) {
+                // As a server told them, for it to make of them what its columns are.
+                _ if self.server.is_some() => sql::name(name),
                 // An INTEGER that is the whole primary key would be the rowid, which
                 // can be neither NULL nor text.
                 "INTEGER" if names.len() == 1 => format!("{} INT", sql::name(name)),

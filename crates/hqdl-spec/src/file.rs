@@ -67,7 +67,7 @@ impl SpecFile {
 pub struct DatabaseTable {
     /// The `SQLite` database, relative to the spec.
     pub path: Option<String>,
-    /// The `PostgreSQL` database, instead of `path`: postgres://user@host/database, without
+    /// The `PostgreSQL` database, instead of `path`: `postgres://user@host/database`, without
     /// a password, which comes from PGPASSWORD or ~/.pgpass.
     pub url: Option<String>,
     /// The schema that a `PostgreSQL` database's expanded tables go into; `expanded` when

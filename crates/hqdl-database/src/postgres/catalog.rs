@@ -1,12 +1,17 @@
 //! What a database on a server holds.
 
 use rusqlite::types::Value as Sqlite;
+use tokio_postgres::types::Type;
 
 use super::Server;
 use super::values::Reading;
 use crate::StoreError;
+use hqdl_spec::SourceRows;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
+
+/// Columns with their declared types.
+type Declared = Vec<(String, Option<String>)>;
 
 impl Server {
     /// The user's tables and views, and those that hqdl published; with the name of their
@@ -39,10 +44,7 @@ impl Server {
     }
 
     /// The columns of a table or view, with their declared types.
-    pub(crate) fn columns(
-        &self,
-        table: &str,
-    ) -> Result<Option<Vec<(String, Option<String>)>>, StoreError> {
+    pub(crate) fn columns(&self, table: &str) -> Result<Option<Declared>, StoreError> {
         let Some(table) = self.table(table)? else { return Ok(None) };
         let sql = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)
             FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass($1)
@@ -106,6 +108,22 @@ impl Server {
         Ok(all)
     }
 
+    /// A source as it stands after FROM.
+    pub(super) fn from(&self, rows: &SourceRows) -> Result<String, StoreError> {
+        Ok(match rows {
+            SourceRows::Table(table) => self.table(table)?.unwrap_or_else(|| sql::name(table)),
+            SourceRows::Select(select) => format!("({select}\n) AS source"),
+        })
+    }
+
+    /// The columns of a source, with their types.
+    pub(super) fn source_columns(
+        &self,
+        rows: &SourceRows,
+    ) -> Result<Vec<(String, Type)>, StoreError> {
+        self.describe(&format!("SELECT * FROM {}", self.from(rows)?))
+    }
+
     /// A number that is another one when anybody has written to the server since.
     pub(crate) fn version(&self) -> Result<i64, StoreError> {
         self.one(
@@ -125,4 +143,10 @@ pub(crate) fn told(rows: Vec<Vec<Sqlite>>) -> Result<Vec<Vec<Value>>, String> {
         Sqlite::Blob(_) => Err(format!("column {} holds a blob", n + 1)),
     };
     rows.into_iter().map(|row| row.into_iter().enumerate().map(cell).collect()).collect()
+}
+
+/// A column by its name; by another case of it where that alone is there.
+pub(super) fn find<'c>(columns: &'c [(String, Type)], name: &str) -> Option<&'c (String, Type)> {
+    let exact = columns.iter().find(|(own, _)| own == name);
+    exact.or_else(|| columns.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)))
 }

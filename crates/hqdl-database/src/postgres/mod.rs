@@ -15,6 +15,7 @@ mod bookkeeping;
 mod catalog;
 mod clean;
 mod publication;
+mod shape;
 mod source;
 pub mod thread;
 mod values;
@@ -43,7 +44,7 @@ const SCHEMA: &str = "expanded";
 /// Rows that are read, or written, at once.
 const ROWS: usize = 2000;
 /// How values, numbers and moments are written, whatever the server's settings.
-const SESSION: &str = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'iso_8601';
+const SESSION: &str = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
   SET bytea_output = 'hex'; SET extra_float_digits = 1; SET client_encoding = 'UTF8';
   SET standard_conforming_strings = on; SET default_transaction_isolation = 'read committed';
   SET lock_timeout = '10s'; SET cursor_tuple_fraction = 1.0";

@@ -7,13 +7,14 @@
 
 use rusqlite::Connection;
 use rusqlite::types::Value as Sqlite;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
-use super::values::{given, json_without_nul, of_column, of_key, said, without_nul};
-use super::{ROWS, Server, Transaction, names, source};
+use super::shape::Shape;
+use super::values::{given, json_without_nul, said, without_nul};
+use super::{ROWS, Server, Transaction, names};
 use crate::StoreError;
 use crate::versions::{bucket, hash};
-use hqdl_spec::{Expansion, SourceRows};
+use hqdl_spec::Expansion;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
@@ -24,115 +25,7 @@ const PLACE: &str = "\0";
 /// Bytes that are sent at once, about.
 const BYTES: usize = 4 << 20;
 
-/// The tables of an expansion, as a server has them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// Its key columns with their types.
-    key: Vec<(String, &'static str)>,
-    /// Whether none of them is ever NULL.
-    whole: bool,
-    /// Its columns.
-    columns: Vec<(String, &'static str)>,
-    /// Table, column and type of its one-to-many columns.
-    many: Vec<(String, String, &'static str)>,
-}
-
-impl Shape {
-    /// The same in a word.
-    fn text(&self) -> String {
-        format!("{self:?}")
-    }
-
-    fn key_names(&self) -> String {
-        names(self.key.iter().map(|(name, _)| name.as_str()))
-    }
-
-    /// Its key columns with their types.
-    pub(super) fn key(&self) -> impl Iterator<Item = (&String, &'static str)> {
-        self.key.iter().map(|(name, kind)| (name, *kind))
-    }
-
-    /// Whether no part of a key is ever NULL.
-    pub(super) fn is_whole(&self) -> bool {
-        self.whole
-    }
-
-    /// What makes the key columns (and others) one of a kind.
-    fn unique(&self, more: &str) -> String {
-        let (key, comma) = (self.key_names(), if more.is_empty() { "" } else { ", " });
-        let kind = if self.whole { "PRIMARY KEY" } else { "UNIQUE NULLS NOT DISTINCT" };
-        format!("{kind} ({key}{comma}{more})")
-    }
-
-    /// The rows of a table that have the keys in `u`, as a condition that can be hashed.
-    fn matches(&self, table: &str) -> String {
-        let side = |of: &dyn Fn(usize, &(String, &'static str)) -> String| {
-            self.key.iter().enumerate().map(|(n, key)| of(n, key)).collect::<Vec<_>>()
-        };
-        let there = side(&|_, (name, _)| format!("{table}.{}", sql::name(name)));
-        let here = side(&|n, (_, kind)| format!("u.c{n}::{kind}"));
-        if self.whole {
-            let pairs = there.iter().zip(&here);
-            return pairs.map(|(t, h)| format!("{t} = {h}")).collect::<Vec<_>>().join(" AND ");
-        }
-        // Records with NULL at the same places are equal, which rows are not.
-        format!("ROW({})::record = ROW({})::record", there.join(", "), here.join(", "))
-    }
-}
-
-/// The type of a key column whose sources have these.
-fn agreed(kinds: &[Type]) -> &'static str {
-    let mut all: Vec<&'static str> = kinds.iter().map(of_key).collect();
-    all.dedup();
-    let among = |of: &[&str]| all.iter().all(|kind| of.contains(kind));
-    match all.as_slice() {
-        [one] => one,
-        _ if among(&["smallint", "integer", "bigint"]) => "bigint",
-        _ if among(&["smallint", "integer", "bigint", "numeric"]) => "numeric",
-        _ => "text",
-    }
-}
-
 impl Server {
-    /// What the tables of an expansion are to be.
-    pub(crate) fn shape(&self, expansion: &Expansion) -> Result<Shape, StoreError> {
-        let names = expansion.key.names();
-        let mut kinds: Vec<Vec<Type>> = vec![Vec::new(); names.len()];
-        let mut whole = expansion.key_parts.is_empty();
-        for (n, source) in expansion.sources.iter().enumerate() {
-            let columns = self.source_columns(&source.rows)?;
-            let part = expansion.key_parts.get(n);
-            for (at, name) in names.iter().enumerate() {
-                if part.is_some_and(|part| !part.contains(&at)) {
-                    continue;
-                }
-                let Some((own, kind)) = source::find(&columns, name) else { continue };
-                kinds[at].push(kind.clone());
-                whole &= self.is_never_null(&source.rows, own)?;
-            }
-        }
-        let key = names.iter().cloned().zip(kinds.iter().map(|kinds| agreed(kinds))).collect();
-        let single = expansion.columns.iter().filter(|c| c.many.is_none());
-        let many = expansion.columns.iter().filter_map(|c| {
-            c.many.as_ref().map(|m| (m.table.clone(), m.column.clone(), of_column(c.kind)))
-        });
-        Ok(Shape {
-            key,
-            // A row whose key is all NULL is nobody's.
-            whole: whole || names.len() == 1,
-            columns: single.map(|c| (c.name.clone(), of_column(c.kind))).collect(),
-            many: many.collect(),
-        })
-    }
-
-    fn is_never_null(&self, rows: &SourceRows, column: &str) -> Result<bool, StoreError> {
-        let SourceRows::Table(table) = rows else { return Ok(false) };
-        let Some(table) = self.table(table)? else { return Ok(false) };
-        let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute
-            WHERE attrelid = pg_catalog.to_regclass($1) AND attname = $2 AND attnotnull)";
-        self.one(sql, &[&table, &column])
-    }
-
     /// Whether all tables of an expansion stand as hqdl made them, with as many rows, and
     /// nobody else has written to them.
     pub(crate) fn is_whole(&self, expansion: &Expansion, rows: i64) -> Result<bool, StoreError> {

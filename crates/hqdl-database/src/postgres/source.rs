@@ -5,7 +5,8 @@ use rusqlite::{Connection, params_from_iter};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::publication::Shape;
+use super::catalog::find;
+use super::shape::Shape;
 use super::values::Reading;
 use super::{ROWS, Server};
 use crate::StoreError;
@@ -37,22 +38,6 @@ impl Server {
             }
         }
         self.batch("CLOSE hqdl_rows")
-    }
-
-    /// A source as it stands after FROM.
-    pub(super) fn from(&self, rows: &SourceRows) -> Result<String, StoreError> {
-        Ok(match rows {
-            SourceRows::Table(table) => self.table(table)?.unwrap_or_else(|| sql::name(table)),
-            SourceRows::Select(select) => format!("({select}\n) AS source"),
-        })
-    }
-
-    /// The columns of a source, with their types.
-    pub(super) fn source_columns(
-        &self,
-        rows: &SourceRows,
-    ) -> Result<Vec<(String, Type)>, StoreError> {
-        self.describe(&format!("SELECT * FROM {}", self.from(rows)?))
     }
 
     /// Whether a filter works as a condition on the rows of a source.
@@ -107,7 +92,7 @@ impl Server {
                 let message = format!("there is no column `{name}` any more");
                 return Err(StoreError::Statement { url: self.shown().to_owned(), message });
             };
-            let reading = match shape.key().find(|(key, _)| key == name) {
+            let reading = match shape.key.iter().find(|(key, _)| key == *name) {
                 // What is published as text is told apart as text.
                 Some((_, "text")) if *kind != Type::BYTEA => Reading::Text,
                 _ => Reading::of(kind),
@@ -148,10 +133,4 @@ impl Server {
         drop(insert);
         inserting.commit().map_err(local)
     }
-}
-
-/// A column by its name; by another case of it where that alone is there.
-pub(super) fn find<'c>(columns: &'c [(String, Type)], name: &str) -> Option<&'c (String, Type)> {
-    let exact = columns.iter().find(|(own, _)| own == name);
-    exact.or_else(|| columns.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)))
 }

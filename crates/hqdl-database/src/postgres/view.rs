@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::catalog::find;
 use super::publication::Publishing;
-use super::source;
 use crate::StoreError;
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
@@ -98,17 +98,17 @@ impl Publishing<'_> {
         let shape = self.server.shape(expansion)?;
         let part = expansion.key_parts.get(at);
         let (mut ours, mut theirs, mut absent) = (Vec::new(), Vec::new(), Vec::new());
-        for (n, (name, kind)) in shape.key().enumerate() {
+        for (n, (name, kind)) in shape.key.iter().enumerate() {
             let key = format!("{alias}.{}", sql::name(name));
             if part.is_some_and(|part| !part.contains(&n)) {
                 absent.push(format!(" AND {key} IS NULL"));
                 continue;
             }
-            let there = source::find(own, name).map_or(name, |(name, _)| name);
+            let there = find(own, name).map_or(name, |(name, _)| name);
             ours.push(key);
             theirs.push(format!("s.{}::{kind}", sql::name(there)));
         }
-        let on = if shape.is_whole() || ours.len() == 1 {
+        let on = if shape.whole || ours.len() == 1 {
             let pairs = ours.iter().zip(&theirs).map(|(o, t)| format!("{o} = {t}"));
             pairs.collect::<Vec<_>>().join(" AND ")
         } else {

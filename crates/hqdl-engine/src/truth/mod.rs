@@ -75,6 +75,8 @@ pub fn score(
     database: &Database,
     truth: &Truth,
 ) -> Result<Vec<ColumnScore>, StoreError> {
+    let instead = "score the same spec over a SQLite copy of its sources (`--db`)";
+    database.only_a_file("cells are not scored", instead)?;
     let mut scores = Vec::new();
     for (n, expansion) in spec.expansions.iter().enumerate() {
         for (at, column) in expansion.columns.iter().enumerate() {

@@ -1,0 +1,543 @@
+//! A spec over a database of `PostgreSQL`: what is published there is what would be
+//! published in a file, and nothing breaks it half-way.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use crate::daemon::until;
+use crate::endpoint::{Endpoint, Fault, Times};
+use crate::increments::Changing;
+use crate::postgres::{self, Server, sql_at};
+use crate::project::{COLUMNS, COUNT, Ended, HEROES, MODEL, Project, Running, honest, spec, truth};
+
+/// The heroes, in SQL that a server takes.
+fn heroes() -> String {
+    HEROES.replace("INTEGER PRIMARY KEY", "serial PRIMARY KEY")
+}
+
+/// A spec whose database is at a URL.
+fn over(url: &str, spec: &str) -> String {
+    spec.replace("path = \"../data.sqlite\"", &format!("url = \"{url}\""))
+}
+
+/// A project over a database of a server, and its URL.
+fn project(endpoint: &Endpoint) -> (Project, String) {
+    let url = postgres::database();
+    sql_at(&url, &heroes());
+    (Project::new(endpoint, "", &over(&url, &spec())), url)
+}
+
+/// The first value of a query.
+fn one(url: &str, sql: &str) -> String {
+    sql_at(url, sql)[0][0].clone().unwrap_or_default()
+}
+
+/// Rows as JSON, in any order.
+fn rows(url: &str, table: &str, condition: &str) -> Vec<String> {
+    let columns = format!(
+        "SELECT quote_ident(attname), atttypid = 'float8'::regtype FROM pg_attribute
+         WHERE attrelid = 'expanded.{table}'::regclass AND attnum > 0 AND NOT attisdropped
+           AND (attname NOT IN ('bucket', 'hash') OR '{table}' = 'hqdl_bucket') ORDER BY attnum"
+    );
+    let columns: Vec<(String, bool)> = sql_at(url, &columns)
+        .into_iter()
+        .map(|row| (row[0].clone().unwrap(), row[1].as_deref() == Some("t")))
+        .collect();
+    let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+    let sql =
+        format!("SELECT json_build_array({}) FROM expanded.{table}{condition}", names.join(", "));
+    let parse = |text: &Option<String>| -> Json {
+        let mut row: Json = serde_json::from_str(text.as_ref().unwrap()).unwrap();
+        for (n, (_, real)) in columns.iter().enumerate() {
+            if let Some(number) = row[n].as_f64().filter(|_| *real) {
+                row[n] = number.into();
+            }
+        }
+        row
+    };
+    let mut all: Vec<String> =
+        sql_at(url, &sql).iter().map(|row| parse(&row[0]).to_string()).collect();
+    all.sort();
+    all
+}
+
+/// Gives the server's tables the rows that those of the file have.
+fn follow(changing: &Changing, url: &str) {
+    let literal = |value: &Json| match value {
+        Json::Null => "NULL".to_owned(),
+        Json::String(text) => format!("'{}'", text.replace('\'', "''")),
+        other => other.to_string(),
+    };
+    let mut sql = String::new();
+    for table in ["hero", "villain", "power"] {
+        sql.push_str(&format!("TRUNCATE {table};"));
+        for row in changing.project.rows(&format!("SELECT * FROM {table} ORDER BY rowid")) {
+            let values: Vec<String> = row.iter().map(literal).collect();
+            sql.push_str(&format!("INSERT INTO {table} VALUES ({});", values.join(", ")));
+        }
+    }
+    sql_at(url, &sql);
+}
+
+/// Whatever changes: rows, spellings, overrides, columns, lists, sources, answers, and
+/// what somebody writes into the tables by hand.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_is_published_on_a_server_is_what_is_published_in_a_file() {
+    let first = std::env::var("HQDL_TEST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
+    let steps = std::env::var("HQDL_TEST_STEPS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
+    for seed in first..first + 2 {
+        let mut changing = Changing::new(seed);
+        let url = postgres::database();
+        sql_at(&url, &heroes());
+        sql_at(&url, "CREATE TABLE villain (name text, full_name text)");
+        for step in 0..steps {
+            let mut what = vec![changing.change()];
+            while changing.chance.u8(0..3) == 0 {
+                what.push(changing.change());
+            }
+            let place = format!("seed {seed}, step {step}, {what:?}");
+            changing.ends(&["materialize", "specs/x.toml"]);
+            follow(&changing, &url);
+            if step > 0 && changing.chance.u8(0..4) == 0 {
+                let edits = [
+                    "UPDATE expanded.llm SET motto = 'by hand' WHERE name < 'F'",
+                    "DELETE FROM expanded.llm WHERE name > 'E'",
+                    "DELETE FROM expanded.llm_power WHERE power > 'M'",
+                    "TRUNCATE expanded.llm CASCADE",
+                    "DROP VIEW expanded.hero_expanded",
+                    "DROP TABLE expanded.llm_power",
+                ];
+                sql_at(&url, edits[changing.chance.usize(0..edits.len())]);
+            }
+            let args = ["materialize", "specs/x.toml", "--json", "--limit", "0", "--db", &url];
+            let ended = changing.project.hqdl(&args);
+            assert!([0, 1].contains(&ended.code), "{place}: {ended:?}");
+            assert_eq!(ended.done()["requests"], 0, "{place}");
+            let file = changing.published("data.sqlite");
+            for table in [
+                "llm",
+                "llm_power",
+                "hero_expanded",
+                "hqdl_cell",
+                "hqdl_record",
+                "hqdl_completion",
+                "hqdl_bucket",
+                "hqdl_edit",
+            ] {
+                let of = match table {
+                    "hqdl_bucket" => " WHERE sum <> 0 AND expansion = 'llm'",
+                    hqdl if hqdl.starts_with("hqdl_") => " WHERE expansion = 'llm'",
+                    _ => "",
+                };
+                assert_eq!(rows(&url, table, of), file[table], "{place}: {table}");
+            }
+            // And then there is nothing to do.
+            let again = changing.project.hqdl(&args);
+            assert_eq!(again.done()["published"], false, "{place}");
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_spec_over_a_server_is_checked_planned_filled_told_of_and_cleaned() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    assert!(checked.stdout.contains("keys 10"), "{}", checked.stdout);
+    assert_eq!(project.plan(&[])["totals"]["cells"], COUNT * COLUMNS.len());
+    let done = project.materialize(&[]).exits(0);
+    assert_eq!(done.done()["cells"]["ok"], COUNT * COLUMNS.len());
+    // Plain SQL sees it, with types, keys and comments.
+    assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "10");
+    let types = "SELECT string_agg(format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
+        FROM pg_attribute WHERE attrelid = 'expanded.llm'::regclass AND attnum > 0";
+    assert_eq!(one(&url, types), "text, text, text, bigint, text");
+    let keys = "SELECT string_agg(contype::text, '' ORDER BY contype) FROM pg_constraint
+        WHERE conrelid IN ('expanded.llm'::regclass, 'expanded.llm_power'::regclass)";
+    assert_eq!(one(&url, keys), "fuu");
+    let about = "SELECT obj_description('expanded.llm'::regclass) || '; '
+        || col_description('expanded.llm'::regclass, 4)";
+    assert_eq!(one(&url, about), "Heroes of comics that nobody drew.; year of birth");
+    let joined = "SELECT motto FROM expanded.hero_expanded WHERE full_name IS NULL";
+    assert_eq!(one(&url, joined), "The motto of Echo alias nobody!");
+    // Again there is nothing to do, and it is told where a cell came from.
+    let again = project.materialize(&[]).exits(0);
+    assert_eq!((&again.done()["requests"], &again.done()["published"]), (&0.into(), &false.into()));
+    let why = ["why", "llm", "zed", "Zed Zedsson", "powers", "--spec", "specs/x.toml", "--json"];
+    let why = project.hqdl(&why).exits(0);
+    assert_eq!(why.lines[0][0]["value"], truth("powers", &["Zed".into(), "Zed Zedsson".into()]));
+    assert_eq!(why.lines[0][0]["model"], "test-model");
+    let why = project.hqdl(&["why", "llm", "Echo", "NULL", "born", "--db", &url]).exits(0);
+    assert!(why.stdout.contains("state        ok"), "{}", why.stdout);
+    // A new row is one row more to ask about, a row that is gone goes.
+    sql_at(
+        &url,
+        "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'); DELETE FROM hero WHERE name = 'Zed'",
+    );
+    let plan = project.plan(&[]);
+    assert_eq!(plan["totals"]["cells"], COLUMNS.len(), "{plan}");
+    assert_eq!(plan["expansions"][0]["orphaned"], 1, "{plan}");
+    project.materialize(&[]).exits(0);
+    assert_eq!(
+        one(&url, "SELECT string_agg(name, ' ') FROM expanded.llm WHERE name IN ('New', 'Zed')"),
+        "New"
+    );
+    // What hqdl made goes, and nothing else.
+    sql_at(&url, "CREATE TABLE expanded.mine (x int)");
+    project.hqdl(&["clean", "specs/x.toml"]).exits(0);
+    assert_eq!(
+        one(
+            &url,
+            "SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'expanded'::regnamespace"
+        ),
+        "mine"
+    );
+    sql_at(&url, "DROP SCHEMA expanded CASCADE");
+    let before = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), before);
+    project.hqdl(&["clean", "specs/x.toml"]).exits(0);
+    assert_eq!(one(&url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'expanded'"), "0");
+}
+
+/// Each kind of value is a key that is asked about as it reads, and joins its source again.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn keys_of_every_type_join_their_source_again() {
+    let kinds = [
+        ("boolean", "true", "false"),
+        ("smallint", "-7", "7"),
+        ("bigint", "9223372036854775807", "0"),
+        ("numeric", "1.50", "12345678901234567890.123"),
+        ("real", "0.1", "'NaN'"),
+        ("double precision", "1e300", "-0.5"),
+        ("date", "'2026-11-22'", "'infinity'"),
+        ("timestamp", "'2026-11-22 15:41:26.25'", "'0044-03-15 12:00:00 BC'"),
+        ("timestamptz", "'2026-11-22 15:41:26+02'", "'1999-12-31 23:59:59.999999+00'"),
+        (
+            "uuid",
+            "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+            "'00000000-0000-0000-0000-000000000000'",
+        ),
+        ("varchar(40)", "E'tab\\t \\\\ \"quoted\" {braces}'", "''"),
+        ("char(5)", "'ab'", "'cd'"),
+        ("text", "E'line\\nbreak, ''quote'' %s $1 \u{fffd}'", "'🦸 Ä'"),
+        ("mood", "'sad'", "'happy'"),
+        ("interval", "'1 day 2 hours'", "'3 months'"),
+        ("text[]", "'{a,NULL,\"b c\"}'", "'{}'"),
+        ("inet", "'10.0.0.1'", "'::1'"),
+        ("json", "'{\"a\": 1}'", "'[]'"),
+    ];
+    let endpoint = honest();
+    let url = postgres::database();
+    let columns: Vec<String> =
+        kinds.iter().enumerate().map(|(n, (kind, ..))| format!("k{n} {kind}")).collect();
+    let values = |which: fn(&(&'static str, &'static str, &'static str)) -> &'static str| {
+        kinds.iter().map(which).collect::<Vec<_>>().join(", ")
+    };
+    sql_at(&url, "CREATE TYPE mood AS ENUM ('sad', 'happy')");
+    sql_at(
+        &url,
+        &format!(
+            "CREATE TABLE thing (id int PRIMARY KEY, {}, blob bytea);
+         INSERT INTO thing VALUES (1, {}, 'x'), (2, {}, 'y')",
+            columns.join(", "),
+            values(|k| k.1),
+            values(|k| k.2)
+        ),
+    );
+    let mut text = over(&url, MODEL);
+    for n in 0..kinds.len() {
+        text.push_str(&format!(
+            "[[expansion]]\nname = \"e{n}\"\nsource = \"thing\"\nkey = [\"k{n}\"]\nformat = \"json\"\n\
+             [[expansion.column]]\nname = \"motto{n}\"\n"
+        ));
+    }
+    text.push_str("[[expansion]]\nname = \"two\"\nsource = \"SELECT id, k0, k8, k12 FROM thing\"\nkey = [\"id\", \"k0\", \"k8\", \"k12\"]\nformat = \"json\"\n[[expansion.column]]\nname = \"motto\"\n");
+    let project = Project::new(&endpoint, "", &text);
+    let done = project.materialize(&[]).exits(0);
+    assert_eq!(done.done()["cells"]["ok"], (kinds.len() + 1) * 2);
+    for (n, (kind, ..)) in kinds.iter().enumerate() {
+        let sql = format!(
+            "SELECT count(motto{n}) || ' ' || count(DISTINCT motto{n}) FROM expanded.thing_expanded"
+        );
+        assert_eq!(one(&url, &sql), "2 2", "{kind}");
+    }
+    assert_eq!(one(&url, "SELECT count(motto) FROM expanded.two"), "2");
+    assert_eq!(project.materialize(&[]).exits(0).done()["published"], false);
+    // Bytes name nobody.
+    let blob = text.replace("key = [\"k0\"]", "key = [\"blob\"]");
+    project.spec(&blob);
+    let checked = project.hqdl(&["check", "specs/x.toml"]).exits(0);
+    assert!(checked.stderr.contains("2 keys hold a blob"), "{}", checked.stderr);
+}
+
+/// Sources of any shape: views, SELECTs, other schemas, several of them with other types.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn sources_of_a_server_may_be_views_selects_and_of_other_types() {
+    let endpoint = honest();
+    let url = postgres::database();
+    sql_at(
+        &url,
+        "CREATE SCHEMA shop; CREATE TABLE shop.item (\"Name\" text, n int, note text);
+        INSERT INTO shop.item VALUES ('1', 1, 'a'), ('1', 1, 'b'), ('x', 2, 'c'), (NULL, 3, 'd');
+        CREATE VIEW items AS SELECT n, \"Name\" FROM shop.item;
+        CREATE TABLE number (name int); INSERT INTO number VALUES (1), (5)",
+    );
+    let column = "[[expansion.column]]\nname = \"motto\"\n";
+    let text = [
+        &over(&url, MODEL),
+        "[[expansion]]\nname = \"a\"\nsource = \"shop.item\"\nkey = [\"name\"]\n", column,
+        "[[expansion]]\nname = \"b\"\nsource = \"items\"\nkey = [\"n\", \"Name\"]\n", column,
+        "[[expansion]]\nname = \"c\"\nkey = [\"name\"]\n[[expansion.source]]\nselect = \"SELECT \\\"Name\\\" AS name FROM shop.item -- of it\"\n[[expansion.source]]\ntable = \"number\"\n", column,
+    ]
+    .concat();
+    let project = Project::new(&endpoint, "", &text);
+    let done = project.materialize(&[]).exits(0);
+    // Of `c` the number 1 and the text 1 are one key.
+    assert_eq!(done.done()["cells"]["ok"], 2 + 3 + 3, "{}", done.stdout);
+    assert_eq!(one(&url, "SELECT string_agg(name, ' ' ORDER BY name) FROM expanded.c"), "1 5 x");
+    assert_eq!(one(&url, "SELECT count(motto) FROM expanded.number_expanded"), "2");
+    // A condition is the server's own, and speaks of those that have its columns.
+    sql_at(&url, "INSERT INTO number VALUES (6), (7)");
+    let some = project
+        .materialize(&["--where", "name BETWEEN 6 AND 6 AND pg_typeof(name) = 'int'::regtype"]);
+    assert_eq!(some.done()["cells"]["ok"], 2 + 3 + 4, "{}\n{}", some.stdout, some.stderr);
+    let wrong = project.hqdl(&["materialize", "specs/x.toml", "--where", "nonsense = 1"]).exits(2);
+    assert!(wrong.stderr.contains("nonsense"), "{}", wrong.stderr);
+}
+
+fn fails(project: &Project, args: &[&str], said: &[&str]) -> Ended {
+    let ended = project.hqdl(args).exits(2);
+    for said in said {
+        assert!(ended.stderr.contains(said), "{said}: {}", ended.stderr);
+    }
+    ended
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_is_wrong_with_a_server_is_said_before_anything_is_asked() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    let sound = project.spec_text();
+    let at = |url: &str| over(url, &spec());
+    let materialize = ["materialize", "specs/x.toml"];
+    let name = url.rsplit('/').next().unwrap();
+    for (text, said) in [
+        (at("postgres://owner@127.0.0.1:1/x"), &["127.0.0.1:1/x", "check the URL"][..]),
+        (at(&url.replace(name, "nowhere")), &["\"nowhere\" does not exist", "createdb"]),
+        (at("mysql://owner@127.0.0.1/x"), &["`url` is none of a PostgreSQL database"]),
+        (at(&url.replace("owner@", "owner:geheim@")), &["the URL holds a password", "PGPASSWORD"]),
+        (sound.replace("url =", "path = \"x.sqlite\"\nurl ="), &["a `path` and a `url`"]),
+        (sound.replace("url =", "output = \"x.sqlite\"\nurl ="), &["`schema`"]),
+        (sound.replace("url =", "schema = \"\"\nurl ="), &["`schema` is empty"]),
+        (spec().replace("path =", "schema = \"x\"\npath ="), &["a SQLite database has no schemas"]),
+        (
+            sound.replace("key = [\"name\"", "key = [\"namee\""),
+            &["has no column `namee`", "`name`"],
+        ),
+        (sound.replace("source = \"hero\"", "source = \"heros\""), &["no table `heros`", "`hero`"]),
+        (
+            sound.replace("source = \"hero\"", "source = \"SELECT nom FROM hero\""),
+            &["\"nom\" does not exist"],
+        ),
+        (
+            sound.replace(
+                "source = \"hero\"",
+                "source = \"WITH x AS (DELETE FROM hero RETURNING *) SELECT * FROM x\"",
+            ),
+            &["top level"],
+        ),
+    ] {
+        project.spec(&text);
+        let ended = fails(&project, &materialize, said);
+        assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
+    }
+    // Who may read, and not write, is told so; a server that is only read, too.
+    project.spec(&sound);
+    sql_at(
+        &url,
+        &format!(
+            "CREATE ROLE guest_{name} LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest_{name}"
+        ),
+    );
+    let guest = url.replace("owner@", &format!("guest_{name}@"));
+    fails(
+        &project,
+        &[&materialize[..], &["--db", &guest]].concat(),
+        &["permission denied", "docs/scale.md"],
+    );
+    let replica = format!("{url}?options=-c%20default_transaction_read_only%3Don");
+    // The session says that it writes; a replica does not let it.
+    project.hqdl(&["check", "specs/x.toml", "--db", &replica]).exits(0);
+    // A table of somebody else's stands where one is to be.
+    sql_at(&url, "CREATE SCHEMA expanded; CREATE TABLE expanded.llm (mine int)");
+    fails(&project, &materialize, &["`llm` that hqdl did not make"]);
+    assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "0");
+    assert_eq!(endpoint.count(), 0);
+}
+
+/// Texts that a server does not take, and keys that it does not index.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn odd_texts_are_published_and_keys_too_long_are_told() {
+    let endpoint = Endpoint::start(|column: &str, key: &[Json]| match column {
+        "motto" => "a\0b \\u0000 'quoted' \u{1f9b8}".into(),
+        other => truth(other, key),
+    });
+    let (project, url) = project(&endpoint);
+    project.spec(&project.spec_text().replace("format = \"csv\"", "format = \"json\""));
+    project.materialize(&[]);
+    let motto = one(&url, "SELECT DISTINCT motto FROM expanded.llm");
+    assert_eq!(motto, "a\u{2400}b \\u0000 'quoted' \u{1f9b8}");
+    assert_eq!(
+        one(&url, "SELECT DISTINCT value FROM expanded.hqdl_cell WHERE \"column\" = 'motto'"),
+        motto
+    );
+    assert_eq!(project.materialize(&[]).done()["published"], false);
+    // Noise is not made small, so that the index would have to hold it.
+    sql_at(
+        &url,
+        "INSERT INTO hero (name) SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) AS i",
+    );
+    let ended = fails(&project, &["materialize", "specs/x.toml"], &["2,704 bytes"]);
+    assert!(!ended.stderr.contains("panicked"));
+    assert_eq!(one(&url, "SELECT count(*) FROM expanded.llm"), "10");
+}
+
+/// A view of the user's hangs on a published table: rows come and go below it; other
+/// columns do not.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_hangs_on_a_published_table_is_kept_or_told() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    project.materialize(&[]).exits(0);
+    sql_at(&url, "CREATE VIEW mine AS SELECT name, motto FROM expanded.llm");
+    sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
+    project.materialize(&[]).exits(0);
+    sql_at(&url, "UPDATE expanded.llm SET motto = 'by hand'");
+    let mended = project.materialize(&[]).exits(0);
+    assert!(mended.stdout.contains("written by hand") || mended.stderr.contains("written by hand"));
+    assert_eq!(one(&url, "SELECT count(*) FILTER (WHERE motto LIKE 'The motto%') FROM mine"), "11");
+    let wider = project.spec_text() + "[[expansion.column]]\nname = \"weapon\"\n";
+    let before = project.spec_text();
+    project.spec(&wider);
+    fails(
+        &project,
+        &["materialize", "specs/x.toml"],
+        &["view mine depends on", "drop what hangs on it"],
+    );
+    assert_eq!(one(&url, "SELECT count(*) FROM mine"), "11");
+    sql_at(&url, "DROP VIEW mine");
+    let count = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), count, "what was answered is kept");
+    assert_eq!(one(&url, "SELECT count(weapon) FROM expanded.llm"), "11");
+    project.spec(&before);
+    project.materialize(&[]).exits(0);
+    assert_eq!(one(&url, "SELECT count(motto) FROM expanded.hero_expanded"), "11");
+}
+
+/// Starts a run, in the background.
+fn start(project: &Project, flags: &[&str]) -> Running {
+    project.start(&[&["materialize", "specs/x.toml", "--json"], flags].concat())
+}
+
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn two_who_publish_at_once_publish_one_after_the_other() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    for round in 0..3 {
+        sql_at(&url, &format!("INSERT INTO hero (name, full_name) VALUES ('New {round}', 'Nina')"));
+        // Each with facts of its own: nothing but the server keeps them apart.
+        let all: Vec<Running> = ["one", "two", "three"]
+            .iter()
+            .map(|cache| start(&project, &["--cache", cache]))
+            .collect();
+        all.into_iter().for_each(|running| drop(running.wait().exits(0)));
+        let right = (COUNT + round + 1).to_string();
+        assert_eq!(one(&url, "SELECT count(motto) FROM expanded.llm"), right);
+        assert_eq!(one(&url, "SELECT count(*) FROM expanded.hqdl_record"), right);
+        assert_eq!(one(&url, "SELECT rows FROM expanded.hqdl_expansion"), right);
+    }
+}
+
+/// Killed while it publishes: what stood stands, whole; what was answered is published by
+/// the next one, which asks nothing.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_publisher_that_is_killed_leaves_what_stood() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    project.materialize(&[]).exits(0);
+    let all = "SELECT string_agg(l::text, ';' ORDER BY l::text) FROM expanded.llm AS l";
+    let before = one(&url, all);
+    for table in ["hqdl_record", "hqdl_bucket", "hqdl_expansion", "llm_power"] {
+        sql_at(&url, &format!("UPDATE hero SET full_name = '{table}' WHERE name = 'Zed'"));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let holder = runtime.block_on(async {
+            let (client, connection) =
+                tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let lock = format!("BEGIN; LOCK TABLE expanded.{table} IN SHARE ROW EXCLUSIVE MODE");
+            client.batch_execute(&lock).await.unwrap();
+            client
+        });
+        let running = start(&project, &[]);
+        until("it waits for the lock", || {
+            one(&url, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
+                == "1"
+        });
+        running.signal("KILL");
+        running.wait();
+        assert_eq!(one(&url, all), before, "{table}");
+        drop(holder);
+        drop(runtime);
+    }
+    let asked = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(endpoint.count(), asked);
+    let after = one(&url, all);
+    assert!(after.contains("llm_power") && !after.contains("Zedsson"), "{after}");
+}
+
+/// A source that goes while its cells are asked for, and a server that is killed and comes
+/// again: what is answered is kept.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(300)), Times::Always);
+    let (project, url) = project(&endpoint);
+    let running = start(&project, &[]);
+    endpoint.wait_for(1);
+    sql_at(&url, "ALTER TABLE hero RENAME TO heros");
+    let ended = running.wait();
+    assert!(ended.code != 0 && ended.stderr.contains("\"hero\" does not exist"), "{ended:?}");
+    sql_at(&url, "ALTER TABLE heros RENAME TO hero");
+    let asked = endpoint.count();
+    project.materialize(&[]).exits(0);
+    assert_eq!(
+        (endpoint.count(), one(&url, "SELECT count(motto) FROM expanded.llm")),
+        (asked, "10".into())
+    );
+    // A server of its own, which goes and comes.
+    let server = Server::start();
+    let own = server.database();
+    sql_at(&own, &heroes());
+    project.spec(&over(&own, &spec().replace("\"test-model\"", "\"other-model\"")));
+    let before = endpoint.count();
+    let running = start(&project, &[]);
+    endpoint.wait_for(before + 1);
+    server.kill();
+    server.go_on();
+    running.wait().exits(0);
+    assert_eq!(one(&own, "SELECT count(motto) FROM expanded.llm"), "10");
+}
