@@ -10,6 +10,7 @@ use super::failure::Failure;
 use crate::database::{Database, StoreError};
 use crate::init::scaffold_beside;
 use crate::init::tables::{self, TablesError};
+use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -91,6 +92,9 @@ fn is_others(path: &Path) -> bool {
 /// The database as a spec beside which it is saved refers to it. Without a
 /// file to save it to, the absolute path holds wherever that will be.
 fn reference(db: &Path, spec: Option<&Path>) -> String {
+    if is_server(db) {
+        return db.to_string_lossy().into_owned();
+    }
     let full = db.canonicalize().unwrap_or_else(|_| db.to_owned());
     let folder = spec.and_then(|s| {
         let parent = s.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

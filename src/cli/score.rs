@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 use super::failure::Failure;
 use super::{CacheFlags, ModelFlags, Talk, session};
 use crate::database::Database;
+use crate::spec::is_server;
 use crate::truth::{self, ColumnScore, Share, Truth};
 
 #[derive(Debug, clap::Args)]
@@ -39,7 +40,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     let session = session::open(&options.spec, &flags, None, "score")?;
     let (spec, target) = (&session.spec, session.spec.target());
-    if !target.exists() {
+    if !target.exists() && !is_server(target) {
         return Err(Failure::input(
             format!("{} is not there yet", target.display()),
             "`hqdl materialize` makes it",

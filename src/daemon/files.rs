@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::listing::{beside, names};
+use super::servers;
 use super::watch::Watch;
 
 /// Which specs depend on which files.
@@ -72,6 +73,7 @@ impl Files {
                 specs.remove(spec);
                 if specs.is_empty() {
                     self.specs.remove(name);
+                    servers::forget(name);
                 }
             }
         }

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use super::servers;
+use crate::spec::is_server;
+
 /// How often a file was looked at or looked up since the process began.
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 
@@ -40,6 +43,8 @@ pub(super) enum Stamp {
     Missing,
     /// A text, by its content: an editor that saves the same thing changes nothing.
     Text(blake3::Hash),
+    /// A database on a server, by what it said last.
+    Server(Option<i64>),
     /// Anything greater, by size and time, with its write-ahead log.
     File(u64, Option<SystemTime>, Option<(u64, Option<SystemTime>)>),
 }
@@ -47,6 +52,9 @@ pub(super) enum Stamp {
 impl Stamp {
     /// The stamp of a file.
     pub(super) fn of(path: &Path) -> Self {
+        if is_server(path) {
+            return Self::Server(servers::said(path));
+        }
         LOOKS.fetch_add(1, Ordering::Relaxed);
         let Ok(meta) = std::fs::metadata(path) else { return Self::Missing };
         if path.extension().is_some_and(|e| e == "toml" || e == "csv") {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::listing::Stamp;
 use super::metrics::{Metered, Metrics};
+use super::servers;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides};
-use crate::spec::{Draft, Spec};
+use crate::spec::{Draft, Spec, is_server};
 
 /// A spec that passed its checks.
 pub(super) struct ActiveSpec {
@@ -51,7 +52,11 @@ pub(super) fn read(
         Err(error) => return SpecReading { files, spec: Err(error.into()) },
     };
     see(path.with_extension("overrides.csv"));
-    see(draft.database());
+    let database = draft.database();
+    if is_server(&database) {
+        servers::ask(&database);
+    }
+    see(database);
     draft.output().into_iter().for_each(&mut see);
     draft.alias_files().into_iter().for_each(&mut see);
     let cache = Cache::Open(facts.clone());

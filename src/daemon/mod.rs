@@ -27,6 +27,7 @@ mod loaded;
 mod metrics;
 mod notify;
 mod runs;
+mod servers;
 mod signals;
 mod spec;
 mod specs;

@@ -17,6 +17,7 @@ use super::house::DaemonContext;
 use super::job;
 use super::listing::{self, Stamp, names};
 use super::runs::Runs;
+use super::servers;
 use super::spec::{Entry, Taken, WantedRun};
 use super::specs::Specs;
 use super::status::{Cause, Status};
@@ -64,6 +65,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     let listens = listener.local_addr().unwrap_or(settings.listen);
     signals::listen(events.clone())
         .map_err(|e| Failure::input(format!("cannot listen to signals: {e}"), ""))?;
+    servers::watch(settings.poll, events.clone());
     let watch = match settings.poll {
         None => Some(Watch::new(events.clone())),
         Some(every) => {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
-use crate::daemon::until;
+use crate::daemon::{Daemon, until};
 use crate::endpoint::{Endpoint, Fault, Times};
 use crate::increments::Changing;
 use crate::postgres::{self, Server, sql_at};
@@ -540,4 +540,78 @@ fn a_source_or_a_server_that_goes_meanwhile_costs_nothing() {
     server.go_on();
     running.wait().exits(0);
     assert_eq!(one(&own, "SELECT count(motto) FROM expanded.llm"), "10");
+}
+
+/// The first spec for a database is the same for the same data, wherever that is.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_first_spec_is_made_from_a_server_as_from_a_file() {
+    let endpoint = honest();
+    let shop = "CREATE TABLE artist (id INTEGER PRIMARY KEY, name TEXT NOT NULL);
+        CREATE TABLE album (id INTEGER PRIMARY KEY, title TEXT NOT NULL, year INTEGER,
+          artist_id INTEGER REFERENCES artist (id), price NUMERIC, sold BOOLEAN);
+        CREATE TABLE empty (x TEXT);";
+    let demo = std::fs::read_to_string("examples/superhero/superhero.sql").unwrap();
+    let demo = demo.replace("VACUUM;", "");
+    let artists = (1..40).map(|n| format!("INSERT INTO artist VALUES ({n}, 'Artist {}');", n * 7));
+    let albums = (1..40).map(|n| {
+        let (title, year, artist) = (n % 5, 1960 + n, 1 + n % 9);
+        format!("INSERT INTO album VALUES ({n}, 'Album of {title}', {year}, {artist}, 9.90, true);")
+    });
+    let rows: String = artists.chain(albums).collect();
+    for sql in [demo, format!("{shop}{rows}")] {
+        let project = Project::new(&endpoint, &sql, "");
+        let url = postgres::database();
+        sql_at(&url, &sql);
+        let text = |of: &str| {
+            let args = ["init", of, "--json"];
+            let made = project.hqdl(&args).exits(0).lines[0]["spec"].as_str().unwrap().to_owned();
+            let (head, rest) = made.split_once("[database]").unwrap();
+            let (_, rest) = rest.split_once("[model]").unwrap();
+            format!("{head}{rest}")
+        };
+        assert_eq!(text(&url), text("data.sqlite"));
+        project.hqdl(&["init", &url, "-s", "specs/first.toml"]).exits(0);
+        project.hqdl(&["check", "specs/first.toml"]).exits(0);
+        let plan = project.hqdl(&["plan", "specs/first.toml", "--json"]).exits(0);
+        assert!(plan.lines[0]["totals"]["cells"].as_u64().unwrap() > 0);
+    }
+}
+
+/// The daemon hears of rows that come to a server, and shows what is published there.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_daemon_fills_what_comes_to_a_server() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    let daemon = Daemon::start(&project, &["--poll", "1"]);
+    let motto = |name: &str| {
+        let stands = "SELECT count(*) FROM pg_class WHERE relname = 'llm'";
+        one(&url, stands) == "1"
+            && one(&url, &format!("SELECT count(motto) FROM expanded.llm WHERE name = '{name}'"))
+                == "1"
+    };
+    until("it publishes", || motto("Zed"));
+    sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina')");
+    until("it fills the new row", || motto("New"));
+    let why = daemon.get("/v1/why?table=llm&key=New&key=Nina&column=motto").is(200);
+    assert!(why.body.contains("The motto of New"), "{}", why.body);
+    let page = daemon.get("/specs/x/tables/llm").is(200);
+    assert!(page.body.contains("The motto of New"), "{}", page.body);
+    let query = daemon.post("/v1/query", &json!({ "sql": "SELECT * FROM llm" }));
+    assert!(query.status == 400 && query.body.contains("on a server"), "{}", query.body);
+    // What somebody takes away comes again.
+    sql_at(
+        &url,
+        "ALTER TABLE hero RENAME TO heros; ALTER TABLE heros RENAME TO hero; DELETE FROM hero WHERE name = 'Zed'",
+    );
+    until("the row goes", || {
+        one(&url, "SELECT count(*) FROM expanded.llm WHERE name = 'Zed'") == "0"
+    });
+    drop(daemon);
+    std::fs::write(project.path("truth.csv"), "name,full_name,born\nNew,Nina,1\n").unwrap();
+    let scored =
+        project.hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--json"]).exits(0);
+    assert!(scored.stdout.contains("\"born\""), "{}", scored.stdout);
+    assert!(!scored.stdout.contains("absent"), "{}", scored.stdout);
 }

@@ -298,6 +298,27 @@ impl Database {
             .map_err(|e| self.error(&e))
     }
 
+    /// A number that is another one, sooner or later, when somebody has written to tables
+    /// of a server that are not hqdl's; 0 for a file, of which the system tells.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the server cannot be asked.
+    pub fn changes(&self) -> Result<i64, StoreError> {
+        self.server().map_or(Ok(0), Server::changes)
+    }
+
+    /// Puts what was published of an expansion within reach of the connection, cell by
+    /// cell, where the database is on a server.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be read.
+    pub fn read_cells(&self, expansion: &str) -> Result<(), StoreError> {
+        match self.server().filter(|_| self.has_bookkeeping()) {
+            Some(server) => server.fetch_all(expansion, &self.connection),
+            None => Ok(()),
+        }
+    }
+
     /// Whether another file stands at its path by now, or none.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
@@ -334,6 +355,18 @@ impl Database {
     pub fn only_a_file(&self, what: &'static str, hint: &'static str) -> Result<(), StoreError> {
         match self.url() {
             Some(url) => Err(StoreError::NotOnServer { url: url.to_owned(), what, hint }),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the first rows of each table within reach of the connection, where the database
+    /// is on a server; a file's all are.
+    ///
+    /// # Errors
+    /// [`StoreError`] when they cannot be read.
+    pub fn sample(&self, most: u64) -> Result<(), StoreError> {
+        match self.server() {
+            Some(server) => server.sample(most, &self.connection),
             None => Ok(()),
         }
     }

@@ -212,9 +212,28 @@ impl Server {
             ids.extend(cell.values().filter_map(|cell| cell.get(2)?.as_i64()));
             put.execute(params![expansion, key, cells, 0]).map_err(failed)?;
         }
+        self.fetch_completions(expansion, Some(&ids), local)
+    }
+
+    /// Reads all records of an expansion, and the completions that they came from.
+    pub(crate) fn fetch_all(&self, expansion: &str, local: &Connection) -> Result<(), StoreError> {
+        let reading = self.begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        self.fetch_records(expansion, None, &[], local)?;
+        self.fetch_completions(expansion, None, local)?;
+        reading.commit()
+    }
+
+    /// Reads completions: some, or all of an expansion.
+    fn fetch_completions(
+        &self,
+        expansion: &str,
+        ids: Option<&[i64]>,
+        local: &Connection,
+    ) -> Result<(), StoreError> {
+        let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
         let select = format!(
             "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens, cost_usd,
-               cells, error, shown FROM {} WHERE expansion = $1 AND id = ANY ($2)",
+               cells, error, shown FROM {} WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
             self.own("hqdl_completion")
         );
         let mut put = local

@@ -124,6 +124,16 @@ impl Server {
         self.describe(&format!("SELECT * FROM {}", self.from(rows)?))
     }
 
+    /// How often rows have come, changed and gone in tables that are not hqdl's, as far as
+    /// the server has counted.
+    pub(crate) fn changes(&self) -> Result<i64, StoreError> {
+        let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint + count(*)
+            FROM pg_catalog.pg_stat_user_tables
+            WHERE schemaname <> 'hqdl' AND relname NOT LIKE 'hqdl\\_%' AND NOT EXISTS (
+              SELECT 1 FROM pg_catalog.pg_trigger WHERE tgrelid = relid AND tgname = 'hqdl_edit')";
+        self.one(sql, &[])
+    }
+
     /// A number that is another one when anybody has written to the server since.
     pub(crate) fn version(&self) -> Result<i64, StoreError> {
         self.one(

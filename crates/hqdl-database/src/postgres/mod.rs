@@ -15,6 +15,7 @@ mod bookkeeping;
 mod catalog;
 mod clean;
 mod publication;
+mod sample;
 mod shape;
 mod source;
 pub mod thread;

@@ -34,6 +34,17 @@ impl Reading {
         }
     }
 
+    /// What `SQLite` calls such a column.
+    pub(super) fn declared(self) -> &'static str {
+        match self {
+            Self::Truth => "BOOLEAN",
+            Self::Integer => "INTEGER",
+            Self::Number => "NUMERIC",
+            Self::Bytes => "BLOB",
+            Self::Moment | Self::Text => "TEXT",
+        }
+    }
+
     /// A column, as it is asked for.
     pub(super) fn asked(self, column: &str) -> String {
         if self == Self::Bytes { column.to_owned() } else { format!("({column})::text") }

@@ -7,6 +7,7 @@ use super::list::List;
 use super::look;
 use super::survey::{SurveyedColumn, ValueKind};
 use super::{EntityTable, Inventory, listed, shown};
+use hqdl_spec::is_server;
 
 /// Value lists proposed for an expansion; more make the prompt long.
 const LISTS: usize = 12;
@@ -55,6 +56,10 @@ questions = [\"What is the description?\"]
 
 /// Writes the spec; `taken` are the names in the database, in lower case.
 pub fn write(found: &Inventory, db_path: &str, copy: bool, taken: Vec<String>) -> String {
+    if is_server(db_path.as_ref()) {
+        let place = "# The expanded tables go into this schema:\n# schema = \"expanded\"\n";
+        return write_of(found, &format!("url = {}\n{place}", text(db_path)), taken);
+    }
     let stem = db_path.rsplit_once('.').filter(|(_, end)| !end.contains(['/', '\\']));
     let output = text(&format!("{}.expanded.sqlite", stem.map_or(db_path, |(stem, _)| stem)));
     let output = if copy {
@@ -64,8 +69,13 @@ pub fn write(found: &Inventory, db_path: &str, copy: bool, taken: Vec<String>) -
     } else {
         format!("# Publish into a copy instead of into the database itself:\n# output = {output}\n")
     };
+    write_of(found, &format!("path = {}\n{output}", text(db_path)), taken)
+}
+
+/// The same, over what `[database]` says.
+fn write_of(found: &Inventory, database: &str, taken: Vec<String>) -> String {
     let mut draft = DraftedSpec {
-        out: format!("{HEAD}\n[database]\npath = {}\n{output}\n{MODEL}", text(db_path)),
+        out: format!("{HEAD}\n[database]\n{database}\n{MODEL}"),
         taken: taken.into_iter().collect(),
         asked: HashSet::new(),
     };

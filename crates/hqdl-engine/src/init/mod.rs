@@ -61,7 +61,7 @@ pub fn scaffold(db: &Database, db_path: &str) -> Result<Scaffold, StoreError> {
 /// # Errors
 /// [`StoreError`] when the database is locked, damaged or cannot be read.
 pub fn scaffold_beside(db: &Database, db_path: &str, copy: bool) -> Result<Scaffold, StoreError> {
-    db.only_a_file("no first spec is made yet", "write one by hand: docs/postgres.md")?;
+    db.sample(survey::SAMPLE_ROWS + 1)?;
     let found = Inventory::look(db)?;
     let copy = copy || !found.framework.is_empty();
     let taken = survey::taken(db).map_err(|e| db.error(&e))?;

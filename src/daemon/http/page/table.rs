@@ -117,6 +117,7 @@ fn read(
             format!("there is {}", all.join(", ")),
         ));
     };
+    database.read_cells(&expansion.expansion)?;
     let rows = || -> rusqlite::Result<Vec<(Vec<Json>, Json)>> {
         let sql = "SELECT key, cells FROM hqdl_record WHERE expansion = ?1
                    AND (?2 = '' OR instr(lower(key), lower(?2)) > 0)
