@@ -244,6 +244,100 @@ fn a_column_gives_what_the_call_says() {
     );
 }
 
+const GAMES: &str = "
+CREATE TABLE teams (id INTEGER PRIMARY KEY, name TEXT, town TEXT);
+INSERT INTO teams VALUES (1, 'Ajax', 'A'), (2, 'Betis', 'B'), (3, 'Celtic', 'C');
+CREATE TABLE games (id INTEGER PRIMARY KEY, day TEXT, home_id INTEGER, away_id INTEGER, seen INTEGER);
+INSERT INTO games VALUES (1, '2020-01-01', 1, 2, 10), (2, '2020-01-02', 2, 1, 20),
+  (3, '2020-01-03', 1, 2, 30), (4, '2020-01-04', 3, 1, 40);
+";
+
+const GAME: &str = r#"
+[[expansion]]
+name = "llm_game"
+key = ["home", "away", "day"]
+[[expansion.source]]
+name = "played"
+select = """SELECT h.name AS home, a.name AS away, g.day AS day FROM games AS g
+JOIN teams AS h ON h.id = g.home_id JOIN teams AS a ON a.id = g.away_id"""
+[[expansion.column]]
+name = "result"
+questions = ["What was the result?"]
+"#;
+
+/// The key of a row may be made of rows of several tables, where the query joins them as
+/// the source of the keys does.
+#[test]
+fn a_value_made_of_joined_tables_is_of_the_row_that_joins_them() {
+    let result = |_: &str, key: &[Json]| -> Json {
+        let text = |n: usize| key.get(n).and_then(Json::as_str).unwrap_or("-");
+        format!("{} {} {}", text(0), text(1), text(2)).into()
+    };
+    let endpoint = Endpoint::start(result);
+    let project = Project::new(&endpoint, GAMES, &[MODEL, GAME].concat());
+    project.materialize(&[]);
+    let all = json!([
+        ["Ajax Betis 2020-01-01"],
+        ["Betis Ajax 2020-01-02"],
+        ["Ajax Betis 2020-01-03"],
+        ["Celtic Ajax 2020-01-04"]
+    ]);
+    for sql in [
+        // As SWAN writes it: roles by their joins, whatever they are called.
+        "WITH t AS (SELECT g.id, x.name AS n, y.name AS m, g.day,
+           'Home: ' || y.name || ', Away: ' || x.name || ', Day: ' || g.day AS k FROM games AS g
+           INNER JOIN teams AS x ON g.away_id = x.id INNER JOIN teams AS y ON g.home_id = y.id)
+         SELECT {{LLMMap('What was the result?', 't::k')}} FROM t ORDER BY id",
+        // Without the names apart, by the value alone.
+        "WITH t AS (SELECT g.id, h.name || '/' || a.name || '/' || g.day AS k FROM teams a, teams h, games g
+           WHERE g.home_id = h.id AND (a.id = g.away_id AND g.seen > 0))
+         SELECT {{LLMMap('What was the result?', t.k)}} FROM t ORDER BY id",
+        // A part, and the rest of it in the row; values apart.
+        "SELECT {{LLMMap('What was the result?', g.day)}} FROM games g JOIN teams h ON h.id = g.home_id
+           JOIN teams a ON a.id = g.away_id ORDER BY g.id",
+        "SELECT {{LLMMap('What was the result?', h.name, a.name, day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id = g.away_id ORDER BY g.id",
+        // A CTE that is read twice is two games.
+        "WITH t AS (SELECT g.id, h.name || a.name || g.day AS k FROM games g JOIN teams h ON h.id = g.home_id
+           JOIN teams a ON a.id = g.away_id)
+         SELECT {{LLMMap('What was the result?', p.k)}} FROM t AS p JOIN t AS q ON p.id = q.id ORDER BY p.id",
+        // A LEFT JOIN beside it changes nothing of it.
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id = g.away_id LEFT JOIN teams o ON o.id = g.id ORDER BY g.id",
+    ] {
+        stored(&project, sql, &all);
+    }
+    let from = "FROM games g JOIN teams h ON h.id = g.home_id JOIN teams a ON a.id = g.away_id";
+    for sql in [
+        // Not joined, or otherwise.
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g, teams h, teams a".to_owned(),
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id > g.away_id".to_owned(),
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id = g.away_id OR g.seen = 10".to_owned(),
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id = g.home_id".to_owned(),
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id LEFT JOIN teams a ON a.id = g.away_id".to_owned(),
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id FULL JOIN teams a ON a.id = g.id JOIN teams b ON b.id = g.away_id".to_owned(),
+        // Both are the guests.
+        "SELECT {{LLMMap('What was the result?', a.name || b.name || g.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id = g.away_id JOIN teams b ON b.id = g.away_id".to_owned(),
+        // Of another game, or what a subquery alone holds to.
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || o.day)}} FROM games g JOIN teams h
+           ON h.id = g.home_id JOIN teams a ON a.id = g.away_id JOIN games o".to_owned(),
+        "SELECT {{LLMMap('What was the result?', h.name || a.name || g.day)}} FROM games g, teams h, teams a
+           WHERE EXISTS (SELECT 1 FROM teams t WHERE g.home_id = h.id AND g.away_id = a.id)".to_owned(),
+        // Two games have it; another column is in it; a group has several.
+        format!("WITH t AS (SELECT h.name || a.name AS k {from}) SELECT {{{{LLMMap('What was the result?', k)}}}} FROM t"),
+        format!("SELECT {{{{LLMMap('What was the result?', h.name || a.name || day || h.town)}}}} {from}"),
+        format!("SELECT {{{{LLMMap('What was the result?', h.name)}}}} {from} GROUP BY h.name"),
+    ] {
+        live(&project, &sql);
+    }
+}
+
 #[test]
 fn a_slot_takes_values_that_are_there() {
     let (project, _endpoint) = project();

@@ -262,6 +262,66 @@ fn explain_asks_nothing_and_names_the_price() {
     assert!(meta["cost_usd"].as_f64().unwrap() > 0.0);
 }
 
+/// What an argument of `BlendSQL`'s own machinery would do is not done in silence.
+#[test]
+fn arguments_that_do_nothing_are_told_of() {
+    let (_endpoint, project) = project();
+    let sql = "SELECT {{LLMMap('Is it old?', hero.name, batch_size=5, options_searcher=x)}}, \
+               {{LLMQA('Who?', (SELECT name FROM hero), max_tokens=9)}} FROM hero WHERE id < 3";
+    let told =
+        ["`batch_size`, `options_searcher` changes nothing here", "`max_tokens` changes nothing"];
+    let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", sql]).exits(0).stdout;
+    let json = project.hqdl(&["explain", "--spec", "specs/x.toml", "--json", sql]).exits(0).stdout;
+    let asked = query(&project, sql, &[]).exits(0);
+    let meta = asked.lines[0]["meta"]["routes"].to_string();
+    for said in told {
+        for text in [&explained, &json, &meta, &asked.stderr] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+    }
+}
+
+/// A call in FROM is a table of its answer: a row of it, or of a list one a value.
+#[test]
+fn a_call_in_from_is_a_table() {
+    let endpoint = Endpoint::answering(|column, _| {
+        if column.many { json!(["Hero 7", "Nobody"]) } else { "Hero 7".into() }
+    });
+    let project = Project::new(&endpoint, HEROES, SPEC);
+    let rows = |sql: &str| query(&project, sql, &[]).exits(0).lines[0]["rows"].clone();
+    let list = "{{LLMQA('Which?', (SELECT name FROM hero), return_type='list[str]')}}";
+    let one = "{{LLMQA('Who?', (SELECT name FROM hero))}}";
+    for (sql, expected) in [
+        (format!("SELECT * FROM {list}"), json!([["Hero 7"], ["Nobody"]])),
+        (format!("SELECT * FROM {one}"), json!([["Hero 7"]])),
+        (
+            format!("SELECT t.value, o.value FROM {list} AS t, {one} o WHERE t.value <> o.value"),
+            json!([["Nobody", "Hero 7"]]),
+        ),
+        (
+            format!("SELECT DISTINCT hero.name FROM hero JOIN {list} t ON t.value = hero.name"),
+            json!([["Hero 7"]]),
+        ),
+        (
+            format!(
+                "WITH a AS (SELECT upper(value) AS v FROM {list} WHERE value LIKE 'Hero 7%') SELECT count(*), min(v) FROM a"
+            ),
+            json!([[1, "HERO 7"]]),
+        ),
+        (
+            format!(
+                "SELECT 1 IN (SELECT count(*) FROM {one} UNION SELECT 7), {one}, (1, {one}) = (1, 'x') FROM hero LIMIT 1"
+            ),
+            json!([[1, "Hero 7", 0]]),
+        ),
+    ] {
+        assert_eq!(rows(&sql), expected, "{sql}");
+    }
+    let nested = format!("SELECT {{{{LLMQA('Best?', (SELECT * FROM {list}))}}}}");
+    assert_eq!(rows(&nested), json!([["Hero 7"]]));
+    assert_eq!(endpoint.count(), 3, "each question once");
+}
+
 /// Options that the model gives, too.
 const NESTED: &str = "SELECT {{LLMMap('Which kind is it?', hero.name, \
     options=(SELECT {{LLMMap('What is its kind?', nick.hero)}} FROM nick))}} FROM hero WHERE id < 9";

@@ -201,19 +201,21 @@ fn powers(score: &Json) -> f64 {
 fn eight_recordings_score_what_their_models_knew() {
     let Some(data) = data() else { return };
     let bench = Bench::new(&data);
-    let least = [
+    let known = [
         ("gpt35_0shot", 4.0, 1_069_186),
-        ("gpt35_1shot", 6.0, 1_102_738),
-        // Two heroes are answered under the names of others (`'Nightwing'` for
-        // Batman II, `'Velkryie'` for Valkyrie): a key that contradicts is nobody's.
+        // A key that contradicts is nobody's, which moves one question each: 02 is right
+        // without the row that says `'Xenomorph'` for Alien (52 heroes, not 53), 15 wrong
+        // at three shots without `'Nightwing'` for Batman II (215 of 216 of DC's), and
+        // right at five (216, not 217).
+        ("gpt35_1shot", 7.0, 1_102_738),
         ("gpt35_3shot", 6.0, 1_211_782),
-        ("gpt35_5shot", 7.0, 1_293_565),
+        ("gpt35_5shot", 8.0, 1_293_565),
         ("gpt4turbo_0shot", 7.0, 1_069_186),
         ("gpt4turbo_1shot", 7.0, 1_102_738),
         ("gpt4turbo_3shot", 8.0, 1_211_782),
         ("gpt4turbo_5shot", 7.0, 1_293_565),
     ];
-    for (recording, least, tokens) in least {
+    for (recording, known, tokens) in known {
         let path = bench.swan.join(format!("recordings/superhero_{recording}.jsonl.gz"));
         let path = path.display().to_string();
         let shots = recording.split('_').next_back().unwrap()[..1].to_owned();
@@ -229,7 +231,7 @@ fn eight_recordings_score_what_their_models_knew() {
             number(&score, "/graded"),
             powers(&score)
         );
-        assert!(right >= least, "{recording}: {right} of 30, not {least}");
+        assert_eq!(right, known, "{recording}");
         assert_eq!(number(&score, "/ex_strict/right"), right);
         // The genders are the easiest column, the powers the hardest.
         assert!(number(&score, "/graded") > 60.0 && cells > 65.0);
@@ -245,7 +247,7 @@ fn eight_recordings_score_what_their_models_knew() {
         }
     }
     // All of them in one report.
-    let runs: Vec<&str> = least.iter().map(|l| l.0).collect();
+    let runs: Vec<&str> = known.iter().map(|l| l.0).collect();
     let args = [&["report", "--gold", "prepared", "--out", "report"], &runs[..]].concat();
     swan(bench.dir.path(), &args).exits(0);
     let report = std::fs::read_to_string(bench.path("report/report.md")).unwrap();

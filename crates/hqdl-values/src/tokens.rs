@@ -15,35 +15,57 @@ const AROUND: u64 = 16;
 /// The most tokens of an image for models that say no rule: more than any published one
 /// comes to.
 const IMAGE: u64 = 50_000;
-/// The most tokens of an image, by what the model's name begins with; the first that fits.
+/// What eight tiles of 512 × 512 pixels come to, the most that an image is cut into: it is
+/// scaled to fit 2048 × 2048 and then to a shorter side of 768, so that four by two are left.
+const fn tiles(base: u64, tile: u64) -> u64 {
+    base + 8 * tile
+}
+/// What 1,536 patches of 32 × 32 pixels come to, the most that an image is cut into, times
+/// the model's factor, in hundredths.
+const fn patches(hundredths: u64) -> u64 {
+    (1_536 * hundredths).div_ceil(100)
+}
+/// The most tokens of an image at high detail, which `auto` may mean, by the model's name
+/// or what it begins with before a hyphen; the first that fits.
 ///
-/// `OpenAI`'s tiles: a base and, of the 768 × 2048 pixels that a large image is scaled
-/// to, eight tiles. Its patches: 1,536, times the model's factor. Anthropic's: pixels of
-/// the largest size, by 750.
-const IMAGES: [(&str, u64); 16] = [
-    ("gpt-4o-mini", 2_833 + 8 * 5_667),
-    ("gpt-4o", 85 + 8 * 170),
-    ("gpt-4.1-mini", 2_489),
-    ("gpt-4.1-nano", 3_779),
-    ("gpt-4.1", 85 + 8 * 170),
-    ("gpt-4-turbo", 85 + 8 * 170),
-    ("gpt-4.5", 85 + 8 * 170),
-    ("gpt-5-mini", 2_489),
-    ("gpt-5-nano", 3_779),
-    ("o4-mini", 2_642),
-    ("o1-pro", 75 + 8 * 150),
-    ("o1", 75 + 8 * 150),
-    ("o3", 75 + 8 * 150),
-    ("chatgpt-4o", 85 + 8 * 170),
+/// Sources: `OpenAI`, "Images and vision"
+/// (<https://platform.openai.com/docs/guides/images-vision>, "Calculating costs": tiles of
+/// gpt-4o, gpt-4.1, gpt-4.5, gpt-5, o1 and o3, patches of gpt-4.1-mini, -nano, gpt-5-mini,
+/// -nano and o4-mini; it says patches of gpt-4.1, too, which are more than its tiles).
+/// Anthropic, "Vision" (<https://docs.anthropic.com/en/docs/build-with-claude/vision>:
+/// scaled down to about 1,600 tokens; of the models with a high resolution to 4,784).
+/// Newer models of `OpenAI` (from gpt-5.2 on) are patches without a limit that was found in
+/// writing, so they are among those without a rule.
+const IMAGES: [(&str, u64); 20] = [
+    ("gpt-4o-mini", tiles(2_833, 5_667)),
+    ("gpt-4o", tiles(85, 170)),
+    ("gpt-4.1-mini", patches(162)),
+    ("gpt-4.1-nano", patches(246)),
+    ("gpt-4.1", patches(100)),
+    ("gpt-4-turbo", tiles(85, 170)),
+    ("gpt-4.5", tiles(85, 170)),
+    ("gpt-5-mini", patches(162)),
+    ("gpt-5-nano", patches(246)),
+    ("gpt-5-pro", IMAGE),
+    ("gpt-5-codex", IMAGE),
+    ("gpt-5", tiles(70, 140)),
+    ("computer-use-preview", tiles(65, 129)),
+    ("o4-mini", patches(172)),
+    ("o1-pro", tiles(75, 150)),
+    ("o1", tiles(75, 150)),
+    ("o3", tiles(75, 150)),
+    ("chatgpt-4o", tiles(85, 170)),
     ("claude-3", 1_600),
-    ("claude-", 4_784),
+    ("claude", 4_784),
 ];
 
 /// The most tokens that a model takes for an image, whatever its size.
 #[must_use]
 pub fn image_at_most(model: &str) -> u64 {
     let name = model.rsplit('/').next().unwrap_or(model);
-    IMAGES.iter().find(|(start, _)| name.starts_with(start)).map_or(IMAGE, |(_, most)| *most)
+    let is =
+        |start: &str| name.strip_prefix(start).is_some_and(|r| r.is_empty() || r.starts_with('-'));
+    IMAGES.iter().find(|(start, _)| is(start)).map_or(IMAGE, |(_, most)| *most)
 }
 
 /// Counts the tokens of texts.

@@ -66,10 +66,13 @@ SELECT * FROM VALUES {{LLMQA('Which three?', (SELECT title FROM movies), return_
 SELECT * FROM (VALUES {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='{3}')}});
 SELECT {{LLMQA('Which?', (SELECT * FROM VALUES {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='{3}')}}))}};
 SELECT {{LLMQA('Which?', (WITH t AS (VALUES {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='{3}')}}) SELECT column2, column3 FROM t))}};
--- refused: a call cannot stand here
 SELECT {{LLMQA('Which?', (SELECT * FROM {{LLMQA('Which three?', (SELECT title FROM movies), return_type='list[str]')}}))}};
+SELECT title FROM movies WHERE {{LLMMap('Is it sad?', plot, options=(SELECT value FROM {{LLMQA('Which three?', (SELECT title FROM movies))}}))}} = 'a';
+SELECT * FROM {{LLMQA('Which three?', (SELECT title FROM movies), return_type='list[str]')}} AS t WHERE t.value LIKE 'A%';
+SELECT m.title, t.value FROM movies m JOIN {{LLMQA('Which three?', (SELECT title FROM movies), quantifier='+')}} t ON t.value = m.title;
+SELECT * FROM movies, {{LLMQA('Which is best?', (SELECT title FROM movies))}} best WHERE best.value = title ORDER BY 1;
 -- refused: a call cannot stand here
-SELECT title FROM movies WHERE {{LLMMap('Is it sad?', plot, options=(SELECT v FROM {{LLMQA('Which three?', (SELECT title FROM movies))}}))}} = 'a';
+SELECT * FROM {{LLMMap('Is it sad?', movies.plot)}};
 SELECT {{LLMQA('Compare them', (SELECT title FROM movies), (SELECT name FROM people))}};
 SELECT {{LLMQA('Compare them', context=(SELECT title FROM movies))}};
 SELECT {{LLMQA('What is said of {}?', (SELECT name FROM people LIMIT 1), context=(SELECT title FROM movies))}};

@@ -2,12 +2,10 @@
 //! the database before the query runs.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::QueryError;
-use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::parse::Parsed;
-use hqdl_sql::blendsql::usage::{Compared, Usage};
+use hqdl_sql::blendsql::usage::{Compared, Outputs, Usage};
 use hqdl_sql::blendsql::{Call, Choices};
 use hqdl_values::value::Value;
 
@@ -24,7 +22,7 @@ pub trait Choosing {
     fn values(&mut self, sql: &str, most: usize) -> Result<Option<Vec<Value>>, QueryError>;
 
     /// The columns that a SELECT yields, with what each is made of.
-    fn made_of(&mut self, select: &str) -> Vec<(String, Option<Arc<Lineage>>)>;
+    fn made_of(&mut self, select: &str) -> Outputs;
 
     /// The values of a column of the spec, by their numbers, once those of all keys
     /// are known.

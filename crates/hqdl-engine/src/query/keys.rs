@@ -3,8 +3,10 @@
 //! # When that is sure
 //!
 //! A call's value is followed to what it is made of: an expression `f` over
-//! columns of one row of one table (`lineage`). It is about the entity of that
-//! row when `f` is made of columns of the expansion's key alone, and
+//! columns of one row of one table (`lineage`), or of rows of several tables that the
+//! query joins by the very equalities by which the source of the keys does, in one way
+//! alone. It is about the entity of that row when `f` is made of columns of the
+//! expansion's key alone, and
 //!
 //! * `f` is a part of the key itself and the row has the rest of it, or
 //! * `f` (with the call's further values, where it has any) is a different value
@@ -15,12 +17,13 @@
 //! by `f`, the rest of the key is any row's of the group, so the groups must
 //! determine it. All else is asked live.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::choosing::Choosing;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
-use hqdl_sql::blendsql::usage::{Reached, Usage};
+use hqdl_sql::blendsql::usage::{Joined, Reached, Usage};
 use hqdl_values::sql::name;
 
 /// The key of a bound call.
@@ -34,13 +37,54 @@ pub(super) struct Keys {
     pub stored: Option<(String, Vec<String>, Option<String>)>,
 }
 
-/// Where the keys of an expansion come from: a table, and what each part of the
-/// key is made of there.
+/// Where the keys of an expansion come from: a table, or a SELECT over joined tables,
+/// and what each part of the key is made of there.
 struct KeySource {
-    table: String,
+    /// The table, or the SELECT where it reads several.
+    from: From,
     parts: Vec<Arc<Lineage>>,
     /// The parts are columns, and the table is the source.
     plain: bool,
+}
+
+/// What the rows of keys are read from.
+enum From {
+    Table(String),
+    /// Its columns that a key is made of: instance and column in lower case, with the
+    /// name that it gives them; and what joins their tables.
+    Select {
+        text: String,
+        names: Vec<((usize, String), String)>,
+        joined: Vec<Joined>,
+    },
+}
+
+impl From {
+    fn written(&self) -> String {
+        match self {
+            Self::Table(table) => name(table),
+            Self::Select { text, .. } => format!("({text})"),
+        }
+    }
+
+    /// A column of an instance by the name that it has here.
+    fn column(&self, instance: usize, column: &str) -> Option<String> {
+        match self {
+            Self::Table(_) => Some(format!("hq_of.{}", name(column))),
+            Self::Select { names, .. } => {
+                let of = (instance, column.to_lowercase());
+                let (_, found) = names.iter().find(|(column, _)| *column == of)?;
+                Some(format!("hq_of.{}", name(found)))
+            }
+        }
+    }
+
+    fn joined(&self) -> &[Joined] {
+        match self {
+            Self::Table(_) => &[],
+            Self::Select { joined, .. } => joined,
+        }
+    }
 }
 
 /// The key of an expansion, as SQL where a call stands.
@@ -58,17 +102,89 @@ pub(super) fn keys(
     let Some(first) = usage.keys.first() else { return Err("it has no value".to_owned()) };
     let mut reason = "its value does not come from a source of the expansion".to_owned();
     let Some(lineage) = &first.lineage else { return Err(reason) };
-    let Some((instance, table)) = lineage.instance() else { return Err(reason) };
     for rows in &expansion.sources {
         let Some(source) = source(expansion, &rows.rows, choosing) else { continue };
-        if source.table.eq_ignore_ascii_case(table) {
-            match of_source(expansion, &source, instance, usage, choosing) {
+        match roles(&source, lineage, usage) {
+            Roles::One(roles) => match of_source(expansion, &source, &roles, usage, choosing) {
                 Ok(keys) => return Ok(keys),
                 Err(why) => reason = why,
+            },
+            Roles::Several => {
+                "which of its tables is which of the source's is not certain"
+                    .clone_into(&mut reason);
             }
+            Roles::None => {}
         }
     }
     Err(reason)
+}
+
+/// Which reading of a table by the query is which one by the source.
+enum Roles {
+    One(BTreeMap<usize, usize>),
+    Several,
+    None,
+}
+
+/// The readings of tables by the query that a source's keys could be made of: the tables
+/// are the same, and are joined in the same way. `first` is made of some of them.
+fn roles(source: &KeySource, first: &Lineage, usage: &Usage) -> Roles {
+    let mut theirs: Vec<(usize, &str)> = Vec::new();
+    for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {
+        if !theirs.iter().any(|(known, _)| *known == instance) {
+            theirs.push((instance, table));
+        }
+    }
+    let mut ours: Vec<(usize, &str)> = Vec::new();
+    let reached = usage.reached.iter().map(|r| (r.instance, r.table.as_str()));
+    let keys = usage.keys.iter().filter_map(|k| k.lineage.as_deref());
+    for (instance, table) in keys.flat_map(Lineage::instances).chain(reached) {
+        if !ours.iter().any(|(known, _)| *known == instance) {
+            ours.push((instance, table));
+        }
+    }
+    let mut found: Vec<BTreeMap<usize, usize>> = vec![BTreeMap::new()];
+    for (instance, table) in &theirs {
+        let mut next = Vec::new();
+        for roles in &found {
+            let free = ours.iter().filter(|(of, named)| {
+                named.eq_ignore_ascii_case(table) && !roles.values().any(|known| known == of)
+            });
+            for (of, _) in free {
+                let mut roles = roles.clone();
+                roles.insert(*instance, *of);
+                if plays(source.from.joined(), &roles, usage) {
+                    next.push(roles);
+                }
+            }
+        }
+        found = next;
+        if found.len() > MOST_ROLES {
+            return Roles::Several;
+        }
+    }
+    found.retain(|roles| {
+        first.instances().iter().all(|(of, _)| roles.values().any(|known| known == of))
+    });
+    match (found.pop(), found.len()) {
+        (None, _) => Roles::None,
+        (Some(one), 0) => Roles::One(one),
+        (Some(_), _) => Roles::Several,
+    }
+}
+
+/// The most ways to tell readings of tables apart that are looked at.
+const MOST_ROLES: usize = 64;
+
+/// Whether what joins the source's tables joins the query's in these roles.
+fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &Usage) -> bool {
+    joined.iter().all(|join| {
+        let (Some(left), Some(right)) = (roles.get(&join.left.0), roles.get(&join.right.0)) else {
+            return true;
+        };
+        let is = |own: &Joined| own.is_of((*left, &join.left.1), (*right, &join.right.1));
+        usage.joined.iter().any(is)
+    })
 }
 
 /// The key of an expansion whose sources have parts of it, as SQL where a call
@@ -107,39 +223,80 @@ fn source(
                 Arc::new(Lineage::Column { instance: 0, table, column })
             };
             let parts = names.iter().map(part).collect();
-            Some(KeySource { table: table.clone(), parts, plain: true })
+            Some(KeySource { from: From::Table(table.clone()), parts, plain: true })
         }
         SourceRows::Select(select) => {
             let outputs = choosing.made_of(select);
             let part = |key: &String| {
-                let found = outputs.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
+                let found = outputs.columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(key));
                 found.and_then(|(_, lineage)| lineage.clone())
             };
             let parts: Option<Vec<Arc<Lineage>>> = names.iter().map(part).collect();
             let parts = parts?;
-            let (instance, table) = parts.first()?.instance()?;
-            let one = |p: &Arc<Lineage>| p.instance().is_some_and(|(of, _)| of == instance);
-            let table = table.to_owned();
-            parts.iter().all(one).then_some(KeySource { table, parts, plain: false })
+            let mut instances: Vec<(usize, &str)> = Vec::new();
+            parts.iter().for_each(|p| instances.extend(p.instances()));
+            instances.sort_unstable();
+            instances.dedup();
+            let from = match instances.as_slice() {
+                [] => return None,
+                [(_, table)] => From::Table((*table).to_owned()),
+                several if connected(several, &outputs.joined) => {
+                    let named = |(key, part): (&String, &Arc<Lineage>)| match &**part {
+                        Lineage::Column { instance, column, .. } => {
+                            Some(((*instance, column.to_lowercase()), key.clone()))
+                        }
+                        _ => None,
+                    };
+                    let names: Option<Vec<_>> = names.iter().zip(&parts).map(named).collect();
+                    From::Select { text: select.clone(), names: names?, joined: outputs.joined }
+                }
+                _ => return None,
+            };
+            Some(KeySource { from, parts, plain: false })
         }
     }
 }
 
+/// Whether each of these tables is joined to another one of them, and so all of them.
+fn connected(instances: &[(usize, &str)], joined: &[Joined]) -> bool {
+    let mut known = vec![instances[0].0];
+    let mut at = 0;
+    while let Some(one) = known.get(at).copied() {
+        for join in joined {
+            for (here, there) in [(&join.left, &join.right), (&join.right, &join.left)] {
+                let counts = instances.iter().any(|(n, _)| *n == there.0);
+                if here.0 == one && counts && !known.contains(&there.0) {
+                    known.push(there.0);
+                }
+            }
+        }
+        at += 1;
+    }
+    known.len() == instances.len()
+}
+
+/// The key of a source whose tables are read by the query in these roles.
 fn of_source(
     expansion: &Expansion,
     source: &KeySource,
-    instance: usize,
+    roles: &BTreeMap<usize, usize>,
     usage: &Usage,
     choosing: &mut dyn Choosing,
 ) -> Result<Keys, String> {
-    let mut base: Vec<String> = Vec::new();
-    for part in &source.parts {
-        part.each_column(&mut |_, _, column| base.push(column.to_lowercase()));
+    let mut play = |instance: usize| roles.get(&instance).copied().unwrap_or(usize::MAX);
+    let parts: Vec<Arc<Lineage>> =
+        source.parts.iter().map(|p| Arc::new(p.renumbered(&mut play))).collect();
+    let mut base: Vec<(usize, String)> = Vec::new();
+    for part in &parts {
+        part.each_column(&mut |of, _, column| base.push((of, column.to_lowercase())));
     }
     let is_of_key = |lineage: &Lineage| {
-        let mut all = lineage.instance().is_some_and(|(of, _)| of == instance);
-        lineage.each_column(&mut |_, _, column| all &= base.contains(&column.to_lowercase()));
-        all
+        let (mut all, mut any) = (true, false);
+        lineage.each_column(&mut |of, _, column| {
+            any = true;
+            all &= base.contains(&(of, column.to_lowercase()));
+        });
+        all && any
     };
     let given: Vec<(&str, &Arc<Lineage>)> = usage
         .keys
@@ -151,37 +308,42 @@ fn of_source(
     let Some(first) = first.filter(|lineage| is_of_key(lineage)) else {
         return Err("its value is made of other columns than the key".to_owned());
     };
+    let over = Over { source, roles };
     let determine = |all: &[&Lineage], choosing: &mut dyn Choosing| {
-        determines(source, all, choosing).map_err(|e| e.to_string())
+        over.determines(all, choosing).map_err(|e| e.to_string())
     };
+    let own = |of: usize| roles.values().any(|known| *known == of);
     let groups: Vec<&Lineage> = usage
         .grouped
         .iter()
         .map(AsRef::as_ref)
-        .filter(|g| g.instance().is_some_and(|(of, _)| of == instance))
+        .filter(|g| !g.instances().is_empty() && g.instances().iter().all(|(of, _)| own(*of)))
         .collect();
-    if groups.iter().any(|g| g.is_like(first)) && !determine(&groups, choosing)? {
+    if groups.iter().any(|g| g.is(first)) && !determine(&groups, choosing)? {
         return Err("the rows are grouped by it, and a group may have several keys".to_owned());
     }
-    let reached = |column: &str| {
-        usage
-            .reached
-            .iter()
-            .find(|r| r.instance == instance && r.column.eq_ignore_ascii_case(column))
+    let reached = |of: usize, column: &str| {
+        let is = |r: &&Reached| r.instance == of && r.column.eq_ignore_ascii_case(column);
+        usage.reached.iter().find(is)
     };
     let text = |part: &Arc<Lineage>| {
-        let own = given.iter().find(|(_, lineage)| lineage.is_like(part));
+        let own = given.iter().find(|(_, lineage)| lineage.is(part));
         own.map(|(text, _)| (*text).to_owned())
-            .or_else(|| part.written(&|column| reached(column).map(Reached::written)))
+            .or_else(|| part.written(&|of, column| reached(of, column).map(Reached::written)))
     };
-    let texts: Option<Vec<String>> = source.parts.iter().map(text).collect();
-    let is_part = source.parts.iter().any(|p| p.is_like(first));
+    let texts: Option<Vec<String>> = parts.iter().map(text).collect();
+    let is_part = parts.iter().any(|p| p.is(first));
     let all: Vec<&Lineage> = given.iter().map(|(_, lineage)| lineage.as_ref()).collect();
     if let Some(texts) = texts
         && (is_part || determine(&all, choosing)?)
     {
         let texts = texts.into_iter().map(|t| if source.plain { t } else { format!("({t})") });
-        let stored = if source.plain { stored(expansion, source, &reached) } else { None };
+        let stored = match (&source.from, roles.values().next()) {
+            (From::Table(table), Some(of)) if source.plain => {
+                stored(expansion, table, &|column| reached(*of, column))
+            }
+            _ => None,
+        };
         return Ok(Keys { texts: texts.collect(), why: String::new(), stored });
     }
     let said: Vec<&str> = given.iter().map(|(text, _)| *text).collect();
@@ -192,7 +354,7 @@ fn of_source(
             "the query has only {said} of its key ({key}), which does not determine it"
         ));
     }
-    let table = look_up(source, &all, choosing).map_err(|e| e.to_string())?;
+    let table = over.look_up(&all, choosing).map_err(|e| e.to_string())?;
     let same: Vec<String> = (1..=given.len())
         .zip(&given)
         .map(|(n, (text, _))| format!("hq_key.hq_arg_{n} COLLATE BINARY IS +({text})"))
@@ -200,7 +362,7 @@ fn of_source(
     let same = same.join(" AND ");
     let part =
         |n| format!("(SELECT hq_key.hq_key_{n} FROM {table} AS hq_key WHERE {same} LIMIT 1)");
-    let texts = (1..=source.parts.len()).map(part).collect();
+    let texts = (1..=parts.len()).map(part).collect();
     let why = format!(", by {said} alone, which determines the key");
     Ok(Keys { texts, why, stored: None })
 }
@@ -208,7 +370,7 @@ fn of_source(
 /// Where a published table is joined: all parts of the key with their tables.
 fn stored<'r>(
     expansion: &Expansion,
-    source: &KeySource,
+    source: &str,
     reached: &dyn Fn(&str) -> Option<&'r Reached>,
 ) -> Option<(String, Vec<String>, Option<String>)> {
     let places: Option<Vec<&Reached>> =
@@ -219,61 +381,77 @@ fn stored<'r>(
         .iter()
         .all(|p| p.at.0.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(&table)));
     let keys = places.iter().map(|p| p.written()).collect();
-    Some((source.table.clone(), keys, one.then_some(table)))
+    Some((source.to_owned(), keys, one.then_some(table)))
 }
 
-/// Expressions over a source's table as SQL.
-fn over_source<'l>(all: impl Iterator<Item = &'l Lineage>) -> Vec<String> {
-    let column = |column: &str| Some(format!("hq_of.{}", name(column)));
-    // Which of them are written does not depend on names: all are there.
-    all.filter_map(|l| l.written(&column)).collect()
+/// The rows of a source, asked about what the query makes of its tables.
+struct Over<'s> {
+    source: &'s KeySource,
+    roles: &'s BTreeMap<usize, usize>,
 }
 
-/// Whether expressions have different values for each key of a source.
-fn determines(
-    source: &KeySource,
-    all: &[&Lineage],
-    choosing: &mut dyn Choosing,
-) -> Result<bool, super::QueryError> {
-    let keys = over_source(source.parts.iter().map(AsRef::as_ref));
-    let args = over_source(all.iter().copied());
-    let named = |all: &[String], name: &str| -> String {
-        let each = all.iter().enumerate();
-        each.map(|(n, e)| format!("{e} COLLATE BINARY AS {name}{}", n + 1))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let groups: Vec<String> = (1..=args.len()).map(|n| format!("a{n}")).collect();
-    let twice = format!(
-        "SELECT 1 FROM (SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL) \
-         GROUP BY {} HAVING count(*) > 1 LIMIT 1",
-        named(&args, "a"),
-        named(&keys, "k"),
-        name(&source.table),
-        args[0],
-        groups.join(", ")
-    );
-    Ok(choosing.values(&twice, 1)?.is_none_or(|found| found.is_empty()))
-}
+impl Over<'_> {
+    /// Parts of the key as SQL over the source's rows.
+    fn keys(&self) -> Vec<String> {
+        let column = |instance: usize, column: &str| self.source.from.column(instance, column);
+        self.source.parts.iter().filter_map(|p| p.written(&column)).collect()
+    }
 
-/// A table of a source's keys by the values of expressions.
-fn look_up(
-    source: &KeySource,
-    all: &[&Lineage],
-    choosing: &mut dyn Choosing,
-) -> Result<String, super::QueryError> {
-    let keys = over_source(source.parts.iter().map(AsRef::as_ref));
-    let args = over_source(all.iter().copied());
-    let names = |name: &str, many: usize| -> Vec<String> {
-        (1..=many).map(|n| format!("{name}{n}")).collect()
-    };
-    let (arg_names, key_names) = (names("hq_arg_", args.len()), names("hq_key_", keys.len()));
-    let select = format!(
-        "SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL",
-        args.join(", "),
-        keys.join(", "),
-        name(&source.table),
-        args[0]
-    );
-    choosing.look_up(&arg_names, &key_names, &select)
+    /// What the query makes of its tables as SQL over the source's rows; `None` where the
+    /// source does not tell one of the columns.
+    fn values(&self, all: &[&Lineage]) -> Option<Vec<String>> {
+        let column = |of: usize, column: &str| {
+            let (instance, _) = self.roles.iter().find(|(_, known)| **known == of)?;
+            self.source.from.column(*instance, column)
+        };
+        all.iter().map(|l| l.written(&column)).collect()
+    }
+
+    /// Whether expressions have different values for each key of a source.
+    fn determines(
+        &self,
+        all: &[&Lineage],
+        choosing: &mut dyn Choosing,
+    ) -> Result<bool, super::QueryError> {
+        let keys = self.keys();
+        let Some(args) = self.values(all).filter(|args| !args.is_empty()) else { return Ok(false) };
+        let named = |all: &[String], name: &str| -> String {
+            let each = all.iter().enumerate();
+            each.map(|(n, e)| format!("{e} COLLATE BINARY AS {name}{}", n + 1))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let groups: Vec<String> = (1..=args.len()).map(|n| format!("a{n}")).collect();
+        let twice = format!(
+            "SELECT 1 FROM (SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL) \
+             GROUP BY {} HAVING count(*) > 1 LIMIT 1",
+            named(&args, "a"),
+            named(&keys, "k"),
+            self.source.from.written(),
+            args[0],
+            groups.join(", ")
+        );
+        Ok(choosing.values(&twice, 1)?.is_none_or(|found| found.is_empty()))
+    }
+
+    /// A table of a source's keys by the values of expressions.
+    fn look_up(
+        &self,
+        all: &[&Lineage],
+        choosing: &mut dyn Choosing,
+    ) -> Result<String, super::QueryError> {
+        let (keys, args) = (self.keys(), self.values(all).unwrap_or_default());
+        let names = |name: &str, many: usize| -> Vec<String> {
+            (1..=many).map(|n| format!("{name}{n}")).collect()
+        };
+        let (arg_names, key_names) = (names("hq_arg_", args.len()), names("hq_key_", keys.len()));
+        let select = format!(
+            "SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL",
+            args.join(", "),
+            keys.join(", "),
+            self.source.from.written(),
+            args.first().map_or("NULL", String::as_str)
+        );
+        choosing.look_up(&arg_names, &key_names, &select)
+    }
 }

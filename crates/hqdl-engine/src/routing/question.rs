@@ -70,16 +70,26 @@ pub fn binding<'c>(
         }
         let filled = &words[before.len()..words.len() - after.len()];
         let of = slot_column(columns, binding).unwrap_or(own);
-        match fill(&columns[of], &asked[at], filled, &mut || stored(of)) {
-            Some(slot) => return Ok(Some((binding, slot))),
-            None => {
-                near = Some(format!(
-                    "\"{}\" fits, but \"{}\" is none of its values",
-                    binding.ask,
-                    filled.join(" ")
-                ));
-            }
+        let mut all_known = true;
+        let mut values = || {
+            stored(of).or_else(|| {
+                all_known = false;
+                None
+            })
+        };
+        if let Some(slot) = fill(&columns[of], &asked[at], filled, &mut values) {
+            return Ok(Some((binding, slot)));
         }
+        let why = if all_known {
+            format!("\"{}\" is none of its values", filled.join(" "))
+        } else {
+            format!(
+                "`{}` has no list, and not all of its values are known yet: once they are \
+                 materialized, it answers this",
+                columns[of].name
+            )
+        };
+        near = Some(format!("\"{}\" fits, but {why}", binding.ask));
     }
     near.map_or(Ok(None), Err)
 }

@@ -85,17 +85,16 @@ impl Lineage {
         }
     }
 
-    /// The one instance that all its columns are of, and its table; `None` when
-    /// there are several, or none.
+    /// The instances that its columns are of, each with its table.
     #[must_use]
-    pub fn instance(&self) -> Option<(usize, &str)> {
-        let mut found: Option<(usize, &str)> = None;
-        let mut one = true;
-        self.each_column(&mut |instance, table, _| match found {
-            Some((known, _)) => one &= known == instance,
-            None => found = Some((instance, table)),
+    pub fn instances(&self) -> Vec<(usize, &str)> {
+        let mut found: Vec<(usize, &str)> = Vec::new();
+        self.each_column(&mut |instance, table, _| {
+            if !found.iter().any(|(known, _)| *known == instance) {
+                found.push((instance, table));
+            }
         });
-        found.filter(|_| one)
+        found
     }
 
     /// Whether it computes the same from the columns of some row, whichever
@@ -116,11 +115,22 @@ impl Lineage {
         }
     }
 
-    /// As SQL over columns that go by the names of `name`; `None` when one of
-    /// them has none.
-    pub fn written(&self, name: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    /// Whether it computes the same from the columns of the same rows.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        let of = |lineage: &Self| {
+            let mut all = Vec::new();
+            lineage.each_column(&mut |instance, _, _| all.push(instance));
+            all
+        };
+        self.is_like(other) && of(self) == of(other)
+    }
+
+    /// As SQL over columns that go by the names of `name`, which is told instance and
+    /// column; `None` when one of them has none.
+    pub fn written(&self, name: &dyn Fn(usize, &str) -> Option<String>) -> Option<String> {
         Some(match self {
-            Self::Column { column, .. } => name(column)?,
+            Self::Column { instance, column, .. } => name(*instance, column)?,
             Self::Literal(text) => text.clone(),
             Self::Op(op, parts) => {
                 let parts: Option<Vec<String>> = parts.iter().map(|p| p.written(name)).collect();
@@ -137,7 +147,8 @@ impl Lineage {
     }
 
     /// The same of other instances.
-    pub(super) fn renumbered(&self, number: &mut dyn FnMut(usize) -> usize) -> Self {
+    #[must_use]
+    pub fn renumbered(&self, number: &mut dyn FnMut(usize) -> usize) -> Self {
         match self {
             Self::Column { instance, table, column } => Self::Column {
                 instance: number(*instance),

@@ -8,6 +8,7 @@
 //! | `'a::x'` where FROM has `a AS t` | `t.x` |
 //! | `{{LLMQA('q', 'a::x')}}` where no FROM reads `a` | `(SELECT x FROM a)` |
 //! | `FROM VALUES {{…}}` | `FROM (VALUES {{…}})` |
+//! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; of a list, a row a value |
 //! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
 //!
 //! What a FROM reads is told from its words, at each depth of parentheses and
@@ -129,6 +130,19 @@ impl FromReader<'_> {
             let values = before(1).map_or(call.span.start, |t| t.start);
             self.edits.push((values..values, "(".to_owned()));
             self.edits.push((call.span.end..call.span.end, ")".to_owned()));
+        } else if call.ingredient.subject() == Subject::Rows
+            && !call.row
+            && (is(1, "FROM") || is(1, "JOIN") || before(1).is_some_and(|t| t.is(b',')))
+            && self.levels[level].is_in_from(self.sql, at)
+        {
+            let list = call.quantifier.is_some() || call.return_type.is_some_and(|t| t.list);
+            let (open, close) = if list {
+                ("(SELECT value FROM json_each(", "))")
+            } else {
+                ("(SELECT ", " AS value)")
+            };
+            self.edits.push((call.span.start..call.span.start, open.to_owned()));
+            self.edits.push((call.span.end..call.span.end, close.to_owned()));
         } else if let (Some(colons), Some(kind)) = (tokens.get(at + 1), tokens.get(at + 2))
             && colons.lexeme == Lexeme::Colons
             && kind.lexeme == Lexeme::Word
@@ -274,6 +288,16 @@ impl Level {
         let next = self.parts.partition_point(|part| *part < at);
         let first = next.checked_sub(1).map_or(0, |n| self.parts[n] + 1);
         first..self.parts.get(next).copied().unwrap_or(self.tokens.len())
+    }
+
+    /// Whether the `at`th word stands in the FROM clause of its SELECT, where that has one.
+    fn is_in_from(&self, sql: &str, at: usize) -> bool {
+        const CLAUSES: [&str; 8] =
+            ["FROM", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "ON"];
+        let before = &self.tokens[self.select(at).start..at];
+        let clause = before.iter().rev().find(|t| CLAUSES.iter().any(|w| t.is_word(sql, w)));
+        clause.is_some_and(|t| t.is_word(sql, "FROM"))
+            || before.last().is_some_and(|t| t.is_word(sql, "JOIN"))
     }
 
     /// What that SELECT reads.

@@ -386,10 +386,11 @@ impl<'r, 'a> Engine<'r, 'a> {
                 route.why = format!("{}; documents most like it first, {by}", route.why);
             }
         }
-        for (call, route) in self.parsed.calls.iter().zip(&routes) {
+        for (call, route) in self.parsed.calls.iter().zip(&mut routes) {
             if !call.tuning.is_empty() {
-                let tuning = call.tuning.join("`, `");
-                notes.push(format!("{}: `{tuning}` changes nothing here", route.call));
+                let told = format!("`{}` changes nothing here", call.tuning.join("`, `"));
+                route.why = format!("{}; {told}", route.why);
+                notes.push(format!("{}: {told}", route.call));
             }
         }
         notes.extend(self.asking.and_then(Asking::note));

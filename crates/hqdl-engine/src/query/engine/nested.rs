@@ -1,7 +1,6 @@
 //! Queries within a query: what gives a call its options may have calls itself,
 //! and is run first, in the same run.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::types::ValueRef;
@@ -15,8 +14,8 @@ use crate::query::kept::Kept;
 use crate::query::schema::KnownSchema;
 use crate::query::smoothie::Meta;
 use crate::query::{QueryError, Request, params, stored_values};
-use hqdl_sql::blendsql::lineage::Lineage;
-use hqdl_sql::blendsql::{self, usage};
+use hqdl_sql::blendsql;
+use hqdl_sql::blendsql::usage::{self, Outputs};
 use hqdl_values::value::Value;
 
 /// Values of a query beside the one that runs, which may have calls itself.
@@ -62,9 +61,9 @@ impl Choosing for Nested<'_, '_> {
         Ok(Some(values))
     }
 
-    fn made_of(&mut self, select: &str) -> Vec<(String, Option<Arc<Lineage>>)> {
+    fn made_of(&mut self, select: &str) -> Outputs {
         let parsed = blendsql::parse::parse(select, Vec::new());
-        parsed.map_or_else(|_| Vec::new(), |p| usage::outputs(select, &p, self.schema))
+        parsed.map_or_else(|_| Outputs::default(), |p| usage::outputs(select, &p, self.schema))
     }
 
     fn stored(

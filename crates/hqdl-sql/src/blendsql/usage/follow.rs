@@ -10,9 +10,9 @@ use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Origin, Schema, bare};
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, Query, ResultColumn, Source,
+    Body, Core, Cte, Expr, ExprKind, FromItem, Join, Query, ResultColumn, Source,
 };
-use crate::blendsql::usage::{Compared, Usage};
+use crate::blendsql::usage::{Compared, Joined, Outputs, Usage};
 
 /// How deep recursive queries may stand in one another to be looked at twice.
 const TWICE: usize = 3;
@@ -95,6 +95,8 @@ pub(in crate::blendsql) struct Follow<'q> {
     pub calls: &'q [Call],
     schema: &'q dyn Schema,
     pub found: HashMap<usize, Usage>,
+    /// Columns that are equal in every row that has both, in which instances.
+    pub joined: Vec<Joined>,
     instances: usize,
     recursive: usize,
     /// How many aggregates are around: these read rows, not groups.
@@ -108,6 +110,7 @@ impl<'q> Follow<'q> {
             calls,
             schema,
             found: HashMap::new(),
+            joined: Vec::new(),
             instances: 0,
             recursive: 0,
             aggregates: 0,
@@ -119,9 +122,10 @@ impl<'q> Follow<'q> {
         self.found
     }
 
-    pub fn outputs(mut self, query: &Query) -> Vec<(String, Option<Arc<Lineage>>)> {
+    pub fn outputs(mut self, query: &Query) -> Outputs {
         let fields = self.query(query, &SelectNames::default(), None).unwrap_or_default();
-        fields.into_iter().map(|f| (f.name, f.flow.lineage)).collect()
+        let columns = fields.into_iter().map(|f| (f.name, f.flow.lineage)).collect();
+        Outputs { columns, joined: self.joined }
     }
 
     /// The columns of a query; `own` is the name by which it reads itself.
@@ -188,7 +192,14 @@ impl<'q> Follow<'q> {
             self.read(item, around, &mut names);
         }
         for item in &core.from {
-            self.joined(item, &names);
+            self.followed(item, &names);
+        }
+        // A row that a RIGHT or FULL JOIN adds holds to nothing that stands beside it.
+        if core.from.iter().all(|i| i.join != Join::Outer) {
+            let inner = core.from.iter().filter(|i| i.join == Join::Inner);
+            for condition in inner.filter_map(|i| i.on.as_ref()).chain(&core.filter) {
+                self.equalities(condition, &names);
+            }
         }
         let mut by = Vec::new();
         for expr in &core.group {
@@ -313,6 +324,11 @@ impl<'q> Follow<'q> {
                 field.flow.lineage = Some(Arc::new(lineage));
             }
         }
+        let again = |side: &(usize, String)| Some((*numbers.get(&side.0)?, side.1.clone()));
+        let joined: Vec<Joined> = (self.joined.iter())
+            .filter_map(|j| Some(Joined { left: again(&j.left)?, right: again(&j.right)? }))
+            .collect();
+        self.joined.extend(joined);
         fields
     }
 
@@ -335,13 +351,40 @@ impl<'q> Follow<'q> {
         Some(columns.into_iter().map(field).collect())
     }
 
+    /// Notes the columns that a condition, which every row holds to, says are equal.
+    fn equalities(&mut self, condition: &Expr, names: &SelectNames<'_>) {
+        match &bare(condition).kind {
+            ExprKind::And(parts) => parts.iter().for_each(|p| self.equalities(p, names)),
+            ExprKind::Compare("=", left, right) => {
+                let column = |side: &Expr| {
+                    let ExprKind::Column { table, column } = &bare(side).kind else { return None };
+                    let (of, field) = names.find(table.as_deref(), column)?;
+                    let own = names.tables.iter().any(|t| of.is_some_and(|o| std::ptr::eq(o, t)));
+                    match field.flow.lineage.as_deref()? {
+                        Lineage::Column { instance, column, .. } => {
+                            Some(((*instance, column.to_lowercase()), own))
+                        }
+                        _ => None,
+                    }
+                };
+                // What a subquery compares of the rows around it does not hold for these.
+                if let (Some((left, own)), Some((right, also))) = (column(left), column(right))
+                    && (own || also)
+                {
+                    self.joined.push(Joined { left, right });
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Follows what joins a table to those before it.
-    fn joined(&mut self, item: &FromItem, names: &SelectNames<'_>) {
+    fn followed(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
             Source::Function { args, .. } => args.iter().for_each(|a| {
                 self.flow(a, names);
             }),
-            Source::Join(items) => items.iter().for_each(|i| self.joined(i, names)),
+            Source::Join(items) => items.iter().for_each(|i| self.followed(i, names)),
             Source::Table { .. } | Source::Query(_) => {}
         }
         if let Some(on) = &item.on {

@@ -8,7 +8,7 @@ use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{Affinity, Origin, bare};
 use crate::blendsql::tree::{Expr, ExprKind, Query};
 use crate::blendsql::usage::follow::{Follow, SelectNames};
-use crate::blendsql::usage::{Compared, Key, Options, Reached, Usage};
+use crate::blendsql::usage::{Compared, Joined, Key, Options, Reached, Usage};
 use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
 use hqdl_values::Type;
 
@@ -369,7 +369,7 @@ impl Follow<'_> {
                 }
                 _ => None,
             };
-            let lineage = flow.lineage.filter(|l| l.instance().is_some());
+            let lineage = flow.lineage.filter(|l| !l.instances().is_empty());
             keys.push(Key { text: rewrite::name_text(arg, self.sql), name, origin, lineage });
         }
         let grouped = match self.aggregates {
@@ -377,8 +377,13 @@ impl Follow<'_> {
             _ => Vec::new(),
         };
         let tables = names.around().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
+        let instances = self.instances_of(&keys);
+        let joins = |j: &&Joined| {
+            [&j.left, &j.right].iter().all(|(instance, _)| instances.contains(instance))
+        };
         let found = Usage {
-            reached: reached(&keys, names),
+            reached: reached(&instances, names),
+            joined: self.joined.iter().filter(joins).cloned().collect(),
             options: options(&self.calls[n], names),
             tables: tables.collect(),
             keys,
@@ -388,19 +393,39 @@ impl Follow<'_> {
         self.found.insert(n, found);
         Flow { calls: [n].into(), ..Flow::default() }
     }
+
+    /// The instances that keys are made of, and those that are joined to them.
+    fn instances_of(&self, keys: &[Key]) -> Vec<usize> {
+        let of_key = |k: &Key| -> Vec<usize> {
+            let lineage = k.lineage.as_deref();
+            lineage.map_or(Vec::new(), |l| l.instances().iter().map(|(n, _)| *n).collect())
+        };
+        let mut all: Vec<usize> = keys.iter().flat_map(of_key).collect();
+        let mut at = 0;
+        while let Some(one) = all.get(at).copied() {
+            for join in &self.joined {
+                for (here, there) in [(&join.left, &join.right), (&join.right, &join.left)] {
+                    if here.0 == one && !all.contains(&there.0) {
+                        all.push(there.0);
+                    }
+                }
+            }
+            at += 1;
+        }
+        all
+    }
 }
 
-/// The columns of the row that are of the instances that the keys are made of.
-fn reached(keys: &[Key], names: &SelectNames<'_>) -> Vec<Reached> {
-    let instances: Vec<usize> =
-        keys.iter().filter_map(|k| Some(k.lineage.as_ref()?.instance()?.0)).collect();
+/// The columns of the row that are of these instances.
+fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<Reached> {
     if instances.is_empty() {
         return Vec::new();
     }
     let mut found: Vec<Reached> = Vec::new();
     for table in names.around().flat_map(|n| &n.tables) {
         for field in table.fields.iter().flatten() {
-            let Some(Lineage::Column { instance, column, .. }) = field.flow.lineage.as_deref()
+            let Some(Lineage::Column { instance, table: of, column }) =
+                field.flow.lineage.as_deref()
             else {
                 continue;
             };
@@ -411,7 +436,8 @@ fn reached(keys: &[Key], names: &SelectNames<'_>) -> Vec<Reached> {
                 && !found.iter().any(|f| f.instance == *instance && f.column == *column)
             {
                 let at = (table.name.clone(), field.name.clone());
-                found.push(Reached { instance: *instance, column: column.clone(), at });
+                let (table, column) = (of.clone(), column.clone());
+                found.push(Reached { instance: *instance, table, column, at });
             }
         }
     }

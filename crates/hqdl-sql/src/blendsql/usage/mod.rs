@@ -51,11 +51,41 @@ pub enum Compared {
     Column(Origin),
 }
 
+/// Two columns that are equal in every row, each of an instance: what joins them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// The one: its instance and its name, in lower case.
+    pub left: (usize, String),
+    /// The other.
+    pub right: (usize, String),
+}
+
+impl Joined {
+    /// Whether it joins these two, on whichever side they stand.
+    #[must_use]
+    pub fn is_of(&self, one: (usize, &str), other: (usize, &str)) -> bool {
+        let is = |side: &(usize, String), of: (usize, &str)| (side.0, side.1.as_str()) == of;
+        is(&self.left, one) && is(&self.right, other)
+            || is(&self.left, other) && is(&self.right, one)
+    }
+}
+
+/// The rows of a SELECT.
+#[derive(Debug, Clone, Default)]
+pub struct Outputs {
+    /// Its columns, with what each is made of; empty where they cannot be told.
+    pub columns: Vec<(String, Option<Arc<Lineage>>)>,
+    /// What joins the tables that they are made of.
+    pub joined: Vec<Joined>,
+}
+
 /// A column that the row has where a call stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reached {
     /// The instance of its table.
     pub instance: usize,
+    /// That table.
+    pub table: String,
     /// The column of the database.
     pub column: String,
     /// The table of the query that it is a column of, and its name there.
@@ -90,8 +120,11 @@ pub struct Usage {
     pub set: bool,
     /// The values it is about.
     pub keys: Vec<Key>,
-    /// The columns that the row has of the instances that the values are made of.
+    /// The columns that the row has of the instances that the values are made of, and
+    /// of those that are joined to these.
     pub reached: Vec<Reached>,
+    /// What joins these instances.
+    pub joined: Vec<Joined>,
     /// What the rows are grouped by, where the call is a value of the group.
     pub grouped: Vec<Arc<Lineage>>,
     /// The table or CTE that its options are a column of.
@@ -115,13 +148,8 @@ pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usiz
     follow::Follow::new(sql, &parsed.calls, schema).all(&parsed.query)
 }
 
-/// The columns that a SELECT yields, with what each is made of; empty where
-/// they cannot be told.
+/// The columns that a SELECT yields, and what joins the tables they are made of.
 #[must_use]
-pub fn outputs(
-    sql: &str,
-    parsed: &Parsed,
-    schema: &dyn Schema,
-) -> Vec<(String, Option<Arc<Lineage>>)> {
+pub fn outputs(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> Outputs {
     follow::Follow::new(sql, &parsed.calls, schema).outputs(&parsed.query)
 }
