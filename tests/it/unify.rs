@@ -192,3 +192,33 @@ fn it_needs_a_closed_list() {
         assert!(ended.stderr.contains("has no closed list"), "{}", ended.stderr);
     }
 }
+
+/// What a word means hangs on what it was said of: columns of one name, list and key share
+/// nothing where their tables are other things.
+#[test]
+fn a_word_means_something_for_its_own_table() {
+    let endpoint = Endpoint::start(|column, key| match (column, key[0].as_str().unwrap()) {
+        ("status", _) => "done".into(),
+        _ => Json::Null,
+    });
+    let table = |name: &str, about: &str| {
+        format!(
+            "[[expansion]]\nname = \"llm_{name}\"\nabout = \"{about}\"\nsource = \"{name}\"\nkey = [\"name\"]\n\
+             [[expansion.column]]\nname = \"status\"\nvalues = {{ list = [\"open\", \"closed\"] }}\nunify = true\n"
+        )
+    };
+    let head = SPEC.split("[[expansion]]").next().unwrap();
+    let spec = [head, &table("orders", "Orders."), &table("people", "People.")].concat();
+    let tables = "CREATE TABLE orders (name TEXT); INSERT INTO orders VALUES ('a');
+         CREATE TABLE people (name TEXT); INSERT INTO people VALUES ('b');";
+    let project = Project::new(&endpoint, tables, &spec);
+    project.materialize(&[]).exits(1);
+    let asked = endpoint.requests();
+    let about = |what: &str| {
+        let of = asked.iter().filter(|r| r.question.columns[0].name == "value");
+        of.filter(|r| r.body["messages"].to_string().contains(what)).count()
+    };
+    assert_eq!((about("Orders."), about("People.")), (1, 1), "{}", asked.len());
+    project.materialize(&[]).exits(1);
+    assert_eq!(endpoint.count(), asked.len());
+}

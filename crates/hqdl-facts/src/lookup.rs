@@ -125,7 +125,7 @@ impl Wanted {
                     column.values.as_ref().map(|v| history.value_list(&v.hash)).transpose()?;
                 let checker = Checker::new(column);
                 let whose = Some(model).filter(|_| reuse == Reuse::SameModel);
-                unify::recall(history, column, &checker, whose)?;
+                unify::recall(history, (expansion, column), &checker, whose)?;
                 Ok(WantedColumn {
                     meaning,
                     list,

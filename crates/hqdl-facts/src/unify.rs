@@ -13,10 +13,12 @@ const ROWS: u32 = 20;
 /// Bytes of the longest answer that is taken for a word, and not for prose.
 pub const LONGEST_WORD: usize = 200;
 
-/// By what words of a column are remembered: what it means, and its list.
-fn offered(column: &Column) -> String {
-    let list = column.values.as_ref().map_or("", |v| v.hash.as_str());
-    let text = format!("unify v1 {} {list}", column.fingerprint);
+/// By what words of a column are remembered: what it means, its list, and what the question
+/// about a word says beside. A `status` of orders and one of people share no word, though
+/// neither says what it is about.
+fn offered(expansion: &Expansion, column: &Column, list: &ValueList) -> String {
+    let asked = question(expansion, column, list).about;
+    let text = format!("unify v2 {} {} {asked}", column.fingerprint, list.hash.as_str());
     blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
 }
 
@@ -26,12 +28,12 @@ fn offered(column: &Column) -> String {
 /// [`FactsError`] when the history cannot be read.
 pub fn recall(
     history: &dyn History,
-    column: &Column,
+    (expansion, column): (&Expansion, &Column),
     checker: &Checker,
     model: Option<&str>,
 ) -> Result<(), FactsError> {
-    let Some(unified) = checker.unified() else { return Ok(()) };
-    let learned = history.all_learned(&offered(column))?;
+    let (Some(unified), Some(list)) = (checker.unified(), &column.values) else { return Ok(()) };
+    let learned = history.all_learned(&offered(expansion, column, list))?;
     for one in learned.into_iter().filter(|l| model.is_none_or(|m| m == l.model)) {
         unified.learn(&one.ask, Some(one.literal).filter(|v| !v.is_empty()));
     }
@@ -44,11 +46,12 @@ pub fn recall(
 /// [`FactsError`] when it cannot be kept.
 pub fn remember(
     history: &dyn History,
-    column: &Column,
+    (expansion, column): (&Expansion, &Column),
     (word, value): (&str, Option<&str>),
     model: &str,
     completion: i64,
 ) -> Result<(), FactsError> {
+    let Some(list) = &column.values else { return Ok(()) };
     let learned = Learned {
         ask: word.to_owned(),
         model: model.to_owned(),
@@ -59,7 +62,7 @@ pub fn remember(
         completion,
         bound_at: now(),
     };
-    history.learn(&offered(column), word, &learned)
+    history.learn(&offered(expansion, column, list), word, &learned)
 }
 
 /// The expansion whose rows are words, and which asks what each means in a column. What

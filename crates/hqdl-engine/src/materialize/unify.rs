@@ -163,7 +163,8 @@ impl<'w> Work<'w> {
                 (State::Ok, CellValue::One(Value::Text(value))) => Some(value.as_str()),
                 _ => None,
             };
-            unify::remember(history, column, (word, value), &choice.name, fact.completion)?;
+            let of = (expansion, column);
+            unify::remember(history, of, (word, value), &choice.name, fact.completion)?;
             unified.learn(word, value.map(str::to_owned));
         }
         Ok(())
