@@ -61,6 +61,9 @@ fn forms(name: &str) -> Vec<(String, Option<String>)> {
     all
 }
 
+/// Tables of the shapes that the published ones ask about.
+const PUBLISHED: &str = include_str!("../corpus/forms/published.tables");
+
 /// Runs all forms of a file; prints how many run, and fails at any that does otherwise
 /// than it says.
 fn run(name: &str, flags: &[&str]) {
@@ -74,7 +77,7 @@ fn run(name: &str, flags: &[&str]) {
         };
         if column.many { json!([one, one]) } else { one }
     });
-    let project = Project::new(&endpoint, TABLES, SPEC);
+    let project = Project::new(&endpoint, &[TABLES, PUBLISHED].concat(), SPEC);
     let (mut ran, mut refused, mut wrong) = (0, 0, Vec::new());
     let all = forms(name);
     for (sql, expected) in &all {
@@ -97,6 +100,48 @@ fn run(name: &str, flags: &[&str]) {
 #[test]
 fn forms_of_blendsql_run() {
     run("blendsql.sql", &[]);
+}
+
+#[test]
+fn published_forms_of_blendsql_run() {
+    run("blendsql-published.sql", &[]);
+}
+
+#[test]
+fn published_forms_of_suql_run() {
+    run("suql-published.sql", &["--dialect", "suql"]);
+}
+
+/// `PostgreSQL`'s functions give what `PostgreSQL` says, NULLs and ends included.
+#[test]
+fn functions_of_postgresql_give_what_it_says() {
+    let endpoint = Endpoint::start(|_, _| Json::Null);
+    let project = Project::new(&endpoint, TABLES, SPEC);
+    for (expression, value) in [
+        ("greatest(1, 3.5, NULL)", json!(3.5)),
+        ("least(2, NULL, 1)", json!(1)),
+        ("greatest(NULL, NULL)", Json::Null),
+        ("least('b', 'a')", json!("a")),
+        ("split_part('a-b-c', '-', 2)", json!("b")),
+        ("split_part('a-b-c', '-', -1)", json!("c")),
+        ("split_part('a-b-c', '-', 4)", json!("")),
+        ("split_part(NULL, '-', 1)", Json::Null),
+        ("initcap('hello wORLD o''neil x1y')", json!("Hello World O'Neil X1y")),
+        ("regexp_match('ab12', '([a-z]+)([0-9]+)')", json!(r#"["ab","12"]"#)),
+        ("(regexp_match('ab12', '[0-9]+'))[1]", json!("12")),
+        ("regexp_match('ab', '[0-9]')", Json::Null),
+        ("'x' IN cuisines", json!(0)),
+        ("'thai' IN cuisines", json!(1)),
+        ("'thai' NOT IN cuisines", json!(0)),
+        ("EXISTS (SELECT FROM restaurants WHERE _id = 9)", json!(0)),
+        ("EXISTS (SELECT FROM restaurants)", json!(1)),
+        ("(SELECT count(*) FROM \"public\".restaurants)", json!(3)),
+    ] {
+        let sql = format!("SELECT {expression} FROM restaurants WHERE _id = 2");
+        let args = ["query", "--spec", "specs/x.toml", "--dialect", "suql", "--json", &sql];
+        let ended = project.hqdl(&args);
+        assert_eq!(ended.lines[0]["rows"], json!([[value]]), "{sql}: {}", ended.stderr);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::function::ROWS;
 use super::parser::{Parser, Piece, Select, Unnested, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
+use crate::blendsql::lexer::Token;
 
 impl Parser<'_> {
     /// What a FROM clause reads, up to the next clause.
@@ -69,7 +70,10 @@ impl Parser<'_> {
             return Ok(());
         }
         // PostgreSQL's schema of tables that are in none.
-        if self.is_word("PUBLIC") && self.peek_at(1).is_some_and(|t| t.is(b'.')) {
+        let public = |t: Token| t.content(self.sql).eq_ignore_ascii_case("public");
+        if self.peek().is_some_and(|t| self.is_name(t) && public(t))
+            && self.peek_at(1).is_some_and(|t| t.is(b'.'))
+        {
             let schema = self.here();
             self.at += 2;
             pieces.push(Piece::new(Vec::new(), schema..self.here()));

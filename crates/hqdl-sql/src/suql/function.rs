@@ -7,7 +7,7 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 30] = [
+const FUNCTIONS: [(&str, usize, &str); 35] = [
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
     ("array_to_string", 2, "(SELECT group_concat(value, {1}) FROM json_each(suql_array({})))"),
@@ -21,17 +21,22 @@ const FUNCTIONS: [(&str, usize, &str); 30] = [
     ("char_length", 1, "length({})"),
     ("character_length", 1, "length({})"),
     ("every", 1, "min({})"),
+    ("greatest", ANY_NUMBER, "suql_greatest({})"),
+    ("initcap", 1, "suql_initcap({})"),
     ("json_agg", 1, "json_group_array({})"),
     ("json_array_length", 1, "json_array_length(suql_array({}))"),
     ("jsonb_agg", 1, "json_group_array({})"),
     ("jsonb_array_length", 1, "json_array_length(suql_array({}))"),
+    ("least", ANY_NUMBER, "suql_least({})"),
     ("left", 2, "substr({}, 1, {1})"),
     ("now", 0, "datetime('now')"),
     ("power", 2, "pow({}, {1})"),
     ("regexp_like", 2, "suql_match({}, {1})"),
+    ("regexp_match", 2, "suql_groups({}, {1})"),
     ("regexp_replace", 3, "suql_replace({})"),
     ("regexp_replace", 4, "suql_replace({})"),
     ("right", 2, "substr({}, -({1}))"),
+    ("split_part", 3, "suql_split_part({})"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
     ("strpos", 2, "instr({}, {1})"),
     // Two places by their names: nothing but a model knows.
@@ -41,6 +46,9 @@ const FUNCTIONS: [(&str, usize, &str); 30] = [
     ("to_char", 2, "suql_to_char({}, {1})"),
     ("to_date", 2, "date({})"),
 ];
+
+/// As many arguments as are written.
+const ANY_NUMBER: usize = usize::MAX;
 
 const DISTANCE: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
@@ -119,7 +127,7 @@ impl Parser<'_> {
                 vec![Part::Old(one.span.start..star.start), Part::New("rowid".to_owned(), star)];
         }
         if let Some((_, count, words)) =
-            FUNCTIONS.iter().find(|(n, count, _)| *n == name && args == *count)
+            FUNCTIONS.iter().find(|(n, count, _)| *n == name && [args, ANY_NUMBER].contains(count))
         {
             let mut piece = if plain || words.matches('(').count() == 1 && *count == 1 {
                 self.renamed(words, pieces, open, start, end)

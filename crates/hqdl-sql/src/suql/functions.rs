@@ -60,6 +60,32 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
     })?;
     make("suql_replace", -1, replaced)?;
+    make("suql_split_part", 3, |v| part(&text(v[0]), &text(v[1]), v[2]))?;
+    make("suql_initcap", 1, |v| Ok(Sql::Text(capitals(&text(v[0])))))?;
+    make("suql_groups", 2, |v| {
+        let regex = compiled(&text(v[1]), |p| Some(p.to_owned()), false)?;
+        let of = text(v[0]);
+        let Some(found) = regex.captures(&of) else { return Ok(Sql::Null) };
+        // The groups, or the whole of what has none.
+        let first = usize::from(found.len() > 1);
+        let groups = (first..found.len()).map(|n| found.get(n).map(|m| m.as_str().to_owned()));
+        Ok(Sql::Text(groups.collect::<Json>().to_string()))
+    })?;
+    // Of those that are not NULL.
+    let extreme = |name: &str, wanted: Ordering| {
+        connection.create_scalar_function(name, -1, flags, move |ctx: &Context<'_>| {
+            let mut best: Option<Value> = None;
+            for value in (0..ctx.len()).filter_map(|n| Value::read(ctx.get_raw(n)).ok()) {
+                let better = best.as_ref().is_none_or(|b| order(&value, b) == wanted);
+                if value != Value::Null && better {
+                    best = Some(value);
+                }
+            }
+            Ok(ToSqlOutput::Owned(best.map_or(Sql::Null, |v| owned(&v.to_json()))))
+        })
+    };
+    extreme("suql_greatest", Ordering::Greater)?;
+    extreme("suql_least", Ordering::Less)?;
     make("suql_to_char", 2, |v| {
         let said = match v[0] {
             ValueRef::Integer(i) => to_char::number(i as f64, &text(v[1])),
@@ -101,6 +127,38 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// `split_part(text, delimiter, n)`: the `n`th field, from the end where that is negative;
+/// empty where there are fewer.
+fn part(of: &str, delimiter: &str, n: ValueRef<'_>) -> GivenType {
+    let ValueRef::Integer(n) = n else {
+        return Err(wrong("split_part counts fields by whole numbers".to_owned()));
+    };
+    let fields: Vec<&str> =
+        if delimiter.is_empty() { vec![of] } else { of.split(delimiter).collect() };
+    let at = match usize::try_from(n.unsigned_abs()).unwrap_or(usize::MAX) {
+        0 => return Err(wrong("split_part counts fields from 1".to_owned())),
+        n_th if n > 0 => Some(n_th - 1),
+        n_th => fields.len().checked_sub(n_th),
+    };
+    let field = at.and_then(|at| fields.get(at)).copied().unwrap_or_default();
+    Ok(Sql::Text(field.to_owned()))
+}
+
+/// Each word with a capital, the rest of it small.
+fn capitals(text: &str) -> String {
+    let mut made = String::with_capacity(text.len());
+    let mut within = false;
+    for c in text.chars() {
+        if within {
+            made.extend(c.to_lowercase());
+        } else {
+            made.extend(c.to_uppercase());
+        }
+        within = c.is_alphanumeric();
+    }
+    made
 }
 
 /// `regexp_replace(text, pattern, replacement[, flags])`: the first match, or with

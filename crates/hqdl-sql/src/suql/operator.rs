@@ -123,6 +123,14 @@ impl Parser<'_> {
         };
         match name {
             "IN" => {
+                if !self.is(b'(') {
+                    // PostgreSQL has no table here: what is no list is an array.
+                    let array = self.binary(OTHER)?;
+                    let words =
+                        if negated { "suql_all({}, '<>', {})" } else { "suql_any({}, '=', {})" };
+                    let span = left.span.start..array.span.end;
+                    return Ok(Piece::filled(words, vec![left.text, array.text], span));
+                }
                 let right = self.binary(OTHER)?;
                 Ok(between(Self::operand(left), right, SPECIAL))
             }

@@ -124,7 +124,11 @@ impl Parser<'_> {
             }
         }
         self.may_unnest = true;
-        if !self.is_word("FROM") {
+        if self.is_word("FROM") {
+            // PostgreSQL's rows may have no columns: EXISTS (SELECT FROM t).
+            let at = self.here();
+            pieces.push(Piece::new(vec![Part::New("1 ".to_owned(), at..at)], at..at));
+        } else {
             loop {
                 let mut item = self.expr()?;
                 Self::no_interval(&item)?;

@@ -446,6 +446,9 @@ fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     Err(QueryError::sql(message, Some(span.clone()), label, help))
 }
 
+/// The most columns that SQLite gives a result; what has more is its error.
+const MOST_COLUMNS: u32 = 2_001;
+
 /// Prepares the query with NULLs in the place of its calls: what is wrong with
 /// the rest is told with its place.
 fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
@@ -458,8 +461,14 @@ fn check(text: &str, parsed: &Parsed, guard: &Guard) -> Result<(), QueryError> {
         bare.push_str(&text[at..call.span.start]);
         let before = text[..call.span.start].trim_end();
         let in_set = before.to_ascii_lowercase().ends_with(" in");
-        let null = if call.row || in_set { "(NULL)" } else { "NULL" };
-        bare.push_str(null);
+        let null = if call.row {
+            format!("({})", vec!["NULL"; call.width().clamp(1, MOST_COLUMNS) as usize].join(", "))
+        } else if in_set {
+            "(NULL)".to_owned()
+        } else {
+            "NULL".to_owned()
+        };
+        bare.push_str(&null);
         bare.push_str(&" ".repeat(call.span.len().saturating_sub(null.len())));
         at = call.span.end;
     }
