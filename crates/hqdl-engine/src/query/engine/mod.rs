@@ -446,7 +446,7 @@ fn models(parsed: &Parsed, spec: &Spec) -> Result<(), QueryError> {
     Err(QueryError::sql(message, Some(span.clone()), label, help))
 }
 
-/// The most columns that SQLite gives a result; what has more is its error.
+/// The most columns that a result may have; one with more is an error of `SQLite`.
 const MOST_COLUMNS: u32 = 2_001;
 
 /// Prepares the query with NULLs in the place of its calls: what is wrong with
