@@ -83,6 +83,12 @@ fn a_row_is_shown_with_its_sources_part_of_the_key() {
         let found = |view: &str| project.rows(&format!("SELECT kind FROM {view}"));
         assert!(found("lunch_expanded").iter().all(|r| !r[0].is_null()));
         assert!(found("place_expanded").iter().all(|r| !r[0].is_null()));
+        // Of what a source is not asked for there is nothing to tell, and it is not missing.
+        let states = project.rows(
+            "SELECT \"column\", state, count(*), sum(json_extract(key, '$[3]') IS NULL) FROM hqdl_cell GROUP BY 1, 2",
+        );
+        let told = json!([["city", "ok", 3, 0], ["kind", "ok", 6, 3]]);
+        assert_eq!(Json::from(states.into_iter().map(Json::from).collect::<Vec<_>>()), told);
         // Nothing is asked twice, and nothing changed.
         assert_eq!(project.materialize(&[]).exits(0).done()["requests"], 0);
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use rusqlite::{Connection, OptionalExtension, Statement, params, params_from_iter};
 use serde_json::{Value as Json, json};
 
-use super::versions::{Shown, Sums, Version, bucket, hash};
+use super::versions::{PublishedCell, Shown, Sums, Version, bucket, hash};
 use super::{Database, StoreError};
 use hqdl_spec::Expansion;
 use hqdl_values::Row;
@@ -138,13 +138,12 @@ impl<'e> Tables<'e> {
         Ok(())
     }
 
-    /// Writes a row, unless it stands as it is; `cells` has one entry a column,
-    /// `None` where nothing was ever asked. A row of which nothing was asked is not
-    /// published.
+    /// Writes a row, unless it stands as it is; `cells` has one entry a column. A row of
+    /// which nothing was asked yet is not published.
     ///
     /// # Errors
     /// [`StoreError`] from `SQLite`.
-    pub fn row(&mut self, row: &Row, cells: &[Option<Shown<'_>>]) -> Result<(), StoreError> {
+    pub fn row(&mut self, row: &Row, cells: &[PublishedCell<'_>]) -> Result<(), StoreError> {
         let (db, version) = (self.db, Version::of(row, cells));
         self.fetch(Some(version.bucket()))?;
         self.write(row, cells, &version).map_err(|e| db.error(&e))
@@ -153,7 +152,7 @@ impl<'e> Tables<'e> {
     fn write(
         &mut self,
         row: &Row,
-        cells: &[Option<Shown<'_>>],
+        cells: &[PublishedCell<'_>],
         version: &Version,
     ) -> rusqlite::Result<()> {
         let [get, put, _] = &mut self.record;
@@ -173,14 +172,14 @@ impl<'e> Tables<'e> {
             return Ok(());
         }
         let record: serde_json::Map<String, Json> = (self.expansion.columns.iter().zip(cells))
-            .map(|(column, shown)| (column.name.clone(), cell_json(shown.as_ref())))
+            .filter(|(_, cell)| !matches!(cell, PublishedCell::NotAsked))
+            .map(|(column, cell)| (column.name.clone(), cell_json(cell.shown())))
             .collect();
         put.execute(params![name, version.key, Json::Object(record.clone()).to_string(), of])?;
         let had = before.as_ref().map(|(_, cells)| read(cells));
         let mut values: Vec<&Value> = row.key.iter().collect();
-        for ((column, shown), many) in self.expansion.columns.iter().zip(cells).zip(&mut self.many)
-        {
-            let value = shown.as_ref().map_or(&CellValue::Nothing, |s| s.value);
+        for ((column, cell), many) in self.expansion.columns.iter().zip(cells).zip(&mut self.many) {
+            let value = cell.shown().map_or(&CellValue::Nothing, |s| s.value);
             let Some(many) = many else {
                 values.push(if let CellValue::One(value) = value { value } else { &Value::Null });
                 continue;
@@ -206,7 +205,7 @@ impl<'e> Tables<'e> {
         if updated == 0 {
             self.main.insert.execute(params_from_iter(&values))?;
         }
-        for id in cells.iter().flatten().filter_map(|c| c.completion) {
+        for id in cells.iter().filter_map(|c| c.shown()?.completion) {
             *self.completions.entry(id).or_default() += 1;
         }
         let bucket = version.bucket();

@@ -27,6 +27,26 @@ pub struct Shown<'f> {
     pub repair: Option<&'f str>,
 }
 
+/// A cell of a row that is published.
+#[derive(Debug, Clone, Copy)]
+pub enum PublishedCell<'f> {
+    /// No source of the row asks for it.
+    NotAsked,
+    /// It was not asked for yet.
+    Missing,
+    /// What came of asking.
+    Shown(Shown<'f>),
+}
+
+impl<'f> PublishedCell<'f> {
+    pub(super) fn shown(&self) -> Option<&Shown<'f>> {
+        match self {
+            Self::Shown(shown) => Some(shown),
+            Self::NotAsked | Self::Missing => None,
+        }
+    }
+}
+
 /// What a row is found by, and what it shows, in brief.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
@@ -41,18 +61,25 @@ pub struct Version {
 impl Version {
     /// The version of a row with these cells, one entry a column.
     #[must_use]
-    pub fn of(row: &Row, cells: &[Option<Shown<'_>>]) -> Self {
+    pub fn of(row: &Row, cells: &[PublishedCell<'_>]) -> Self {
         let key = key_json(&row.key);
         let hash = hash(&key);
-        if cells.iter().all(Option::is_none) {
+        if cells.iter().all(|cell| cell.shown().is_none()) {
             return Self { key, hash, of: None };
         }
         let mut bytes = Vec::with_capacity(256);
         push(&mut bytes, Some(key.as_bytes()));
         for cell in cells {
-            let Some(cell) = cell else {
-                bytes.push(0);
-                continue;
+            let cell = match cell {
+                PublishedCell::Shown(cell) => cell,
+                PublishedCell::Missing => {
+                    bytes.push(0);
+                    continue;
+                }
+                PublishedCell::NotAsked => {
+                    bytes.push(8);
+                    continue;
+                }
             };
             push(&mut bytes, Some(cell.state.as_bytes()));
             match cell.value {

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::counts::Counts;
 use super::{Halt, MaterializeError, Work};
 use hqdl_database::keys::{KeyRow, Keys, Places};
-use hqdl_database::versions::{Shown, Sums, Version};
+use hqdl_database::versions::{PublishedCell, Shown, Sums, Version};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::unify::LONGEST_WORD;
 use hqdl_facts::{FactsError, Found, Reason, Record};
@@ -387,10 +387,10 @@ pub(super) type Walk<'w> =
 pub(super) fn key_shows<'r>(
     key: &KeyRow,
     looked: &'r [(usize, Looked<'_>)],
-) -> Vec<Option<Shown<'r>>> {
-    let mut shown = vec![None; key.columns.len()];
+) -> Vec<PublishedCell<'r>> {
+    let mut shown = vec![PublishedCell::NotAsked; key.columns.len()];
     for (column, looked) in looked.iter().filter(|(column, _)| key.columns[*column]) {
-        shown[*column] = looked.shown();
+        shown[*column] = looked.shown().map_or(PublishedCell::Missing, PublishedCell::Shown);
     }
     shown
 }
