@@ -4,16 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::event::Event;
 use crate::database::{Database, StoreError};
-
-/// How often a server is asked.
-const EVERY: Duration = Duration::from_secs(5);
 
 /// What each server said last; `None` where it could not be asked.
 static SAID: Mutex<BTreeMap<PathBuf, Option<i64>>> = Mutex::new(BTreeMap::new());
@@ -44,32 +38,31 @@ fn keep(url: &Path, said: Result<i64, StoreError>) -> bool {
     all_said().insert(url.to_owned(), said) != Some(said)
 }
 
-/// Asks all servers that are known, as long as somebody hears of it.
-pub(super) fn watch(every: Option<Duration>, events: mpsc::Sender<Event>) {
-    std::thread::spawn(move || {
-        let mut open: BTreeMap<PathBuf, Database> = BTreeMap::new();
-        while !events.is_closed() {
-            std::thread::sleep(every.unwrap_or(EVERY));
-            let known: Vec<PathBuf> = all_said().keys().cloned().collect();
-            open.retain(|url, _| known.contains(url));
-            for url in known {
-                let told = match open.get(&url) {
-                    Some(database) => database.changes(),
-                    None => Database::open(&url).and_then(|database| {
-                        let told = database.changes();
-                        open.insert(url.clone(), database);
-                        told
-                    }),
-                };
-                // One that was forgotten meanwhile stays so.
-                let known = all_said().contains_key(&url);
-                if known
-                    && keep(&url, told)
-                    && events.blocking_send(Event::Files(vec![url])).is_err()
-                {
-                    return;
-                }
+/// The servers that are asked, each with its connection.
+#[derive(Default)]
+pub(super) struct Servers(BTreeMap<PathBuf, Database>);
+
+impl Servers {
+    /// Asks all of them once; those that say something else than before.
+    pub(super) fn changed(&mut self) -> Vec<PathBuf> {
+        let known: Vec<PathBuf> = all_said().keys().cloned().collect();
+        self.0.retain(|url, _| known.contains(url));
+        let mut changed = Vec::new();
+        for url in known {
+            let told = match self.0.get(&url) {
+                Some(database) => database.changes(),
+                None => Database::open(&url).and_then(|database| {
+                    let told = database.changes();
+                    self.0.insert(url.clone(), database);
+                    told
+                }),
+            };
+            // One that was forgotten meanwhile stays so.
+            let known = all_said().contains_key(&url);
+            if known && keep(&url, told) {
+                changed.push(url);
             }
         }
-    });
+        changed
+    }
 }

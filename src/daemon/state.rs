@@ -17,11 +17,10 @@ use super::house::DaemonContext;
 use super::job;
 use super::listing::{self, Stamp, names};
 use super::runs::Runs;
-use super::servers;
 use super::spec::{Entry, Taken, WantedRun};
 use super::specs::Specs;
 use super::status::{Cause, Status};
-use super::watch::{Watch, look_later, poll};
+use super::watch::{Watch, ask_servers, look_later, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
 use crate::facts::lend::{self, Lending};
@@ -56,6 +55,9 @@ struct Loop {
     lent: Option<JoinHandle<()>>,
 }
 
+/// How often servers of databases are asked, when nothing is said.
+const ASK_SERVERS: Duration = Duration::from_secs(5);
+
 /// Opens everything, runs until it is told to end, and closes it in order.
 pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Failure> {
     let (events, mut queue) = mpsc::channel(QUEUE);
@@ -65,7 +67,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
     let listens = listener.local_addr().unwrap_or(settings.listen);
     signals::listen(events.clone())
         .map_err(|e| Failure::input(format!("cannot listen to signals: {e}"), ""))?;
-    servers::watch(settings.poll, events.clone());
+    ask_servers(settings.poll.unwrap_or(ASK_SERVERS), events.clone());
     let watch = match settings.poll {
         None => Some(Watch::new(events.clone())),
         Some(every) => {

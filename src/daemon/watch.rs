@@ -13,6 +13,7 @@ use notify_debouncer_full::{DebounceEventResult, Debouncer, NoCache, new_debounc
 use tokio::sync::mpsc;
 
 use super::event::Event;
+use super::servers::Servers;
 
 /// A file is told of when it was quiet for so long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -139,6 +140,20 @@ pub(super) async fn poll(every: Duration, events: mpsc::Sender<Event>) {
             return;
         }
     }
+}
+
+/// Has servers asked every so often whether somebody has written there.
+pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<Event>) {
+    std::thread::spawn(move || {
+        let mut servers = Servers::default();
+        while !events.is_closed() {
+            std::thread::sleep(every);
+            let changed = servers.changed();
+            if !changed.is_empty() && events.blocking_send(Event::Files(changed)).is_err() {
+                return;
+            }
+        }
+    });
 }
 
 /// Has a file looked at once more when the system has told what it will: of one

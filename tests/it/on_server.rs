@@ -598,8 +598,8 @@ fn a_daemon_fills_what_comes_to_a_server() {
     assert!(why.body.contains("The motto of New"), "{}", why.body);
     let page = daemon.get("/specs/x/tables/llm").is(200);
     assert!(page.body.contains("The motto of New"), "{}", page.body);
-    let query = daemon.post("/v1/query", &json!({ "sql": "SELECT * FROM llm" }));
-    assert!(query.status == 400 && query.body.contains("on a server"), "{}", query.body);
+    let query = daemon.post("/v1/query", &json!({ "sql": "SELECT count(*) FROM llm" })).is(200);
+    assert!(query.body.contains("[11]"), "{}", query.body);
     // What somebody takes away comes again.
     sql_at(
         &url,
@@ -614,4 +614,99 @@ fn a_daemon_fills_what_comes_to_a_server() {
         project.hqdl(&["score", "specs/x.toml", "--truth", "truth.csv", "--json"]).exits(0);
     assert!(scored.stdout.contains("\"born\""), "{}", scored.stdout);
     assert!(!scored.stdout.contains("absent"), "{}", scored.stdout);
+}
+
+/// Rows of a query.
+fn asked(project: &Project, sql: &str, flags: &[&str]) -> (Vec<Vec<Json>>, Json) {
+    let args = [&["query", "--spec", "specs/x.toml", "--json", sql], flags].concat();
+    let ended = project.hqdl(&args).exits(0);
+    let json: Json = serde_json::from_str(&ended.stdout).unwrap();
+    let list = |json: &Json| json.as_array().cloned().unwrap();
+    (list(&json["rows"]).iter().map(list).collect(), json["meta"].clone())
+}
+
+/// What a server says of calls is what a file says, and nothing is asked.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn queries_on_a_server_are_joins_and_have_the_rows_that_a_file_has() {
+    let endpoint = honest();
+    let bound = "{ ask = \"Does the hero have {value} eyes?\", sql = \"eye_color = {value}\" }";
+    let text = spec()
+        .replace("colour?\"]", &format!("colour?\", {bound}]"))
+        .replace("year of birth\"", "year of birth\"\nquestions = [\"When was the hero born?\"]");
+    let project = Project::new(&endpoint, HEROES, &text);
+    let url = postgres::database();
+    sql_at(&url, &heroes());
+    project.materialize(&[]).exits(0);
+    project.materialize(&["--db", &url]).exits(0);
+    let count = endpoint.count();
+    let eyes = "{{LLMMap('What is the eye colour?', hero.name, hero.full_name)}}";
+    let of = |alias: &str| eyes.replace("hero.", &format!("{alias}."));
+    let born = "{{LLMMap('When was the hero born?', hero.name, hero.full_name)}}";
+    for sql in [
+        format!("SELECT name, full_name, {eyes} AS eye FROM hero ORDER BY id"),
+        format!("SELECT id, {eyes} FROM hero WHERE {eyes} = 'Blue' ORDER BY id"),
+        format!("SELECT DISTINCT {eyes} AS eye FROM hero ORDER BY eye"),
+        format!("SELECT {eyes} AS eye, count(*), max({born}) FROM hero GROUP BY eye ORDER BY eye"),
+        format!("SELECT h.* FROM hero AS h WHERE {} <> 'Blue' ORDER BY h.id", of("h")),
+        format!("SELECT a.id, b.id FROM hero AS a, hero AS b WHERE {} = {} AND a.id < b.id ORDER BY 1, 2", of("a"), of("b")),
+        format!("SELECT a.id FROM hero AS a JOIN hero AS b ON a.id = b.id AND {} = 'Green' ORDER BY 1", of("b")),
+        format!("SELECT a.id, {} AS eye FROM hero AS a LEFT JOIN hero AS b ON b.id = a.id + 5 ORDER BY 1", of("b")),
+        format!("SELECT id FROM hero WHERE id IN (SELECT g.id FROM hero AS g WHERE {} = 'Brown') ORDER BY id", of("g")),
+        format!("WITH old AS (SELECT id FROM hero WHERE {born} < 1950) SELECT count(*) FROM old"),
+        format!("SELECT id, CASE WHEN {born} > 1950 THEN 'young' ELSE 'old' END AS age FROM hero ORDER BY {born}, id"),
+        "SELECT id FROM hero WHERE {{LLMMap('Does the hero have Green eyes?', hero.name, hero.full_name)}} ORDER BY id".to_owned(),
+        format!("SELECT id FROM hero UNION ALL SELECT id FROM hero WHERE {eyes} = 'Blue' ORDER BY 1"),
+    ] {
+        let (file, _) = asked(&project, &sql, &[]);
+        let (there, meta) = asked(&project, &sql, &["--db", &url]);
+        assert_eq!(there, file, "{sql}\n{}", meta["sql"]);
+        let explained = project.hqdl(&["explain", "--spec", "specs/x.toml", "--db", &url, &sql]);
+        assert_eq!(explained.code, 0, "{}", explained.stderr);
+    }
+    // Without calls it is the server's own, whatever it takes.
+    let own = "SELECT name::varchar(3), now() > '2020-01-01', 1.50 FROM hero WHERE name ILIKE 'zed' -- its own;";
+    assert_eq!(asked(&project, own, &["--db", &url]).0, [[json!("Zed"), json!(1), json!(1.5)]]);
+    assert_eq!(endpoint.count(), count);
+}
+
+/// What would have to be asked is told, and what else a server does not do.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_a_query_on_a_server_cannot_do_is_told() {
+    let endpoint = honest();
+    let (project, url) = project(&endpoint);
+    let eyes =
+        "SELECT id, {{LLMMap('What is the eye colour?', hero.name, hero.full_name)}} FROM hero";
+    let refused = |sql: &str, said: &[&str], flags: &[&str]| {
+        let args = [&["query", "--spec", "specs/x.toml", sql], flags].concat();
+        fails(&project, &args, said);
+    };
+    refused(eyes, &["published table is missing", "hqdl materialize specs/x.toml"], &[]);
+    project.materialize(&[]).exits(0);
+    let count = endpoint.count();
+    asked(&project, eyes, &[]);
+    // A row that nobody asked about is no NULL.
+    sql_at(&url, "INSERT INTO hero (name, full_name) VALUES ('New', 'Nina'), ('Newer', NULL)");
+    refused(eyes, &["2 rows of `llm` are not all answered", "hqdl materialize"], &[]);
+    sql_at(&url, "DELETE FROM hero WHERE name LIKE 'New%'");
+    asked(&project, eyes, &[]);
+    refused(
+        "SELECT {{LLMMap('Is it raining?', hero.name)}} FROM hero",
+        &["nothing is asked live", "hqdl materialize"],
+        &[],
+    );
+    refused("SELECT {{LLMQA('Who is it?')}}", &["nothing is asked live"], &[]);
+    // One name is two heroes, so a question of the name alone is another one.
+    refused(
+        "SELECT {{LLMMap('What is the eye colour?', h.n)}} FROM (SELECT name AS n FROM hero) AS h",
+        &["hqdl"],
+        &[],
+    );
+    refused("SELECT nix FROM hero", &["\"nix\" does not exist"], &[]);
+    refused("DELETE FROM hero", &["syntax error"], &[]);
+    refused("SELECT 1; DROP TABLE hero", &["syntax error"], &[]);
+    refused("SELECT name FROM hero WHERE name = :n", &["no parameters"], &["--param", "n=Zed"]);
+    refused("SELECT pg_sleep(60)", &["longer than"], &["--timeout", "1"]);
+    assert_eq!((endpoint.count(), one(&url, "SELECT count(*) FROM hero").as_str()), (count, "10"));
 }

@@ -23,10 +23,11 @@ mod view;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
 use self::postgres::Server;
-use hqdl_spec::is_server;
+use hqdl_spec::{Expansion, is_server};
 
 /// How long a lock of another process is waited for.
 const BUSY: Duration = Duration::from_secs(5);
@@ -369,6 +370,52 @@ impl Database {
             Some(server) => server.sample(most, &self.connection),
             None => Ok(()),
         }
+    }
+
+    /// Makes tables that are named like those of the server, with their columns and no
+    /// rows, within reach of the connection; a file has its own.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the server cannot be read.
+    pub fn outline(&self) -> Result<(), StoreError> {
+        self.server().map_or(Ok(()), |server| server.outline(&self.connection))
+    }
+
+    /// Looks at a query that the server would run.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it refuses it, or there is no server.
+    pub fn describe(&self, sql: &str) -> Result<(), StoreError> {
+        self.there()?.prepare(sql.trim_end().trim_end_matches(';')).map(drop)
+    }
+
+    /// Keys of an expansion's sources that are not published on the server, or of which one
+    /// of these columns is missing or failed.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the server cannot be read, or there is none.
+    pub fn unanswered(&self, of: &Expansion, columns: &[String]) -> Result<i64, StoreError> {
+        self.there()?.unanswered(of, columns)
+    }
+
+    /// Has the server run a query that only reads: the names of its columns are given to
+    /// the reader first, then its rows one by one.
+    ///
+    /// # Errors
+    /// [`Stopped`](postgres::query::Stopped).
+    pub fn run_there<E>(
+        &self,
+        sql: &str,
+        timeout: Option<Duration>,
+        columns: &mut dyn FnMut(&[String]) -> Result<(), E>,
+        row: &mut dyn FnMut(&[ValueRef<'_>]) -> Result<(), E>,
+    ) -> Result<(), postgres::query::Stopped<E>> {
+        self.there()?.query(sql, timeout, columns, row)
+    }
+
+    /// The server, where something can be run on none but one.
+    fn there(&self) -> Result<&Server, StoreError> {
+        self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
     }
 
     /// The connection, to set its hooks.

@@ -15,6 +15,7 @@ mod bookkeeping;
 mod catalog;
 mod clean;
 mod publication;
+pub mod query;
 mod sample;
 mod shape;
 mod source;

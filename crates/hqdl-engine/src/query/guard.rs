@@ -129,10 +129,7 @@ impl Guard {
         interrupt: watch::Receiver<bool>,
     ) -> Result<Self, StoreError> {
         let guard = Self::bare(path, timeout, interrupt)?;
-        guard.database.only_a_file(
-            "hqdl runs no queries yet",
-            "query the published tables there, with SQL of its own",
-        )?;
+        guard.database.outline()?;
         let registered = math::register(guard.connection())
             .and_then(|()| hqdl_sql::suql::functions::register(guard.connection()));
         registered.map_err(|e| guard.database.error(&e))?;

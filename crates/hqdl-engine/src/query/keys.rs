@@ -424,7 +424,7 @@ impl Over<'_> {
         let groups: Vec<String> = (1..=args.len()).map(|n| format!("a{n}")).collect();
         let twice = format!(
             "SELECT 1 FROM (SELECT DISTINCT {}, {} FROM {} AS hq_of WHERE {} IS NOT NULL) \
-             GROUP BY {} HAVING count(*) > 1 LIMIT 1",
+             AS hq_twice GROUP BY {} HAVING count(*) > 1 LIMIT 1",
             named(&args, "a"),
             named(&keys, "k"),
             self.source.from.written(),

@@ -61,6 +61,7 @@ pub mod plain;
 mod reading;
 mod retrieve;
 mod schema;
+mod server;
 pub mod smoothie;
 pub mod statement;
 mod stored_values;
@@ -82,7 +83,7 @@ pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie, Unbounded};
 use hqdl_facts::{Facts, Wanted};
 use hqdl_model::generate::Listener;
 use hqdl_model::{self as model, Model, ModelChoice};
-use hqdl_spec::{Expansion, Spec};
+use hqdl_spec::{Expansion, Spec, is_server};
 use hqdl_sql::blendsql::may_have_calls;
 use hqdl_sql::suql;
 use hqdl_values::value::Value;
@@ -295,6 +296,9 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+    if is_server(request.database) {
+        return deep(|| server::run(request, Some(sink)))?;
+    }
     in_sqlite(request, |request| deep(|| engine::run(request, sink))?)
 }
 
@@ -303,6 +307,9 @@ pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryErro
 /// # Errors
 /// [`QueryError`] when it could not be run.
 pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
+    if is_server(request.database) {
+        return deep(|| server::run(request, None))?;
+    }
     in_sqlite(request, |request| deep(|| engine::explain::explain(request))?)
 }
 

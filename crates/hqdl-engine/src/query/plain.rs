@@ -8,8 +8,10 @@ use tokio::sync::watch;
 
 use super::guard::Guard;
 use super::params::{self, Param};
+use super::server;
 use super::smoothie::{Meta, Pass, Sink};
 use super::{Dialect, QueryError, statement};
+use hqdl_spec::is_server;
 use hqdl_values::value::Value;
 
 /// A query without calls.
@@ -47,10 +49,24 @@ impl Plain<'_> {
     }
 
     fn prepared(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+        if is_server(self.database) {
+            return self.on_server(sink);
+        }
         self.dialect.brought(self.sql, self.database, |sql| {
             Plain { sql, dialect: Dialect::Sqlite, interrupt: self.interrupt.clone(), ..*self }
                 .ran(sink)
         })
+    }
+
+    fn on_server(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+        server::takes(self.dialect, self.params)?;
+        let began = Instant::now();
+        let (database, timeout, interrupt) = (self.database, self.timeout, &self.interrupt);
+        let runs = sink.is_some();
+        server::OnServer { database, timeout, interrupt }.run(self.sql, &|_| None, sink)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let passes = Vec::from_iter(runs.then_some(Pass { demanded: 0, seconds }));
+        Ok(Meta { passes, seconds, sql: self.sql.to_owned(), ..Meta::default() })
     }
 
     fn ran(&self, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {

@@ -46,6 +46,7 @@ pub(in crate::query) fn views(
     let Some(overrides) = overrides else { return Ok(None) };
     let mut known: HashMap<usize, Option<PublishedVersion>> = HashMap::new();
     let mut views = BTreeMap::new();
+    let server = guard.database().url().is_some();
     for n in 0..calls.sites.len() {
         let Some(stored) = calls.stored.get(&n) else { return Ok(None) };
         let expansion = &request.spec.expansions[stored.expansion];
@@ -55,7 +56,8 @@ pub(in crate::query) fn views(
             let model = request.choice(expansion).name;
             let now =
                 PublishedVersion::now(request.spec, stored.expansion, &model, overrides, place);
-            (standing.holds(&now) && joins(stored, request, guard)).then_some(standing)
+            let joined = server || joins(stored, request, guard);
+            (standing.holds(&now) && joined).then_some(standing)
         });
         let Some(standing) = standing else { return Ok(None) };
         let Some(target) = targets.iter().find(|t| t.in_spec == Some(stored.expansion)) else {
@@ -74,14 +76,31 @@ pub(in crate::query) fn views(
         let view = View {
             table: expansion.name.clone(),
             names: expansion.key.names().to_vec(),
-            keys: stored.keys.clone(),
+            keys: if server { typed(stored, request, guard) } else { stored.keys.clone() },
             of: stored.of.clone(),
-            value: stored.value.clone(),
+            value: match stored.value.strip_suffix(" AS REAL)").filter(|_| server) {
+                // Half as wide on a server.
+                Some(value) => format!("{value} AS DOUBLE PRECISION)"),
+                None => stored.value.clone(),
+            },
             reads: stored.reads.iter().map(name).collect(),
         };
         views.insert(n, view);
     }
     Ok(Some(views))
+}
+
+/// The key in the types of the published table, which a server compares with no others.
+fn typed(stored: &Stored, request: &Request<'_>, guard: &Guard) -> Vec<String> {
+    let expansion = &request.spec.expansions[stored.expansion];
+    let columns = guard.database().columns(&expansion.name).unwrap_or_default();
+    let kind = |name: &String| columns.iter().find(|(c, _)| c == name)?.1.clone();
+    let keys = stored.keys.iter().zip(expansion.key.names());
+    keys.map(|(key, name)| match kind(name) {
+        Some(kind) => format!("CAST({key} AS {kind})"),
+        None => key.clone(),
+    })
+    .collect()
 }
 
 /// Whether the key's columns compare with those of the table as they are, so

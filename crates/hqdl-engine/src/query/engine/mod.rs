@@ -5,7 +5,7 @@
 pub(in crate::query) mod nested;
 pub(in crate::query) mod explain;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -23,7 +23,7 @@ use crate::query::guard::Guard;
 use crate::query::kept::Kept;
 use crate::query::live::{Live, Shared, lock};
 use crate::query::schema::KnownSchema;
-use crate::query::smoothie::{Meta, Pass, Route, Sink};
+use crate::query::smoothie::{Meta, Pass, Route, RouteKind, Sink};
 use crate::query::targets::Demand;
 use crate::query::{QueryError, Request, params, statement};
 use hqdl_spec::Spec;
@@ -133,7 +133,10 @@ impl<'r, 'a> Engine<'r, 'a> {
         }
         let guard = Guard::open(request.database, request.timeout, request.interrupt.clone())?;
         let schema = KnownSchema::read(&guard)?;
-        check(&text, &parsed, &guard)?;
+        let server = guard.database().url().is_some();
+        if !server {
+            check(&text, &parsed, &guard)?;
+        }
         let usages = usage::of_calls(&text, &parsed, &schema);
         let model = request.model.as_ref().map_or(request.spec.model.name.as_str(), |m| m.name());
         models(&parsed, request.spec)?;
@@ -163,7 +166,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             None => "a published table is missing, older than the facts, or joined by no key",
             Some(_) => "a call stands where a table cannot be joined, or a value is missing",
         };
-        let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v));
+        let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v, server));
         let facts = request.facts.latest().clone();
         let contexts = Contexts::new(request);
         let mut live = Live::new(facts, calls.asks.clone(), targets, calls.joins.len(), contexts);
@@ -231,6 +234,51 @@ impl<'r, 'a> Engine<'r, 'a> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The query in the words of its server, over published tables, with the columns of
+    /// expansions that it reads.
+    pub(in crate::query) fn on_server(
+        &mut self,
+    ) -> Result<(Rewritten, BTreeMap<usize, Vec<String>>), QueryError> {
+        let Some(direct) = self.direct.take() else { return Err(self.refusal()) };
+        let mut reads: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for stored in self.calls.stored.values() {
+            let columns = &self.request.spec.expansions[stored.expansion].columns;
+            let of = reads.entry(stored.expansion).or_default();
+            of.extend(stored.reads.iter().map(|at| columns[*at].name.clone()));
+        }
+        Ok((direct, reads))
+    }
+
+    /// Why a query cannot be run on a server, with what to do.
+    fn refusal(&self) -> QueryError {
+        let spec = self.request.spec.path.display();
+        let live = self.calls.routes.iter().position(|r| r.route == RouteKind::AdHoc);
+        let other = (0..self.calls.sites.len()).find(|n| !self.calls.stored.contains_key(n));
+        let place = |n: usize| self.parsed.calls.get(n).map(|call| self.spelled.place(&call.span));
+        if let (None, Some(n)) = (live, other) {
+            return QueryError::sql(
+                "this call is read by no join with a published table",
+                place(n),
+                "a list, a form of an answer, or a key that is not a table's",
+                "join the published table yourself",
+            );
+        }
+        let Some(n) = live else {
+            return QueryError::sql(
+                format!("no published table answers the calls: {}", self.not_stored),
+                None,
+                "",
+                format!("bring the tables up to date: hqdl materialize {spec}"),
+            );
+        };
+        QueryError::sql(
+            "no column answers this call, and over a database on a server nothing is asked live",
+            place(n),
+            self.calls.routes[n].why.clone(),
+            format!("make its question one of a column of the spec, then: hqdl materialize {spec}"),
+        )
     }
 
     /// Runs the query once.

@@ -34,18 +34,21 @@ pub struct View {
 }
 
 /// The query as SQL over published tables; `None` when it has calls where that
-/// cannot be said.
+/// cannot be said. In the words of a `server` (`PostgreSQL`), where no function of ours is,
+/// so that what a table has no value for is NULL.
 #[must_use]
 pub fn direct(
     sql: &str,
     parsed: &Parsed,
     sites: &[CallSite],
     views: &BTreeMap<usize, View>,
+    server: bool,
 ) -> Option<Rewritten> {
     if parsed.lone || parsed.calls.is_empty() {
         return None;
     }
-    let mut direct = Direct { sites, views, parts: Vec::new(), joins: 0, named: Vec::new() };
+    let mut direct =
+        Direct { sites, views, server, parts: Vec::new(), joins: 0, named: Vec::new() };
     direct.query(&parsed.query)?;
     let mut out = Rewritten { sql: direct.compose(sql, &(0..sql.len())), ..Rewritten::default() };
     for expr in &direct.named {
@@ -61,6 +64,7 @@ pub fn direct(
 struct Direct<'q> {
     sites: &'q [CallSite],
     views: &'q BTreeMap<usize, View>,
+    server: bool,
     parts: Vec<(Span, String)>,
     joins: usize,
     /// Result columns without an alias that have calls.
@@ -138,9 +142,9 @@ impl<'q> Direct<'q> {
             let (_, view) = views.first()?;
             let text = format!(
                 " LEFT JOIN {} AS {} ON {}",
-                rows(view, &views),
+                rows(view, &views, self.server),
                 join.alias,
-                on(view, &join.alias)
+                on(view, &join.alias, self.server)
             );
             self.parts.push((core.from_end..core.from_end, text));
         }
@@ -171,17 +175,15 @@ impl<'q> Direct<'q> {
         }
         let asked = emit::call(*n, false, site.keys.as_ref()?);
         let otherwise = format!("{}{asked}{}", site.before, site.after);
-        let text = match place.as_mut().filter(|p| p.has(view)) {
-            Some(place) => {
-                let alias = self.joined(place, *n, view);
-                format!("COALESCE({alias}.hq_{n}, {otherwise})")
-            }
+        let text = match place.as_mut().filter(|p| p.has(view, self.server)) {
+            Some(place) => format!("{}.hq_{n}", self.joined(place, *n, view)),
             None => format!(
-                "COALESCE((SELECT hq_t.hq_{n} FROM {} AS hq_t WHERE {}), {otherwise})",
-                rows(view, &[(*n, view)]),
-                on(view, "hq_t")
+                "(SELECT hq_t.hq_{n} FROM {} AS hq_t WHERE {})",
+                rows(view, &[(*n, view)], self.server),
+                on(view, "hq_t", self.server)
             ),
         };
+        let text = if self.server { text } else { format!("COALESCE({text}, {otherwise})") };
         self.parts.push((expr.span.clone(), text));
         Some(())
     }
@@ -203,7 +205,12 @@ impl<'q> Direct<'q> {
 
 impl JoinPlace<'_> {
     /// Whether the FROM clause here has the key's columns, and can be joined to.
-    fn has(&self, view: &View) -> bool {
+    fn has(&self, view: &View, server: bool) -> bool {
+        // There a comma binds less than a JOIN, whose condition would not see all tables.
+        let comma = |i: &FromItem| i.on.is_none() && i.using.is_empty() && !i.natural;
+        if server && self.core.from.iter().skip(1).any(comma) {
+            return false;
+        }
         let named = |i: &FromItem| match (&i.name, &view.of) {
             (Some(name), Some(of)) => name.eq_ignore_ascii_case(of),
             _ => false,
@@ -213,7 +220,7 @@ impl JoinPlace<'_> {
 }
 
 /// The table's key and the values of calls, under names that meet no other.
-fn rows(view: &View, calls: &[(usize, &View)]) -> String {
+fn rows(view: &View, calls: &[(usize, &View)], server: bool) -> String {
     let keys = view.names.iter().enumerate();
     let keys: Vec<String> = keys.map(|(at, k)| format!("{} AS hq_k{at}", sql::name(k))).collect();
     let mut reads: Vec<&str> = Vec::new();
@@ -223,7 +230,9 @@ fn rows(view: &View, calls: &[(usize, &View)]) -> String {
         }
     }
     // A value of a function has no affinity, so these have none either.
-    let plain: Vec<String> = reads.iter().map(|c| format!("+{0} AS {0}", sql::name(c))).collect();
+    let plus = if server { "" } else { "+" };
+    let plain: Vec<String> =
+        reads.iter().map(|c| format!("{plus}{0} AS {0}", sql::name(c))).collect();
     let inner: Vec<String> = view.names.iter().map(|k| sql::name(k)).chain(plain).collect();
     let values: Vec<String> = calls
         .iter()
@@ -234,7 +243,7 @@ fn rows(view: &View, calls: &[(usize, &View)]) -> String {
         })
         .collect();
     format!(
-        "(SELECT {}, {} FROM (SELECT {} FROM {}))",
+        "(SELECT {}, {} FROM (SELECT {} FROM {}) AS hq_r)",
         keys.join(", "),
         values.join(", "),
         inner.join(", "),
@@ -244,9 +253,10 @@ fn rows(view: &View, calls: &[(usize, &View)]) -> String {
 
 /// The key of the call is that of the row. The first part is never NULL: about
 /// nothing, nothing is known.
-fn on(view: &View, alias: &str) -> String {
+fn on(view: &View, alias: &str, server: bool) -> String {
+    let same = if server { "IS NOT DISTINCT FROM" } else { "IS" };
     let part = |(at, key): (usize, &String)| {
-        format!("{alias}.hq_k{at} {} {key}", if at == 0 { "=" } else { "IS" })
+        format!("{alias}.hq_k{at} {} {key}", if at == 0 { "=" } else { same })
     };
     view.keys.iter().enumerate().map(part).collect::<Vec<_>>().join(" AND ")
 }

@@ -1,0 +1,129 @@
+//! Queries over a database on a server. The server runs them, in its own words: a call
+//! that a published column answers is a join with its table there. Nothing is asked, so a
+//! call that no column answers, or of which not all cells are known, is an error that says
+//! what to materialize.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::engine::Engine;
+use super::params::Param;
+use super::smoothie::{Meta, Pass, Sink};
+use super::{Dialect, QueryError, Request};
+use hqdl_database::postgres::query::Stopped;
+use hqdl_database::{Database, StoreError};
+use hqdl_model::generate::Stopped as Ended;
+use hqdl_sql::blendsql::plan::Told;
+use hqdl_sql::blendsql::rules::STORED_COLUMNS;
+use hqdl_values::usage::Usage;
+use hqdl_values::value::Value;
+
+/// How a server runs a query.
+pub(super) struct OnServer<'q> {
+    pub(super) database: &'q Path,
+    pub(super) timeout: Option<Duration>,
+    pub(super) interrupt: &'q watch::Receiver<bool>,
+}
+
+/// Refuses what only `SQLite`'s words have.
+pub(super) fn takes(dialect: Dialect, params: &[(Param, Value)]) -> Result<(), QueryError> {
+    let refused = |message: &str, help: &str| Err(QueryError::sql(message, None, "", help));
+    if dialect == Dialect::Suql {
+        return refused(
+            "SUQL is not run over a database on a server",
+            "write it in PostgreSQL's words",
+        );
+    }
+    if !params.is_empty() {
+        return refused(
+            "a query over a database on a server takes no parameters",
+            "write the values into the query",
+        );
+    }
+    Ok(())
+}
+
+impl OnServer<'_> {
+    /// Runs SQL in the server's words; without a reader it is only looked at.
+    pub(super) fn run(
+        &self,
+        sql: &str,
+        names: &dyn Fn(&str) -> Option<String>,
+        sink: Option<&mut dyn Sink>,
+    ) -> Result<(), QueryError> {
+        let told = |error: StoreError| match error {
+            StoreError::Statement { message, .. } => QueryError::sql(message, None, "", ""),
+            other => other.into(),
+        };
+        let database = Database::open(self.database)?;
+        let Some(sink) = sink else {
+            return database.describe(sql).map_err(told);
+        };
+        let sink = std::cell::RefCell::new(sink);
+        let ran = database.run_there(
+            sql,
+            self.timeout,
+            &mut |columns: &[String]| {
+                let columns: Vec<String> =
+                    columns.iter().map(|c| names(c).unwrap_or_else(|| c.clone())).collect();
+                sink.borrow_mut().columns(&columns).map_err(QueryError::Output)
+            },
+            &mut |row| {
+                if *self.interrupt.borrow() {
+                    return Err(Ended::Interrupted.into());
+                }
+                sink.borrow_mut().row(row).map_err(QueryError::Output)
+            },
+        );
+        ran.map_err(|stopped| match stopped {
+            Stopped::Store(error) => told(error),
+            Stopped::Late => QueryError::Timeout(self.timeout.unwrap_or_default()),
+            Stopped::Reader(error) => error,
+        })?;
+        sink.borrow_mut().finish().map_err(QueryError::Output)
+    }
+}
+
+/// Runs a query with calls; without a reader it is only explained.
+pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<Meta, QueryError> {
+    takes(request.dialect, &request.params)?;
+    let began = Instant::now();
+    let mut engine = Engine::prepare(request, None)?;
+    let (direct, reads) = engine.on_server()?;
+    let database = Database::open(request.database)?;
+    for (expansion, columns) in &reads {
+        let expansion = &request.spec.expansions[*expansion];
+        let open = database.unanswered(expansion, columns)?;
+        if open > 0 {
+            return Err(QueryError::sql(
+                format!("{open} rows of `{}` are not all answered yet", expansion.name),
+                None,
+                "",
+                format!("fill them first: hqdl materialize {}", request.spec.path.display()),
+            ));
+        }
+    }
+    let there = OnServer {
+        database: request.database,
+        timeout: request.timeout,
+        interrupt: &request.interrupt,
+    };
+    let questions: Vec<String> =
+        engine.parsed.calls.iter().map(|call| call.question.clone()).collect();
+    // The column of a call has the name that its value has in the join.
+    let names =
+        |name: &str| questions.get(name.strip_prefix("hq_")?.parse::<usize>().ok()?).cloned();
+    let explains = sink.is_none();
+    there.run(&direct.sql, &names, sink)?;
+    engine.sql.clone_from(&direct.sql);
+    if !explains {
+        let seconds = began.elapsed().as_secs_f64();
+        engine.passes.push(Pass { demanded: 0, seconds });
+    }
+    let mut meta = engine.meta(Usage::default(), began);
+    let why = "published tables answer every call".to_owned();
+    meta.plan.rules.push(Told { rule: STORED_COLUMNS, fired: true, why });
+    Ok(meta)
+}
