@@ -122,6 +122,23 @@ fn aliases_that_cannot_be_are_told() {
     let endpoint = endpoint();
     let project = Project::new(&endpoint, PLACES, &spec(""));
     std::fs::write(project.path("specs/three.csv"), "said,means\na,UK,b\n").unwrap();
+    // What would be lost in silence.
+    for (name, text, said) in [
+        ("none.csv", "", "line 1: 0 fields, not 2"),
+        ("semicolons.csv", "said;means\na;UK\n", "line 1: 1 fields, not 2"),
+        ("open.csv", "\"said,means\na,UK\n", "line 1: 1 fields, not 2"),
+        ("bare.csv", "Britain,UK\nGB,UK\n", "line 1 is an alias, and is to be a header"),
+        ("twice.csv", "said,means\na,UK\na,France\n", "line 3: \"a\" means \"UK\", too"),
+    ] {
+        std::fs::write(project.path(&format!("specs/{name}")), text).unwrap();
+        project.spec(&spec(&format!("aliases = \"{name}\"")));
+        let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
+        assert!(told.contains(said), "{name}: {told}");
+    }
+    std::fs::write(project.path("specs/bytes.csv"), b"said,means\n\xff,UK\n").unwrap();
+    project.spec(&spec("aliases = \"bytes.csv\""));
+    let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
+    assert!(told.contains("bytes.csv") && told.contains("UTF-8"), "{told}");
     for (aliases, told) in [
         ("aliases = { \"Gaul\" = \"Italy\" }", "\"Italy\" is not on the value list of `country`"),
         ("aliases = { \"Spain\" = \"UK\" }", "\"Spain\" is a value of the list itself"),

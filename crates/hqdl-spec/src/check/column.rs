@@ -120,7 +120,7 @@ impl Check<'_> {
         let written = match &c.aliases {
             None => return BTreeMap::new(),
             Some(AliasesField::Table(table)) => table.clone(),
-            Some(AliasesField::File(file)) => match self.aliases_in(file) {
+            Some(AliasesField::File(file)) => match self.aliases_in(file, values) {
                 Ok(table) => table,
                 Err(message) => {
                     self.error(place, &message, "", "two columns: the words, the value they mean");
@@ -153,18 +153,36 @@ impl Check<'_> {
         aliases
     }
 
-    /// The aliases in a CSV file beside the spec.
-    fn aliases_in(&self, file: &Path) -> Result<BTreeMap<String, String>, String> {
+    /// The aliases in a CSV file beside the spec. Its first line is a header: one that
+    /// looks like an alias would be lost.
+    fn aliases_in(
+        &self,
+        file: &Path,
+        values: Option<&ValueList>,
+    ) -> Result<BTreeMap<String, String>, String> {
         let path = self.folder.join(file);
         let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
         let mut reader = csv::Reader::from_path(&path).map_err(|e| told(&e))?;
+        let header = reader.headers().map_err(|e| told(&e))?;
+        if header.len() != 2 {
+            return Err(told(&format!("line 1: {} fields, not 2", header.len())));
+        }
+        let is_value = |text: &str| values.is_some_and(|l| l.values.iter().any(|v| v == text));
+        if header.get(1).is_some_and(|value| is_value(value.trim())) {
+            return Err(told(&"line 1 is an alias, and is to be a header"));
+        }
         let mut aliases = BTreeMap::new();
         for (n, record) in reader.records().enumerate() {
             let record = record.map_err(|e| told(&e))?;
             let (Some(words), Some(value), 2) = (record.get(0), record.get(1), record.len()) else {
                 return Err(told(&format!("line {}: {} fields, not 2", n + 2, record.len())));
             };
-            aliases.insert(words.to_owned(), value.to_owned());
+            if let Some(before) = aliases.insert(words.to_owned(), value.to_owned())
+                && before != value
+            {
+                let twice = format!("line {}: \"{words}\" means \"{before}\", too", n + 2);
+                return Err(told(&twice));
+            }
         }
         Ok(aliases)
     }
