@@ -130,7 +130,7 @@ fn aliases_that_cannot_be_are_told() {
         ("bare.csv", "Britain,UK\nGB,UK\n", "line 1 is an alias, and is to be a header"),
         ("twice.csv", "said,means\na,UK\na,France\n", "line 3: \"a\" means \"UK\", too"),
     ] {
-        std::fs::write(project.path(&format!("specs/{name}")), text).unwrap();
+        std::fs::write(project.path(format!("specs/{name}")), text).unwrap();
         project.spec(&spec(&format!("aliases = \"{name}\"")));
         let told = project.hqdl(&["check", "specs/x.toml"]).exits(2).stderr;
         assert!(told.contains(said), "{name}: {told}");
