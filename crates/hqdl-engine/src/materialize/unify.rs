@@ -20,6 +20,11 @@ use hqdl_values::cell::{CellValue, State};
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
+/// Words that are asked about together: what is read and written down of them is many
+/// times as long as they are. The words themselves are all in memory, 200 bytes each at
+/// most.
+const AT_ONCE: usize = 10_000;
+
 impl<'w> Work<'w> {
     /// Asks about the words outside the lists of all expansions; tells which of these
     /// have learned something.
@@ -42,9 +47,12 @@ impl<'w> Work<'w> {
                 if !learned.contains(&n) {
                     learned.push(n);
                 }
-                self.unify_column(run, expansion, (n, *column), words, interrupt, report)?;
-                if report.stopped.is_some() {
-                    return Ok(learned);
+                let words: Vec<&str> = words.values().map(String::as_str).collect();
+                for words in words.chunks(AT_ONCE) {
+                    self.unify_column(run, expansion, (n, *column), words, interrupt, report)?;
+                    if report.stopped.is_some() {
+                        return Ok(learned);
+                    }
                 }
             }
         }
@@ -89,13 +97,13 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Asks about the words of one column.
+    /// Asks about some words of one column.
     fn unify_column(
         &self,
         run: &Run,
         expansion: &Expansion,
         (n, at): (usize, usize),
-        words: &BTreeMap<String, String>,
+        words: &[&str],
         interrupt: &watch::Receiver<bool>,
         report: &mut Report,
     ) -> Result<(), MaterializeError> {
@@ -105,7 +113,7 @@ impl<'w> Work<'w> {
         let choice = model::choose(&self.spec, Some(&*self.model), &asks);
         let history = self.facts.history();
         let wanted = Arc::new(choice.wanted(history, &asks)?);
-        let gaps: Vec<MissingRow> = words.values().map(|word| gap(&asks, word)).collect();
+        let gaps: Vec<MissingRow> = words.iter().map(|word| gap(&asks, word)).collect();
         let entities: Vec<_> = gaps.iter().map(|gap| &gap.entity).collect();
         let known = self.facts.get_many(&entities)?;
         let missing: Vec<MissingRow> = gaps
@@ -157,7 +165,7 @@ impl<'w> Work<'w> {
             return Ok(());
         };
         let known = self.facts.get_many(&entities)?;
-        for (word, record) in words.values().zip(&known) {
+        for (word, record) in words.iter().zip(&known) {
             let Found::Known(fact) = wanted.find(record.as_ref(), 0) else { continue };
             let value = match (fact.answer.state, &fact.answer.value) {
                 (State::Ok, CellValue::One(Value::Text(value))) => Some(value.as_str()),
