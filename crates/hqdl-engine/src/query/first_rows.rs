@@ -14,7 +14,8 @@ use hqdl_sql::blendsql::plan::FirstRows;
 
 /// Values that are asked for at once before it is known how many are needed.
 const MOST: u64 = 20;
-/// Rows that DISTINCT reads at least, although it knows what to ask.
+/// Rows that are read at least, although it is known what to ask, where a later one may
+/// settle the answer.
 const READ_ON: u64 = 100_000;
 
 /// Reads candidates.
@@ -37,6 +38,8 @@ pub struct Reader<'r> {
     demands: Distinct<Demand>,
     /// Whether the order of conditions is learnt.
     learns: bool,
+    /// Nothing was asked yet: rows may be certain by what earlier queries asked.
+    fresh: bool,
 }
 
 /// A row, or of DISTINCT all rows that are equal.
@@ -70,7 +73,13 @@ pub enum Told {
 
 impl<'r> Reader<'r> {
     /// Nothing read yet.
-    pub fn new(rule: &'r FirstRows, live: &Shared, together: u64, seen: (u64, u64)) -> Self {
+    pub fn new(
+        rule: &'r FirstRows,
+        live: &Shared,
+        together: u64,
+        seen: (u64, u64),
+        fresh: bool,
+    ) -> Self {
         Self {
             rule,
             live: Shared::clone(live),
@@ -84,6 +93,7 @@ impl<'r> Reader<'r> {
             waiting: 0,
             demands: Distinct::default(),
             learns: rule.need.is_none() && rule.conditions > 1,
+            fresh,
         }
     }
 
@@ -103,14 +113,16 @@ impl<'r> Reader<'r> {
         few.div_ceil(self.together).saturating_mul(self.together)
     }
 
-    /// Whether no row after those read can matter now. Of rows that are equal a later
-    /// one may be certain, and nothing need be asked: some are read on for that.
+    /// Whether no row after those read can matter now. Where rows are equal, or any few
+    /// of them do, a later one may be certain, and nothing need be asked: some are read
+    /// on for that.
     fn enough(&self) -> bool {
         if self.rule.ranked || self.rule.distinct && self.read < READ_ON {
             return false;
         }
         let full = self.rule.need.is_some_and(|need| self.certain >= need);
-        full || self.waiting >= self.wave(self.certain)
+        let any = !self.rule.ordered && self.fresh && self.read < READ_ON;
+        full || !any && self.waiting >= self.wave(self.certain)
     }
 
     /// What was read tells.

@@ -36,10 +36,9 @@ impl Engine<'_, '_> {
             lock(&self.live).begin();
             lock(&self.live).statement.survey = learning.surveys(&rewritten);
             let mut kept = Kept::default();
-            let mut reader = rewritten
-                .first
-                .as_ref()
-                .map(|rule| Reader::new(rule, &self.live, self.together(), self.seen()));
+            let fresh = self.passes.iter().all(|pass| pass.demanded == 0);
+            let mut reader = (rewritten.first.as_ref())
+                .map(|rule| Reader::new(rule, &self.live, self.together(), self.seen(), fresh));
             let ended = match &mut reader {
                 Some(reader) => self.run_once(&rewritten, reader),
                 None => self.run_once(&rewritten, &mut kept),

@@ -397,7 +397,8 @@ impl Probing<'_, '_> {
         // is another thing once the answers are there: what is reached then is new.
         let chosen =
             query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
-        let mut of_rows = query.limit.is_some() && core.windows.iter().chain(&core.group).any(live);
+        let mut of_rows = query.limit.is_some()
+            && (core.distinct && values || core.windows.iter().chain(&core.group).any(live));
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
         for expr in columns.chain(&core.filter).chain(&core.having).chain(order) {

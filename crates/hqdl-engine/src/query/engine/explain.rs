@@ -105,7 +105,7 @@ impl Engine<'_, '_> {
             return Ok(None);
         }
         self.survey(rewritten);
-        let mut reader = Reader::new(rule, &self.live, 1, (0, 0));
+        let mut reader = Reader::new(rule, &self.live, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
             Err(QueryError::Output(e)) if e.to_string() == ENOUGH => {}
             ended => ended?,
@@ -130,7 +130,7 @@ impl Engine<'_, '_> {
             return Ok(compared);
         }
         self.survey(rewritten);
-        let mut reader = Reader::new(rule, &self.live, 1, (0, 0));
+        let mut reader = Reader::new(rule, &self.live, 1, (0, 0), true);
         match self.run_once(rewritten, &mut reader) {
             // More than are put in an order.
             Err(QueryError::Sql(_)) if lock(&self.live).pass.full => {}
