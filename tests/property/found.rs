@@ -19,7 +19,29 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 3;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 24] = [
+pub const QUERIES: [(&str, &str); 27] = [
+    // What cannot be looked at beforehand is open, not false, though no answer is in it.
+    (
+        "WITH t AS (SELECT q.m AS x FROM q WHERE {{LLMMap('fn:contains:a', q.c)}}) SELECT p.a FROM p WHERE \
+         NOT EXISTS (SELECT 1 FROM t WHERE t.x = p.id) OR ({{LLMMap('fn:contains:z', p.a)}} = TRUE AND \
+         {{LLMMap('fn:initial', p.a)}} IS NULL)",
+        "WITH t AS (SELECT m AS x FROM q WHERE hq_contains(c, 'a')) SELECT a FROM p WHERE NOT EXISTS (SELECT 1 \
+         FROM t WHERE x = p.id) OR (hq_contains(a, 'z') = TRUE AND hq_initial(a) IS NULL)",
+    ),
+    // The right side is asked about when it is known that the left has rows.
+    (
+        "SELECT q.c, count(*) FROM q WHERE {{LLMMap('fn:upper', q.c)}} IS NOT NULL GROUP BY q.c HAVING \
+         count(*) > 0 INTERSECT SELECT {{LLMMap('fn:initial', p.a)}}, p.n FROM p",
+        "SELECT c, count(*) FROM q WHERE hq_upper(c) IS NOT NULL GROUP BY c HAVING count(*) > 0 INTERSECT \
+         SELECT hq_initial(a), n FROM p",
+    ),
+    // Rows of an INTERSECT hang on answers, though its values are those of the left side.
+    (
+        "WITH t AS (SELECT r.k AS x FROM r WHERE r.v > 9 INTERSECT SELECT {{LLMMap('fn:initial', p.a)}} FROM p) \
+         SELECT q.m FROM q JOIN t ON 1 WHERE {{LLMMap('fn:length', q.c, return_type='int')}} IS NOT NULL",
+        "WITH t AS (SELECT k AS x FROM r WHERE v > 9 INTERSECT SELECT hq_initial(a) FROM p) SELECT q.m FROM q \
+         JOIN t ON 1 WHERE hq_length(q.c) IS NOT NULL",
+    ),
     // A LEFT JOIN that WHERE makes an inner one may be read first.
     (
         "SELECT count(*) FROM p JOIN r ON p.n = r.v + 90 AND p.n > 93 LEFT JOIN q ON q.m = r.v AND NOT \

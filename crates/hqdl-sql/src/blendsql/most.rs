@@ -139,6 +139,9 @@ impl Probing<'_, '_> {
             Body::Compound(left, right) => {
                 // Which rows LIMIT leaves may be another thing once answers are there.
                 self.out.once &= query.limit.is_none();
+                // EXCEPT and INTERSECT may end before the right side where the left has no rows.
+                let all = self.rows.operator(left, right).starts_with("UNION");
+                self.out.once &= all || !left.has_call();
                 for side in [left, right] {
                     if let Some(text) = self.query(side, frame) {
                         give(self, text);

@@ -293,6 +293,11 @@ impl<'q> Possible<'q> {
         PossibleRows { text: each.join(" UNION ALL "), fields, exact }
     }
 
+    /// What stands between the sides of a compound.
+    pub fn operator(&self, left: &Query, right: &Query) -> String {
+        self.sql[left.span.end..right.span.start].trim().to_ascii_uppercase()
+    }
+
     fn compound(
         &self,
         query: &Query,
@@ -304,11 +309,8 @@ impl<'q> Possible<'q> {
         let live =
             |rows: &PossibleRows| rows.fields.as_ref().is_none_or(|all| all.iter().any(|f| f.live));
         let exact = a.exact && b.exact && !live(&a) && !live(&b);
-        let operator = self.sql[left.span.end..right.span.start].trim().to_ascii_uppercase();
+        let operator = self.operator(left, right);
         let takes_away = b.exact && !live(&a) && !live(&b);
-        if !takes_away && !operator.starts_with("UNION") {
-            return PossibleRows { exact: false, ..a };
-        }
         let fields = match (a.fields, b.fields) {
             (Some(a), Some(b)) => Some(
                 (a.into_iter().zip(b))
@@ -317,6 +319,9 @@ impl<'q> Possible<'q> {
             ),
             _ => None,
         };
+        if !takes_away && !operator.starts_with("UNION") {
+            return PossibleRows { text: a.text, fields, exact: false };
+        }
         // A side that may be more than one SELECT is one.
         let side = |text: String| format!("SELECT * FROM ({text})");
         let text = format!("{} {operator} {}", side(a.text), side(b.text));

@@ -214,9 +214,10 @@ impl<'q> Rewriter<'q> {
     }
 
     /// Whether an expression's value depends on a call: one in it, one that a
-    /// result column's alias stands for, or one below that yields a column.
+    /// result column's alias stands for, one below that yields a column, or one that
+    /// the rows of a subquery come from.
     pub(super) fn bears(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
-        let mut found = false;
+        let mut found = self.is_written(expr);
         self.resolver().each_in(expr, scope, true, &mut |e, at, _| match &e.kind {
             ExprKind::Call(..) => found = true,
             ExprKind::Column { table, column } => {
