@@ -13,7 +13,7 @@ use super::status::Status;
 use crate::facts::Facts;
 
 /// What subscribers are told, as it is sent.
-pub(super) type Told = axum::body::Bytes;
+pub(super) type Told = axum::response::sse::Event;
 
 /// All that others may use beside the loop.
 #[derive(Clone)]

@@ -2,89 +2,51 @@
 //! the same objects as `/v1/runs` and `/v1/specs`; `missed` says that a slow
 //! reader missed some and should look again.
 
-use std::pin::Pin;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header;
-use axum::response::IntoResponse;
-use http_body::Frame;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::stream::{self, Stream, StreamExt};
 use serde_json::{Value as Json, json};
-use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
-use tokio::time::{Duration, interval};
+use tokio::sync::broadcast::error::RecvError;
 
 use super::HttpState;
 use super::reply::Refusal;
-use crate::daemon::house::Told;
 use crate::daemon::metrics::Counted;
 
 /// How often a silent stream shows that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// `GET /v1/runs/events`
-pub(super) async fn stream(State(shop): State<HttpState>) -> Result<impl IntoResponse, Refusal> {
+pub(super) async fn stream(
+    State(shop): State<HttpState>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
     let place = Arc::clone(&shop.streams).try_acquire_owned();
     let place = place.map_err(|_| Refusal::busy("too many event streams are open"))?;
-    let told = shop.house.told.subscribe();
-    let (send, lines) = mpsc::channel(16);
-    tokio::spawn(feed(shop.clone(), told, send));
-    let headers =
-        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     let counted = Counted::of(&shop.house.metrics, |m| &m.streams);
-    Ok((headers, Body::new(Stream { lines, _place: (place, counted) })))
-}
-
-/// Tells one client until it goes or the daemon ends.
-async fn feed(shop: HttpState, mut heard: broadcast::Receiver<Told>, send: mpsc::Sender<Told>) {
-    let running: Vec<Told> = {
-        let runs = shop.house.status.borrow().runs.clone();
-        runs.iter().filter(|r| r.report.is_none()).map(|r| told("run", &r.to_json())).collect()
-    };
-    for event in running.into_iter().rev() {
-        if send.send(event).await.is_err() {
-            return;
-        }
-    }
-    let mut alive = interval(ALIVE);
-    let mut closing = shop.closing.clone();
-    loop {
-        let line = tokio::select! {
+    let heard = shop.house.told.subscribe();
+    let runs = shop.house.status.borrow().runs.clone();
+    let running = runs.into_iter().filter(|r| r.report.is_none()).rev();
+    let running = running.map(|r| told("run", &r.to_json()));
+    let state = (heard, shop.closing.clone(), (place, counted));
+    let later = stream::unfold(state, |(mut heard, mut closing, held)| async move {
+        let event = tokio::select! {
             event = heard.recv() => match event {
                 Ok(event) => event,
-                Err(broadcast::error::RecvError::Lagged(_)) => told("missed", &json!({})),
-                Err(broadcast::error::RecvError::Closed) => return,
+                Err(RecvError::Lagged(_)) => told("missed", &json!({})),
+                Err(RecvError::Closed) => return None,
             },
-            _ = alive.tick() => Bytes::from_static(b": alive\n\n"),
-            () = super::ends(&mut closing) => return,
-            () = send.closed() => return,
+            () = super::ends(&mut closing) => return None,
         };
-        if send.send(line).await.is_err() {
-            return;
-        }
-    }
+        Some((event, (heard, closing, held)))
+    });
+    let all = stream::iter(running.collect::<Vec<_>>()).chain(later).map(Ok);
+    Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(ALIVE).text("alive")))
 }
 
 /// An event as it is sent.
-pub(in crate::daemon) fn told(event: &str, data: &Json) -> Told {
-    format!("event: {event}\ndata: {data}\n\n").into()
-}
-
-/// What a client reads, and its place as long as it does.
-struct Stream {
-    lines: mpsc::Receiver<Told>,
-    _place: (OwnedSemaphorePermit, Counted),
-}
-
-impl http_body::Body for Stream {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.lines.poll_recv(context).map(|line| line.map(|bytes| Ok(Frame::data(bytes))))
-    }
+pub(in crate::daemon) fn told(event: &str, data: &Json) -> Event {
+    Event::default().event(event).data(data.to_string())
 }

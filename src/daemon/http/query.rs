@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::reply::{Refusal, json_body, no_spec};
-use super::rows::{Lines, Most, RowsBody};
+use super::rows::{self, Lines, Most};
 use super::stalled::Patience;
 use super::{HttpState, STALLED, WAITING};
 use crate::daemon::clients::Served;
@@ -118,9 +118,8 @@ pub(super) async fn run(
     });
     match parts.recv().await {
         Some(Ok(first)) => {
-            let body = RowsBody { first: Some(first), parts, _served: served };
             let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-            Ok((kind, Body::new(body)).into_response())
+            Ok((kind, rows::body(first, parts, served)).into_response())
         }
         Some(Err(refusal)) => Err(refusal),
         None => Err(bug().into()),

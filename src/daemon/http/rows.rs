@@ -2,12 +2,10 @@
 //! array a row, at last the meta or the error.
 
 use std::io::{Error, ErrorKind, Result};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
-use http_body::{Body, Frame};
+use axum::body::{Body, Bytes};
+use futures_util::stream::{self, StreamExt};
 use rusqlite::types::ValueRef;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -142,27 +140,13 @@ pub(super) fn length(value: &ValueRef<'_>) -> u64 {
     }
 }
 
-/// The body that clients read: what is dropped when they go ends the query.
-pub(super) struct RowsBody {
-    pub(super) first: Option<Bytes>,
-    pub(super) parts: mpsc::Receiver<Chunk>,
-    pub(super) _served: Served,
-}
-
-impl Body for RowsBody {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Error>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
-        }
-        self.parts.poll_recv(context).map(|part| {
-            let frame = |bytes| Ok(Frame::data(bytes));
-            part.map(|p| p.map_or_else(|r| Err(Error::other(r.failure.message())), frame))
-        })
-    }
+/// The body that clients read, from its first chunk on: when they go, what is dropped
+/// with it ends the query.
+pub(super) fn body(first: Bytes, parts: mpsc::Receiver<Chunk>, served: Served) -> Body {
+    let rest = stream::unfold((parts, served), |(mut parts, served)| async move {
+        let part = parts.recv().await?;
+        let part = part.map_err(|refusal| Error::other(refusal.failure.message()));
+        Some((part, (parts, served)))
+    });
+    Body::from_stream(stream::iter([Ok(first)]).chain(rest))
 }
