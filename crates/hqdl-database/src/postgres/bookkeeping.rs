@@ -94,7 +94,8 @@ impl Server {
         migrate::database(local).map_err(failed)?;
         local
             .execute_batch(
-                "CREATE TABLE hqdl_fetched (expansion TEXT, key TEXT, hash INTEGER, version INTEGER)",
+                "CREATE TABLE hqdl_fetched (expansion TEXT, key TEXT, hash INTEGER, version INTEGER,
+                   PRIMARY KEY (expansion, key)) WITHOUT ROWID",
             )
             .map_err(failed)?;
         for (table, columns) in SMALL {
@@ -149,7 +150,7 @@ impl Server {
             .prepare_cached("INSERT OR REPLACE INTO hqdl_record (expansion, key, cells, version) VALUES (?1, ?2, ?3, ?4)")
             .map_err(failed)?;
         let mut note = local
-            .prepare_cached("INSERT INTO hqdl_fetched VALUES (?1, ?2, ?3, ?4)")
+            .prepare_cached("INSERT OR REPLACE INTO hqdl_fetched VALUES (?1, ?2, ?3, ?4)")
             .map_err(failed)?;
         let mut keep = |row: &tokio_postgres::Row| -> Result<bool, StoreError> {
             let read = |e: tokio_postgres::Error| self.error(&e);

@@ -105,10 +105,13 @@ impl<'w> Work<'w> {
         let turn = self.facts.lock(&format!("publish {}", path.display()), interrupt)?;
         let _turn = turn.ok_or(MaterializeError::Stopped(Stopped::Interrupted))?;
         info!(target = %path.display(), "publishes");
-        let again = self.survey_again(surveys, listener)?;
-        let surveys = again.as_deref().unwrap_or(surveys);
+        let mut again = self.survey_again(surveys, listener)?;
         // Somebody else may have made the copy again while this waited.
         let target = Target::look(self.database, self.spec.output.as_deref())?;
+        if let (Some(again), Some(db)) = (&mut again, target.standing(self.database)) {
+            self.look_for_differences(db, again)?;
+        }
+        let surveys = again.as_deref().unwrap_or(surveys);
         let place = target.prepare(self.database)?;
         if let Err(error) = self.write(surveys, place.database(), listener, report) {
             place.abandon();
