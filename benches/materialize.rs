@@ -21,7 +21,7 @@ use divan::counter::ItemsCount;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
 use hqdl::materialize::{Report, Selection, Way};
-use hqdl::model::{Asking, Model, Reply, Tokens};
+use hqdl::model::{Model, Reply, ReplyFuture, Tokens};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Draft;
@@ -45,7 +45,7 @@ impl Model for Instant {
         "instant"
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let question = Question::read(&prompt.system, &prompt.user).expect("a prompt of ours");
         let content = question.answer(|row, column| match column.values.as_ref() {
             Some(values) => values[row.number % values.len()].as_str().into(),
@@ -99,7 +99,7 @@ fn run(spec: &Path, facts: &Facts) -> Report {
 fn again_borrowed(bencher: Bencher) {
     use std::time::Duration;
 
-    use hqdl::facts::lend::lend;
+    use hqdl::facts::server::serve;
 
     let dir = tempfile::tempdir().expect("a directory");
     let place_of =
@@ -109,7 +109,7 @@ fn again_borrowed(bencher: Bencher) {
     let own = place_of.join("facts");
     let owned = Arc::new(Facts::own(&own, "bench", Duration::ZERO).expect("facts"));
     run(&spec, &owned);
-    let lending = lend(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let lending = serve(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
     let facts = Facts::open(&own, "bench").expect("borrowed facts");
     assert!(facts.owner().is_some());
     bencher.counter(ItemsCount::new(*KEYS * COLUMNS.len() as u64)).bench_local(|| {

@@ -25,7 +25,7 @@ use hqdl::database::Database;
 use hqdl::facts::Facts;
 use hqdl::generate::Listener;
 use hqdl::materialize::{Selection, Work};
-use hqdl::model::{Asking, Model, Reply, Tokens};
+use hqdl::model::{Model, Reply, ReplyFuture, Tokens};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::query::{self, Meta, Request, Smoothie};
 use hqdl::session::{Cache, Session, SpecOverrides};
@@ -46,7 +46,7 @@ impl Model for Quick {
         "quick"
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let began = Instant::now();
         let question = Question::read(&prompt.system, &prompt.user).expect("a prompt of ours");
         let content = question.answer(|row, column| match column.values.as_ref() {
@@ -283,7 +283,7 @@ fn mapped(bencher: Bencher, (rows, names): (u64, u64)) {
 #[cfg(unix)]
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 1, sample_size = 1)]
 fn borrowed(bencher: Bencher, names: u64) {
-    use hqdl::facts::lend::lend;
+    use hqdl::facts::server::serve;
 
     const SQL: &str = "SELECT count(*) FROM superhero WHERE {{LLMMap('Can it fly?', superhero.superhero_name)}} = TRUE";
     let dir = tempfile::tempdir().expect("a directory");
@@ -300,7 +300,7 @@ fn borrowed(bencher: Bencher, names: u64) {
     };
     ask(&spec, &owned, &Arc::new(Quick::default()), SQL);
     let direct = timed(&owned);
-    let lending = lend(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
+    let lending = serve(&owned, Arc::new(|| serde_json::Value::Null)).expect("a socket");
     let facts = Facts::open(&own, "bench").expect("borrowed facts");
     let through = timed(&facts);
     eprintln!("\n{names} known values: {direct:?} owned, {through:?} borrowed");

@@ -9,7 +9,7 @@ use crate::facts::FactsError;
 use crate::generate::Stopped;
 use crate::materialize::{MaterializeError, Report};
 use crate::model::{ModelError, SetupError};
-use crate::overrides::{EditError, OverridesError};
+use crate::overrides::{OverrideEditError, OverridesError};
 use crate::problem::Problems;
 use crate::query::QueryError;
 use crate::session::OverrideError;
@@ -251,8 +251,8 @@ impl From<OverridesError> for Failure {
     }
 }
 
-impl From<EditError> for Failure {
-    fn from(error: EditError) -> Self {
+impl From<OverrideEditError> for Failure {
+    fn from(error: OverrideEditError) -> Self {
         Self::input(error.to_string(), error.hint())
     }
 }

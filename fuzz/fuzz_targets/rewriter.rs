@@ -25,7 +25,7 @@ fuzz_target!(|sql: &str| {
     let mut at = 0;
     for (number, call) in calls.iter().enumerate() {
         assert_eq!(sql[at..call.span.start], masked[at..call.span.start]);
-        assert_eq!(masked[call.span.clone()], call.hole(number));
+        assert_eq!(masked[call.span.clone()], call.placeholder(number));
         at = call.span.end;
     }
     assert_eq!(sql[at..], masked[at..]);

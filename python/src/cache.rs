@@ -23,13 +23,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Opened {
     pub facts: Facts,
     #[cfg(unix)]
-    lending: Option<hqdl::facts::lend::Lending>,
+    lending: Option<hqdl::facts::server::CacheServer>,
 }
 
 impl Opened {
     #[cfg(unix)]
     fn open(dir: &Path, holder: &str) -> Result<Self, Failed> {
-        use hqdl::facts::lend::lend;
+        use hqdl::facts::server::serve;
         if let Some(facts) = of_server(dir, holder) {
             return Ok(Self { facts: facts?, lending: None });
         }
@@ -40,7 +40,7 @@ impl Opened {
         match Facts::own(dir, holder, Duration::ZERO) {
             Ok(facts) => {
                 let status = status(dir);
-                let lending = Some(lend(&facts, Arc::new(move || status.clone()))?);
+                let lending = Some(serve(&facts, Arc::new(move || status.clone()))?);
                 Ok(Self { facts, lending })
             }
             Err(FactsError::Held { .. }) => {

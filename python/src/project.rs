@@ -13,7 +13,7 @@ use hqdl::generate::{Event, Stopped};
 use hqdl::materialize::{Report, Selection, Way};
 use hqdl::model::{self, Model, SetupError};
 use hqdl::problem::Problems;
-use hqdl::query::{self, Again, Dialect, Meta, Param, QueryError, Question, Request};
+use hqdl::query::{self, Again, Dialect, Meta, Param, QueryError, Request, ValueQuestion};
 use hqdl::session::{Cache, Session, SpecOverrides, override_cell, user_cache};
 use hqdl::spec::{Draft, PriceTable, Provider, Spec, Type};
 use hqdl::value::Value;
@@ -387,7 +387,8 @@ impl Project {
         let (kind, list) = read_as(return_type.as_deref(), options.as_deref())?;
         let (settings, values) = (Arc::clone(&self.0), Values::of(values)?);
         let (answers, states, meta) = run(py, interrupt, on_event, move |run| {
-            let question = Question { text: &question, kind, list, options: options.as_deref() };
+            let question =
+                ValueQuestion { text: &question, kind, list, options: options.as_deref() };
             map(&settings, &question, &values, budget, run)
         })?;
         Ok((PyArray::from_array_ref(answers), PyArray::from_array_ref(states), meta))
@@ -414,7 +415,7 @@ fn read_as(said: Option<&str>, options: Option<&[Value]>) -> PyResult<(Type, boo
 
 fn map(
     settings: &Settings,
-    question: &Question<'_>,
+    question: &ValueQuestion<'_>,
     values: &Values,
     budget: Option<f64>,
     run: &Run,

@@ -18,7 +18,7 @@ use crate::cell::Answer;
 use crate::facts::{Facts, FactsError};
 use crate::generate::{Listener, Stopped};
 use crate::model::{self, SetupError};
-use crate::query::{self, QueryError, Question, Request};
+use crate::query::{self, QueryError, Request, ValueQuestion};
 use crate::session::{Cache, Session, user_cache};
 use crate::spec::{Provider, Spec, Type};
 use crate::value::Value;
@@ -38,7 +38,7 @@ pub struct Options {
 /// A request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct MapRequest {
     /// The question; `{}` stands for the value.
     question: String,
     /// NULLs, numbers and texts; true and false are 1 and 0.
@@ -63,13 +63,13 @@ fn yes() -> bool {
 struct Lent {
     facts: Facts,
     #[cfg(unix)]
-    _lending: Option<crate::facts::lend::Lending>,
+    _lending: Option<crate::facts::server::CacheServer>,
 }
 
 impl Lent {
     #[cfg(unix)]
     fn open(cache: &Cache) -> Result<Self, FactsError> {
-        use crate::facts::lend::lend;
+        use crate::facts::server::serve;
         let Cache::Dir { dir, holder } = cache else {
             return Ok(Self { facts: cache.open()?, _lending: None });
         };
@@ -80,7 +80,7 @@ impl Lent {
                     "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(),
                     "url": "hqdl map", "cache": dir, "specs": [], "runs": [],
                 });
-                let lending = Some(lend(&facts, Arc::new(move || told.clone()))?);
+                let lending = Some(serve(&facts, Arc::new(move || told.clone()))?);
                 Ok(Self { facts, _lending: lending })
             }
             Err(FactsError::Held { .. }) => {
@@ -101,7 +101,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let lent = Lent::open(&session::cache(&options.flags.cache, "map"))?;
     session::tell(&lent.facts, talk);
     let interrupt = interrupt::watch(Some(interrupt::FINISHING));
-    let line = Line { options, spec, facts: &lent.facts, interrupt };
+    let line = InputLine { options, spec, facts: &lent.facts, interrupt };
     let mut out = std::io::stdout().lock();
     for asked in std::io::stdin().lock().lines() {
         let told = match asked {
@@ -140,17 +140,17 @@ fn spec(options: &Options) -> Result<Spec, Failure> {
     opened
 }
 
-struct Line<'o> {
+struct InputLine<'o> {
     options: &'o Options,
     spec: Spec,
     facts: &'o Facts,
     interrupt: watch::Receiver<bool>,
 }
 
-impl Line<'_> {
+impl InputLine<'_> {
     fn answer(&self, line: &str) -> Result<Json, Failure> {
         let wrong = |e| Failure::input(format!("a request: {e}"), FORM);
-        let asked: Asked = serde_json::from_str(line).map_err(wrong)?;
+        let asked: MapRequest = serde_json::from_str(line).map_err(wrong)?;
         let values = asked.values.iter().map(value).collect::<Result<Vec<Value>, _>>()?;
         let options = match &asked.options {
             Some(all) => Some(all.iter().map(value).collect::<Result<Vec<Value>, _>>()?),
@@ -164,13 +164,14 @@ impl Line<'_> {
                 return Err(Failure::input(message, ReturnType::FORMS));
             }
         };
-        let question = Question { text: &asked.question, kind, list, options: options.as_deref() };
+        let question =
+            ValueQuestion { text: &asked.question, kind, list, options: options.as_deref() };
         self.ask(&question, &values, asked.ask, asked.budget)
     }
 
     fn ask(
         &self,
-        question: &Question<'_>,
+        question: &ValueQuestion<'_>,
         values: &[Value],
         ask: bool,
         budget: Option<f64>,

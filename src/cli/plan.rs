@@ -15,7 +15,7 @@ use crate::facts::Reason;
 use crate::materialize::Way;
 use crate::model;
 use crate::plan::{BudgetLeft, Plan};
-use crate::prompt::Frame;
+use crate::prompt::PromptFrame;
 use crate::session::Session;
 
 #[derive(Debug, clap::Args)]
@@ -84,7 +84,7 @@ fn show_prompts(session: &Session, talk: Talk) -> Result<ExitCode, Failure> {
         let Some(first) = rows.first() else { continue };
         let columns: Vec<usize> = (0..expansion.columns.len()).collect();
         let asked = expansion.asked_by(&first.key);
-        let frame = Frame::new(&asked, &columns, expansion.format.unwrap_or(answers_in));
+        let frame = PromptFrame::new(&asked, &columns, expansion.format.unwrap_or(answers_in));
         let shown: Vec<_> = rows.iter().map(|row| expansion.shown(row)).collect();
         let prompt = frame.prompt(shown.iter().map(AsRef::as_ref));
         if talk.json {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::failure::{Failure, INCOMPLETE};
 use super::input::{self, Input};
 use super::progress::{Progress, thousands};
-use super::rows::{self, Format, Rows};
+use super::rows::{self, RowsFormat, RowsOut};
 use super::{Talk, interrupt, meta};
 use crate::query::{self, Meta, QueryError};
 
@@ -15,15 +15,16 @@ pub struct Options {
     input: input::Options,
     /// The form of the rows [default: table; --json is --format json].
     #[arg(long, value_enum, value_name = "FORMAT")]
-    format: Option<Format>,
+    format: Option<RowsFormat>,
     /// Tell on stderr how the rows came about: routes, demand, requests, price, SQL.
     #[arg(long)]
     meta: bool,
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
-    let format = options.format.unwrap_or(if talk.json { Format::Json } else { Format::Table });
-    if talk.json && format != Format::Json {
+    let format =
+        options.format.unwrap_or(if talk.json { RowsFormat::Json } else { RowsFormat::Table });
+    if talk.json && format != RowsFormat::Json {
         return Err(Failure::input("--json and another --format", "leave one of them out"));
     }
     let input = Input::open(&options.input, "query", talk)?;
@@ -55,7 +56,7 @@ impl From<Failure> for EndedQuery {
 
 /// Runs the query, and writes its rows; what it needs is opened only when it
 /// has calls.
-fn ask(input: &Input<'_>, rows: &mut dyn Rows, talk: Talk) -> Result<Meta, EndedQuery> {
+fn ask(input: &Input<'_>, rows: &mut dyn RowsOut, talk: Talk) -> Result<Meta, EndedQuery> {
     let mut no_model = None;
     let ran = if input.has_calls() {
         input.open_facts(talk)?;

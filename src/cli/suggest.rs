@@ -10,7 +10,7 @@ use crate::database::Database;
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
 use crate::suggest::edit::{self, Added};
-use crate::suggest::{Bound, Place, Suggestion, Suggestions, suggest};
+use crate::suggest::{BoundQuestion, ColumnPlace, Suggestion, Suggestions, suggest};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -115,12 +115,12 @@ fn told(question: &Suggestion) -> String {
     );
     line("asked", &format!("last {} of {}", asked.last_asked, asked.models.join(", ")));
     match &question.place {
-        Place::NoSpec => {}
-        Place::Nowhere => line("joins", "no expansion: none of its values is a key"),
-        Place::Asked(expansion, column) => {
+        ColumnPlace::NoSpec => {}
+        ColumnPlace::Nowhere => line("joins", "no expansion: none of its values is a key"),
+        ColumnPlace::Asked(expansion, column) => {
             line("joins", &format!("nothing: `{expansion}.{column}` is asked it"));
         }
-        Place::Joins(joins) => {
+        ColumnPlace::Joins(joins) => {
             line(
                 "joins",
                 &format!(
@@ -138,12 +138,12 @@ fn told(question: &Suggestion) -> String {
     if asked.meaning.key.len() > 1 {
         line("note", "it was asked of several values; a column sees the key and the context");
     }
-    if !matches!(question.place, Place::NoSpec | Place::Asked(..))
+    if !matches!(question.place, ColumnPlace::NoSpec | ColumnPlace::Asked(..))
         && let Err(why) = question.writable()
     {
         line("note", &format!("--write leaves it out: {why}"));
     }
-    if !matches!(question.place, Place::Asked(..)) {
+    if !matches!(question.place, ColumnPlace::Asked(..)) {
         out.push('\n');
         out.push_str(&edit::toml(&question.column));
     }
@@ -160,7 +160,7 @@ fn asks(keys: u64, expansion: &str) -> String {
     )
 }
 
-fn told_bound(bound: &Bound) -> String {
+fn told_bound(bound: &BoundQuestion) -> String {
     let learned = &bound.learned;
     let mut out = format!("{}\n", bound.binding.ask);
     let done = if bound.in_spec { ", in the spec" } else { "" };

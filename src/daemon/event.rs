@@ -15,7 +15,7 @@ use crate::materialize::{ColumnReport, Selection};
 
 /// Something that happened. The set is closed: what is not here does not
 /// happen to the daemon.
-pub(super) enum Event {
+pub(super) enum DaemonEvent {
     /// Files changed; each change is told once it is quiet.
     Files(Vec<PathBuf>),
     /// It is time to look at all files: the system does not tell of changes.
@@ -25,7 +25,7 @@ pub(super) enum Event {
     /// A moment that was waited for has come.
     Clock,
     /// A client wants a run.
-    Start(Box<Wish>),
+    Start(Box<RunWish>),
     /// A client wants a run to end.
     Interrupt(u64, oneshot::Sender<bool>),
     /// A spec was read and checked.
@@ -33,7 +33,7 @@ pub(super) enum Event {
     /// A run has something to show.
     Progress(u64),
     /// A run has ended.
-    Ended(Box<Ended>),
+    Ended(Box<EndedRun>),
     /// Read everything again.
     Reload,
     /// End.
@@ -41,7 +41,7 @@ pub(super) enum Event {
 }
 
 /// A run that somebody wants.
-pub(super) struct Wish {
+pub(super) struct RunWish {
     /// The spec's name.
     pub(super) spec: String,
     /// What to ask.
@@ -68,7 +68,7 @@ pub(super) struct Checked {
 }
 
 /// A run has ended.
-pub(super) struct Ended {
+pub(super) struct EndedRun {
     pub(super) id: u64,
     pub(super) seconds: f64,
     /// How the columns stand, where that was found out.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
-use super::event::{After, Checked, Ended, Event};
+use super::event::{After, Checked, DaemonEvent, EndedRun};
 use super::house::DaemonContext;
 use super::listing::Stamp;
 use super::loaded::{self, ActiveSpec};
@@ -46,7 +46,7 @@ pub(super) fn check(
         };
         drop(facts);
         let checked = Checked { name, cause, files, result };
-        let _ = events.blocking_send(Event::Checked(Box::new(checked)));
+        let _ = events.blocking_send(DaemonEvent::Checked(Box::new(checked)));
     });
 }
 
@@ -67,7 +67,7 @@ pub(super) struct RunOrder {
 
 /// How far a run has come.
 #[derive(Default)]
-pub(super) struct Progress(Mutex<Going>);
+pub(super) struct RunProgress(Mutex<Going>);
 
 /// The figures of a run under way.
 #[derive(Debug, Clone, Default)]
@@ -82,7 +82,7 @@ pub(super) struct Going {
     owed: bool,
 }
 
-impl Progress {
+impl RunProgress {
     /// The figures now.
     pub(super) fn now(&self) -> Going {
         self.lock().clone()
@@ -97,7 +97,7 @@ impl Progress {
         self: &Arc<Self>,
         id: u64,
         metrics: &Arc<Metrics>,
-        events: &mpsc::Sender<Event>,
+        events: &mpsc::Sender<DaemonEvent>,
     ) -> Listener {
         let (progress, events) = (Arc::clone(self), events.clone());
         let metered = metrics.listener();
@@ -123,7 +123,7 @@ impl Progress {
             };
             if at_once || going.told.is_none_or(|t| t.elapsed() >= SHOWN_EVERY) {
                 // A loop that is busy is told of the next event.
-                let is_told = events.try_send(Event::Progress(id)).is_ok();
+                let is_told = events.try_send(DaemonEvent::Progress(id)).is_ok();
                 going.told = is_told.then(Instant::now);
             } else {
                 going.owed = true;
@@ -133,14 +133,14 @@ impl Progress {
 
     /// Tells the loop again, in a moment, when something happens until then: the last
     /// thing before a long silence is shown, too.
-    pub(super) fn look_again(self: &Arc<Self>, id: u64, events: &mpsc::Sender<Event>) {
+    pub(super) fn look_again(self: &Arc<Self>, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         let (progress, events) = (Arc::clone(self), events.clone());
         tokio::spawn(async move {
             tokio::time::sleep(SHOWN_EVERY).await;
             let is_owed = std::mem::take(&mut progress.lock().owed);
             if is_owed {
                 progress.lock().told = Some(Instant::now());
-                let _ = events.send(Event::Progress(id)).await;
+                let _ = events.send(DaemonEvent::Progress(id)).await;
             }
         });
     }
@@ -151,9 +151,9 @@ pub(super) fn run(
     order: RunOrder,
     facts: Arc<Facts>,
     interrupt: watch::Receiver<bool>,
-    progress: &Arc<Progress>,
+    progress: &Arc<RunProgress>,
     metrics: &Arc<Metrics>,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<DaemonEvent>,
 ) -> std::thread::JoinHandle<()> {
     let listener = progress.listener(order.id, metrics, &events);
     let metrics = Arc::clone(metrics);
@@ -170,7 +170,7 @@ pub(super) fn run(
         metrics.reused(ended.reused);
         ended.id = id;
         ended.seconds = began.elapsed().as_secs_f64();
-        let _ = events.blocking_send(Event::Ended(Box::new(ended)));
+        let _ = events.blocking_send(DaemonEvent::Ended(Box::new(ended)));
     })
 }
 
@@ -179,7 +179,7 @@ fn make(
     facts: &Facts,
     listener: &Listener,
     interrupt: &watch::Receiver<bool>,
-) -> Result<Ended, Failure> {
+) -> Result<EndedRun, Failure> {
     let mut spec = order.loaded.spec.clone();
     if order.budget.is_some() {
         spec.limits.budget_usd = order.budget;
@@ -193,7 +193,7 @@ fn make(
             let kept = make(&without_spending(order), facts, listener, interrupt)?;
             let missing = kept.columns.iter().flatten().any(|c| c.unasked > 0);
             return Ok(if missing {
-                Ended { failure: Some(Failure::clone(why)), after: After::Hold, ..kept }
+                EndedRun { failure: Some(Failure::clone(why)), after: After::Hold, ..kept }
             } else {
                 kept
             });
@@ -238,7 +238,7 @@ fn make(
     let failure = Failure::of_run(&mut report);
     let waits = !order.spend && report.unasked > 0 && failure.is_none();
     let plan = if waits { Some(work.plan()?.0.to_json()) } else { None };
-    Ok(Ended {
+    Ok(EndedRun {
         id: 0,
         seconds: 0.0,
         columns: surveyed.then(|| report.columns.iter().flatten().cloned().collect()),
@@ -296,8 +296,8 @@ fn is_of_day(report: &Report, spec: &Spec, facts: &Facts) -> Result<bool, Failur
     Ok(is_its_own && facts.history().spent_today()? + reached.next.usd > day)
 }
 
-fn failed(failure: Failure, after: After) -> Ended {
-    Ended {
+fn failed(failure: Failure, after: After) -> EndedRun {
+    EndedRun {
         id: 0,
         seconds: 0.0,
         columns: None,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::cell::State;
 use crate::generate::{Event, Listener};
-use crate::model::{Admitting, Asking, Model, ModelError, openai};
+use crate::model::{Admitting, Model, ModelError, ReplyFuture, openai};
 use crate::prompt::Prompt;
 use crate::spec::Format;
 use crate::usage::Usage;
@@ -133,7 +133,7 @@ impl Model for Metered {
         self.model.admit(prompt)
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
             let began = Instant::now();
             self.metrics.asking.fetch_add(1, Ordering::Relaxed);

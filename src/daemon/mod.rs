@@ -8,7 +8,7 @@
 //! The loop owns what changes: which specs are in force, what each
 //! lacks, which runs are under way. It never waits for anything else: reading a
 //! spec, asking a model and writing tables happen on threads that report back as
-//! events. What it knows it publishes as a [`Status`], which
+//! events. What it knows it publishes as a [`DaemonStatus`], which
 //! every client reads without asking the loop.
 //!
 //! It ends in this order: no more connections and no more runs; what is in
@@ -41,7 +41,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use status::{RunState, Status};
+pub use status::{DaemonStatus, RunState};
 
 use crate::facts::Facts;
 use crate::failure::Failure;

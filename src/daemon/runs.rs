@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::event::Ended;
-use super::event::Event;
+use super::event::DaemonEvent;
+use super::event::EndedRun;
 use super::house::DaemonContext;
-use super::job::{self, Progress};
+use super::job::{self, RunProgress};
 use super::spec::Begin;
 use super::status::{Cause, RunState, RunStatus};
 
@@ -20,7 +20,7 @@ const REMEMBERED: usize = 200;
 
 /// All runs.
 #[derive(Default)]
-pub(super) struct Runs {
+pub(super) struct DaemonRuns {
     last: u64,
     going: Vec<DaemonRun>,
     /// What ended runs did, the newest first.
@@ -31,7 +31,7 @@ pub(super) struct Runs {
 
 struct DaemonRun {
     status: RunStatus,
-    progress: Arc<Progress>,
+    progress: Arc<RunProgress>,
     interrupt: watch::Sender<bool>,
     waiting: Option<oneshot::Sender<()>>,
 }
@@ -44,7 +44,7 @@ impl DaemonRun {
     }
 }
 
-impl Runs {
+impl DaemonRuns {
     /// The number of the next run.
     pub(super) fn number(&mut self) -> u64 {
         self.last += 1;
@@ -83,7 +83,7 @@ impl Runs {
             report: None,
         };
         let (interrupt, receive) = watch::channel(false);
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(RunProgress::default());
         let (facts, metrics) = (Arc::clone(&house.facts), &house.metrics);
         job::run(order, facts, receive, &progress, metrics, house.events.clone());
         self.going.push(DaemonRun { status, progress, interrupt, waiting: ended });
@@ -103,7 +103,7 @@ impl Runs {
     }
 
     /// A run has something to show.
-    pub(super) fn progress(&mut self, id: u64, events: &mpsc::Sender<Event>) {
+    pub(super) fn progress(&mut self, id: u64, events: &mpsc::Sender<DaemonEvent>) {
         if let Some(run) = self.going.iter_mut().find(|r| r.status.id == id) {
             take(run);
             run.progress.look_again(id, events);
@@ -116,7 +116,7 @@ impl Runs {
     }
 
     /// A run has ended: what is to be said of it.
-    pub(super) fn ended(&mut self, ended: &Ended) -> Option<String> {
+    pub(super) fn ended(&mut self, ended: &EndedRun) -> Option<String> {
         let at = self.going.iter().position(|r| r.status.id == ended.id)?;
         let mut run = self.going.swap_remove(at);
         take(&mut run);
@@ -124,9 +124,9 @@ impl Runs {
         let mut status = run.status;
         status.took = Some(ended.seconds);
         status.state = match ended {
-            Ended { interrupted: true, .. } => RunState::Interrupted,
-            Ended { failure: Some(_), .. } => RunState::Failed,
-            Ended { complete: true, .. } => RunState::Complete,
+            EndedRun { interrupted: true, .. } => RunState::Interrupted,
+            EndedRun { failure: Some(_), .. } => RunState::Failed,
+            EndedRun { complete: true, .. } => RunState::Complete,
             _ => RunState::Incomplete,
         };
         status.failure = ended.failure.clone().filter(|_| !ended.interrupted).map(Arc::new);

@@ -2,14 +2,14 @@
 
 use tokio::sync::mpsc::Sender;
 
-use super::event::Event;
+use super::event::DaemonEvent;
 
 /// Told a signal twice, the process ends at once, as if it was killed.
 const TWICE: i32 = 130;
 
 /// Turns signals into events.
 #[cfg(unix)]
-pub(super) fn listen(events: Sender<Event>) -> std::io::Result<()> {
+pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -18,11 +18,11 @@ pub(super) fn listen(events: Sender<Event>) -> std::io::Result<()> {
         let mut ending = false;
         loop {
             let event = tokio::select! {
-                _ = end.recv() => Event::Stop,
-                _ = interrupt.recv() => Event::Stop,
-                _ = reload.recv() => Event::Reload,
+                _ = end.recv() => DaemonEvent::Stop,
+                _ = interrupt.recv() => DaemonEvent::Stop,
+                _ = reload.recv() => DaemonEvent::Reload,
             };
-            if matches!(event, Event::Stop) && std::mem::replace(&mut ending, true) {
+            if matches!(event, DaemonEvent::Stop) && std::mem::replace(&mut ending, true) {
                 std::process::exit(TWICE);
             }
             if events.send(event).await.is_err() && !ending {
@@ -35,14 +35,14 @@ pub(super) fn listen(events: Sender<Event>) -> std::io::Result<()> {
 
 /// Turns Ctrl-C into events.
 #[cfg(not(unix))]
-pub(super) fn listen(events: Sender<Event>) -> std::io::Result<()> {
+pub(super) fn listen(events: Sender<DaemonEvent>) -> std::io::Result<()> {
     tokio::spawn(async move {
         let mut ending = false;
         while tokio::signal::ctrl_c().await.is_ok() {
             if std::mem::replace(&mut ending, true) {
                 std::process::exit(TWICE);
             }
-            let _ = events.send(Event::Stop).await;
+            let _ = events.send(DaemonEvent::Stop).await;
         }
     });
     Ok(())

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::event::{After, Checked, Ended};
+use super::event::{After, Checked, EndedRun};
 use super::job::RunOrder;
 use super::listing::Stamp;
 use super::loaded::ActiveSpec;
@@ -294,7 +294,7 @@ impl Entry {
     }
 
     /// A run has ended.
-    pub(super) fn ended(&mut self, ended: Ended, shown: bool) {
+    pub(super) fn ended(&mut self, ended: EndedRun, shown: bool) {
         let now = Instant::now();
         self.running = None;
         self.last = shown.then_some(ended.id).or(self.last);

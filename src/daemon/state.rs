@@ -10,20 +10,20 @@ use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
 use super::clients::Clients;
-use super::event::{Checked, Ended};
-use super::event::{Event, Wish};
+use super::event::{Checked, EndedRun};
+use super::event::{DaemonEvent, RunWish};
 use super::files::Files;
 use super::house::DaemonContext;
 use super::job;
 use super::listing::{self, Stamp, names};
-use super::runs::Runs;
+use super::runs::DaemonRuns;
 use super::spec::{Entry, Taken, WantedRun};
 use super::specs::Specs;
-use super::status::{Cause, Status};
+use super::status::{Cause, DaemonStatus};
 use super::watch::{Watch, ask_servers, look_later, poll};
 use super::{Settings, http, notify, signals};
 use crate::facts::Facts;
-use crate::facts::lend::{self, Lending};
+use crate::facts::server::{self, CacheServer};
 use crate::failure::Failure;
 
 /// Events that may wait; who has one more waits.
@@ -39,18 +39,18 @@ const BEHIND: usize = 256;
 /// The state of the loop.
 struct Loop {
     house: DaemonContext,
-    publish: channel::Sender<Status>,
+    publish: channel::Sender<DaemonStatus>,
     /// Why changes are not seen.
     blind: Option<String>,
     specs: Specs,
     files: Files,
     /// The names of the directory of the specs.
     place: Vec<PathBuf>,
-    runs: Runs,
+    runs: DaemonRuns,
     /// When everything must have ended.
     deadline: Option<Instant>,
     /// Until it ends.
-    lending: Option<Lending>,
+    lending: Option<CacheServer>,
     /// The end of the lending: those who borrow have the grace, too.
     lent: Option<JoinHandle<()>>,
 }
@@ -75,13 +75,13 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
             None
         }
     };
-    let frame = Status {
+    let frame = DaemonStatus {
         url: format!("http://{listens}"),
         began: crate::database::now(),
         cache: facts.place(),
         watched: settings.specs.display().to_string(),
         spend: settings.spend,
-        ..Status::default()
+        ..DaemonStatus::default()
     };
     let url = frame.url.clone();
     let (publish, status) = channel::channel(frame);
@@ -107,7 +107,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
         specs: Specs::default(),
         files: Files::watched_by(watch),
         place: Vec::new(),
-        runs: Runs::default(),
+        runs: DaemonRuns::default(),
         deadline: None,
         lending: None,
         lent: None,
@@ -137,7 +137,7 @@ pub(super) async fn run(facts: Arc<Facts>, settings: Settings) -> Result<(), Fai
 
 /// Lends the cache to other processes of hqdl, as long as the daemon runs; one that
 /// is on a server they have by themselves.
-fn lend(house: &DaemonContext) -> Result<Option<Lending>, Failure> {
+fn lend(house: &DaemonContext) -> Result<Option<CacheServer>, Failure> {
     if !house.facts.is_owned() {
         return Ok(None);
     }
@@ -147,25 +147,29 @@ fn lend(house: &DaemonContext) -> Result<Option<Lending>, Failure> {
         let now = status.borrow().clone();
         now.to_json()
     });
-    Ok(Some(lend::lend(&house.facts, told)?))
+    Ok(Some(server::serve(&house.facts, told)?))
 }
 
 impl Loop {
     /// One event after the other, until all has ended or the grace is over.
-    async fn live(&mut self, queue: &mut mpsc::Receiver<Event>, close: &channel::Sender<bool>) {
+    async fn live(
+        &mut self,
+        queue: &mut mpsc::Receiver<DaemonEvent>,
+        close: &channel::Sender<bool>,
+    ) {
         let mut alive = notify::watchdog().map(interval);
         loop {
             let wake = self.wakes();
             let event = tokio::select! {
                 event = queue.recv() => event,
-                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(Event::Clock),
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Some(DaemonEvent::Clock),
                 () = tick(alive.as_mut()), if alive.is_some() => {
                     notify::alive();
                     continue;
                 }
             };
             let Some(event) = event else { return };
-            let ending = matches!(event, Event::Stop);
+            let ending = matches!(event, DaemonEvent::Stop);
             self.act(event);
             if ending {
                 close.send_replace(true);
@@ -186,14 +190,14 @@ impl Loop {
         }
     }
 
-    fn act(&mut self, event: Event) {
+    fn act(&mut self, event: DaemonEvent) {
         match event {
-            Event::Files(paths) => self.changed(&paths),
-            Event::Look => self.look(),
-            Event::Blind(why) => self.is_blind(why),
-            Event::Clock => self.clock(),
-            Event::Start(wish) => self.wish(*wish),
-            Event::Interrupt(run, reply) => {
+            DaemonEvent::Files(paths) => self.changed(&paths),
+            DaemonEvent::Look => self.look(),
+            DaemonEvent::Blind(why) => self.is_blind(why),
+            DaemonEvent::Clock => self.clock(),
+            DaemonEvent::Start(wish) => self.wish(*wish),
+            DaemonEvent::Interrupt(run, reply) => {
                 if let Some(name) = self.runs.spec_of(run) {
                     self.specs.change(&name, |entry| {
                         if entry.running == Some(run) {
@@ -203,13 +207,13 @@ impl Loop {
                 }
                 let _ = reply.send(self.runs.interrupt(run));
             }
-            Event::Checked(checked) => self.checked(*checked),
-            Event::Progress(run) => {
+            DaemonEvent::Checked(checked) => self.checked(*checked),
+            DaemonEvent::Progress(run) => {
                 self.runs.progress(run, &self.house.events);
                 self.tell_run(run);
             }
-            Event::Ended(ended) => self.ended(*ended),
-            Event::Reload => {
+            DaemonEvent::Ended(ended) => self.ended(*ended),
+            DaemonEvent::Reload => {
                 notify::reloading();
                 (self.house.settings.reopen_log)();
                 info!("reads everything again");
@@ -217,7 +221,7 @@ impl Loop {
                 self.reload();
                 notify::ready(&format!("{} specs", self.specs.len()));
             }
-            Event::Stop => self.stop(),
+            DaemonEvent::Stop => self.stop(),
         }
     }
 
@@ -380,9 +384,9 @@ impl Loop {
         self.see();
     }
 
-    fn wish(&mut self, wish: Wish) {
+    fn wish(&mut self, wish: RunWish) {
         let id = self.runs.number();
-        let Wish { spec, selection, budget, timeout, cause, begun, ended } = wish;
+        let RunWish { spec, selection, budget, timeout, cause, begun, ended } = wish;
         let wanted = WantedRun { id, cause, selection, budget, timeout, ended };
         let answer = if self.deadline.is_some() {
             Err(ending())
@@ -426,7 +430,7 @@ impl Loop {
         }
     }
 
-    fn ended(&mut self, ended: Ended) {
+    fn ended(&mut self, ended: EndedRun) {
         let id = ended.id;
         let name = self.runs.spec_of(id);
         if let Some(line) = self.runs.ended(&ended) {

@@ -15,7 +15,7 @@ use crate::usage::Usage;
 
 /// The daemon as it stands.
 #[derive(Clone, Default)]
-pub struct Status {
+pub struct DaemonStatus {
     /// Where it listens.
     pub url: String,
     /// When it began, RFC 3339.
@@ -167,7 +167,7 @@ pub struct RunStatus {
     pub report: Option<Arc<Json>>,
 }
 
-impl Status {
+impl DaemonStatus {
     /// A spec, by name.
     #[must_use]
     pub fn spec(&self, name: &str) -> Option<&Arc<SpecStatus>> {

@@ -12,7 +12,7 @@ use notify::{Config, ErrorKind, RecommendedWatcher, RecursiveMode};
 use notify_debouncer_full::{DebounceEventResult, Debouncer, NoCache, new_debouncer_opt};
 use tokio::sync::mpsc;
 
-use super::event::Event;
+use super::event::DaemonEvent;
 use super::servers::Servers;
 
 /// A file is told of when it was quiet for so long.
@@ -41,11 +41,11 @@ impl Watch {
     ///
     /// # Errors
     /// Why it cannot, and what to do.
-    pub(super) fn new(events: mpsc::Sender<Event>) -> Result<Self, String> {
+    pub(super) fn new(events: mpsc::Sender<DaemonEvent>) -> Result<Self, String> {
         let tell = move |result: DebounceEventResult| {
             let event = match result {
                 // The system had more to tell than it could hold.
-                Ok(all) if all.iter().any(|e| e.need_rescan()) => Event::Look,
+                Ok(all) if all.iter().any(|e| e.need_rescan()) => DaemonEvent::Look,
                 Ok(all) => {
                     let changes = all.into_iter().filter(|e| {
                         // Reading a file is no change; the daemon would wake itself.
@@ -57,9 +57,11 @@ impl Watch {
                     if paths.is_empty() {
                         return;
                     }
-                    Event::Files(paths)
+                    DaemonEvent::Files(paths)
                 }
-                Err(errors) => Event::Blind(errors.iter().map(said).collect::<Vec<_>>().join("; ")),
+                Err(errors) => {
+                    DaemonEvent::Blind(errors.iter().map(said).collect::<Vec<_>>().join("; "))
+                }
             };
             let _ = events.blocking_send(event);
         };
@@ -133,23 +135,23 @@ impl Watch {
 }
 
 /// Has all files looked at every so often.
-pub(super) async fn poll(every: Duration, events: mpsc::Sender<Event>) {
+pub(super) async fn poll(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     loop {
         tokio::time::sleep(every).await;
-        if events.send(Event::Look).await.is_err() {
+        if events.send(DaemonEvent::Look).await.is_err() {
             return;
         }
     }
 }
 
 /// Has servers asked every so often whether somebody has written there.
-pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<Event>) {
+pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<DaemonEvent>) {
     std::thread::spawn(move || {
         let mut servers = Servers::default();
         while !events.is_closed() {
             std::thread::sleep(every);
             let changed = servers.changed();
-            if !changed.is_empty() && events.blocking_send(Event::Files(changed)).is_err() {
+            if !changed.is_empty() && events.blocking_send(DaemonEvent::Files(changed)).is_err() {
                 return;
             }
         }
@@ -158,10 +160,10 @@ pub(super) fn ask_servers(every: Duration, events: mpsc::Sender<Event>) {
 
 /// Has a file looked at once more when the system has told what it will: of one
 /// that is made and taken away at once it tells nothing.
-pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<Event>) {
+pub(super) fn look_later(file: PathBuf, events: mpsc::Sender<DaemonEvent>) {
     tokio::spawn(async move {
         tokio::time::sleep(3 * QUIET).await;
-        let _ = events.send(Event::Files(vec![file])).await;
+        let _ = events.send(DaemonEvent::Files(vec![file])).await;
     });
 }
 

@@ -15,7 +15,7 @@ pub struct Benchmark {
     /// SQL that leaves the rows SWAN keeps, in order.
     pub rules: &'static [&'static str],
     /// The true values of what is generated.
-    pub truth: &'static [Truth],
+    pub truth: &'static [BenchmarkTruth],
     /// Whether SWAN's count of factuality has the cells of the key in it.
     pub counts_keys: bool,
     /// The spec that expands it.
@@ -52,7 +52,7 @@ pub struct Hidden {
 
 /// The true values of columns of one published table.
 #[derive(Debug)]
-pub struct Truth {
+pub struct BenchmarkTruth {
     /// The expansion of the spec.
     pub expansion: &'static str,
     /// Which of its sources these keys are of.
@@ -120,7 +120,7 @@ const SUPERHERO: Benchmark = Benchmark {
         "DELETE FROM hero_attribute WHERE hero_id NOT IN (SELECT id FROM superhero)",
     ],
     truth: &[
-        Truth {
+        BenchmarkTruth {
             expansion: "llm",
             source: 0,
             table: "llm",
@@ -147,7 +147,7 @@ const SUPERHERO: Benchmark = Benchmark {
                      LEFT JOIN alignment AS a ON a.id = s.alignment_id
                      ORDER BY s.id",
         },
-        Truth {
+        BenchmarkTruth {
             expansion: "llm",
             source: 0,
             table: "llm_hero_2_power",
@@ -179,7 +179,7 @@ const FORMULA_1: Benchmark = Benchmark {
     ],
     rules: &[],
     truth: &[
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_circuits",
             source: 0,
             table: "llm_circuits",
@@ -188,7 +188,7 @@ const FORMULA_1: Benchmark = Benchmark {
             many: None,
             select: "SELECT location, name, country, url, lat, lng FROM circuits ORDER BY rowid",
         },
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_people",
             source: 0,
             table: "llm_people",
@@ -199,7 +199,7 @@ const FORMULA_1: Benchmark = Benchmark {
                      FROM drivers ORDER BY rowid",
         },
         // Of a constructor SWAN counts these two; the others are NULL.
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_people",
             source: 1,
             table: "llm_people",
@@ -208,7 +208,7 @@ const FORMULA_1: Benchmark = Benchmark {
             many: None,
             select: "SELECT name, nationality, url FROM constructors ORDER BY rowid",
         },
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_races",
             source: 0,
             table: "llm_races",
@@ -259,7 +259,7 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
         "UPDATE satscores SET cds = ltrim(cds, '0')",
     ],
     truth: &[
-        Truth {
+        BenchmarkTruth {
             expansion: "llm",
             source: 0,
             table: "llm",
@@ -270,7 +270,7 @@ const CALIFORNIA_SCHOOLS: Benchmark = Benchmark {
                             \"Charter School (Y/N)\", \"Charter Funding Type\"
                      FROM frpm ORDER BY rowid",
         },
-        Truth {
+        BenchmarkTruth {
             expansion: "llm",
             source: 1,
             table: "llm",
@@ -311,7 +311,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
            UNION SELECT player_name FROM Player GROUP BY player_name, weight HAVING count(*) > 1)",
     ],
     truth: &[
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_match",
             source: 0,
             table: "llm_match",
@@ -327,7 +327,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
                      LEFT JOIN Country AS c ON c.id = m.country_id
                      ORDER BY m.id",
         },
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_team",
             source: 0,
             table: "llm_team",
@@ -336,7 +336,7 @@ const EUROPEAN_FOOTBALL_2: Benchmark = Benchmark {
             many: None,
             select: "SELECT team_long_name, team_short_name FROM Team ORDER BY id",
         },
-        Truth {
+        BenchmarkTruth {
             expansion: "llm_player",
             source: 0,
             table: "llm_player",

@@ -9,7 +9,7 @@ use crate::query::Smoothie;
 /// A value as results are compared by: a whole number is the same as an integer
 /// and as a real, as in the language of SWAN's own scorer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cell {
+pub enum ComparedCell {
     /// NULL.
     Null,
     /// A whole number.
@@ -20,7 +20,7 @@ pub enum Cell {
     Text(String),
 }
 
-impl Cell {
+impl ComparedCell {
     /// Reads a value as results hold it.
     #[must_use]
     pub fn of(json: &Json) -> Self {
@@ -81,13 +81,13 @@ pub fn kept(smoothie: &Smoothie) -> Rows {
 
 /// Rows to be compared, values in their order.
 #[must_use]
-pub fn cells(rows: &Rows) -> Vec<Vec<Cell>> {
-    rows.iter().map(|row| row.iter().map(Cell::of).collect()).collect()
+pub fn cells(rows: &Rows) -> Vec<Vec<ComparedCell>> {
+    rows.iter().map(|row| row.iter().map(ComparedCell::of).collect()).collect()
 }
 
 /// Rows as SWAN compares them: each a sorted tuple of its values.
 #[must_use]
-pub fn sorted(rows: &[Vec<Cell>]) -> Vec<Vec<Cell>> {
+pub fn sorted(rows: &[Vec<ComparedCell>]) -> Vec<Vec<ComparedCell>> {
     let mut rows = rows.to_vec();
     rows.iter_mut().for_each(|row| row.sort());
     rows
@@ -96,7 +96,7 @@ pub fn sorted(rows: &[Vec<Cell>]) -> Vec<Vec<Cell>> {
 /// SWAN's rule: as many rows; each a sorted tuple; in order when ORDER BY stands
 /// anywhere in the tested query, else as sets.
 #[must_use]
-pub fn by_swan(ours: &[Vec<Cell>], gold: &[Vec<Cell>], tested: &str) -> bool {
+pub fn by_swan(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], tested: &str) -> bool {
     let (mut ours, mut gold) = (sorted(ours), sorted(gold));
     if ours.len() != gold.len() {
         return false;
@@ -113,7 +113,7 @@ pub fn by_swan(ours: &[Vec<Cell>], gold: &[Vec<Cell>], tested: &str) -> bool {
 /// The strict rule: the same rows as often, values in the order of the columns;
 /// in order when the gold query's outermost SELECT orders.
 #[must_use]
-pub fn strictly(ours: &[Vec<Cell>], gold: &[Vec<Cell>], ordered: bool) -> bool {
+pub fn strictly(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>], ordered: bool) -> bool {
     if ordered {
         return ours == gold;
     }

@@ -14,8 +14,8 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 use serde::Serialize;
 
-use super::benchmark::{Benchmark, Truth};
-use super::compare::{self, Cell};
+use super::benchmark::{Benchmark, BenchmarkTruth};
+use super::compare::{self, ComparedCell};
 use crate::database::StoreError;
 use crate::sql;
 pub use crate::truth::Share;
@@ -45,9 +45,9 @@ pub struct ColumnFacts {
     pub score: Share,
 }
 
-type FactualityKey = Vec<Cell>;
+type FactualityKey = Vec<ComparedCell>;
 /// Rows by key; a key may come in several.
-type KeyedRows = HashMap<FactualityKey, Vec<Vec<Cell>>>;
+type KeyedRows = HashMap<FactualityKey, Vec<Vec<ComparedCell>>>;
 
 /// Compares the published tables with the truth.
 ///
@@ -83,7 +83,7 @@ pub fn factuality(
 /// Columns with one value a key.
 fn single(
     benchmark: &Benchmark,
-    truth: &Truth,
+    truth: &BenchmarkTruth,
     wanted: &KeyedRows,
     given: &KeyedRows,
     found: &mut Factuality,
@@ -91,12 +91,12 @@ fn single(
     for (at, name) in truth.columns.iter().enumerate() {
         let mut score = Share::default();
         for (key, rows) in wanted {
-            let value = |rows: &[Vec<Cell>]| rows.first().and_then(|r| r.get(at)).cloned();
-            let wanted = value(rows).unwrap_or(Cell::Null);
-            let given = given.get(key).and_then(|r| value(r)).unwrap_or(Cell::Null);
+            let value = |rows: &[Vec<ComparedCell>]| rows.first().and_then(|r| r.get(at)).cloned();
+            let wanted = value(rows).unwrap_or(ComparedCell::Null);
+            let given = given.get(key).and_then(|r| value(r)).unwrap_or(ComparedCell::Null);
             let right = same(&given, &wanted);
-            found.swan.add(right && wanted != Cell::Null);
-            if wanted != Cell::Null {
+            found.swan.add(right && wanted != ComparedCell::Null);
+            if wanted != ComparedCell::Null {
                 score.add(right);
             }
         }
@@ -117,11 +117,15 @@ fn single(
 }
 
 /// A column with many values a key.
-fn many(truth: &Truth, wanted: &KeyedRows, given: &KeyedRows, found: &mut Factuality) {
+fn many(truth: &BenchmarkTruth, wanted: &KeyedRows, given: &KeyedRows, found: &mut Factuality) {
     let mut score = Share::default();
     let none = Vec::new();
-    let values = |rows: &[Vec<Cell>]| -> BTreeSet<Cell> {
-        rows.iter().filter_map(|r| r.first()).filter(|c| **c != Cell::Null).cloned().collect()
+    let values = |rows: &[Vec<ComparedCell>]| -> BTreeSet<ComparedCell> {
+        rows.iter()
+            .filter_map(|r| r.first())
+            .filter(|c| **c != ComparedCell::Null)
+            .cloned()
+            .collect()
     };
     for (key, rows) in wanted {
         let wanted = values(rows);
@@ -145,21 +149,21 @@ fn many(truth: &Truth, wanted: &KeyedRows, given: &KeyedRows, found: &mut Factua
 
 /// Whether a generated value is the true one; numbers as numbers, whatever type
 /// they are kept as.
-fn same(given: &Cell, wanted: &Cell) -> bool {
+fn same(given: &ComparedCell, wanted: &ComparedCell) -> bool {
     if given == wanted {
         return true;
     }
-    let number = |cell: &Cell| match cell {
-        Cell::Text(text) => text.trim().parse::<f64>().ok(),
+    let number = |cell: &ComparedCell| match cell {
+        ComparedCell::Text(text) => text.trim().parse::<f64>().ok(),
         other => other.number(),
     };
     // Two texts that spell one number differently are two texts.
-    let texts = matches!((given, wanted), (Cell::Text(_), Cell::Text(_)));
+    let texts = matches!((given, wanted), (ComparedCell::Text(_), ComparedCell::Text(_)));
     !texts && number(given).is_some() && number(given) == number(wanted)
 }
 
 /// The published values of a truth's columns; a column that is not there is NULL.
-fn published(connection: &Connection, truth: &Truth) -> rusqlite::Result<KeyedRows> {
+fn published(connection: &Connection, truth: &BenchmarkTruth) -> rusqlite::Result<KeyedRows> {
     let mut columns = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
     let there: Vec<String> =
         columns.query_map([truth.table], |r| r.get(0))?.collect::<rusqlite::Result<_>>()?;
@@ -180,8 +184,8 @@ fn read(connection: &Connection, select: &str, key: usize) -> rusqlite::Result<K
     let mut table = KeyedRows::new();
     while let Some(row) = rows.next()? {
         let mut cells = (0..width)
-            .map(|at| Ok(Cell::of(&compare::to_json(row.get_ref(at)?))))
-            .collect::<rusqlite::Result<Vec<Cell>>>()?;
+            .map(|at| Ok(ComparedCell::of(&compare::to_json(row.get_ref(at)?))))
+            .collect::<rusqlite::Result<Vec<ComparedCell>>>()?;
         let values = cells.split_off(key);
         table.entry(cells).or_default().push(values);
     }

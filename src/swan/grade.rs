@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::compare::{self, Cell, Rows};
+use super::compare::{self, ComparedCell, Rows};
 
 /// How many values of each kind the words name.
 const NAMED: usize = 3;
@@ -64,16 +64,16 @@ pub fn grade(ours: &Rows, gold: &Rows, tested: &str, ordered: bool) -> Grade {
 
 /// How far each number of a single row of numbers is off; none when the gold is
 /// something else, or the answer has another shape.
-fn relative_errors(ours: &[Vec<Cell>], gold: &[Vec<Cell>]) -> Option<Vec<f64>> {
+fn relative_errors(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> Option<Vec<f64>> {
     let ([ours], [gold]) = (ours, gold) else { return None };
     if ours.len() != gold.len() || gold.is_empty() {
         return None;
     }
-    let error = |(ours, gold): (&Cell, &Cell)| {
+    let error = |(ours, gold): (&ComparedCell, &ComparedCell)| {
         let wanted = gold.number()?;
         // NULL for a number is as wrong as nothing at all.
-        let given = if *ours == Cell::Null { 0.0 } else { ours.number()? };
-        Some(match (ours == gold, *gold == Cell::Integer(0)) {
+        let given = if *ours == ComparedCell::Null { 0.0 } else { ours.number()? };
+        Some(match (ours == gold, *gold == ComparedCell::Integer(0)) {
             (true, _) => 0.0,
             (false, true) => 1.0,
             (false, false) => ((given - wanted) / wanted).abs(),
@@ -83,11 +83,11 @@ fn relative_errors(ours: &[Vec<Cell>], gold: &[Vec<Cell>]) -> Option<Vec<f64>> {
 }
 
 /// F1 of rows, each counted as often as it is there.
-fn f1(ours: &[Vec<Cell>], gold: &[Vec<Cell>]) -> f64 {
+fn f1(ours: &[Vec<ComparedCell>], gold: &[Vec<ComparedCell>]) -> f64 {
     if ours.is_empty() && gold.is_empty() {
         return 1.0;
     }
-    let mut left: HashMap<&Vec<Cell>, usize> = HashMap::new();
+    let mut left: HashMap<&Vec<ComparedCell>, usize> = HashMap::new();
     gold.iter().for_each(|row| *left.entry(row).or_default() += 1);
     let mut both = 0_usize;
     for row in ours {
@@ -135,10 +135,10 @@ fn difference(ours: &Rows, gold: &Rows, strict: bool) -> String {
 
 /// The rows of one list that the other does not have as often.
 fn beyond<'r>(rows: &'r Rows, other: &Rows) -> Vec<&'r Vec<Json>> {
-    let mut left: HashMap<Vec<Cell>, usize> = HashMap::new();
+    let mut left: HashMap<Vec<ComparedCell>, usize> = HashMap::new();
     compare::cells(other).into_iter().for_each(|row| *left.entry(row).or_default() += 1);
     let new = |row: &&Vec<Json>| {
-        let cells: Vec<Cell> = row.iter().map(Cell::of).collect();
+        let cells: Vec<ComparedCell> = row.iter().map(ComparedCell::of).collect();
         match left.get_mut(&cells).filter(|n| **n > 0) {
             Some(n) => {
                 *n -= 1;

@@ -31,8 +31,8 @@ pub mod shots;
 use std::path::{Path, PathBuf};
 
 pub use benchmark::Benchmark;
-pub use questions::{Mode, Question};
-pub use record::Record;
+pub use questions::{BenchmarkQuestion, Mode};
+pub use record::RunsRecord;
 pub use run::run;
 pub use score::{Scored, score};
 

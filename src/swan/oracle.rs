@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value as Json, json};
 
-use super::benchmark::{Benchmark, Truth};
+use super::benchmark::{Benchmark, BenchmarkTruth};
 use super::{SwanError, compare};
 use crate::database::StoreError;
-use crate::model::{Asking, Model, ModelError, Reply};
+use crate::model::{Model, ModelError, Reply, ReplyFuture};
 use crate::prompt::{Prompt, Question};
 use crate::spec::Format;
 use crate::value::Value;
@@ -75,7 +75,7 @@ impl TrueValues {
 
 fn read(
     connection: &Connection,
-    truth: &Truth,
+    truth: &BenchmarkTruth,
     into: &mut HashMap<String, BTreeMap<&'static str, Json>>,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(truth.select)?;
@@ -113,7 +113,7 @@ impl Model for TrueValues {
         NAME
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(std::future::ready(self.reply(prompt)))
     }
 

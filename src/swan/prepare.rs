@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Map, Value as Json};
 
-use super::benchmark::{Benchmark, Read, Truth};
+use super::benchmark::{Benchmark, BenchmarkTruth, Read};
 use super::shots::{self, Example, Examples, Shots};
 use super::{SwanError, compare};
 use crate::database::{Database, StoreError};
@@ -436,7 +436,10 @@ fn write_shots(gold: &Path, path: &Path, benchmark: &Benchmark) -> Result<(), Sw
 }
 
 /// The first rows of a truth as examples: what is not known is left out.
-fn examples(connection: &Connection, truth: &Truth) -> rusqlite::Result<Vec<Map<String, Json>>> {
+fn examples(
+    connection: &Connection,
+    truth: &BenchmarkTruth,
+) -> rusqlite::Result<Vec<Map<String, Json>>> {
     let mut statement = connection.prepare(truth.select)?;
     let mut rows = statement.query([])?;
     let mut found: Vec<Map<String, Json>> = Vec::new();

@@ -3,7 +3,7 @@
 
 /// A system's published figures for one database.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Published {
+pub struct PublishedFigures {
     /// The system and its model.
     pub system: &'static str,
     /// Shots and execution accuracy in percent.
@@ -12,12 +12,12 @@ pub struct Published {
 
 /// The published figures for a database; none for another's name.
 #[must_use]
-pub fn figures(database: &str) -> Vec<Published> {
+pub fn figures(database: &str) -> Vec<PublishedFigures> {
     let of = |gpt35: &'static [(usize, f64)], gpt4: &'static [(usize, f64)], blendsql| {
         vec![
-            Published { system: "HQDL, GPT-3.5 Turbo (2024)", ex: gpt35 },
-            Published { system: "HQDL, GPT-4 Turbo (2024)", ex: gpt4 },
-            Published { system: "BlendSQL, GPT-3.5 Turbo (2024)", ex: blendsql },
+            PublishedFigures { system: "HQDL, GPT-3.5 Turbo (2024)", ex: gpt35 },
+            PublishedFigures { system: "HQDL, GPT-4 Turbo (2024)", ex: gpt4 },
+            PublishedFigures { system: "BlendSQL, GPT-3.5 Turbo (2024)", ex: blendsql },
         ]
     };
     match database {
@@ -46,12 +46,12 @@ pub fn figures(database: &str) -> Vec<Published> {
 }
 
 /// Data factuality over all four databases by SWAN's count, in percent.
-pub const FACTUALITY: [Published; 2] = [
-    Published {
+pub const FACTUALITY: [PublishedFigures; 2] = [
+    PublishedFigures {
         system: "HQDL, GPT-3.5 Turbo (2024)",
         ex: &[(0, 20.9), (1, 37.3), (3, 41.4), (5, 42.7)],
     },
-    Published {
+    PublishedFigures {
         system: "HQDL, GPT-4 Turbo (2024)",
         ex: &[(0, 29.3), (1, 47.0), (3, 47.1), (5, 48.2)],
     },

@@ -32,7 +32,7 @@ impl Mode {
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
+pub struct BenchmarkQuestion {
     /// Its name: `superhero-00`.
     pub qid: String,
     /// What is asked.
@@ -45,7 +45,7 @@ pub struct Question {
     pub blendsql: Option<String>,
 }
 
-impl Question {
+impl BenchmarkQuestion {
     /// Its query for a mode, when it has one.
     #[must_use]
     pub fn query(&self, mode: Mode) -> Option<&str> {
@@ -76,7 +76,7 @@ struct QuestionColumns {
 ///
 /// # Errors
 /// [`SwanError`] when the file cannot be read as one of the two forms.
-pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
+pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanError> {
     let bytes = std::fs::read(path).map_err(|e| SwanError::file(path, e))?;
     let name = path.display();
     let text = std::str::from_utf8(&bytes).map_err(|e| {
@@ -131,7 +131,7 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<Question>, SwanError> {
                 "give each question a name of its own",
             ));
         }
-        questions.push(Question {
+        questions.push(BenchmarkQuestion {
             qid,
             question: field(columns.question).unwrap_or_default().to_owned(),
             gold: gold.to_owned(),

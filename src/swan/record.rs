@@ -85,7 +85,7 @@ impl Cost {
 
 /// How a question ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct QuestionOutcome {
     /// The question.
     pub qid: String,
     /// The query that was run.
@@ -111,7 +111,7 @@ pub struct Answer {
 /// A line of a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Line {
+pub enum RecordLine {
     /// A run begins.
     Run(Header),
     /// The spec was materialized.
@@ -123,7 +123,7 @@ pub enum Line {
         cost: Cost,
     },
     /// A question ended.
-    Answer(Box<Answer>),
+    Answer(Box<QuestionOutcome>),
     /// All questions ended.
     Finished {
         /// Questions with rows.
@@ -152,7 +152,7 @@ pub struct Invocation {
     /// What materializing used, when it came to that.
     pub materialized: Option<Cost>,
     /// How its questions ended, in their order.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<QuestionOutcome>,
     /// What all of it used, when it came to an end of its own.
     pub total: Option<Cost>,
     /// Whether all questions ended.
@@ -174,14 +174,14 @@ impl Invocation {
 
 /// All runs of a folder.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RunsRecord {
     /// The folder.
     pub dir: PathBuf,
     /// Its runs, oldest first; at least one.
     pub runs: Vec<Invocation>,
 }
 
-impl Record {
+impl RunsRecord {
     /// Reads a folder. A last line that was cut off by a kill is left out.
     ///
     /// # Errors
@@ -208,19 +208,19 @@ impl Record {
                 }
             };
             match (line, runs.last_mut()) {
-                (Line::Run(header), _) => runs.push(Invocation {
+                (RecordLine::Run(header), _) => runs.push(Invocation {
                     header,
                     materialized: None,
                     answers: Vec::new(),
                     total: None,
                     finished: false,
                 }),
-                (Line::Materialized { cost, .. }, Some(run)) => run.materialized = Some(cost),
-                (Line::Answer(answer), Some(run)) => run.answers.push(*answer),
-                (Line::Finished { cost, .. }, Some(run)) => {
+                (RecordLine::Materialized { cost, .. }, Some(run)) => run.materialized = Some(cost),
+                (RecordLine::Answer(answer), Some(run)) => run.answers.push(*answer),
+                (RecordLine::Finished { cost, .. }, Some(run)) => {
                     (run.finished, run.total) = (true, Some(cost));
                 }
-                (Line::Stopped { cost, .. }, Some(run)) => run.total = Some(cost),
+                (RecordLine::Stopped { cost, .. }, Some(run)) => run.total = Some(cost),
                 (_, None) => {}
             }
         }
@@ -242,7 +242,7 @@ impl Record {
 
     /// The last answer to each question.
     #[must_use]
-    pub fn answers(&self) -> BTreeMap<&str, &Answer> {
+    pub fn answers(&self) -> BTreeMap<&str, &QuestionOutcome> {
         self.runs.iter().flat_map(|r| &r.answers).map(|a| (a.qid.as_str(), a)).collect()
     }
 }
@@ -263,7 +263,7 @@ impl Writer {
     pub fn begin(dir: &Path, header: &Header) -> Result<Self, SwanError> {
         let path = dir.join(FILE);
         if path.exists() {
-            let before = Record::read(dir)?;
+            let before = RunsRecord::read(dir)?;
             let before = before.header();
             let same = (&before.database, before.mode, before.shots, &before.model)
                 == (&header.database, header.mode, header.shots, &header.model);
@@ -288,7 +288,7 @@ impl Writer {
         // A kill may have cut the last line; what follows stands on its own.
         cut_half_line(&mut file).map_err(failed)?;
         let mut writer = Self { path, file };
-        writer.write(&Line::Run(header.clone()))?;
+        writer.write(&RecordLine::Run(header.clone()))?;
         Ok(writer)
     }
 
@@ -296,7 +296,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`SwanError`] when it cannot be written.
-    pub fn write(&mut self, line: &Line) -> Result<(), SwanError> {
+    pub fn write(&mut self, line: &RecordLine) -> Result<(), SwanError> {
         let failed = |e: std::io::Error| SwanError::file(&self.path, e);
         let mut text = serde_json::to_string(line).map_err(|e| failed(e.into()))?;
         text.push('\n');

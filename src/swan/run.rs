@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::compare;
-use super::record::{Answer, Cost, Line, Writer};
-use super::{Mode, Question, SwanError};
+use super::record::{Cost, QuestionOutcome, RecordLine, Writer};
+use super::{BenchmarkQuestion, Mode, SwanError};
 use crate::database::Database;
 use crate::facts::Facts;
 use crate::generate::{Event, Listener, Stopped};
@@ -19,7 +19,7 @@ use crate::spec::Spec;
 use crate::usage::Usage;
 
 /// What a run needs.
-pub struct Run<'r> {
+pub struct BenchmarkRun<'r> {
     /// The spec; its budget is the whole run's.
     pub spec: Spec,
     /// The prepared database.
@@ -29,7 +29,7 @@ pub struct Run<'r> {
     /// Who is asked.
     pub model: Arc<dyn Model>,
     /// The questions.
-    pub questions: &'r [Question],
+    pub questions: &'r [BenchmarkQuestion],
     /// Which of their queries are run.
     pub mode: Mode,
     /// Whether the spec is materialized first, or cells are asked for when a
@@ -89,11 +89,11 @@ impl std::fmt::Display for Stop {
 /// # Errors
 /// [`SwanError`] when the record cannot be written.
 pub fn run(
-    mut run: Run<'_>,
+    mut run: BenchmarkRun<'_>,
     writer: &mut Writer,
-    told: &mut dyn FnMut(&Line),
+    told: &mut dyn FnMut(&RecordLine),
 ) -> Result<Ended, SwanError> {
-    let mut tell = |line: &Line| {
+    let mut tell = |line: &RecordLine| {
         told(line);
         writer.write(line)
     };
@@ -102,7 +102,7 @@ pub fn run(
         let (report, cost) = run.expand();
         ended.cost.add(&cost);
         ended.missing += report.cells.without_value() + report.unasked;
-        tell(&Line::Materialized { cells: report.cells.to_json(), cost })?;
+        tell(&RecordLine::Materialized { cells: report.cells.to_json(), cost })?;
         let failed = report.failed.map(Stop::Materialize);
         ended.stop = failed.or(report.stopped.map(Stop::Run));
         run.pay(&cost, report.in_doubt.most.usd, report.in_doubt.most.tokens);
@@ -129,7 +129,7 @@ pub fn run(
         run.pay(&cost, 0.0, 0);
         let stops = error.as_ref().is_some_and(FailedQuestion::stops);
         let rows = error.is_none().then(|| compare::kept(&smoothie));
-        let answer = Answer {
+        let answer = QuestionOutcome {
             qid: question.qid.clone(),
             query: question.query(run.mode).unwrap_or_default().to_owned(),
             columns: smoothie.columns,
@@ -147,11 +147,15 @@ pub fn run(
             }
             Some(_) => ended.failed += 1,
         }
-        tell(&Line::Answer(Box::new(answer)))?;
+        tell(&RecordLine::Answer(Box::new(answer)))?;
     }
     tell(&match &ended.stop {
-        None => Line::Finished { answered: ended.answered, failed: ended.failed, cost: ended.cost },
-        Some(stop) => Line::Stopped { message: stop.to_string(), cost: ended.cost },
+        None => RecordLine::Finished {
+            answered: ended.answered,
+            failed: ended.failed,
+            cost: ended.cost,
+        },
+        Some(stop) => RecordLine::Stopped { message: stop.to_string(), cost: ended.cost },
     })?;
     Ok(ended)
 }
@@ -181,7 +185,7 @@ impl FailedQuestion {
     }
 }
 
-impl Run<'_> {
+impl BenchmarkRun<'_> {
     /// PATH 1.
     fn expand(&self) -> (Report, Cost) {
         let began = Instant::now();
@@ -207,7 +211,7 @@ impl Run<'_> {
     /// PATH 2.
     fn answer(
         &self,
-        question: &Question,
+        question: &BenchmarkQuestion,
         spent: &Arc<Mutex<Usage>>,
     ) -> (Smoothie, Option<FailedQuestion>) {
         let mut smoothie = Smoothie::default();

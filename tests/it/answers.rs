@@ -3,8 +3,8 @@
 
 use hqdl::Row;
 use hqdl::cell::{Answer, CellValue, State};
-use hqdl::prompt::align::Keys;
-use hqdl::prompt::{Frame, Question, RowOutcome, completion};
+use hqdl::prompt::align::RequestKeys;
+use hqdl::prompt::{PromptFrame, Question, RowOutcome, completion};
 use hqdl::spec::checker::Checker;
 use hqdl::spec::{Expansion, Format};
 use hqdl::value::Value;
@@ -74,7 +74,7 @@ impl Asked {
         let columns: Vec<String> = self.expansion.columns.iter().map(|c| c.name.clone()).collect();
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
-        let keys = Keys::new(self.rows.iter().map(Vec::as_slice));
+        let keys = RequestKeys::new(self.rows.iter().map(Vec::as_slice));
         completion::read(content, truncated, &keys, self.expansion.key.names(), &columns, &checkers)
     }
 
@@ -96,7 +96,7 @@ impl Asked {
         let all: Vec<usize> = (0..self.expansion.columns.len()).collect();
         let rows: Vec<Row> =
             self.rows.iter().map(|key| Row { key: key.clone(), context: Vec::new() }).collect();
-        let prompt = Frame::new(&self.expansion, &all, format).prompt(&rows);
+        let prompt = PromptFrame::new(&self.expansion, &all, format).prompt(&rows);
         Question::read(&prompt.system, &prompt.user).expect("a prompt of ours")
     }
 }

@@ -940,7 +940,7 @@ fn holds_of(sql: &str) {
     let mut at = 0;
     for (number, call) in calls.iter().enumerate() {
         assert_eq!(sql[at..call.span.start], masked[at..call.span.start]);
-        assert_eq!(masked[call.span.clone()], call.hole(number));
+        assert_eq!(masked[call.span.clone()], call.placeholder(number));
         at = call.span.end;
         places_hold(sql, call);
     }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hqdl::facts::lend::{Lending, lend};
+use hqdl::facts::server::{CacheServer, serve};
 use hqdl::facts::{Facts, FactsError, Noted, Outcome, Throttle};
 use hqdl::generate::Listener;
 use hqdl::key::Entity;
@@ -32,7 +32,7 @@ use crate::project::{
 
 /// The cache of a project, owned by this process and lent.
 pub struct Lent {
-    lending: Option<Lending>,
+    lending: Option<CacheServer>,
     facts: Arc<Facts>,
 }
 
@@ -41,7 +41,7 @@ impl Lent {
         let facts = Facts::own(&project.path("cache"), "hqdl test", Duration::ZERO).unwrap();
         let facts = Arc::new(facts);
         let status = Arc::new(|| json!({ "well": true }));
-        let lending = Some(lend(&facts, status).unwrap());
+        let lending = Some(serve(&facts, status).unwrap());
         Self { lending, facts }
     }
 
@@ -83,7 +83,7 @@ fn owner_process(project: &Project) -> Running {
 fn holds_the_cache() {
     let Some(dir) = std::env::var_os("HQDL_TEST_LEND") else { return };
     let facts = Facts::own(Path::new(&dir), "hqdl test", Duration::from_secs(5)).unwrap();
-    let _lending = lend(&facts, Arc::new(|| json!({}))).unwrap();
+    let _lending = serve(&facts, Arc::new(|| json!({}))).unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }
 
@@ -627,7 +627,7 @@ fn long_paths_are_no_hindrance() {
     let project = heroes(&endpoint, "csv");
     let cache = project.path("c".repeat(120));
     let facts = Facts::own(&cache, "hqdl test", Duration::ZERO).unwrap();
-    let lending = lend(&facts, Arc::new(|| json!({}))).unwrap();
+    let lending = serve(&facts, Arc::new(|| json!({}))).unwrap();
     let said = project.hqdl(&["plan", "specs/x.toml", "-v", "--cache", cache.to_str().unwrap()]);
     assert!(said.exits(0).stderr.contains("through the daemon"));
     lending.end(Duration::ZERO);

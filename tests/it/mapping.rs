@@ -2,7 +2,7 @@
 //! `LLMMap`, without a query.
 
 use hqdl::cell::{Answer, State};
-use hqdl::query::{Mapped, QueryError, Question, Smoothie, map, run};
+use hqdl::query::{Mapped, QueryError, Smoothie, ValueQuestion, map, run};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::{Draft, Provider, Type};
 use hqdl::value::Value;
@@ -34,7 +34,7 @@ impl Place {
         Self { dir, endpoint, session }
     }
 
-    fn map(&self, question: &Question<'_>, values: &[Value]) -> Mapped {
+    fn map(&self, question: &ValueQuestion<'_>, values: &[Value]) -> Mapped {
         let path = self.dir.path().join("data.sqlite");
         let mut request = self.session.query(&path, question.text).unwrap();
         request.model = Some(self.session.model().unwrap());
@@ -51,8 +51,8 @@ impl Place {
     }
 }
 
-fn about(text: &str, kind: Type) -> Question<'_> {
-    Question { text, kind, list: false, options: None }
+fn about(text: &str, kind: Type) -> ValueQuestion<'_> {
+    ValueQuestion { text, kind, list: false, options: None }
 }
 
 fn shown(mapped: &Mapped) -> Vec<Option<String>> {
@@ -106,7 +106,7 @@ fn it_is_the_question_that_a_query_asks() {
     assert_eq!(shown(&mapped), of_rows);
 
     let options = texts(&["ANT", "BEE", "7"]);
-    let chosen = Question { options: Some(&options), ..about("fn:upper", Type::Text) };
+    let chosen = ValueQuestion { options: Some(&options), ..about("fn:upper", Type::Text) };
     place.map(&chosen, &values);
     let asked = place.endpoint.count();
     let sql = "SELECT {{LLMMap('fn:upper', t.c, options=('ANT', 'BEE', '7'))}} FROM t";
@@ -118,7 +118,7 @@ fn it_is_the_question_that_a_query_asks() {
 fn states_tell_why_there_is_no_value() {
     let place = Place::new();
     let options = texts(&["ANT"]);
-    let question = Question { options: Some(&options), ..about("fn:upper", Type::Text) };
+    let question = ValueQuestion { options: Some(&options), ..about("fn:upper", Type::Text) };
     let mapped = place.map(&question, &texts(&["ant", "bee"]));
     let states: Vec<State> = mapped.answers.iter().flatten().map(|a| a.state).collect();
     assert_eq!(states, [State::Ok, State::NotInList]);

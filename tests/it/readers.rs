@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use hqdl::Row;
 use hqdl::cell::{CellValue, State};
 use hqdl::key::KeyColumns;
-use hqdl::prompt::align::Keys;
-use hqdl::prompt::{Frame, Question, RowOutcome, completion};
+use hqdl::prompt::align::RequestKeys;
+use hqdl::prompt::{PromptFrame, Question, RowOutcome, completion};
 use hqdl::spec::checker::Checker;
 use hqdl::spec::{Echo, Expansion, Format};
 use hqdl::value::Value;
@@ -203,7 +203,7 @@ impl Table {
         let all: Vec<usize> = (0..self.kinds.len()).collect();
         let rows: Vec<Row> =
             self.keys.iter().map(|k| Row { key: k.clone(), context: Vec::new() }).collect();
-        let prompt = Frame::new(&expansion, &all, format).prompt(&rows);
+        let prompt = PromptFrame::new(&expansion, &all, format).prompt(&rows);
         Question::read(&prompt.system, &prompt.user).expect("a prompt of ours")
     }
 
@@ -211,7 +211,7 @@ impl Table {
         let columns: Vec<String> = self.expansion.columns.iter().map(|c| c.name.clone()).collect();
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
-        let keys = Keys::new(self.keys.iter().map(Vec::as_slice));
+        let keys = RequestKeys::new(self.keys.iter().map(Vec::as_slice));
         completion::read(content, truncated, &keys, self.expansion.key.names(), &columns, &checkers)
     }
 
@@ -554,7 +554,7 @@ fn a_name_is_told_apart_by_a_word_of_its_own() {
         keys.iter().map(|k| Row { key: k.to_vec(), context: Vec::new() }).collect();
     let toml = "[database]\npath = \"x\"\n[model]\nname = \"m\"\n[[expansion]]\nname = \"llm\"\nsource = \"film\"\nkey = [\"k1\",\"k2\"]\n[[expansion.column]]\nname = \"c\"\n";
     let expansion = Fixture::new().expansion(toml);
-    let prompt = Frame::new(&expansion, &[0], Format::Csv).prompt(&rows);
+    let prompt = PromptFrame::new(&expansion, &[0], Format::Csv).prompt(&rows);
     let asked: Vec<Json> =
         prompt.user.lines().skip(2).map(|l| serde_json::from_str(l).unwrap()).collect();
     assert_eq!(asked[0], json!(["1 Steve", "Captain America", "Steve Rogers"]));

@@ -3,7 +3,7 @@
 //! could be read in two ways is not read.
 
 use hqdl::cell::State;
-use hqdl::prompt::align::Keys;
+use hqdl::prompt::align::RequestKeys;
 use hqdl::prompt::{RowOutcome, completion};
 use hqdl::spec::checker::Checker;
 use hqdl::value::Value;
@@ -36,7 +36,7 @@ fn read(spec: &str, films: &[(&str, i64)], content: &str) -> Vec<Json> {
     let columns: Vec<String> = expansion.columns.iter().map(|c| c.name.clone()).collect();
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
-    let keys = Keys::new(rows.iter().map(Vec::as_slice));
+    let keys = RequestKeys::new(rows.iter().map(Vec::as_slice));
     let outcomes =
         completion::read(content, false, &keys, expansion.key.names(), &columns, &checkers);
     let told = |outcome: &RowOutcome| match outcome {

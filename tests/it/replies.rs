@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use hqdl::Row;
-use hqdl::model::Said;
-use hqdl::prompt::{Frame, Question};
+use hqdl::model::SaidTokens;
+use hqdl::prompt::{PromptFrame, Question};
 use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::Format;
 use hqdl::usage::Tokens;
@@ -197,7 +197,7 @@ fn usage_is_read_or_replaced_and_never_nothing() {
             json!({ "completion_tokens": shape, "prompt_tokens": input }),
             json!({ "prompt_tokens_details": { "cached_tokens": shape }, "prompt_tokens": 5 }),
         ] {
-            let tokens = Said::read(&usage).or(counted);
+            let tokens = SaidTokens::read(&usage).or(counted);
             prop_assert!(tokens.input > 0 && tokens.output > 0, "{usage}: {tokens:?}");
             prop_assert!(tokens.cached_input <= tokens.input, "{usage}: {tokens:?}");
             // Sums of them fit the journal.
@@ -232,7 +232,7 @@ fn a_sound_answer_is_never_taken_for_one_without_end() {
                 context: Vec::new(),
             })
             .collect();
-        let prompt = Frame::new(expansion, &[0, 1, 2, 3], format).prompt(&rows);
+        let prompt = PromptFrame::new(expansion, &[0, 1, 2, 3], format).prompt(&rows);
         let question = Question::read(&prompt.system, &prompt.user).unwrap();
         // Answers that are as alike as rows can be.
         let answer = question.answer(|row, column| match column.name.as_str() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use hqdl::cell::{Answer, CellValue};
-use hqdl::facts::lend::{Lending, lend};
+use hqdl::facts::server::{CacheServer, serve};
 use hqdl::facts::{
     ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome, Record, RunId,
 };
@@ -36,7 +36,7 @@ enum Keeps {
     Server { _dir: TempDir },
 }
 
-struct Served(Option<Lending>);
+struct Served(Option<CacheServer>);
 
 impl Drop for Served {
     fn drop(&mut self) {
@@ -48,7 +48,7 @@ fn local() -> Vec<Pair> {
     let pair = |what, sessions: fn(&Facts, &dyn Fn() -> Facts) -> [Facts; 2]| {
         let dir = tempfile::tempdir().unwrap();
         let owner = Facts::own(dir.path(), "hqdl test", Duration::ZERO).unwrap();
-        let lending = lend(&owner, Arc::new(|| serde_json::Value::Null)).unwrap();
+        let lending = serve(&owner, Arc::new(|| serde_json::Value::Null)).unwrap();
         let begin = || Facts::open(dir.path(), "hqdl test").unwrap();
         let [one, other] = sessions(&owner, &begin);
         let runtime = Runtime::new().unwrap();

@@ -124,7 +124,7 @@ fn californias_gold_gives_the_published_answers() {
     let file = data.join("questions/CASchoolQueries.csv");
     let questions = hqdl::swan::questions::read(&file, "california_schools").unwrap();
     assert_eq!((questions.len(), published.len()), (30, 30));
-    let same = |(question, published): (&hqdl::swan::Question, &Json)| {
+    let same = |(question, published): (&hqdl::swan::BenchmarkQuestion, &Json)| {
         let rows = crate::project::rows(&db, &question.gold).unwrap();
         let answer: Vec<Vec<Json>> = serde_json::from_value(published["answer"].clone()).unwrap();
         compare::by_swan(&compare::cells(&rows), &compare::cells(&answer), &question.gold)

@@ -158,6 +158,44 @@ fn no_file_is_a_drawer() {
     }
 }
 
+/// Names that stand for one type in each of several modules: what a command line takes,
+/// which is always written with its command (`plan::Options`, `cache::Command`).
+const OF_EACH_COMMAND: [&str; 2] = ["Options", "Command"];
+
+#[test]
+fn a_type_name_stands_for_one_thing() {
+    let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let crates = std::fs::read_dir(root().join("crates")).unwrap().flatten();
+    let mut files: Vec<PathBuf> = crates.flat_map(|e| sources(&e.path().join("src"))).collect();
+    files.extend(sources(&root().join("src")));
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut of_a_trait = false;
+        for line in text.lines() {
+            // Associated types have the names that their traits give them.
+            let indented = line.starts_with(' ');
+            if !indented && !line.is_empty() {
+                of_a_trait = line.starts_with("impl") || line.contains("trait ");
+            }
+            let line = line.trim_start();
+            let line = match line.strip_prefix("pub(") {
+                Some(rest) => rest.split_once(") ").map_or(rest, |(_, rest)| rest),
+                None => line.strip_prefix("pub ").unwrap_or(line),
+            };
+            let Some((kind, rest)) = line.split_once(' ') else { continue };
+            let declares = ["struct", "enum", "trait", "union"].contains(&kind)
+                || kind == "type" && !(indented && of_a_trait);
+            let name: String = rest.chars().take_while(|c| c.is_alphanumeric()).collect();
+            if declares && name.starts_with(char::is_uppercase) {
+                let place = file.strip_prefix(root()).unwrap().display().to_string();
+                homes.entry(name).or_default().insert(place);
+            }
+        }
+    }
+    homes.retain(|name, places| places.len() > 1 && !OF_EACH_COMMAND.contains(&name.as_str()));
+    assert!(homes.is_empty(), "one name, several types: {homes:#?}");
+}
+
 /// What the documents point at is there: a link, or a path of the code.
 #[test]
 fn documents_point_at_what_exists() {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use crate::oracle;
-use hqdl::model::{Asking, Model, Reply};
+use hqdl::model::{Model, Reply, ReplyFuture};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::value::Value;
 
@@ -51,7 +51,7 @@ impl Model for Stub {
         &self.name
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(std::future::ready(Ok(self.reply(prompt))))
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
 use hqdl::facts::Facts;
-use hqdl::model::{Asking, Model, Reply};
+use hqdl::model::{Model, Reply, ReplyFuture};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::query::{self, Request, Smoothie};
 use hqdl::session::{Cache, Session, SpecOverrides};
@@ -50,7 +50,7 @@ impl Model for Stub {
         &self.0
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         let question = Question::read(&prompt.system, &prompt.user).unwrap();
         let content = question.answer(|row, column| {
             let function = column.about.strip_prefix("fn:").unwrap();

@@ -26,7 +26,7 @@ use std::time::Duration;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 
-use self::postgres::Server;
+use self::postgres::DatabaseServer;
 use hqdl_spec::{Expansion, is_server};
 
 /// How long a lock of another process is waited for.
@@ -201,7 +201,7 @@ pub struct Database {
     file: Option<(u64, u64)>,
     /// The server that it is on, when the connection is to a database of this process
     /// alone, beside it.
-    server: Option<Box<Server>>,
+    server: Option<Box<DatabaseServer>>,
 }
 
 impl Database {
@@ -246,7 +246,7 @@ impl Database {
 
     /// Opens a database on a server, by its URL.
     fn connect(url: &Path) -> Result<Self, StoreError> {
-        let server = Server::connect(url)?;
+        let server = DatabaseServer::connect(url)?;
         let error = |e: rusqlite::Error| StoreError::from_sqlite(server.shown().as_ref(), &e);
         // A temporary file, which nobody else sees.
         let connection = Connection::open("").map_err(error)?;
@@ -305,7 +305,7 @@ impl Database {
     /// # Errors
     /// [`StoreError`] when the server cannot be asked.
     pub fn changes(&self) -> Result<i64, StoreError> {
-        self.server().map_or(Ok(0), Server::changes)
+        self.server().map_or(Ok(0), DatabaseServer::changes)
     }
 
     /// Puts what was published of an expansion within reach of the connection, cell by
@@ -333,14 +333,14 @@ impl Database {
     }
 
     /// The server that it is on.
-    fn server(&self) -> Option<&Server> {
+    fn server(&self) -> Option<&DatabaseServer> {
         self.server.as_deref()
     }
 
     /// The URL of its server, as it may be shown; `None` where it is a file.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
-        self.server().map(Server::shown)
+        self.server().map(DatabaseServer::shown)
     }
 
     /// The connection; to a database of this process beside it, where it is on a server.
@@ -402,19 +402,19 @@ impl Database {
     /// the reader first, then its rows one by one.
     ///
     /// # Errors
-    /// [`Stopped`](postgres::query::Stopped).
+    /// [`QueryStop`](postgres::query::QueryStop).
     pub fn run_there<E>(
         &self,
         sql: &str,
         timeout: Option<Duration>,
         columns: &mut dyn FnMut(&[String]) -> Result<(), E>,
         row: &mut dyn FnMut(&[ValueRef<'_>]) -> Result<(), E>,
-    ) -> Result<(), postgres::query::Stopped<E>> {
+    ) -> Result<(), postgres::query::QueryStop<E>> {
         self.there()?.query(sql, timeout, columns, row)
     }
 
     /// The server, where something can be run on none but one.
-    fn there(&self) -> Result<&Server, StoreError> {
+    fn there(&self) -> Result<&DatabaseServer, StoreError> {
         self.server().ok_or_else(|| StoreError::Missing(self.path.clone()))
     }
 

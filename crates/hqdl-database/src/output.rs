@@ -19,7 +19,7 @@ const COPIED_FROM: &str = "hqdl:copied_from";
 
 /// Where a spec publishes to, as it stands before a run.
 #[derive(Debug)]
-pub enum Target {
+pub enum OutputTarget {
     /// The database itself.
     Itself(PathBuf),
     /// A copy that is as new as its database.
@@ -28,7 +28,7 @@ pub enum Target {
     Stale(PathBuf),
 }
 
-impl Target {
+impl OutputTarget {
     /// Looks at the output of a database, or at the database itself.
     ///
     /// # Errors
@@ -145,8 +145,8 @@ pub fn readable(source: &Database, output: Option<&Path>) -> Result<(PathBuf, bo
     let Some(output) = output.filter(|o| o.exists()) else {
         return Ok((source.path.clone(), false));
     };
-    match Target::look(source, Some(output)) {
-        Ok(Target::Stale(path)) => Ok((path, true)),
+    match OutputTarget::look(source, Some(output)) {
+        Ok(OutputTarget::Stale(path)) => Ok((path, true)),
         Ok(_) => Ok((output.to_owned(), false)),
         Err(
             error @ (StoreError::ForeignOutput(_)

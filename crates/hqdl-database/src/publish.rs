@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use rusqlite::config::DbConfig;
 use serde_json::json;
 
-use super::postgres::{Publishing, Server};
+use super::postgres::{DatabaseServer, Publishing};
 use super::rows::{Tables, Written};
 use super::standing::{PublishedVersion, layout};
 use super::view::view_sql;
@@ -19,7 +19,7 @@ use hqdl_values::sql;
 
 /// What is told of a completion beside the cells that came from it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Origin {
+pub struct CompletionOrigin {
     /// The run.
     pub run: i64,
     /// The model.
@@ -58,7 +58,7 @@ impl<'db> Publication<'db> {
     pub fn begin(db: &'db Database, spec: &Spec) -> Result<Self, StoreError> {
         let error = |e: rusqlite::Error| db.error(&e);
         let connection = db.connection();
-        let server = db.server().map(Server::publish).transpose()?;
+        let server = db.server().map(DatabaseServer::publish).transpose()?;
         if let Some(server) = db.server() {
             server.read_bookkeeping(connection)?;
         }
@@ -236,7 +236,7 @@ impl<'db> Publication<'db> {
         spec: &Spec,
         written: &Written<'_>,
         standing: &PublishedVersion,
-        origins: &mut dyn FnMut(i64) -> Option<Origin>,
+        origins: &mut dyn FnMut(i64) -> Option<CompletionOrigin>,
     ) -> Result<(), StoreError> {
         self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))?;
         if let Some(server) = &self.server {
@@ -251,7 +251,7 @@ impl<'db> Publication<'db> {
         spec: &Spec,
         written: &Written<'_>,
         standing: &PublishedVersion,
-        origins: &mut dyn FnMut(i64) -> Option<Origin>,
+        origins: &mut dyn FnMut(i64) -> Option<CompletionOrigin>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let expansion = written.expansion;
@@ -321,7 +321,7 @@ impl<'db> Publication<'db> {
         expansion: &Expansion,
         id: i64,
         more: i64,
-        origins: &mut dyn FnMut(i64) -> Option<Origin>,
+        origins: &mut dyn FnMut(i64) -> Option<CompletionOrigin>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let counted = c

@@ -16,7 +16,7 @@ use hqdl_database::{Database, StoreError};
 use hqdl_facts::{Facts, FactsError, Say};
 use hqdl_model::plan::Plan;
 use hqdl_model::{self as model, Model, SetupError};
-use hqdl_spec::overrides::{self, EditError, objections};
+use hqdl_spec::overrides::{self, OverrideEditError, objections};
 use hqdl_spec::{Draft, Expansion, PriceTable, Provider, Spec};
 use hqdl_values::key::Entity;
 use hqdl_values::problem::Problems;
@@ -300,8 +300,8 @@ pub enum OverrideError {
     Store(#[from] StoreError),
     /// The file of overrides failed, or the cell is none.
     #[error(transparent)]
-    Edit(#[from] EditError),
+    Edit(#[from] OverrideEditError),
     /// All that speaks against it.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Refused(Vec<EditError>),
+    Refused(Vec<OverrideEditError>),
 }

@@ -22,14 +22,14 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::FactsError;
+use crate::batch_jobs::{BatchJob, BatchRequest};
 use crate::checksum::Damage;
 use crate::completion::{Completion, Outcome};
 use crate::ids::RunId;
-use crate::parcels::{BatchJob, BatchRequest};
-use crate::questions::{Learned, LiveQuestion, Origin};
+use crate::questions::{Learned, LiveQuestion, QuestionOrigin};
 use crate::record::Fact;
-use crate::requests::{Known, Request};
-use crate::rounds::{Open, Subject};
+use crate::refresh::{OpenRefresh, RefreshSubject};
+use crate::requests::{BatchedRequest, KnownRequest};
 use crate::spending::{ColumnDay, Hour, Totals};
 use hqdl_values::key::{Entity, ListHash, Meaning};
 use hqdl_values::usage::{Doubt, Spent};
@@ -265,27 +265,36 @@ pub trait BatchJobs {
 /// answered ([`super::CommitUnit::answers`] settles it).
 pub trait BatchRequests {
     /// Puts requests in the queue of a run.
-    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError>;
+    fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError>;
 
     /// Leaves so many rows in a request that waits; the others wait in one of their
     /// own.
-    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError>;
+    fn split(
+        &self,
+        run: RunId,
+        request: &mut BatchedRequest,
+        rows: usize,
+    ) -> Result<(), FactsError>;
 
     /// How many requests of a run wait to be packed.
     fn waiting(&self, run: RunId) -> Result<u64, FactsError>;
 
     /// The first request in the queue of a run after some id.
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError>;
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// What is known of the answer's `custom_id`, in one parcel or, without
     /// one, in any.
-    fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError>;
+    fn find_request(
+        &self,
+        custom_id: &str,
+        parcel: Option<i64>,
+    ) -> Result<KnownRequest, FactsError>;
 
     /// The requests of a parcel that have no answer yet.
     fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError>;
 
     /// A request, by id.
-    fn request(&self, id: i64) -> Result<Option<Request>, FactsError>;
+    fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError>;
 
     /// Takes a request out of its parcel: it waits again, in the queue of a run.
     /// `counts` says whether it was sent in earnest.
@@ -314,7 +323,7 @@ pub trait Questions {
     fn note_question(
         &self,
         meaning: u32,
-        origin: &Origin,
+        origin: &QuestionOrigin,
         list: Option<&[String]>,
     ) -> Result<(), FactsError>;
 
@@ -355,10 +364,10 @@ pub trait RequestForms {
 /// Asking again for what is known, over several runs.
 pub trait RefreshJobs {
     /// The round about a subject that has begun and not ended.
-    fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError>;
+    fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError>;
 
     /// Begins a round: facts of completions up to `up_to` no longer count.
-    fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError>;
+    fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError>;
 
     /// Ends a round: all it was about has been asked.
     fn end_round(&self, round: i64) -> Result<(), FactsError>;

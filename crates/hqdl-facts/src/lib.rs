@@ -18,7 +18,7 @@
 //!
 //! sled is opened by one process. That one *owns* the cache ([`LocalStore`]): the
 //! index, the thread that writes, what is being asked ([`in_flight`]), the limits of
-//! endpoints and the budget of the day. It serves them over a socket ([`lend`]) to
+//! endpoints and the budget of the day. It serves them over a socket ([`server`]) to
 //! others ([`RemoteStore`]): they do their work themselves, and only what one
 //! process can have is the owner's. The journal they read, and write what is
 //! small, by themselves.
@@ -26,26 +26,26 @@
 mod checksum;
 mod completion;
 pub mod in_flight;
-mod desk;
+mod commit_thread;
 mod history;
 mod ids;
 mod index;
 mod journal;
 #[cfg(unix)]
-pub mod lend;
+pub mod server;
 pub mod limits;
 mod local;
 mod local_limits;
 mod locks;
 pub mod lookup;
-pub mod parcels;
+pub mod batch_jobs;
 mod postgres;
 mod prefetch;
 pub mod questions;
 mod record;
 mod remote;
 pub mod requests;
-pub mod rounds;
+pub mod refresh;
 mod sessions;
 mod spending;
 mod store;
@@ -63,6 +63,7 @@ use tracing::warn;
 
 use self::local::Lock;
 use self::remote::Refusal;
+pub use batch_jobs::{BatchJob, BatchRequest, Stage};
 pub use checksum::Damage;
 pub use completion::{Completion, Outcome};
 pub use history::History;
@@ -73,16 +74,15 @@ pub use in_flight::ClaimKey;
 pub use local::LocalStore;
 pub use locks::NamedLock;
 pub use lookup::{Found, Reason, Wanted};
-pub use parcels::{BatchJob, BatchRequest, Stage};
 pub use postgres::{PostgresStore, Say};
 pub use prefetch::Prefetch;
-pub use questions::{Learned, LiveQuestion, Origin};
+pub use questions::{Learned, LiveQuestion, QuestionOrigin};
 pub use record::{Fact, Record, RecordBytes};
 pub use remote::{RemoteStore, status};
-pub use requests::{Known, Request};
+pub use requests::{BatchedRequest, KnownRequest};
 pub use spending::{ColumnDay, Hour, Totals};
 pub use store::{CommitUnit, FactStore, Noted, StoreFuture};
-pub use throttle::{Admission, Admitted, Place, RateLimits, Throttle};
+pub use throttle::{Admission, Admitted, EndpointPlace, RateLimits, Throttle};
 
 /// About how many bytes of records are looked up at once.
 const PAGE: usize = 256 << 10;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checksum::Damage;
-use crate::desk::{Job, LeavingRequest, Reply};
+use crate::commit_thread::{Job, LeavingRequest, OwnerReply};
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::{ClaimKey, InFlight};
@@ -18,10 +18,10 @@ use crate::index::Index;
 use crate::journal::Journal;
 use crate::local_limits::{Limiters, LocalLimits};
 use crate::record::{Record, RecordBytes};
-use crate::sessions::Session;
+use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{Place, RateLimits};
-use crate::{FactsError, desk, remote};
+use crate::throttle::{EndpointPlace, RateLimits};
+use crate::{FactsError, commit_thread, remote};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
@@ -36,7 +36,7 @@ pub struct LocalStore {
     /// the index.
     pub(super) writing: Arc<Journal>,
     pub(super) index: Index,
-    session: Session,
+    session: FactsSession,
     jobs: mpsc::Sender<Job>,
     thread: Option<JoinHandle<()>>,
     pub(super) claims: InFlight,
@@ -62,7 +62,7 @@ impl LocalStore {
     ) -> Result<Self, FactsError> {
         // Of an owner that was killed; nobody answers there.
         let _ = std::fs::remove_file(remote::socket(dir));
-        let session = Session::of_owner(holder);
+        let session = FactsSession::of_owner(holder);
         let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
         let journal = open()?;
         journal.begin_alone()?;
@@ -70,7 +70,7 @@ impl LocalStore {
         let (writing, looks) = (Arc::new(open()?), open()?);
         let index = Index::open(&dir.join("index.sled"), Arc::clone(&writing), looks)?;
         let journal = Arc::new(journal);
-        let (jobs, thread) = desk::start(Arc::clone(&writing), index.clone());
+        let (jobs, thread) = commit_thread::start(Arc::clone(&writing), index.clone());
         let limiters = Limiters::kept_by(jobs.clone());
         Ok(Self {
             dir: dir.to_owned(),
@@ -100,7 +100,7 @@ impl LocalStore {
         run: RunId,
         worst: Spent,
         of_day: Option<f64>,
-        place: Option<Place>,
+        place: Option<EndpointPlace>,
     ) -> Result<Noted, FactsError> {
         let wish = LeavingRequest { session, run, worst, of_day, place, waited: false };
         self.command(|reply| Job::Reserve(wish, reply)).await
@@ -109,7 +109,7 @@ impl LocalStore {
     /// Has the writing thread do something, and waits for it.
     pub(super) async fn command<T>(
         &self,
-        job: impl FnOnce(Reply<T>) -> Job,
+        job: impl FnOnce(OwnerReply<T>) -> Job,
     ) -> Result<T, FactsError> {
         let (reply, told) = oneshot::channel();
         self.jobs.send(job(reply)).await.map_err(|_| gone())?;
@@ -194,7 +194,7 @@ impl FactStore for LocalStore {
         run: RunId,
         worst: Spent,
         of_day: Option<f64>,
-        place: Option<Place>,
+        place: Option<EndpointPlace>,
     ) -> StoreFuture<'_, Noted> {
         Box::pin(self.reserve_for(Arc::clone(&self.session.id), run, worst, of_day, place))
     }

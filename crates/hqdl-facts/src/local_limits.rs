@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 use crate::FactsError;
-use crate::desk::Job;
+use crate::commit_thread::Job;
 use crate::journal::Journal;
 use crate::limits::{Limiter, Need, PerMinute, RateLimitHint};
-use crate::throttle::{Admission, Place, RateLimits, Throttle};
+use crate::throttle::{Admission, EndpointPlace, RateLimits, Throttle};
 
 /// One limiter for each endpoint and key, and one for each of its models, as long
 /// as somebody uses it or would have to wait.
@@ -45,7 +45,7 @@ impl Limiters {
     /// gives. What the journal knows of it counts.
     pub(super) fn join(
         &self,
-        place: &Place,
+        place: &EndpointPlace,
         limits: PerMinute,
         journal: Option<&Journal>,
     ) -> Result<u64, FactsError> {
@@ -74,7 +74,7 @@ impl Limiters {
     }
 
     /// Who has this number uses the place no more.
-    pub(super) fn leave(&self, place: &Place, number: u64) {
+    pub(super) fn leave(&self, place: &EndpointPlace, number: u64) {
         let mut all = self.all();
         for name in [&place.endpoint, &place.name()] {
             all.get(name).into_iter().for_each(|limiter| limiter.leave(number));
@@ -83,7 +83,7 @@ impl Limiters {
     }
 
     /// Waits for the turn of a request; `None` where nobody uses the place.
-    pub(super) async fn admit(&self, place: &Place, need: Need) -> Option<Ticket> {
+    pub(super) async fn admit(&self, place: &EndpointPlace, need: Need) -> Option<Ticket> {
         let pair = self.pair(place)?;
         let ticket = Ticket { number: self.number(), pair };
         ticket.pair.all.admit(ticket.number, need).await;
@@ -93,7 +93,7 @@ impl Limiters {
     }
 
     /// Takes the endpoint's word: its limits are the model's, to wait is for all.
-    pub(super) fn observe(&self, place: &Place, hint: RateLimitHint) {
+    pub(super) fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         let Some(pair) = self.pair(place) else { return };
         let wait = RateLimitHint { wait: hint.wait, ..RateLimitHint::default() };
         let heard = [(pair.all, place.endpoint.clone(), wait), (pair.model, place.name(), hint)];
@@ -108,7 +108,7 @@ impl Limiters {
         }
     }
 
-    fn pair(&self, place: &Place) -> Option<Pair> {
+    fn pair(&self, place: &EndpointPlace) -> Option<Pair> {
         let all = self.all();
         let of = |name: &str| all.get(name).map(Arc::clone);
         Some(Pair { all: of(&place.endpoint)?, model: of(&place.name())? })
@@ -206,15 +206,15 @@ impl LocalLimits {
 }
 
 impl RateLimits for LocalLimits {
-    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError> {
+    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError> {
         self.limiters.join(place, limits, self.journal.as_deref())
     }
 
-    fn leave(&self, place: &Place, member: u64) {
+    fn leave(&self, place: &EndpointPlace, member: u64) {
         self.limiters.leave(place, member);
     }
 
-    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a> {
+    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a> {
         Box::pin(async move { self.tickets.keep(self.limiters.admit(place, need).await) })
     }
 
@@ -226,7 +226,7 @@ impl RateLimits for LocalLimits {
         self.tickets.settle(ticket, used);
     }
 
-    fn observe(&self, place: &Place, hint: RateLimitHint) {
+    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         self.limiters.observe(place, hint);
     }
 }
@@ -235,7 +235,8 @@ impl Throttle {
     /// Limits that nobody shares.
     #[must_use]
     pub fn alone(limits: PerMinute) -> Self {
-        let (alone, place) = (LocalLimits::new(Limiters::default(), None), Place::default());
+        let (alone, place) =
+            (LocalLimits::new(Limiters::default(), None), EndpointPlace::default());
         let member = alone.join(&place, limits).unwrap_or_default();
         Self { limits: Arc::new(alone), place, member }
     }

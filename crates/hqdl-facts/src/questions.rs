@@ -5,7 +5,7 @@ use hqdl_values::key::Meaning;
 
 /// Where a question was asked: its meaning's id, what its values came from, and the
 /// list that was given, as JSON.
-pub(crate) type Note = (u32, Origin, Option<String>);
+pub(crate) type Note = (u32, QuestionOrigin, Option<String>);
 
 /// Tells each question where its values came from, as was noted, oldest first; the
 /// last list counts.
@@ -21,7 +21,7 @@ pub(crate) fn attribute(questions: &mut [LiveQuestion], noted: Vec<Note>) {
 
 /// The column of the database that a question's values came from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct QuestionOrigin {
     /// Its table or view; empty when the values are no column.
     pub table: String,
     /// The column.
@@ -38,7 +38,7 @@ pub struct LiveQuestion {
     /// The value list, where it is remembered.
     pub list: Option<Vec<String>>,
     /// Where the values came from.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<QuestionOrigin>,
     /// The models that were asked.
     pub models: Vec<String>,
     /// Values that were answered.

@@ -13,17 +13,17 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::checksum::Damage;
-use crate::desk::keep_alone;
+use crate::commit_thread::keep_alone;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::journal::Journal;
 use crate::limits::{Need, PerMinute, RateLimitHint};
 use crate::record::{Record, RecordBytes, decode};
-use crate::sessions::Session;
+use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{Admission, Place, RateLimits};
-use crate::wire::{Ask, Hello, MAGIC, PROTOCOL, Say, Welcome};
+use crate::throttle::{Admission, EndpointPlace, RateLimits};
+use crate::wire::{Ask, Hello, MAGIC, OwnerSays, PROTOCOL, Welcome};
 use crate::{FactsError, wire};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
@@ -58,7 +58,7 @@ struct Connection {
 }
 
 /// Who waits for which answer; `None` when the owner is gone.
-type Pending = Mutex<Option<HashMap<u64, Box<dyn FnOnce(Say) + Send>>>>;
+type Pending = Mutex<Option<HashMap<u64, Box<dyn FnOnce(OwnerSays) + Send>>>>;
 
 /// Why there is nobody to borrow from.
 pub(super) enum Refusal {
@@ -84,7 +84,7 @@ impl Connection {
         let pending: Arc<Pending> = Arc::new(Mutex::new(Some(HashMap::new())));
         let answered = Arc::clone(&pending);
         std::thread::spawn(move || {
-            while let Ok((number, say)) = wire::read::<(u64, Say)>(&mut incoming) {
+            while let Ok((number, say)) = wire::read::<(u64, OwnerSays)>(&mut incoming) {
                 let waiting = lock(&answered).as_mut().and_then(|p| p.remove(&number));
                 if let Some(waiting) = waiting {
                     waiting(say);
@@ -105,14 +105,14 @@ impl Connection {
     }
 
     /// Asks the owner, and waits for the answer.
-    async fn ask(&self, ask: &Ask) -> Result<Say, FactsError> {
+    async fn ask(&self, ask: &Ask) -> Result<OwnerSays, FactsError> {
         let (reply, told) = oneshot::channel();
         self.request(ask, |say| drop(reply.send(say)))?;
         self.heard(told.await.map_err(|_| self.lost())?)
     }
 
     /// Asks the owner, and waits for the answer on this thread.
-    fn ask_here(&self, ask: &Ask) -> Result<Say, FactsError> {
+    fn ask_here(&self, ask: &Ask) -> Result<OwnerSays, FactsError> {
         let (reply, told) = mpsc::channel();
         self.request(ask, move |say| drop(reply.send(say)))?;
         self.heard(told.recv().map_err(|_| self.lost())?)
@@ -121,7 +121,7 @@ impl Connection {
     fn request(
         &self,
         ask: &Ask,
-        answered: impl FnOnce(Say) + Send + 'static,
+        answered: impl FnOnce(OwnerSays) + Send + 'static,
     ) -> Result<(), FactsError> {
         let number = self.asked.fetch_add(1, Ordering::Relaxed);
         match lock(&self.pending).as_mut() {
@@ -134,7 +134,7 @@ impl Connection {
     /// Asks for what a number answers, and waits on this thread.
     fn count(&self, ask: &Ask) -> Result<u64, FactsError> {
         match self.ask_here(ask)? {
-            Say::Count(count) => Ok(count),
+            OwnerSays::Count(count) => Ok(count),
             _ => Err(self.misunderstood()),
         }
     }
@@ -145,11 +145,11 @@ impl Connection {
     }
 
     /// Asks on the other line, and waits on this thread.
-    fn look(&self, ask: &Ask) -> Result<Say, FactsError> {
+    fn look(&self, ask: &Ask) -> Result<OwnerSays, FactsError> {
         let said = {
             let mut looks = lock(&self.looks);
             wire::write(&mut *looks, &(1u64, ask))
-                .and_then(|()| wire::read::<(u64, Say)>(&mut *looks))
+                .and_then(|()| wire::read::<(u64, OwnerSays)>(&mut *looks))
         };
         self.heard(said.map_err(|_| self.lost())?.1)
     }
@@ -160,9 +160,9 @@ impl Connection {
         lock(&self.out).write_all(&frame).map_err(|_| self.lost())
     }
 
-    fn heard(&self, say: Say) -> Result<Say, FactsError> {
+    fn heard(&self, say: OwnerSays) -> Result<OwnerSays, FactsError> {
         match say {
-            Say::Failed(trouble) => Err(trouble.into_error(&self.dir)),
+            OwnerSays::Failed(trouble) => Err(trouble.into_error(&self.dir)),
             say => Ok(say),
         }
     }
@@ -190,7 +190,7 @@ impl RemoteStore {
     pub(super) fn begin(dir: &Path, holder: &str) -> Result<Self, Refusal> {
         let owner = Connection::begin(dir, holder)?;
         let session =
-            Session { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
+            FactsSession { id: owner.session.as_str().into(), holder: holder.into(), owns: false };
         let journal = Journal::open(&dir.join("journal.sqlite"), session);
         Ok(Self { journal: journal.map_err(Refusal::Failed)?, owner: Arc::new(owner) })
     }
@@ -236,7 +236,7 @@ impl FactStore for RemoteStore {
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         let mut found = Vec::with_capacity(entities.len());
         while found.len() < entities.len() {
-            let Say::Records(records) = self.owner.look(&rest(entities, found.len()))? else {
+            let OwnerSays::Records(records) = self.owner.look(&rest(entities, found.len()))? else {
                 return Err(self.owner.misunderstood());
             };
             self.records(records, &mut found)?;
@@ -251,7 +251,8 @@ impl FactStore for RemoteStore {
         Box::pin(async {
             let mut found = Vec::with_capacity(entities.len());
             while found.len() < entities.len() {
-                let Say::Records(records) = self.owner.ask(&rest(entities, found.len())).await?
+                let OwnerSays::Records(records) =
+                    self.owner.ask(&rest(entities, found.len())).await?
                 else {
                     return Err(self.owner.misunderstood());
                 };
@@ -263,7 +264,7 @@ impl FactStore for RemoteStore {
 
     fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
         let ask = Ask::Page { after: after.to_owned(), full: super::PAGE };
-        let Say::Page(page) = self.owner.look(&ask)? else {
+        let OwnerSays::Page(page) = self.owner.look(&ask)? else {
             return Err(self.owner.misunderstood());
         };
         Ok(page.into_iter().map(|(entity, bytes)| (entity, RecordBytes(bytes))).collect())
@@ -322,11 +323,11 @@ impl FactStore for RemoteStore {
         run: RunId,
         worst: Spent,
         of_day: Option<f64>,
-        place: Option<Place>,
+        place: Option<EndpointPlace>,
     ) -> StoreFuture<'_, Noted> {
         Box::pin(async move {
             match self.owner.ask(&Ask::Reserve { run, worst, of_day, place }).await? {
-                Say::Noted(noted) => Ok(noted),
+                OwnerSays::Noted(noted) => Ok(noted),
                 _ => Err(self.owner.misunderstood()),
             }
         })
@@ -339,7 +340,7 @@ impl FactStore for RemoteStore {
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
         Box::pin(async {
             match self.owner.ask(&Ask::Claim(keys.to_vec())).await? {
-                Say::Claimed(granted) => Ok(granted),
+                OwnerSays::Claimed(granted) => Ok(granted),
                 _ => Err(self.owner.misunderstood()),
             }
         })
@@ -355,19 +356,19 @@ impl FactStore for RemoteStore {
 }
 
 impl RateLimits for Connection {
-    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError> {
+    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError> {
         self.count(&Ask::Join { place: place.clone(), limits })
     }
 
-    fn leave(&self, place: &Place, member: u64) {
+    fn leave(&self, place: &EndpointPlace, member: u64) {
         self.tell(&Ask::Leave { place: place.clone(), member });
     }
 
-    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a> {
+    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a> {
         // Whose owner is gone notices when it notes what the request may cost.
         Box::pin(async move {
             match self.ask(&Ask::Admit { place: place.clone(), need }).await {
-                Ok(Say::Count(ticket)) => ticket,
+                Ok(OwnerSays::Count(ticket)) => ticket,
                 _ => 0,
             }
         })
@@ -381,7 +382,7 @@ impl RateLimits for Connection {
         self.tell(&Ask::Settle { ticket, used });
     }
 
-    fn observe(&self, place: &Place, hint: RateLimitHint) {
+    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         self.tell(&Ask::Hear { place: place.clone(), hint });
     }
 }
@@ -400,8 +401,8 @@ pub fn status(dir: &Path) -> Result<Option<String>, FactsError> {
         Err(Refusal::Failed(error)) => return Err(error),
     };
     wire::write(&mut stream, &(1u64, Ask::Status)).map_err(failed)?;
-    match wire::read::<(u64, Say)>(&mut stream).map_err(failed)?.1 {
-        Say::Text(text) => Ok(Some(text)),
+    match wire::read::<(u64, OwnerSays)>(&mut stream).map_err(failed)?.1 {
+        OwnerSays::Text(text) => Ok(Some(text)),
         _ => Err(failed(io::Error::other("the owner answers something else"))),
     }
 }

@@ -1,5 +1,5 @@
 //! The journal's side of requests that go through the Batch API: what each one
-//! asks, about whom, and whether it was answered. [`super::parcels`] says where
+//! asks, about whom, and whether it was answered. [`super::batch_jobs`] says where
 //! it is.
 
 use crate::ids::RunId;
@@ -9,7 +9,7 @@ use hqdl_values::usage::Spent;
 
 /// A request that is to be sent, or was, in a parcel.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct BatchedRequest {
     /// Its id in the journal; 0 until it is there.
     pub id: i64,
     /// The form that its prompt and its answer hang on.
@@ -38,9 +38,9 @@ pub struct Request {
 
 /// What the journal knows of a `custom_id`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Known {
+pub enum KnownRequest {
     /// A request that waits for its answer.
-    Open(Box<Request>),
+    Open(Box<BatchedRequest>),
     /// A request that needs no answer any more.
     Done,
     /// No request of this journal.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A process that uses the facts, or one borrower of its owner.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub struct FactsSession {
     /// What it is found by in the journal.
     pub(super) id: Arc<str>,
     /// What it says of itself.
@@ -15,7 +15,7 @@ pub struct Session {
     pub(super) owns: bool,
 }
 
-impl Session {
+impl FactsSession {
     /// A session of the process that owns the cache.
     pub(super) fn of_owner(holder: &str) -> Self {
         Self { id: new_id().into(), holder: holder.into(), owns: true }

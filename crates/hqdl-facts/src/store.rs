@@ -28,7 +28,7 @@ use crate::completion::Completion;
 use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
-use crate::throttle::{Place, RateLimits};
+use crate::throttle::{EndpointPlace, RateLimits};
 use crate::{FactsError, LocalStore};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
@@ -154,7 +154,7 @@ pub trait FactStore: Send + Sync {
         run: RunId,
         worst: Spent,
         of_day: Option<f64>,
-        place: Option<Place>,
+        place: Option<EndpointPlace>,
     ) -> StoreFuture<'_, Noted>;
 
     /// Says that a request ended without an answer. Its note is taken out, or

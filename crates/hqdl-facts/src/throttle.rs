@@ -16,14 +16,14 @@ use crate::{Facts, FactsError};
 /// What limits are of: an endpoint with its key, and one of its models. It tells
 /// them apart from others, and shows no key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
+pub struct EndpointPlace {
     /// The endpoint and its key.
     pub endpoint: String,
     /// The model.
     pub model: String,
 }
 
-impl Place {
+impl EndpointPlace {
     /// The name of the model's limiter.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.endpoint, self.model)
@@ -43,13 +43,13 @@ pub trait RateLimits: Send + Sync {
     ///
     /// # Errors
     /// [`FactsError`] when the store cannot be reached or read.
-    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError>;
+    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError>;
 
     /// Who has this number uses the place no more.
-    fn leave(&self, place: &Place, member: u64);
+    fn leave(&self, place: &EndpointPlace, member: u64);
 
     /// Waits for the turn of a request.
-    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a>;
+    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a>;
 
     /// The request of a ticket leaves.
     fn sent(&self, ticket: u64);
@@ -59,13 +59,13 @@ pub trait RateLimits: Send + Sync {
     fn settle(&self, ticket: u64, used: Option<u64>);
 
     /// Takes the endpoint's word of its limits.
-    fn observe(&self, place: &Place, hint: RateLimitHint);
+    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint);
 }
 
 /// Admits requests to a model of an endpoint, with others who ask it.
 pub struct Throttle {
     pub(crate) limits: Arc<dyn RateLimits>,
-    pub(crate) place: Place,
+    pub(crate) place: EndpointPlace,
     /// What joining gave.
     pub(crate) member: u64,
 }
@@ -73,7 +73,7 @@ pub struct Throttle {
 /// A request that was admitted. Dropped before it is sent, it counts no more.
 pub struct Admitted {
     limits: Arc<dyn RateLimits>,
-    place: Place,
+    place: EndpointPlace,
     ticket: u64,
     settled: bool,
 }
@@ -112,7 +112,7 @@ impl Drop for Throttle {
 impl Admitted {
     /// Where the request goes.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &EndpointPlace {
         &self.place
     }
 
@@ -149,7 +149,7 @@ impl Facts {
         model: &str,
         limits: PerMinute,
     ) -> Result<Throttle, FactsError> {
-        let place = Place { endpoint: endpoint.to_owned(), model: model.to_owned() };
+        let place = EndpointPlace { endpoint: endpoint.to_owned(), model: model.to_owned() };
         let shared = self.rate_limits();
         let member = shared.join(&place, limits)?;
         Ok(Throttle { limits: shared, place, member })

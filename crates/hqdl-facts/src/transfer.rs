@@ -15,8 +15,8 @@ use std::io::{BufRead, Write};
 
 use serde_json::{Value as Json, json};
 
+use crate::commit_thread::keep;
 use crate::completion::Completion;
-use crate::desk::keep;
 use crate::history::{History, Runs};
 use crate::ids::RunId;
 use crate::index::Index;
@@ -84,7 +84,7 @@ impl Facts {
 }
 
 /// What records some entities have, in their order.
-pub(super) type Look<'l> = dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
+pub(super) type RecordsLook<'l> = dyn Fn(&[Entity]) -> Result<Vec<Option<Record>>, FactsError> + 'l;
 
 /// Takes in facts written by [`Facts::export`]; returns how many were news. An
 /// import is not a request, so its tokens and price are not counted again.
@@ -110,7 +110,7 @@ pub(super) fn import(
 /// begins, and how many are news.
 pub(super) fn units(
     history: &dyn History,
-    look: &Look<'_>,
+    look: &RecordsLook<'_>,
     input: &mut dyn BufRead,
 ) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
     units_of(history, look, read(input)?)
@@ -132,7 +132,7 @@ fn read(input: &mut dyn BufRead) -> Result<Vec<ExportedLine>, FactsError> {
 
 fn units_of(
     history: &dyn History,
-    look: &Look<'_>,
+    look: &RecordsLook<'_>,
     lines: Vec<ExportedLine>,
 ) -> Result<(RunId, Vec<CommitUnit>, u64), FactsError> {
     let run = history.begin("cache import", "")?;

@@ -13,9 +13,9 @@ use crate::FactsError;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::limits::{Need, PerMinute, RateLimitHint};
-use crate::sessions::Session;
+use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, Noted};
-use crate::throttle::Place;
+use crate::throttle::EndpointPlace;
 use hqdl_values::usage::Spent;
 
 /// What both sides begin with; then the protocol's number.
@@ -63,7 +63,7 @@ pub(super) enum Ask {
     /// A completion and its facts kept.
     Keep(Box<CommitUnit>),
     /// What a request may cost noted.
-    Reserve { run: RunId, worst: Spent, of_day: Option<f64>, place: Option<Place> },
+    Reserve { run: RunId, worst: Spent, of_day: Option<f64>, place: Option<EndpointPlace> },
     /// A request ended without an answer.
     End { reservation: ReservationId, in_doubt: bool },
     /// Cells, or other things, for itself alone.
@@ -73,17 +73,17 @@ pub(super) enum Ask {
     /// To be told when somebody gives this back.
     Wait(ClaimKey),
     /// Limits that an endpoint is asked under from now on.
-    Join { place: Place, limits: PerMinute },
+    Join { place: EndpointPlace, limits: PerMinute },
     /// Not any more: the number that [`Ask::Join`] gave.
-    Leave { place: Place, member: u64 },
+    Leave { place: EndpointPlace, member: u64 },
     /// The turn of a request: the number of its ticket.
-    Admit { place: Place, need: Need },
+    Admit { place: EndpointPlace, need: Need },
     /// A request that was admitted leaves.
     Sent(u64),
     /// What a request that was admitted used; `None` when it was not sent.
     Settle { ticket: u64, used: Option<u64> },
     /// What an endpoint says of its limits.
-    Hear { place: Place, hint: RateLimitHint },
+    Hear { place: EndpointPlace, hint: RateLimitHint },
     /// Lines of an import; more follow.
     Lines(Bytes),
     /// These lines taken in.
@@ -94,7 +94,7 @@ pub(super) enum Ask {
 
 /// What the owner answers.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Say {
+pub(super) enum OwnerSays {
     Done,
     Records(Vec<Option<Bytes>>),
     Page(Vec<(String, Bytes)>),
@@ -192,6 +192,6 @@ pub(super) fn write(stream: &mut impl Write, message: &impl Serialize) -> io::Re
 }
 
 /// A session that the owner gives a borrower.
-pub(super) fn session(holder: &str) -> Session {
-    Session { id: super::sessions::new_id().into(), holder: holder.into(), owns: false }
+pub(super) fn session(holder: &str) -> FactsSession {
+    FactsSession { id: super::sessions::new_id().into(), holder: holder.into(), owns: false }
 }

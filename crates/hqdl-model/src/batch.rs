@@ -14,7 +14,7 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value as Json, json};
 
 use super::openai::Endpoint;
-use super::wire::{self, Failure, error, failed, shown};
+use super::wire::{self, WireFailure, error, failed, shown};
 use super::{ModelError, TRIES, persistently};
 use hqdl_prompt::Prompt;
 
@@ -234,7 +234,7 @@ impl Endpoint {
             if response.status().is_success() {
                 return Ok(response);
             }
-            Err(failed(Failure::read(response).await))
+            Err(failed(WireFailure::read(response).await))
         };
         sent.await.map_err(|e| self.without_key(e))
     }

@@ -9,20 +9,20 @@ use serde_json::{Value as Json, json};
 
 use super::limits::Need;
 use super::openai::Endpoint;
-use super::reply::Said;
-use super::wire::{self, Failure};
-use super::{Admitting, Asking, Model, ModelError, Reply, SetupError};
+use super::reply::SaidTokens;
+use super::wire::{self, WireFailure};
+use super::{Admitting, Model, ModelError, Reply, ReplyFuture, SetupError};
 use hqdl_facts::Facts;
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Embeddings as Settings, Limits};
 
 /// An endpoint for embeddings.
-pub struct Embeddings {
+pub struct EmbeddingsEndpoint {
     endpoint: Endpoint,
     timeout: Duration,
 }
 
-impl Embeddings {
+impl EmbeddingsEndpoint {
     /// The endpoint that the settings name, under the limits of all who ask it with
     /// these facts.
     ///
@@ -72,7 +72,7 @@ impl Embeddings {
         let response = sent.await.map_err(passing)?;
         self.endpoint.throttle.observe(response.headers());
         if !response.status().is_success() {
-            return Err(wire::failed(Failure::read(response).await));
+            return Err(wire::failed(WireFailure::read(response).await));
         }
         let body = wire::body(response, wire::EMBEDDINGS).await?;
         let json: Json = serde_json::from_slice(&body).unwrap_or_default();
@@ -93,14 +93,18 @@ impl Embeddings {
             return Err(ModelError::Passing { message, wait: None, in_doubt: true });
         }
         // A vector is no output: whatever is said of tokens is said of the input.
-        let said = json.get("usage").map(Said::read).unwrap_or_default();
-        let said = Said { input: said.input.max(said.total), output: Some(0), ..Said::default() };
+        let said = json.get("usage").map(SaidTokens::read).unwrap_or_default();
+        let said = SaidTokens {
+            input: said.input.max(said.total),
+            output: Some(0),
+            ..SaidTokens::default()
+        };
         let content = vectors.into_iter().flatten().collect::<Json>().to_string();
         Ok(Reply { content, said, ..Reply::default() })
     }
 }
 
-impl Model for Embeddings {
+impl Model for EmbeddingsEndpoint {
     fn name(&self) -> &str {
         self.endpoint.name()
     }
@@ -114,7 +118,7 @@ impl Model for Embeddings {
         Box::pin(async move { Some(self.endpoint.throttle.admit(need).await) })
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move { self.send(prompt).await.map_err(|e| self.endpoint.without_key(e)) })
     }
 }

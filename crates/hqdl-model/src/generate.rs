@@ -45,7 +45,7 @@ use crate::{
     Tokens,
 };
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
-use hqdl_prompt::{Frame, Prompt};
+use hqdl_prompt::{Prompt, PromptFrame};
 use hqdl_spec::Expansion;
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::tokens::{Tokenizer, image_at_most};
@@ -88,7 +88,7 @@ pub(crate) struct ArrivedReply<'a> {
     /// The rows and columns it asked for.
     pub cut: &'a RowBatch,
     /// What its prompt was made from.
-    pub frame: &'a Frame,
+    pub frame: &'a PromptFrame,
     /// Its prompt.
     pub prompt: &'a Prompt,
     /// How often its rows were asked about, this time included.
@@ -360,7 +360,7 @@ impl Context {
 
     /// Tokens of a request whose endpoint does not say: of what came back, and all
     /// that was allowed when that much was written and not shown.
-    pub(crate) fn count(&self, frame: &Frame, prompt: &Prompt, reply: &Reply) -> Tokens {
+    pub(crate) fn count(&self, frame: &PromptFrame, prompt: &Prompt, reply: &Reply) -> Tokens {
         let tokenizer = self.tokenizer();
         let counted = tokenizer.count(&reply.content) + tokenizer.count(&reply.beside);
         let mut output = if tokenizer.is_exact() {
@@ -449,7 +449,7 @@ impl Context {
         &self,
         tokens: Tokens,
         mut worst: Spent,
-        frame: &Frame,
+        frame: &PromptFrame,
         prompt: &Prompt,
     ) -> Result<(), Stopped> {
         let price = self.choice.price.as_ref();
@@ -474,7 +474,7 @@ impl Context {
 
     /// Input tokens of a prompt: counted where a limit or a budget depends on
     /// it, with room for what an endpoint wraps around; else estimated.
-    fn input_tokens(&self, frame: &Frame, prompt: &Prompt, counts: bool) -> u64 {
+    fn input_tokens(&self, frame: &PromptFrame, prompt: &Prompt, counts: bool) -> u64 {
         let images = prompt.images.len() as u64 * image_at_most(&self.choice.tokenizer);
         if !counts {
             let estimate = Tokenizer::Estimate;

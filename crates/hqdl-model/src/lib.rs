@@ -31,7 +31,7 @@ use tracing::debug;
 
 use self::budget::{Budget, Reached};
 pub use self::choice::{ModelChoice, choose};
-pub use self::reply::{Reply, Said};
+pub use self::reply::{Reply, SaidTokens};
 pub use self::setup::SetupError;
 pub use hqdl_facts::limits;
 use hqdl_facts::limits::{LONGEST_WAIT, PerMinute};
@@ -129,7 +129,7 @@ fn words(spent: &Spent) -> String {
 }
 
 /// A reply to come.
-pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<Reply, ModelError>> + Send + 'a>>;
+pub type ReplyFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, ModelError>> + Send + 'a>>;
 
 /// The turn of a request to come; `None` where there are no limits.
 pub type Admitting<'a> = Pin<Box<dyn Future<Output = Option<Admitted>> + Send + 'a>>;
@@ -145,7 +145,7 @@ pub trait Model: Send + Sync {
     }
 
     /// Sends one prompt, once.
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a>;
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a>;
 
     /// The most rows it answers in one request.
     fn rows_at_most(&self) -> Option<u32> {
@@ -269,7 +269,7 @@ impl Model for Planned {
         &self.0
     }
 
-    fn ask<'a>(&'a self, _: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, _: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(std::future::ready(Err(ModelError::NoAnswer("a plan asks nothing".to_owned()))))
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Admitting, Asking, Model, ModelError, SetupError, openai};
+use super::{Admitting, Model, ModelError, ReplyFuture, SetupError, openai};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{Format, Spec};
 
@@ -49,7 +49,7 @@ impl Model for Models {
         self.first.admit(prompt)
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         self.first.ask(prompt)
     }
 
@@ -102,7 +102,7 @@ impl Model for Unconnected {
         &self.name
     }
 
-    fn ask<'a>(&'a self, _: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, _: &'a Prompt) -> ReplyFuture<'a> {
         let error = ModelError::NoConnection {
             message: self.message.clone(),
             hint: self.hint.clone(),

@@ -21,8 +21,10 @@ use tracing::debug;
 use super::limits::{Need, PerMinute, retry_after};
 use super::providers::{self, Habits};
 use super::request_form::RequestForm;
-use super::wire::{Failure, error_of_chat, failed};
-use super::{Admitting, Asking, Model, ModelError, Reply, SetupError, images, reply, stream, tls};
+use super::wire::{WireFailure, error_of_chat, failed};
+use super::{
+    Admitting, Model, ModelError, Reply, ReplyFuture, SetupError, images, reply, stream, tls,
+};
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
 use hqdl_spec::{CHAT, ModelSettings, OPENAI};
@@ -387,7 +389,7 @@ impl Model for Endpoint {
         Box::pin(async { Some(self.throttle.admit(need(prompt)).await) })
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(async move {
             let form = self.form();
             let shows = !prompt.images.is_empty();
@@ -437,7 +439,7 @@ impl Endpoint {
         );
         self.throttle.observe(response.headers());
         if !response.status().is_success() {
-            return Err(failed(Failure::read(response).await));
+            return Err(failed(WireFailure::read(response).await));
         }
         stream::read(response, prompt).await
     }
@@ -468,7 +470,7 @@ pub fn read_line(json: &Json) -> Option<(String, Result<Reply, ModelError>)> {
         (Some(200), None) => reply::read(body),
         (Some(status), _) if !(200..300).contains(&status) => {
             let status = u16::try_from(status).unwrap_or_default();
-            Err(failed(Failure::of(status, body, &body.to_string())))
+            Err(failed(WireFailure::of(status, body, &body.to_string())))
         }
         (_, Some(error)) => {
             let text = |field: &str| error.get(field).and_then(Json::as_str).unwrap_or_default();

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 pub use self::meter::Meter;
 pub use self::pace::{Pace, reasoning};
 pub use self::room::{Beyond, BudgetLeft};
-pub use self::shape::Shape;
+pub use self::shape::RequestShape;
 use hqdl_facts::Reason;
 use hqdl_spec::{Expansion, Limits, PriceTable};
 use hqdl_values::Row;
@@ -157,7 +157,7 @@ pub struct ExpansionPlan {
     /// Output tokens.
     pub output_tokens: Range3,
     /// Its requests, by the columns they ask for and their rows.
-    pub shapes: Vec<(Vec<usize>, Shape)>,
+    pub shapes: Vec<(Vec<usize>, RequestShape)>,
 }
 
 /// What one column lacks.

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::reply::Said;
-use super::{Asking, Model, ModelError, Reply, SetupError, reply};
+use super::reply::SaidTokens;
+use super::{Model, ModelError, Reply, ReplyFuture, SetupError, reply};
 use hqdl_prompt::{AskedRow, Prompt, Question};
 use hqdl_spec::Format;
 use hqdl_values::tokens::Tokenizer;
@@ -102,7 +102,7 @@ impl Recordings {
                 .get("content")
                 .and_then(Json::as_str)
                 .ok_or("`content` is missing or not text")?;
-            let said = Said::read(json);
+            let said = SaidTokens::read(json);
             let reply = Reply { content: content.to_owned(), said, ..Reply::default() };
             self.rows.insert(canonical(keys), reply);
         } else if let Some(question) = json.get("question").and_then(Json::as_str) {
@@ -163,10 +163,10 @@ impl Recordings {
         let content = json!({ "rows": rows }).to_string();
         // A fact says nothing of tokens, and nothing is paid for them: an estimate will do.
         let estimate = |text: &str| Tokenizer::Estimate.count(text);
-        let said = Said {
+        let said = SaidTokens {
             input: Some(estimate(&prompt.system) + estimate(&prompt.user)),
             output: Some(estimate(&content)),
-            ..Said::default()
+            ..SaidTokens::default()
         };
         Ok(Reply { content, partial: true, said, ..Reply::default() })
     }
@@ -177,7 +177,7 @@ impl Model for Recordings {
         &self.name
     }
 
-    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Asking<'a> {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> ReplyFuture<'a> {
         Box::pin(std::future::ready(self.reply(prompt)))
     }
 

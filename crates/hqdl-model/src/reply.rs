@@ -29,7 +29,7 @@ pub struct Reply {
     /// Whether what is missing was never said: a recording of single cells.
     pub partial: bool,
     /// What the endpoint says of its tokens.
-    pub said: Said,
+    pub said: SaidTokens,
     /// Its tokens; `None` until what the endpoint does not say is counted.
     pub tokens: Option<Tokens>,
 }
@@ -61,7 +61,7 @@ impl Reply {
 /// What an endpoint says of the tokens of a request; `None` where it says nothing
 /// that is a number of tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct SaidTokens {
     /// Input tokens.
     pub input: Option<u64>,
     /// Those of them that were cached.
@@ -72,7 +72,7 @@ pub struct Said {
     pub total: Option<u64>,
 }
 
-impl Said {
+impl SaidTokens {
     /// Reads `usage`, whatever its shape.
     #[must_use]
     pub fn read(usage: &Json) -> Self {
@@ -194,7 +194,7 @@ impl ReplyDraft {
             beside: self.beside.clone(),
             truncated: self.finish == "length",
             refused: !refusal.is_empty() || self.finish == "content_filter",
-            said: Said::read(&self.usage),
+            said: SaidTokens::read(&self.usage),
             ..Reply::default()
         }
     }

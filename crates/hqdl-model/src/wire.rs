@@ -70,14 +70,14 @@ pub(super) fn too_large(most: usize) -> ModelError {
 
 /// What the endpoint answered instead of a completion.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct WireFailure {
     status: u16,
     message: String,
     codes: Vec<String>,
     wait: Option<Duration>,
 }
 
-impl Failure {
+impl WireFailure {
     /// Reads a response that is no success.
     pub(super) async fn read(mut response: Response) -> Self {
         let status = response.status().as_u16();
@@ -110,8 +110,8 @@ impl Failure {
 }
 
 /// What a failure means.
-pub(super) fn failed(failure: Failure) -> ModelError {
-    let Failure { status, message, codes, wait } = failure;
+pub(super) fn failed(failure: WireFailure) -> ModelError {
+    let WireFailure { status, message, codes, wait } = failure;
     let codes: Vec<String> = codes.iter().map(|c| c.to_lowercase()).collect();
     let lower = message.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|w| codes.iter().any(|c| c == w));
@@ -136,7 +136,7 @@ pub(super) fn failed(failure: Failure) -> ModelError {
 /// billed. `None` when there is none.
 pub(super) fn told(json: &Json) -> Option<ModelError> {
     let error = json.get("error").filter(|e| !e.is_null())?;
-    let failure = Failure::of(400, json, &error.to_string());
+    let failure = WireFailure::of(400, json, &error.to_string());
     let message = format!("the endpoint's reply is an error: {}", failure.message);
     Some(match failed(failure) {
         same @ (ModelError::Filtered(_) | ModelError::TooLong(_)) => same,

@@ -21,7 +21,7 @@ use super::markup::unescaped;
 use hqdl_values::value::Value;
 
 /// The rows of a request, as answers are matched with them.
-pub struct Keys {
+pub struct RequestKeys {
     rows: Vec<AlignedRow>,
     /// Whether a key holds a line break, so that a line of an answer may be the
     /// end of one key and look like another.
@@ -85,7 +85,7 @@ pub enum Echoed {
     Key,
 }
 
-impl Keys {
+impl RequestKeys {
     /// The keys of the rows asked about, in the order of the prompt.
     #[must_use]
     pub fn new<'r>(rows: impl IntoIterator<Item = &'r [Value]>) -> Self {

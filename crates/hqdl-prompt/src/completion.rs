@@ -3,7 +3,7 @@
 //! However bad the completion is, every row ends in an outcome, and what is
 //! wrong with one row touches no other.
 
-use super::align::Keys;
+use super::align::RequestKeys;
 use super::found::{Ending, FoundRow, is_fence};
 use super::{csv, json, parted};
 use hqdl_spec::checker::{Checker, is_refusal};
@@ -37,7 +37,7 @@ pub enum RowOutcome {
 pub fn read(
     content: &str,
     truncated: bool,
-    keys: &Keys,
+    keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
@@ -125,7 +125,7 @@ fn same(a: &[Answer], b: &[Answer]) -> bool {
 fn found(
     body: &str,
     ending: Ending,
-    keys: &Keys,
+    keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],

@@ -6,12 +6,12 @@
 
 use std::cmp::Reverse;
 
-use super::align::{Echoed, Fit, Keys, RowPlace};
+use super::align::{Echoed, Fit, RequestKeys, RowPlace};
 use super::astray;
-use super::fields::{self, Field};
+use super::fields::{self, RowField};
 use super::found::{Ending, FoundRow, is_fence};
 use super::quotes;
-use super::record::{Record, around, in_brackets, lenient, never_closed, plain, record, table};
+use super::record::{CsvRecord, around, in_brackets, lenient, never_closed, plain, record, table};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
 
@@ -48,7 +48,12 @@ pub fn answer_line(fields: &[String], named: usize) -> String {
 
 /// Reads the rows of a csv completion. Where it was cut off, what is still open at
 /// its end is no row.
-pub fn read(text: &str, ending: Ending, keys: &Keys, checkers: &[&Checker]) -> Vec<FoundRow> {
+pub fn read(
+    text: &str,
+    ending: Ending,
+    keys: &RequestKeys,
+    checkers: &[&Checker],
+) -> Vec<FoundRow> {
     let (text, cut_line) = complete_lines(text, ending);
     // Most of what is no answer names none of the rows.
     if !keys.may_name(text) {
@@ -112,7 +117,7 @@ fn complete_lines(text: &str, ending: Ending) -> (&str, Option<&str>) {
 /// holds a line break and was not quoted: a line that is no row, and no row of
 /// others. A fence, and words after it or after a blank line, are a value's only
 /// where a row follows them, or may have before the answer was broken off.
-fn goes_on(lines: &[&str], broken_off: bool, keys: &Keys, checkers: &[&Checker]) -> bool {
+fn goes_on(lines: &[&str], broken_off: bool, keys: &RequestKeys, checkers: &[&Checker]) -> bool {
     let apart = |line: &str| line.trim().is_empty() || is_fence(line);
     let gap = lines.iter().take_while(|line| apart(line)).count();
     let (gap_lines, rest) = lines.split_at(gap);
@@ -141,11 +146,11 @@ fn cut(row: FoundRow, checkers: &[&Checker]) -> FoundRow {
 }
 
 /// A completion that is well-formed CSV, with a line a row and nothing else.
-fn whole(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
+fn whole(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Vec<FoundRow>> {
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut rest = text;
     while !rest.trim().is_empty() {
-        let Record { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
+        let CsvRecord { fields, end, open } = record(rest.trim_start(), &['"', '\''])?;
         let words = &rest.trim_start()[..end];
         rest = &rest.trim_start()[end..];
         let reading = reading(&fields, keys, checkers, words)?;
@@ -169,7 +174,7 @@ enum LineSpan {
     Line,
 }
 
-fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> LineSpan {
+fn spanning(first: &str, rest: &[&str], keys: &RequestKeys, checkers: &[&Checker]) -> LineSpan {
     let open = |text: &str| record(text, &['"', '\'']).is_some_and(|r| r.open);
     if !open(first) {
         return LineSpan::Line;
@@ -199,7 +204,7 @@ fn spanning(first: &str, rest: &[&str], keys: &Keys, checkers: &[&Checker]) -> L
 
 /// Whether a line begins with the number of a row and what goes with it, its
 /// quotes right or wrong.
-fn is_numbered(line: &str, keys: &Keys) -> bool {
+fn is_numbered(line: &str, keys: &RequestKeys) -> bool {
     if !keys.may_name(line) {
         return false;
     }
@@ -231,7 +236,7 @@ impl LineReading {
     }
 }
 
-fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<FoundRow> {
+fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
     let mut best: Option<LineReading> = None;
     for fields in ways(line) {
         let Some(next) = reading(&fields, keys, checkers, line) else { continue };
@@ -253,7 +258,7 @@ fn read_line(line: &str, keys: &Keys, checkers: &[&Checker]) -> Option<FoundRow>
 }
 
 /// The ways a line may have been meant. Well quoted, it is read as it is quoted.
-fn ways(line: &str) -> Vec<Vec<Field>> {
+fn ways(line: &str) -> Vec<Vec<RowField>> {
     let line = line.trim();
     let closed = |quotes: &[char]| {
         record(line, quotes).filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
@@ -266,7 +271,7 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
         // value have an apostrophe each.
         let one = fields.len() == 1 && fields[0].text.contains(',');
         let parted = || around(line).into_iter().chain(closed(&['"']));
-        let others: Vec<Vec<Field>> = if one { parted().collect() } else { Vec::new() };
+        let others: Vec<Vec<RowField>> = if one { parted().collect() } else { Vec::new() };
         return [fields].into_iter().chain(others).collect();
     }
     let around = around(line);
@@ -280,7 +285,7 @@ fn ways(line: &str) -> Vec<Vec<Field>> {
 
 /// A completion for one row that gives the values alone. Taken only when a
 /// closed list or a type vouches for it, so that prose is never a row.
-fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<FoundRow> {
+fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
     let line = text.trim();
     if keys.len() != 1 || line.lines().count() != 1 {
         return None;
@@ -310,8 +315,8 @@ fn without_key(text: &str, keys: &Keys, checkers: &[&Checker]) -> Option<FoundRo
 
 /// A line of fields as a row: where they name it, and what they say of it.
 fn reading(
-    fields: &[Field],
-    keys: &Keys,
+    fields: &[RowField],
+    keys: &RequestKeys,
     checkers: &[&Checker],
     line: &str,
 ) -> Option<LineReading> {
@@ -331,7 +336,7 @@ fn reading(
     let named = quotes::naming(&texts[..texts.len() - values.len()], place.row, keys);
     let quote = quotes::of_writer(named, values, checkers);
     let cells = if quote.is_some() && rest.len() == checkers.len() {
-        let cell = |(field, checker): (&Field, &&Checker)| {
+        let cell = |(field, checker): (&RowField, &&Checker)| {
             quotes::taken_off(quote, &field.text, checker)
                 .unwrap_or_else(|| fields::cell(field, checker))
         };
@@ -370,8 +375,8 @@ enum Likeliest {
 /// meant as well. `None` when the line may be another row's.
 fn likeliest(
     places: &[RowPlace],
-    fields: &[Field],
-    keys: &Keys,
+    fields: &[RowField],
+    keys: &RequestKeys,
     checkers: &[&Checker],
 ) -> Option<Likeliest> {
     let first = places.first()?;

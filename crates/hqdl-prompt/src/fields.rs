@@ -19,7 +19,7 @@ const PIECES: usize = 4;
 
 /// A field of a row, as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct RowField {
     /// Its text, without quotes.
     pub text: String,
     /// Whether it stood in quotes: then it is whole, and empty if it is empty.
@@ -28,7 +28,7 @@ pub struct Field {
     pub unclear: bool,
 }
 
-impl Field {
+impl RowField {
     /// A field without quotes around it.
     pub fn bare(text: &str) -> Self {
         Self { text: text.to_owned(), quoted: false, unclear: false }
@@ -45,7 +45,7 @@ impl Field {
 }
 
 /// The fields after the key, as cells; or why they cannot be told apart.
-pub fn cells(fields: &[Field], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
+pub fn cells(fields: &[RowField], checkers: &[&Checker]) -> Result<Vec<Answer>, String> {
     let wanted = checkers.len();
     let whole;
     let mut fields = fields;
@@ -69,8 +69,8 @@ pub fn cells(fields: &[Field], checkers: &[&Checker]) -> Result<Vec<Answer>, Str
 
 /// The fields with lists in brackets put together: what stands in them is one value,
 /// as what stands in quotes is.
-fn bracketed(fields: &[Field]) -> Vec<Field> {
-    let mut whole: Vec<Field> = Vec::new();
+fn bracketed(fields: &[RowField]) -> Vec<RowField> {
+    let mut whole: Vec<RowField> = Vec::new();
     let mut open = false;
     for (n, field) in fields.iter().enumerate() {
         match whole.last_mut().filter(|_| open) {
@@ -80,7 +80,7 @@ fn bracketed(fields: &[Field]) -> Vec<Field> {
             }
             None => whole.push(field.clone()),
         }
-        let closes = |f: &Field| f.text.trim_end().ends_with(']');
+        let closes = |f: &RowField| f.text.trim_end().ends_with(']');
         let opens = !field.quoted && field.text.trim_start().starts_with('[');
         open = if open { !closes(field) } else { opens && !closes(field) };
         // Only brackets that are closed hold a list.
@@ -91,18 +91,18 @@ fn bracketed(fields: &[Field]) -> Vec<Field> {
     whole
 }
 
-fn each(fields: &[Field], checkers: &[&Checker]) -> Vec<Answer> {
+fn each(fields: &[RowField], checkers: &[&Checker]) -> Vec<Answer> {
     fields.iter().zip(checkers).map(|(f, c)| cell(f, c)).collect()
 }
 
 /// Whether fields, as many as columns, may be the cells of these.
-pub fn may_be(fields: &[Field], checkers: &[&Checker]) -> bool {
+pub fn may_be(fields: &[RowField], checkers: &[&Checker]) -> bool {
     let answers = each(fields, checkers);
     answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a))
 }
 
 /// A field as the cell of a column.
-pub fn cell(field: &Field, checker: &Checker) -> Answer {
+pub fn cell(field: &RowField, checker: &Checker) -> Answer {
     if field.quoted && field.text.is_empty() {
         return checker.empty();
     }
@@ -125,11 +125,11 @@ fn passes(answer: &Answer) -> bool {
 
 /// The fields before the blank ones at the end, where these are nothing: not where
 /// a text may have been parted at its commas, so that blanks are cells.
-fn without_blanks<'f>(fields: &'f [Field], checkers: &[&Checker]) -> Option<&'f [Field]> {
+fn without_blanks<'f>(fields: &'f [RowField], checkers: &[&Checker]) -> Option<&'f [RowField]> {
     let (kept, blank) = fields.split_at_checked(checkers.len())?;
     let answers = each(kept, checkers);
-    let sound = blank.iter().all(Field::is_blank)
-        && !kept.iter().skip(1).any(Field::is_spaced)
+    let sound = blank.iter().all(RowField::is_blank)
+        && !kept.iter().skip(1).any(RowField::is_spaced)
         && answers.iter().zip(checkers).all(|(a, c)| !c.vouches() || passes(a));
     let free = checkers.iter().filter(|c| !c.vouches()).count();
     let closed = checkers.last().is_some_and(|c| c.vouches())
@@ -140,7 +140,7 @@ fn without_blanks<'f>(fields: &'f [Field], checkers: &[&Checker]) -> Option<&'f 
 /// The cells of a row whose last column is a list with values of its own, and all
 /// before it are of a type or a list and as they should be: then what is left is the
 /// list, and whatever is none of its values is left out of it.
-fn list_at_end(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+fn list_at_end(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let (list, others) = checkers.split_last()?;
     let (before, rest) = fields.split_at_checked(others.len())?;
     let mut cells = each(before, others);
@@ -160,7 +160,7 @@ fn list_at_end(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
 
 /// The cells of a row with one field too few, as far as it is beyond doubt which
 /// one that is.
-fn one_missing(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
+fn one_missing(fields: &[RowField], checkers: &[&Checker]) -> Option<Vec<Answer>> {
     let without = |missing: usize| -> Vec<Answer> {
         let mut rest = fields.iter();
         let answer = |(n, checker): (usize, &&Checker)| match rest.next_if(n != missing) {
@@ -208,11 +208,11 @@ fn one_missing(fields: &[Field], checkers: &[&Checker]) -> Option<Vec<Answer>> {
 }
 
 trait NextIf<'f> {
-    fn next_if(&mut self, wanted: bool) -> Option<&'f Field>;
+    fn next_if(&mut self, wanted: bool) -> Option<&'f RowField>;
 }
 
-impl<'f, I: Iterator<Item = &'f Field>> NextIf<'f> for I {
-    fn next_if(&mut self, wanted: bool) -> Option<&'f Field> {
+impl<'f, I: Iterator<Item = &'f RowField>> NextIf<'f> for I {
+    fn next_if(&mut self, wanted: bool) -> Option<&'f RowField> {
         if wanted { self.next() } else { None }
     }
 }
@@ -233,7 +233,7 @@ fn agreed<'w>(ways: impl Iterator<Item = &'w [Answer]>, wanted: usize) -> Option
 
 /// The ways to give each column a run of the fields.
 struct FieldRuns<'f> {
-    fields: &'f [Field],
+    fields: &'f [RowField],
     checkers: &'f [&'f Checker],
     /// What a run of fields is as the cell of a column: by column, first field and
     /// length; `None` where it cannot be.
@@ -241,7 +241,7 @@ struct FieldRuns<'f> {
 }
 
 impl<'f> FieldRuns<'f> {
-    fn new(fields: &'f [Field], checkers: &'f [&'f Checker]) -> Self {
+    fn new(fields: &'f [RowField], checkers: &'f [&'f Checker]) -> Self {
         let longest = fields.len() - checkers.len() + 1;
         let cells = checkers
             .iter()
@@ -267,12 +267,12 @@ impl<'f> FieldRuns<'f> {
     /// row has none after its commas, one that has stands inside a value.
     fn parts(&self, at: usize) -> bool {
         let tells = self.fields.first().is_some_and(|f| !f.is_spaced());
-        !(tells && self.fields.get(at).is_some_and(Field::is_spaced))
+        !(tells && self.fields.get(at).is_some_and(RowField::is_spaced))
     }
 
     /// Whether a block of fields may be foreign: no value of a list is.
     fn foreign(&self, from: usize, to: usize) -> bool {
-        let listed = |field: &Field| {
+        let listed = |field: &RowField| {
             let lists = self.checkers.iter().filter(|c| c.is_many() && c.vouches());
             lists.map(|c| c.text(&field.text)).any(|a| a.state == State::Ok && !a.leaves_out())
         };
@@ -339,11 +339,11 @@ impl<'f> FieldRuns<'f> {
 }
 
 /// What a run of fields is as the cell of a column, when it can be one.
-fn run(fields: &[Field], checker: &Checker) -> Option<Answer> {
+fn run(fields: &[RowField], checker: &Checker) -> Option<Answer> {
     if let [field] = fields {
         return Some(cell(field, checker)).filter(|a| passes(a) || !checker.vouches());
     }
-    if fields.iter().all(Field::is_blank) {
+    if fields.iter().all(RowField::is_blank) {
         return Some(checker.text(""));
     }
     let joined = fields.iter().map(|f| f.text.as_str()).collect::<Vec<_>>().join(",");
@@ -359,7 +359,7 @@ fn run(fields: &[Field], checker: &Checker) -> Option<Answer> {
         return Some(Answer::without_value(State::Invalid, joined));
     }
     let whole = fields.iter().all(|f| !f.quoted && !f.unclear)
-        && ![fields.first(), fields.last()].into_iter().flatten().any(Field::is_blank);
+        && ![fields.first(), fields.last()].into_iter().flatten().any(RowField::is_blank);
     if !whole || (checker.vouches() && fields.len() > PIECES) {
         return None;
     }

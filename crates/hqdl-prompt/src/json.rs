@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value as Json};
 
-use super::align::{Echoed, Fit, Keys, RowPlace};
+use super::align::{Echoed, Fit, RequestKeys, RowPlace};
 use super::found::FoundRow;
 use super::{label, quotes};
 use hqdl_spec::checker::Checker;
@@ -19,7 +19,7 @@ const TRIES: usize = 20_000;
 /// Reads the rows of a JSON completion.
 pub fn read(
     text: &str,
-    keys: &Keys,
+    keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
@@ -121,7 +121,7 @@ fn mended(text: &str) -> String {
 fn found(
     object: &Map<String, Json>,
     only: bool,
-    keys: &Keys,
+    keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
@@ -181,7 +181,12 @@ fn found(
 }
 
 /// The row that a label or a number names, where the key does not contradict it.
-fn labelled(label: &str, key: Option<&[String]>, parts: usize, keys: &Keys) -> Option<RowPlace> {
+fn labelled(
+    label: &str,
+    key: Option<&[String]>,
+    parts: usize,
+    keys: &RequestKeys,
+) -> Option<RowPlace> {
     let whole = |key: &[&str]| {
         let fields: Vec<&str> = [label].into_iter().chain(key.iter().copied()).collect();
         keys.places(&fields).into_iter().find(|p| p.taken == fields.len())

@@ -45,7 +45,7 @@
 //! * `csv`: a line for each row: the row's label, then the columns asked for;
 //!   `|` between the values of a list, `?` for unknown.
 //! * `json`: `{"rows":[{"row":"1 Bomb","cells":{"eye_color":"Yellow","powers":["…"]}}]}`,
-//!   `null` for unknown; constrained by [`Frame::schema`] where the endpoint can.
+//!   `null` for unknown; constrained by [`PromptFrame::schema`] where the endpoint can.
 //!
 //! A label is the row's number and a word of its key that no other row of the
 //! request has (`label.rs`). With `echo = "full"` rows go by their number alone,
@@ -114,7 +114,7 @@ fn cell_output(column: &Column) -> u64 {
 /// The part of a prompt that all rows share: an expansion, the columns asked
 /// for and the format.
 #[derive(Debug, Clone)]
-pub struct Frame {
+pub struct PromptFrame {
     /// The form of the answers.
     pub format: Format,
     /// Names of the columns asked for.
@@ -194,7 +194,7 @@ impl Prompt {
     }
 }
 
-impl Frame {
+impl PromptFrame {
     /// The frame for some columns (by position) of an expansion.
     #[must_use]
     pub fn new(expansion: &Expansion, columns: &[usize], format: Format) -> Self {

@@ -5,7 +5,7 @@
 //! has them and the key has not; and no text of the row stands without them. A text
 //! in quotes that nothing proves anything about (a song called `"Heroes"`) keeps them.
 
-use super::align::Keys;
+use super::align::RequestKeys;
 use super::label::says_none;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::coerce::within_quotes;
@@ -16,7 +16,7 @@ const NOTE: &str = "quotes around it taken off";
 
 /// What names a row, where the row's own key has no quotes that could explain those
 /// that it is named with.
-pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &Keys) -> &'n [&'n str] {
+pub fn naming<'n>(named: &'n [&'n str], row: usize, keys: &RequestKeys) -> &'n [&'n str] {
     let quoted = |n| {
         keys.part(row, n)
             .is_some_and(|part| part.starts_with(['\'', '"', '`', '\u{2018}', '\u{201c}']))

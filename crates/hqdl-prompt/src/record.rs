@@ -1,11 +1,11 @@
 //! Lines of CSV as fields: well formed, or quoted in the ways models have.
 
-use super::fields::Field;
+use super::fields::RowField;
 
 /// A record of well-formed CSV.
-pub struct Record {
+pub struct CsvRecord {
     /// Its fields.
-    pub fields: Vec<Field>,
+    pub fields: Vec<RowField>,
     /// Where it ends: at a line break outside of quotes, or with the text.
     pub end: usize,
     /// Whether the text ends within quotes.
@@ -15,17 +15,17 @@ pub struct Record {
 /// The record that a text begins with; `None` when its quotes are not well formed.
 /// A field in quotes begins and ends with them; in it they are doubled, or escaped
 /// as programmers do.
-pub fn record(text: &str, quotes: &[char]) -> Option<Record> {
+pub fn record(text: &str, quotes: &[char]) -> Option<CsvRecord> {
     record_by(text, quotes, ',')
 }
 
 /// The fields of a line that this parts; `None` when its quotes are not well formed.
-pub fn parted(line: &str, by: char) -> Option<Vec<Field>> {
+pub fn parted(line: &str, by: char) -> Option<Vec<RowField>> {
     let whole = record_by(line, &['"'], by);
     whole.filter(|r| !r.open && r.end == line.len()).map(|r| r.fields)
 }
 
-fn record_by(text: &str, quotes: &[char], by: char) -> Option<Record> {
+fn record_by(text: &str, quotes: &[char], by: char) -> Option<CsvRecord> {
     let mut fields = Vec::new();
     let mut at = 0;
     loop {
@@ -36,7 +36,7 @@ fn record_by(text: &str, quotes: &[char], by: char) -> Option<Record> {
             let begin = at + (rest.len() - bare.len()) + 1;
             let Some(end) = end_of_quoted(&text[begin..], quote).map(|end| begin + end) else {
                 fields.push(unquoted(&text[begin..], quote));
-                return Some(Record { fields, end: text.len(), open: true });
+                return Some(CsvRecord { fields, end: text.len(), open: true });
             };
             fields.push(unquoted(&text[begin..end], quote));
             let after = &text[end + 1..];
@@ -44,12 +44,12 @@ fn record_by(text: &str, quotes: &[char], by: char) -> Option<Record> {
             at = text.len() - after.trim_start_matches(blank).len();
         } else {
             let end = at + rest.find([by, '\n']).unwrap_or(rest.len());
-            fields.push(Field::bare(text[at..end].trim_end_matches('\r')));
+            fields.push(RowField::bare(text[at..end].trim_end_matches('\r')));
             at = end;
         }
         match text[at..].chars().next() {
             Some(c) if c == by => at += 1,
-            Some('\n') | None => return Some(Record { fields, end: at, open: false }),
+            Some('\n') | None => return Some(CsvRecord { fields, end: at, open: false }),
             Some(_) => return None,
         }
     }
@@ -57,7 +57,7 @@ fn record_by(text: &str, quotes: &[char], by: char) -> Option<Record> {
 
 /// A line as a list in brackets, `['a', 'b']` or `('a', 'b')`, of well-formed fields: the
 /// first of them in quotes, so that the bracket is no part of it.
-pub fn in_brackets(line: &str) -> Option<Vec<Field>> {
+pub fn in_brackets(line: &str) -> Option<Vec<RowField>> {
     let within = |open, close| line.strip_prefix(open)?.strip_suffix(close);
     let inside = within('[', ']').or_else(|| within('(', ')'))?.trim();
     let whole = record(inside, &['"', '\'']).filter(|r| !r.open && r.end == inside.len())?;
@@ -66,7 +66,7 @@ pub fn in_brackets(line: &str) -> Option<Vec<Field>> {
 
 /// A line in quotes as a whole, `'Pat O'Brien,1985,PAT'`: its first field is not closed and
 /// its last one not opened, so the two belong together.
-pub fn around(line: &str) -> Option<Vec<Field>> {
+pub fn around(line: &str) -> Option<Vec<RowField>> {
     let quote = line.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     let inner = line.strip_prefix(quote)?.strip_suffix(quote)?;
     let (first, last) = (inner.split(',').next()?, inner.rsplit(',').next()?);
@@ -79,7 +79,7 @@ pub fn around(line: &str) -> Option<Vec<Field>> {
 
 /// The ways a line may have been meant in which one of its first fields has a quote that is
 /// never closed: which field that is, and the fields without it, all well formed.
-pub fn never_closed(line: &str, first: usize) -> Vec<(usize, Vec<Field>)> {
+pub fn never_closed(line: &str, first: usize) -> Vec<(usize, Vec<RowField>)> {
     let mut ways = Vec::new();
     let mut at = 0;
     for n in 0..first {
@@ -124,7 +124,7 @@ fn end_of_quoted(text: &str, quote: char) -> Option<usize> {
 }
 
 /// The inside of a field in quotes.
-fn unquoted(inner: &str, quote: char) -> Field {
+fn unquoted(inner: &str, quote: char) -> RowField {
     let doubled: String = [quote, quote].iter().collect();
     let escaped: String = ['\\', quote].iter().collect();
     let one = quote.to_string();
@@ -133,12 +133,12 @@ fn unquoted(inner: &str, quote: char) -> Field {
     } else {
         inner.replace(&doubled, &one)
     };
-    Field { text, quoted: true, unclear: false }
+    RowField { text, quoted: true, unclear: false }
 }
 
 /// Fields in single or double quotes: a quote ends its field only before a
 /// comma or at the end, so apostrophes inside names stay.
-pub fn lenient(line: &str) -> Vec<Field> {
+pub fn lenient(line: &str) -> Vec<RowField> {
     let mut fields = Vec::new();
     let mut rest = line.trim();
     loop {
@@ -149,9 +149,9 @@ pub fn lenient(line: &str) -> Vec<Field> {
             (Some(q), Some(end)) => {
                 let inner = &bare[1..=end];
                 let field = if is_quoted(inner, q) {
-                    Field { text: inner.to_owned(), quoted: true, unclear: true }
+                    RowField { text: inner.to_owned(), quoted: true, unclear: true }
                 } else {
-                    Field { unclear: closes_first(inner, q), ..unquoted(inner, q) }
+                    RowField { unclear: closes_first(inner, q), ..unquoted(inner, q) }
                 };
                 (field, bare[end + 2..].trim_start())
             }
@@ -159,13 +159,13 @@ pub fn lenient(line: &str) -> Vec<Field> {
             // the quote may be a slip, and `'til` begins with an apostrophe: only a type
             // or a list tells.
             (Some(q), None) if !bare[1..].contains(q) => {
-                let field = Field::bare(bare[1..].trim());
-                (Field { unclear: q == '\'' || field.text.contains(','), ..field }, "")
+                let field = RowField::bare(bare[1..].trim());
+                (RowField { unclear: q == '\'' || field.text.contains(','), ..field }, "")
             }
             // No quotes, or they are part of it.
             _ => {
                 let end = rest.find(',').unwrap_or(rest.len());
-                (Field::bare(&rest[..end]), &rest[end..])
+                (RowField::bare(&rest[..end]), &rest[end..])
             }
         };
         fields.push(field);
@@ -208,7 +208,7 @@ fn closing(text: &str, quote: char) -> Option<usize> {
 }
 
 /// No quoting at all: every comma parts, and quotes that have no other are slips.
-pub fn plain(line: &str) -> Vec<Field> {
+pub fn plain(line: &str) -> Vec<RowField> {
     let bare = |f: &str| {
         let text = f.trim_end();
         let inner = text.trim_start().trim_matches('`');
@@ -223,12 +223,12 @@ pub fn plain(line: &str) -> Vec<Field> {
         }
     };
     let fields = line.trim().split(',');
-    fields.map(|f| Field::bare(&bare(f))).collect()
+    fields.map(|f| RowField::bare(&bare(f))).collect()
 }
 
 /// A line of a Markdown table, or of pipes.
-pub fn table(line: &str) -> Option<Vec<Field>> {
+pub fn table(line: &str) -> Option<Vec<RowField>> {
     let inner = line.trim().strip_prefix('|')?;
     let inner = inner.strip_suffix('|').unwrap_or(inner);
-    Some(inner.split('|').map(|f| Field::bare(f.trim())).collect())
+    Some(inner.split('|').map(|f| RowField::bare(f.trim())).collect())
 }

@@ -40,12 +40,12 @@ struct Inner {
     /// The folder that paths begin at, and do not leave.
     folder: Option<PathBuf>,
     /// The names of files that were read, by path.
-    files: Mutex<HashMap<String, (Stamp, String)>>,
+    files: Mutex<HashMap<String, (ImageStamp, String)>>,
     kept: Mutex<KeptImages>,
 }
 
 /// What tells that a file is the one that was read.
-type Stamp = (u64, Option<SystemTime>);
+type ImageStamp = (u64, Option<SystemTime>);
 
 /// Bytes that no file of the user's holds, in one without a name.
 #[derive(Default)]
@@ -159,7 +159,7 @@ impl Images {
     }
 
     /// A file below the folder.
-    fn found(&self, path: &str) -> Result<(PathBuf, Stamp), String> {
+    fn found(&self, path: &str) -> Result<(PathBuf, ImageStamp), String> {
         if path.is_empty() {
             return Err("an empty text names no image".to_owned());
         }

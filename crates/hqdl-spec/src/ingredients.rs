@@ -45,7 +45,7 @@ pub enum AskedOf {
 
 /// What a slot of a question is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Slot<'q> {
+pub enum TemplateSlot<'q> {
     /// Words.
     Words(&'q str),
     /// The argument of this name.
@@ -55,16 +55,16 @@ pub enum Slot<'q> {
 impl IngredientTable {
     /// The question, taken apart at its slots.
     #[must_use]
-    pub fn slots(&self) -> Vec<Slot<'_>> {
+    pub fn slots(&self) -> Vec<TemplateSlot<'_>> {
         let mut rest = self.question.as_str();
         let mut slots = Vec::new();
         while let Some(open) = rest.find('{') {
             let Some(close) = rest[open..].find('}').map(|n| open + n) else { break };
-            slots.push(Slot::Words(&rest[..open]));
-            slots.push(Slot::Argument(rest[open + 1..close].trim()));
+            slots.push(TemplateSlot::Words(&rest[..open]));
+            slots.push(TemplateSlot::Argument(rest[open + 1..close].trim()));
             rest = &rest[close + 1..];
         }
-        slots.push(Slot::Words(rest));
+        slots.push(TemplateSlot::Words(rest));
         slots
     }
 }

@@ -18,13 +18,13 @@ use clap::ValueEnum;
 use rusqlite::types::ValueRef;
 use serde_json::{Value as Json, json};
 
-use crate::cli::rows::table::Table;
+use crate::cli::rows::table::TextTable;
 use crate::query::Sink;
 use crate::query::json::{text, write as write_json};
 
 /// The form of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum RowsFormat {
     /// Aligned columns, for reading.
     Table,
     /// Comma-separated values with a header (RFC 4180).
@@ -39,7 +39,7 @@ pub enum Format {
 }
 
 /// A sink that is told how the query ended.
-pub trait Rows: Sink {
+pub trait RowsOut: Sink {
     /// Ends the output: all is written, or the query failed; gives back whether
     /// the end is told there. Its `meta` is the smoothie's, or the failure's.
     fn close(&mut self, _: std::result::Result<&Json, &Json>) -> Result<bool> {
@@ -51,7 +51,7 @@ pub trait Rows: Sink {
 pub type Out = Box<dyn Write + Send>;
 
 /// Rows to stdout.
-pub fn to_stdout(format: Format) -> Box<dyn Rows> {
+pub fn to_stdout(format: RowsFormat) -> Box<dyn RowsOut> {
     let stdout = std::io::stdout();
     // On a terminal a row is seen when it comes; elsewhere many go together.
     let live = stdout.is_terminal();
@@ -64,13 +64,13 @@ pub fn to_stdout(format: Format) -> Box<dyn Rows> {
 }
 
 /// Rows to anything that takes bytes; `live` shows each at once.
-pub fn to(format: Format, out: Out, live: bool) -> Box<dyn Rows> {
+pub fn to(format: RowsFormat, out: Out, live: bool) -> Box<dyn RowsOut> {
     match format {
-        Format::Table => Box::new(Table::new(out)),
-        Format::Csv => Box::new(Csv { out: csv::Writer::from_writer(out), live }),
-        Format::Json => Box::new(JsonObject { out, rows: None }),
-        Format::Jsonl => Box::new(JsonLines { out, names: Vec::new() }),
-        Format::Markdown => Box::new(Markdown { out }),
+        RowsFormat::Table => Box::new(TextTable::new(out)),
+        RowsFormat::Csv => Box::new(Csv { out: csv::Writer::from_writer(out), live }),
+        RowsFormat::Json => Box::new(JsonObject { out, rows: None }),
+        RowsFormat::Jsonl => Box::new(JsonLines { out, names: Vec::new() }),
+        RowsFormat::Markdown => Box::new(Markdown { out }),
     }
 }
 
@@ -100,7 +100,7 @@ fn plain(error: csv::Error) -> std::io::Error {
     }
 }
 
-impl Rows for Csv {}
+impl RowsOut for Csv {}
 
 impl Sink for Csv {
     fn columns(&mut self, names: &[String]) -> Result<()> {
@@ -132,7 +132,7 @@ struct JsonObject {
     rows: Option<u64>,
 }
 
-impl Rows for JsonObject {
+impl RowsOut for JsonObject {
     fn close(&mut self, end: std::result::Result<&Json, &Json>) -> Result<bool> {
         if self.rows.is_none() {
             return Ok(false);
@@ -178,7 +178,7 @@ struct JsonLines {
     names: Vec<String>,
 }
 
-impl Rows for JsonLines {}
+impl RowsOut for JsonLines {}
 
 impl Sink for JsonLines {
     fn columns(&mut self, names: &[String]) -> Result<()> {
@@ -229,7 +229,7 @@ impl Markdown {
     }
 }
 
-impl Rows for Markdown {}
+impl RowsOut for Markdown {}
 
 impl Sink for Markdown {
     fn columns(&mut self, names: &[String]) -> Result<()> {

@@ -8,7 +8,7 @@ use std::io::{Result, Write};
 use rusqlite::types::ValueRef;
 use unicode_width::UnicodeWidthStr;
 
-use crate::cli::rows::{Out, Rows};
+use crate::cli::rows::{Out, RowsOut};
 use crate::query::Sink;
 use crate::query::json::text;
 
@@ -20,7 +20,7 @@ const BYTES: usize = 1 << 22;
 const WIDEST: usize = 80;
 
 /// Rows as aligned columns.
-pub struct Table {
+pub struct TextTable {
     out: Out,
     names: Vec<String>,
     waiting: Vec<Vec<TextCell>>,
@@ -60,7 +60,7 @@ impl TextCell {
     }
 }
 
-impl Table {
+impl TextTable {
     /// A table that goes to `out`.
     pub fn new(out: Out) -> Self {
         Self { out, names: Vec::new(), waiting: Vec::new(), bytes: 0, columns: None }
@@ -110,9 +110,9 @@ fn line(out: &mut Out, columns: &[TextColumn], cells: &[TextCell]) -> Result<()>
     writeln!(out)
 }
 
-impl Rows for Table {}
+impl RowsOut for TextTable {}
 
-impl Sink for Table {
+impl Sink for TextTable {
     fn columns(&mut self, names: &[String]) -> Result<()> {
         self.names = names.iter().map(|n| escaped(n)).collect();
         Ok(())

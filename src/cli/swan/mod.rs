@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::{Talk, input, interrupt};
 use crate::swan::score::Gold;
-use crate::swan::{Record, Scored, SwanError, questions};
+use crate::swan::{RunsRecord, Scored, SwanError, questions};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -63,7 +63,7 @@ impl ScoreFlags {
         let interrupt = interrupt::watch(None);
         let (mut all, mut golds) = (Vec::new(), Vec::<Gold>::new());
         for dir in &self.runs {
-            let record = Record::read(dir)?;
+            let record = RunsRecord::read(dir)?;
             let header = record.header();
             let file = self.questions.as_deref().unwrap_or(&header.questions_file);
             let questions = questions::read(file, &header.database)?;

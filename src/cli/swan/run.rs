@@ -14,8 +14,8 @@ use crate::model;
 use crate::spec::Draft;
 use crate::swan::oracle::{self, TrueValues};
 use crate::swan::prepare::hidden_of;
-use crate::swan::record::{Header, Line, Writer};
-use crate::swan::run::{Ended, Run, Stop};
+use crate::swan::record::{Header, RecordLine, Writer};
+use crate::swan::run::{BenchmarkRun, Ended, Stop};
 use crate::swan::score::Gold;
 use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
 
@@ -143,18 +143,18 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     };
     let mut writer = Writer::begin(&out, &header)?;
     if talk.json {
-        say(&Line::Run(header.clone()));
+        say(&RecordLine::Run(header.clone()));
     }
     session::tell(session.facts()?, talk);
     let (progress, listener) = Progress::new(talk);
     let mut count = 0;
-    let mut told = |line: &Line| {
-        if matches!(line, Line::Materialized { .. }) {
+    let mut told = |line: &RecordLine| {
+        if matches!(line, RecordLine::Materialized { .. }) {
             progress.finish();
         }
         if talk.json {
             say(line);
-        } else if let Line::Answer(answer) = line {
+        } else if let RecordLine::Answer(answer) = line {
             count += 1;
             let what = match (&answer.rows, &answer.error) {
                 (Some(rows), _) if rows.len() == 1 => "1 row".to_owned(),
@@ -174,7 +174,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
             }
         }
     };
-    let run = Run {
+    let run = BenchmarkRun {
         spec: spec.clone(),
         database,
         facts: session.facts()?,
@@ -249,7 +249,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn say(line: &Line) {
+fn say(line: &RecordLine) {
     anstream::println!("{}", serde_json::to_string(line).unwrap_or_default());
 }
 

@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::HttpState;
 use super::query::{LOOK, at_work, seconds};
-use super::reply::{Refusal, json_body};
-use crate::daemon::event::{Event, Wish};
+use super::reply::{HttpRefusal, json_body};
+use crate::daemon::event::{DaemonEvent, RunWish};
 use crate::daemon::job::broken_off;
 use crate::daemon::loaded::ActiveSpec;
 use crate::daemon::state::ending;
@@ -30,7 +30,7 @@ use crate::overrides::{self, read_lines};
 use crate::query::guard::Guard;
 use crate::session::override_cell;
 
-type ApiAnswer = Result<axum::Json<Json>, Refusal>;
+type ApiAnswer = Result<axum::Json<Json>, HttpRefusal>;
 
 /// `GET /healthz`: it is alive.
 pub(super) async fn health() -> &'static str {
@@ -63,16 +63,16 @@ pub(super) async fn spec(State(shop): State<HttpState>, Path(name): Path<String>
     Ok(axum::Json(spec.to_json()))
 }
 
-fn missing_spec(shop: &HttpState, name: &str) -> Refusal {
+fn missing_spec(shop: &HttpState, name: &str) -> HttpRefusal {
     let status = shop.house.status.borrow().clone();
     let failure = super::no_spec(name, status.specs.keys());
-    Refusal { status: StatusCode::NOT_FOUND, failure }
+    HttpRefusal { status: StatusCode::NOT_FOUND, failure }
 }
 
 /// What to ask, of all that is missing.
 #[derive(Debug, Default, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Wanted {
+pub(super) struct WantedCells {
     /// The spec; may be left out when there is one only.
     pub(super) spec: Option<String>,
     /// Ask for the first so many keys that lack something.
@@ -95,7 +95,7 @@ pub(super) struct Wanted {
     wait: bool,
 }
 
-impl Wanted {
+impl WantedCells {
     fn selection(&self) -> Selection {
         Selection {
             limit: self.limit,
@@ -113,7 +113,7 @@ pub(super) async fn plan(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let wanted: Wanted = json_body(&headers, body).await?;
+    let wanted: WantedCells = json_body(&headers, body).await?;
     let (name, loaded) = shop.loaded(wanted.spec.as_deref())?;
     let timeout = seconds(wanted.timeout)?;
     let (served, interrupt) = shop.house.clients.begin();
@@ -131,7 +131,7 @@ pub(super) async fn plan(
 fn planned(
     name: &str,
     loaded: &ActiveSpec,
-    wanted: &Wanted,
+    wanted: &WantedCells,
     facts: &Facts,
     database: &Database,
 ) -> Result<Json, Failure> {
@@ -164,8 +164,12 @@ pub(super) async fn run(State(shop): State<HttpState>, Path(id): Path<u64>) -> A
     }
 }
 
-fn missing_run(id: u64) -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, format!("no run {id}"), "GET /v1/runs lists the last ones")
+fn missing_run(id: u64) -> HttpRefusal {
+    HttpRefusal::new(
+        StatusCode::NOT_FOUND,
+        format!("no run {id}"),
+        "GET /v1/runs lists the last ones",
+    )
 }
 
 /// `DELETE /v1/runs/{run}`: it ends; everything answered is kept.
@@ -179,11 +183,14 @@ pub(super) async fn start(
     State(shop): State<HttpState>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, axum::Json<Json>), Refusal> {
-    let wanted: Wanted = json_body(&headers, body).await?;
+) -> Result<(StatusCode, axum::Json<Json>), HttpRefusal> {
+    let wanted: WantedCells = json_body(&headers, body).await?;
     let (name, _) = shop.loaded(wanted.spec.as_deref())?;
     if let Some(budget) = wanted.budget.filter(|b| !b.is_finite() || *b < 0.0) {
-        return Err(Refusal::bad(format!("{budget} is no budget"), "`budget` is USD, 0 or more"));
+        return Err(HttpRefusal::bad(
+            format!("{budget} is no budget"),
+            "`budget` is USD, 0 or more",
+        ));
     }
     let timeout = seconds(wanted.timeout)?;
     let timeout = wanted.filter.as_ref().map(|_| timeout);
@@ -205,7 +212,7 @@ pub(super) struct Begun {
 
 impl Begun {
     /// Waits for its end.
-    pub(super) async fn end(self, shop: &HttpState) -> Result<Arc<RunStatus>, Refusal> {
+    pub(super) async fn end(self, shop: &HttpState) -> Result<Arc<RunStatus>, HttpRefusal> {
         let Ok(()) = self.ended.await else { return Err(ending().into()) };
         let run = shop.house.status.borrow().run(self.id).cloned();
         run.ok_or_else(|| missing_run(self.id))
@@ -214,12 +221,12 @@ impl Begun {
 
 impl HttpState {
     /// Has the loop end a run.
-    pub(super) async fn interrupt(&self, id: u64) -> Result<(), Refusal> {
+    pub(super) async fn interrupt(&self, id: u64) -> Result<(), HttpRefusal> {
         let (reply, told) = oneshot::channel();
-        let _ = self.house.events.send(Event::Interrupt(id, reply)).await;
+        let _ = self.house.events.send(DaemonEvent::Interrupt(id, reply)).await;
         match told.await {
             Ok(true) => Ok(()),
-            _ => Err(Refusal::new(
+            _ => Err(HttpRefusal::new(
                 StatusCode::NOT_FOUND,
                 format!("no run {id} is under way"),
                 "GET /v1/runs lists the last ones",
@@ -234,10 +241,10 @@ impl HttpState {
         selection: Selection,
         budget: Option<f64>,
         timeout: Option<Duration>,
-    ) -> Result<Begun, Refusal> {
+    ) -> Result<Begun, HttpRefusal> {
         let (begun, told) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let wish = Wish {
+        let wish = RunWish {
             spec: spec.to_owned(),
             selection,
             budget,
@@ -246,7 +253,7 @@ impl HttpState {
             begun,
             ended: Some(end),
         };
-        let _ = self.house.events.send(Event::Start(Box::new(wish))).await;
+        let _ = self.house.events.send(DaemonEvent::Start(Box::new(wish))).await;
         let id = told.await.map_err(|_| ending())??;
         Ok(Begun { id, ended })
     }
@@ -265,11 +272,11 @@ pub(super) async fn why(
 pub(super) async fn origins(
     shop: &HttpState,
     asked: Vec<(String, String)>,
-) -> Result<Vec<Origin>, Refusal> {
+) -> Result<Vec<Origin>, HttpRefusal> {
     let one = |name: &str| asked.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let needed = |name: &str| {
         one(name).ok_or_else(|| {
-            Refusal::bad(
+            HttpRefusal::bad(
                 format!("no `{name}`"),
                 "ask with spec, table, column, and a key=… for each part of the key",
             )
@@ -323,7 +330,7 @@ fn cell(
 /// A person's word about a cell.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Word {
+pub(super) struct OverrideWord {
     /// The spec; may be left out when there is one only.
     pub(super) spec: Option<String>,
     /// The expansion, or the table of a one-to-many column.
@@ -349,7 +356,7 @@ pub(super) async fn set(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: Word = json_body(&headers, body).await?;
+    let word: OverrideWord = json_body(&headers, body).await?;
     let path = shop.override_cell(word, true).await?;
     Ok(axum::Json(json!({ "set": true, "file": path })))
 }
@@ -360,7 +367,7 @@ pub(super) async fn unset(
     headers: HeaderMap,
     body: Body,
 ) -> ApiAnswer {
-    let word: Word = json_body(&headers, body).await?;
+    let word: OverrideWord = json_body(&headers, body).await?;
     let path = shop.override_cell(word, false).await?;
     Ok(axum::Json(json!({ "set": false, "file": path })))
 }
@@ -369,16 +376,16 @@ impl HttpState {
     /// Sets an override or takes it back; the loop is told at once.
     pub(super) async fn override_cell(
         &self,
-        word: Word,
+        word: OverrideWord,
         set: bool,
-    ) -> Result<std::path::PathBuf, Refusal> {
+    ) -> Result<std::path::PathBuf, HttpRefusal> {
         let (_, loaded) = self.loaded(word.spec.as_deref())?;
         let (served, _) = self.house.clients.begin();
         let place = self.look().await?;
         let one_at_a_time = self.edits.lock().await;
         let path = loaded.spec.overrides_path();
         at_work(place, served, move || {
-            let Word { table, key, column, value, note, force, .. } = word;
+            let OverrideWord { table, key, column, value, note, force, .. } = word;
             let spec = &loaded.spec;
             if !set {
                 overrides::unset(spec, &table, &key, &column).map_err(Failure::from)?;
@@ -391,7 +398,7 @@ impl HttpState {
         })
         .await?;
         drop(one_at_a_time);
-        let _ = self.house.events.send(Event::Files(vec![path.clone()])).await;
+        let _ = self.house.events.send(DaemonEvent::Files(vec![path.clone()])).await;
         Ok(path)
     }
 }

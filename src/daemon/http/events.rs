@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::HttpState;
-use super::reply::Refusal;
+use super::reply::HttpRefusal;
 use crate::daemon::metrics::Counted;
 
 /// How often a silent stream shows that it is alive.
@@ -22,9 +22,9 @@ const ALIVE: Duration = Duration::from_secs(15);
 /// `GET /v1/runs/events`
 pub(super) async fn stream(
     State(shop): State<HttpState>,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refusal> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, HttpRefusal> {
     let place = Arc::clone(&shop.streams).try_acquire_owned();
-    let place = place.map_err(|_| Refusal::busy("too many event streams are open"))?;
+    let place = place.map_err(|_| HttpRefusal::busy("too many event streams are open"))?;
     let counted = Counted::of(&shop.house.metrics, |m| &m.streams);
     let heard = shop.house.told.subscribe();
     let runs = shop.house.status.borrow().runs.clone();

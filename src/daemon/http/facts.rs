@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 use super::HttpState;
 use super::query::at_work;
-use super::reply::{Refusal, json_body};
+use super::reply::{HttpRefusal, json_body};
 use crate::cell::State as CellState;
 use crate::daemon::loaded::ActiveSpec;
 use crate::facts::{Facts, Found};
@@ -30,7 +30,7 @@ const MOST: usize = 1000;
 /// Some cells.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct AskedCells {
     /// The spec; may be left out when there is one only.
     spec: Option<String>,
     /// The expansion; may be left out when there is one only.
@@ -51,8 +51,8 @@ pub(super) async fn look_up(
     State(shop): State<HttpState>,
     headers: HeaderMap,
     body: Body,
-) -> Result<axum::Json<Json>, Refusal> {
-    let asked: Asked = json_body(&headers, body).await?;
+) -> Result<axum::Json<Json>, HttpRefusal> {
+    let asked: AskedCells = json_body(&headers, body).await?;
     let (name, loaded) = shop.loaded(asked.spec.as_deref())?;
     let cells = Cells::read(&asked, &loaded)?;
     let mut found = cells.find(&shop).await?;
@@ -82,7 +82,7 @@ struct Cells {
 }
 
 impl Cells {
-    fn read(asked: &Asked, loaded: &Arc<ActiveSpec>) -> Result<Self, Refusal> {
+    fn read(asked: &AskedCells, loaded: &Arc<ActiveSpec>) -> Result<Self, HttpRefusal> {
         let all = &loaded.spec.expansions;
         let names = || all.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
         let at = match (&asked.expansion, all.len()) {
@@ -93,12 +93,12 @@ impl Cells {
         let Some(at) = at else {
             let name = asked.expansion.as_deref().unwrap_or_default();
             let hint = format!("there is {}", names());
-            return Err(Refusal::bad(format!("no expansion `{name}`"), &hint));
+            return Err(HttpRefusal::bad(format!("no expansion `{name}`"), &hint));
         };
         let expansion = &all[at];
         if asked.keys.len() > MOST {
             let message = format!("{} keys; {MOST} are the most", asked.keys.len());
-            return Err(Refusal::bad(message, "ask in smaller pieces"));
+            return Err(HttpRefusal::bad(message, "ask in smaller pieces"));
         }
         let keys = asked.keys.iter().map(|k| key(expansion, k)).collect::<Result<_, _>>()?;
         let columns = match &asked.columns {
@@ -110,7 +110,10 @@ impl Cells {
                         let all: Vec<&str> =
                             expansion.columns.iter().map(|c| c.name.as_str()).collect();
                         let hint = format!("its columns are {}", all.join(", "));
-                        Refusal::bad(format!("`{}` has no column `{name}`", expansion.name), &hint)
+                        HttpRefusal::bad(
+                            format!("`{}` has no column `{name}`", expansion.name),
+                            &hint,
+                        )
                     })
                 })
                 .collect::<Result<_, _>>()?,
@@ -123,7 +126,7 @@ impl Cells {
     }
 
     /// What is known now.
-    async fn find(&self, shop: &HttpState) -> Result<Vec<Json>, Refusal> {
+    async fn find(&self, shop: &HttpState) -> Result<Vec<Json>, HttpRefusal> {
         let (served, _) = shop.house.clients.begin();
         let place = shop.look().await?;
         let (cells, facts) = (self.clone(), Arc::clone(&shop.house.facts));
@@ -184,10 +187,10 @@ impl Cells {
     }
 }
 
-fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, Refusal> {
+fn key(expansion: &Expansion, json: &Json) -> Result<Vec<Value>, HttpRefusal> {
     let names = expansion.key.names();
     let wrong = || {
-        Refusal::bad(
+        HttpRefusal::bad(
             format!("{json} is no key of `{}`", expansion.name),
             &format!("its key is {}, as an array in that order or an object", names.join(", ")),
         )

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use secrecy::ExposeSecret;
 
 use super::HttpState;
-use super::reply::Refusal;
+use super::reply::HttpRefusal;
 use crate::daemon::TOKEN;
 
 /// What pages may do: nothing but show what comes from here.
@@ -54,11 +54,11 @@ fn let_in(
     method: &Method,
     headers: &HeaderMap,
     route: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), HttpRefusal> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
     if !is_ours(host, &shop.house.settings.hosts, shop.house.settings.listen.ip()) {
-        return Err(Refusal::new(
+        return Err(HttpRefusal::new(
             StatusCode::MISDIRECTED_REQUEST,
             format!("the daemon is not called `{host}`"),
             "call it by its address or localhost, or start it with --host NAME",
@@ -69,7 +69,7 @@ fn let_in(
         let foreign = text(header::ORIGIN).is_some_and(|o| !own(o))
             || headers.get("sec-fetch-site").is_some_and(|s| s != "same-origin" && s != "none");
         if foreign {
-            return Err(Refusal::new(
+            return Err(HttpRefusal::new(
                 StatusCode::FORBIDDEN,
                 "a page of another site asks".to_owned(),
                 "only the daemon's own page and programs may change something",
@@ -84,7 +84,7 @@ fn let_in(
     let shown = text(header::AUTHORIZATION).and_then(shown);
     match shown {
         Some(shown) if same(shown.as_bytes(), token.expose_secret().as_bytes()) => Ok(()),
-        _ => Err(Refusal::new(
+        _ => Err(HttpRefusal::new(
             StatusCode::UNAUTHORIZED,
             match shown {
                 Some(_) => "this is not the token".to_owned(),

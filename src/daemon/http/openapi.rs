@@ -22,7 +22,7 @@ const JSON: &str = "application/json";
 /// Everything that can be asked as JSON.
 const OPERATIONS: [Operation; 18] = [
     Operation {
-        body: Some(schema::<query::Asked>),
+        body: Some(schema::<query::AskedQuery>),
         answer: "application/x-ndjson",
         ..post(
             "/v1/query",
@@ -30,11 +30,11 @@ const OPERATIONS: [Operation; 18] = [
         )
     },
     Operation {
-        body: Some(schema::<query::Asked>),
+        body: Some(schema::<query::AskedQuery>),
         ..post("/v1/explain", "How a query would be run: routes, SQL, demand, price; asks nothing.")
     },
     Operation {
-        body: Some(schema::<api::Wanted>),
+        body: Some(schema::<api::WantedCells>),
         ..post(
             "/v1/plan",
             "What a run would ask and why, with tokens, price and time; asks nothing.",
@@ -45,7 +45,7 @@ const OPERATIONS: [Operation; 18] = [
     get("/v1/specs/{spec}", "One spec."),
     get("/v1/runs", "The last runs, the newest first."),
     Operation {
-        body: Some(schema::<api::Wanted>),
+        body: Some(schema::<api::WantedCells>),
         ..post("/v1/runs", "Begin a run: 202 at once, or 200 at its end with `wait`.")
     },
     Operation {
@@ -61,7 +61,7 @@ const OPERATIONS: [Operation; 18] = [
         ..get("/v1/runs/{run}", "End a run; everything answered is kept.")
     },
     Operation {
-        body: Some(schema::<facts::Asked>),
+        body: Some(schema::<facts::AskedCells>),
         ..post(
             "/v1/facts",
             "What is known of some entities; with `fill`, the model is asked for the rest.",
@@ -73,12 +73,12 @@ const OPERATIONS: [Operation; 18] = [
     },
     Operation { query: &[("spec", false)], ..get("/v1/overrides", "What people have overridden.") },
     Operation {
-        body: Some(schema::<api::Word>),
+        body: Some(schema::<api::OverrideWord>),
         ..post("/v1/overrides", "Say what a cell is, whatever the model says.")
     },
     Operation {
         method: "delete",
-        body: Some(schema::<api::Word>),
+        body: Some(schema::<api::OverrideWord>),
         ..get("/v1/overrides", "Take it back.")
     },
     Operation { answer: "text/plain", ..get("/healthz", "Whether it is alive; needs no token.") },

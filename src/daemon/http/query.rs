@@ -15,8 +15,8 @@ use serde_json::Value as Json;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::reply::{Refusal, json_body, no_spec};
-use super::rows::{self, Lines, Most};
+use super::reply::{HttpRefusal, json_body, no_spec};
+use super::rows::{self, LineSink, RowsMost};
 use super::stalled::Patience;
 use super::{HttpState, STALLED, WAITING};
 use crate::daemon::clients::Served;
@@ -39,7 +39,7 @@ pub(super) const LOOK: Duration = Duration::from_secs(10);
 /// A query.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Asked {
+pub(super) struct AskedQuery {
     /// The spec; may be left out when there is one only.
     pub(super) spec: Option<String>,
     /// A database of a spec, to query it as it is, without the spec's expansions.
@@ -89,10 +89,10 @@ pub(super) async fn run(
     Extension(patience): Extension<Patience>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
-    let asked: Asked = json_body(&headers, body).await?;
+) -> Result<Response, HttpRefusal> {
+    let asked: AskedQuery = json_body(&headers, body).await?;
     let settings = &shop.house.settings;
-    let most = Most {
+    let most = RowsMost {
         rows: asked.max_rows.unwrap_or(u64::MAX).min(settings.max_rows),
         bytes: settings.max_bytes,
         time: settings.read_within + seconds(asked.timeout)?,
@@ -101,7 +101,7 @@ pub(super) async fn run(
     patience.set(most.time + 2 * STALLED);
     let (served, interrupt) = shop.house.clients.begin();
     let place = shop.place().await?;
-    let (lines, mut parts) = Lines::new(most, Handle::current());
+    let (lines, mut parts) = LineSink::new(most, Handle::current());
     let house = shop.house.clone();
     tokio::task::spawn_blocking(move || {
         let mut lines = lines;
@@ -131,14 +131,14 @@ pub(super) async fn explain(
     State(shop): State<HttpState>,
     headers: HeaderMap,
     body: Body,
-) -> Result<axum::Json<Json>, Refusal> {
-    let asked: Asked = json_body(&headers, body).await?;
+) -> Result<axum::Json<Json>, HttpRefusal> {
+    let asked: AskedQuery = json_body(&headers, body).await?;
     let meta = explained(&shop, asked).await?;
     Ok(axum::Json(meta.explained_json()))
 }
 
 /// How a query would be run.
-pub(super) async fn explained(shop: &HttpState, asked: Asked) -> Result<Meta, Refusal> {
+pub(super) async fn explained(shop: &HttpState, asked: AskedQuery) -> Result<Meta, HttpRefusal> {
     let (served, interrupt) = shop.house.clients.begin();
     let shop = shop.clone();
     let place = shop.place().await?;
@@ -148,9 +148,9 @@ pub(super) async fn explained(shop: &HttpState, asked: Asked) -> Result<Meta, Re
 /// The rows of a query, kept: for the page.
 pub(super) async fn kept<S: Sink + Send + 'static>(
     shop: &HttpState,
-    asked: Asked,
+    asked: AskedQuery,
     sink: S,
-) -> Result<(Meta, S), Refusal> {
+) -> Result<(Meta, S), HttpRefusal> {
     let (served, interrupt) = shop.house.clients.begin();
     let shop = shop.clone();
     let place = shop.place().await?;
@@ -167,8 +167,8 @@ pub(super) async fn kept<S: Sink + Send + 'static>(
 pub(super) async fn at_work<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     served: Served,
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+    work: impl FnOnce() -> Result<T, HttpRefusal> + Send + 'static,
+) -> Result<T, HttpRefusal> {
     let ended = tokio::task::spawn_blocking(move || {
         let done = work();
         drop(place);
@@ -176,7 +176,7 @@ pub(super) async fn at_work<T: Send + 'static>(
     });
     let ended = ended.await;
     drop(served);
-    ended.map_err(|_| Refusal::from(bug()))?
+    ended.map_err(|_| HttpRefusal::from(bug()))?
 }
 
 fn bug() -> Failure {
@@ -185,21 +185,21 @@ fn bug() -> Failure {
 
 impl HttpState {
     /// A place to work in; waits for one, when not too many do.
-    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(super) async fn place(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         self.place_in(&self.places).await
     }
 
     /// A place for a short look, which no query takes.
-    pub(super) async fn look(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(super) async fn look(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         self.place_in(&self.looks).await
     }
 
-    async fn place_in(&self, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
+    async fn place_in(&self, places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
             return Ok(place);
         }
         let waiting = WaitingQuery::new(&self.house.metrics.waiting);
-        let busy = || Refusal::busy("too many requests are waiting");
+        let busy = || HttpRefusal::busy("too many requests are waiting");
         if waiting.1 > WAITING {
             return Err(busy());
         }
@@ -207,13 +207,16 @@ impl HttpState {
     }
 
     /// A place to wait in for the end of a run.
-    pub(super) fn wait(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(super) fn wait(&self) -> Result<OwnedSemaphorePermit, HttpRefusal> {
         let place = Arc::clone(&self.waits).try_acquire_owned();
-        place.map_err(|_| Refusal::busy("too many clients wait for runs"))
+        place.map_err(|_| HttpRefusal::busy("too many clients wait for runs"))
     }
 
     /// The spec in force of a name; of no name, the only one.
-    pub(super) fn loaded(&self, name: Option<&str>) -> Result<(String, Arc<ActiveSpec>), Refusal> {
+    pub(super) fn loaded(
+        &self,
+        name: Option<&str>,
+    ) -> Result<(String, Arc<ActiveSpec>), HttpRefusal> {
         let status = self.house.status.borrow();
         let spec = match name {
             Some(name) => status.spec(name),
@@ -227,12 +230,12 @@ impl HttpState {
                     Failure::input("no spec to ask", format!("name one: {}", names.join(", ")))
                 }
             };
-            return Err(Refusal { status: axum::http::StatusCode::NOT_FOUND, failure });
+            return Err(HttpRefusal { status: axum::http::StatusCode::NOT_FOUND, failure });
         };
         match (&spec.loaded, &spec.problem) {
             (Some(loaded), _) => Ok((spec.name.clone(), Arc::clone(loaded))),
             (None, Some(problem)) => Err(Failure::clone(problem).into()),
-            (None, None) => Err(Refusal::new(
+            (None, None) => Err(HttpRefusal::new(
                 axum::http::StatusCode::SERVICE_UNAVAILABLE,
                 format!("the spec {} is still being read", spec.name),
                 "ask again in a moment",
@@ -258,7 +261,7 @@ impl Drop for WaitingQuery<'_> {
 }
 
 /// Reads and checks everything but the query itself.
-fn ready(shop: &HttpState, asked: Asked) -> Result<Ready, Refusal> {
+fn ready(shop: &HttpState, asked: AskedQuery) -> Result<Ready, HttpRefusal> {
     let (name, loaded, bare) = match (&asked.spec, &asked.db) {
         (Some(name), _) => (name.clone(), shop.loaded(Some(name))?.1, false),
         (None, None) => {

@@ -18,12 +18,12 @@ const SLOW: Duration = Duration::from_secs(30);
 
 /// Why a request is not answered as it was asked.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct HttpRefusal {
     pub(super) status: StatusCode,
     pub(super) failure: Failure,
 }
 
-impl Refusal {
+impl HttpRefusal {
     /// With a status of its own.
     pub(super) fn new(status: StatusCode, message: String, hint: &str) -> Self {
         Self { status, failure: Failure::input(message, hint) }
@@ -40,7 +40,7 @@ impl Refusal {
     }
 }
 
-impl From<Failure> for Refusal {
+impl From<Failure> for HttpRefusal {
     fn from(failure: Failure) -> Self {
         let status = match failure.exit() {
             BUDGET => StatusCode::PAYMENT_REQUIRED,
@@ -64,7 +64,7 @@ pub(super) fn error(failure: &Failure) -> Json {
     json
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for HttpRefusal {
     fn into_response(self) -> Response {
         let body = json!({ "error": error(&self.failure) });
         let mut response = (self.status, axum::Json(body)).into_response();
@@ -84,8 +84,8 @@ impl IntoResponse for Refusal {
 }
 
 /// There is no such path.
-pub(super) fn no_route(uri: &Uri) -> Refusal {
-    Refusal::new(
+pub(super) fn no_route(uri: &Uri) -> HttpRefusal {
+    HttpRefusal::new(
         StatusCode::NOT_FOUND,
         format!("there is no {}", uri.path()),
         "/v1/openapi.json lists what there is",
@@ -93,8 +93,8 @@ pub(super) fn no_route(uri: &Uri) -> Refusal {
 }
 
 /// The path is not asked that way.
-pub(super) async fn no_method(uri: Uri) -> Refusal {
-    Refusal::new(
+pub(super) async fn no_method(uri: Uri) -> HttpRefusal {
+    HttpRefusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
         format!("{} is not asked that way", uri.path()),
         "/v1/openapi.json lists how",
@@ -113,9 +113,9 @@ pub(in crate::daemon) fn no_spec<'a>(name: &str, all: impl Iterator<Item = &'a S
 }
 
 /// The bytes of a body, held to their limits.
-pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, Refusal> {
+pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, HttpRefusal> {
     let too_large = || {
-        Refusal::new(
+        HttpRefusal::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is longer than {BODY} bytes"),
             "ask in smaller pieces",
@@ -124,7 +124,7 @@ pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, Refusal> {
     match tokio::time::timeout(SLOW, to_bytes(body, BODY)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => Err(too_large()),
-        Err(_) => Err(Refusal::new(
+        Err(_) => Err(HttpRefusal::new(
             StatusCode::REQUEST_TIMEOUT,
             "the body did not come".to_owned(),
             "send it at once",
@@ -136,17 +136,18 @@ pub(super) async fn bytes(body: Body) -> Result<axum::body::Bytes, Refusal> {
 pub(super) async fn json_body<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
-) -> Result<T, Refusal> {
+) -> Result<T, HttpRefusal> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     // Also what keeps forms of other sites out.
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-        return Err(Refusal::new(
+        return Err(HttpRefusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             format!("the body is of type `{kind}`"),
             "send JSON with `Content-Type: application/json`",
         ));
     }
     let bytes = bytes(body).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|e| Refusal::bad(format!("the body cannot be read: {e}"), "see /v1/openapi.json"))
+    serde_json::from_slice(&bytes).map_err(|e| {
+        HttpRefusal::bad(format!("the body cannot be read: {e}"), "see /v1/openapi.json")
+    })
 }

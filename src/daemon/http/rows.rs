@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::reply::{self, Refusal};
+use super::reply::{self, HttpRefusal};
 use crate::daemon::clients::Served;
 use crate::query::{Meta, Sink, json as values};
 
@@ -23,40 +23,40 @@ const AHEAD: usize = 4;
 const STALLED: Duration = Duration::from_secs(10);
 
 /// A chunk, or why there is none.
-pub(super) type Chunk = std::result::Result<Bytes, Refusal>;
+pub(super) type Chunk = std::result::Result<Bytes, HttpRefusal>;
 
 /// A sink that sends its rows; it is used on a thread that may wait.
-pub(super) struct Lines {
+pub(super) struct LineSink {
     parts: mpsc::Sender<Chunk>,
     runtime: Handle,
     chunk: Vec<u8>,
     sent: bool,
     rows: u64,
     bytes: u64,
-    most: Most,
+    most: RowsMost,
     /// When the reader must have read all; known when the first row comes.
     until: Option<Instant>,
 }
 
 /// What the rows may take.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Most {
+pub(super) struct RowsMost {
     pub(super) rows: u64,
     pub(super) bytes: u64,
     /// From the first row on.
     pub(super) time: Duration,
 }
 
-impl Lines {
+impl LineSink {
     /// A sink for so much at most, and what comes out of it.
-    pub(super) fn new(most: Most, runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
+    pub(super) fn new(most: RowsMost, runtime: Handle) -> (Self, mpsc::Receiver<Chunk>) {
         let (parts, receive) = mpsc::channel(AHEAD);
         let (chunk, sent) = (Vec::new(), false);
         (Self { parts, runtime, chunk, sent, rows: 0, bytes: 0, most, until: None }, receive)
     }
 
     /// Ends the lines. What failed before anything was sent is told as such.
-    pub(super) fn close(mut self, ended: std::result::Result<&Meta, Refusal>) {
+    pub(super) fn close(mut self, ended: std::result::Result<&Meta, HttpRefusal>) {
         match ended {
             Ok(meta) => self.line(&json!({ "meta": meta.to_json() })),
             Err(refusal) if self.sent => {
@@ -98,7 +98,7 @@ impl Lines {
     }
 }
 
-impl Sink for Lines {
+impl Sink for LineSink {
     fn columns(&mut self, names: &[String]) -> Result<()> {
         self.until = Instant::now().checked_add(self.most.time);
         self.line(&json!({ "columns": names }));

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use super::{Metrics, OUTCOMES};
 use crate::cell::State;
-use crate::daemon::status::Status;
+use crate::daemon::status::DaemonStatus;
 
 impl Metrics {
     /// The text of `/metrics`.
-    pub(in crate::daemon) fn text(&self, status: &Status, clients: usize) -> String {
+    pub(in crate::daemon) fn text(&self, status: &DaemonStatus, clients: usize) -> String {
         let mut out = String::with_capacity(8192);
         let head = |out: &mut String, name: &str, kind: &str, help: &str| {
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");

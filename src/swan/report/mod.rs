@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use crate::swan::published::{self, Published};
+use crate::swan::published::{self, PublishedFigures};
 use crate::swan::score::RunCost;
 use crate::swan::{Mode, Scored, SwanError};
 
@@ -16,7 +16,7 @@ use crate::swan::{Mode, Scored, SwanError};
 #[must_use]
 pub fn json(scored: &[Scored]) -> Json {
     let databases: BTreeSet<&str> = scored.iter().map(|s| s.header.database.as_str()).collect();
-    let figure = |p: &Published| {
+    let figure = |p: &PublishedFigures| {
         let ex: serde_json::Map<String, Json> =
             p.ex.iter().map(|(shots, ex)| (shots.to_string(), (*ex).into())).collect();
         json!({ "system": p.system, "ex_percent_by_shots": ex })
@@ -287,7 +287,7 @@ fn facts(scored: &[Scored], text: &mut String) {
         .iter()
         .map(|(_, f)| format!("{:.1} ({:.2} / {})", f.swan.percent(), f.swan.right, f.swan.of));
     row(std::iter::once("SWAN's count".to_owned()).chain(swan), text);
-    let of = |p: &Published| {
+    let of = |p: &PublishedFigures| {
         let by: Vec<String> = p.ex.iter().map(|(s, f)| format!("{f} ({s})")).collect();
         format!("{}: {}", p.system, by.join(", "))
     };

@@ -11,10 +11,10 @@ use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
 use crate::swan::grade::grade;
 use crate::swan::oracle::TrueValues;
-use crate::swan::record::{Header, Line, Writer};
-use crate::swan::run::Run;
+use crate::swan::record::{Header, RecordLine, Writer};
+use crate::swan::run::BenchmarkRun;
 use crate::swan::score::Gold;
-use crate::swan::{Benchmark, Mode, Question, SwanError, compare};
+use crate::swan::{Benchmark, BenchmarkQuestion, Mode, SwanError, compare};
 
 /// What a query gives that is wrong on the true values, by its text; of the others,
 /// nothing is.
@@ -36,7 +36,7 @@ pub(in crate::swan) fn told(fault: &str, difference: &str) -> String {
 /// [`SwanError`] when the truth cannot be read, or there is no place for the run.
 pub(in crate::swan) fn faults(
     header: &Header,
-    questions: &[Question],
+    questions: &[BenchmarkQuestion],
     gold: &Gold,
 ) -> Result<Faults, SwanError> {
     let Some(benchmark) = Benchmark::named(&header.database) else { return Ok(Faults::new()) };
@@ -61,8 +61,8 @@ pub(in crate::swan) fn faults(
     let facts = session.facts().map_err(|e| broken(e.to_string()))?;
     let mut faults = Faults::new();
     let mut beside = 0;
-    let mut told = |line: &Line| {
-        let Line::Answer(answer) = line else { return };
+    let mut told = |line: &RecordLine| {
+        let RecordLine::Answer(answer) = line else { return };
         let asked_beside = model.beside() - std::mem::replace(&mut beside, model.beside());
         let Some(question) = questions.iter().find(|q| q.qid == answer.qid) else { return };
         let Ok(truth) = gold.rows(question) else { return };
@@ -80,7 +80,7 @@ pub(in crate::swan) fn faults(
         };
         faults.insert(answer.query.clone(), fault);
     };
-    let run = Run {
+    let run = BenchmarkRun {
         spec: session.spec.clone(),
         database: &session.database,
         facts,

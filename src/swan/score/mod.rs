@@ -16,8 +16,8 @@ use crate::swan::benchmark::Read;
 use crate::swan::compare::{self, Rows};
 use crate::swan::factuality::{Factuality, Share, factuality};
 use crate::swan::grade::{Grade, grade};
-use crate::swan::record::{Answer, Cost, Header};
-use crate::swan::{Benchmark, Mode, Question, Record, SwanError};
+use crate::swan::record::{Cost, Header, QuestionOutcome};
+use crate::swan::{Benchmark, BenchmarkQuestion, Mode, RunsRecord, SwanError};
 
 /// A run's scores.
 #[derive(Debug, Clone, Serialize)]
@@ -148,7 +148,11 @@ impl Gold {
 
     /// What is wrong with the queries of a run, whatever the model knows; found
     /// out once, when an answer is wrong.
-    fn faults(&self, header: &Header, questions: &[Question]) -> Result<Faults, SwanError> {
+    fn faults(
+        &self,
+        header: &Header,
+        questions: &[BenchmarkQuestion],
+    ) -> Result<Faults, SwanError> {
         let of = (header.questions_file.clone(), header.mode);
         if let Some(known) = self.faults.borrow().get(&of) {
             return Ok(known.clone());
@@ -158,7 +162,7 @@ impl Gold {
         Ok(found)
     }
 
-    pub(in crate::swan) fn rows(&self, question: &Question) -> Result<Rows, String> {
+    pub(in crate::swan) fn rows(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
         let known = self.known.borrow().get(&question.gold).cloned();
         known.unwrap_or_else(|| {
             let rows = self.run(question);
@@ -167,7 +171,7 @@ impl Gold {
         })
     }
 
-    fn run(&self, question: &Question) -> Result<Rows, String> {
+    fn run(&self, question: &BenchmarkQuestion) -> Result<Rows, String> {
         let mut rows = Smoothie::default();
         Plain {
             database: &self.database,
@@ -187,7 +191,11 @@ impl Gold {
 ///
 /// # Errors
 /// [`SwanError`] when a database cannot be read.
-pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Scored, SwanError> {
+pub fn score(
+    record: &RunsRecord,
+    questions: &[BenchmarkQuestion],
+    gold: &Gold,
+) -> Result<Scored, SwanError> {
     let header = record.header().clone();
     let answers = record.answers();
     let mut scored: Vec<ScoredQuestion> =
@@ -247,7 +255,7 @@ pub fn score(record: &Record, questions: &[Question], gold: &Gold) -> Result<Sco
     })
 }
 
-fn spent(record: &Record) -> Cost {
+fn spent(record: &RunsRecord) -> Cost {
     let mut cost = Cost::default();
     for run in &record.runs {
         cost.add(&run.cost());
@@ -275,7 +283,11 @@ fn reads_hidden(header: &Header) -> Option<String> {
     any.then(|| format!("HQDL's published SQL reads what is hidden: {}", named.join(", ")))
 }
 
-fn question(question: &Question, answer: Option<&Answer>, gold: &Gold) -> ScoredQuestion {
+fn question(
+    question: &BenchmarkQuestion,
+    answer: Option<&QuestionOutcome>,
+    gold: &Gold,
+) -> ScoredQuestion {
     let mut error = answer.and_then(|a| a.error.clone());
     let grade = match (gold.rows(question), compare::orders(&question.gold)) {
         (Ok(gold), ordered) => Some(match answer.map(|a| (a, a.rows.as_ref())) {

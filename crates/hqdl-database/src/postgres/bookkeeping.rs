@@ -4,7 +4,7 @@
 use rusqlite::types::Value as Sqlite;
 use rusqlite::{Connection, params, params_from_iter};
 
-use super::Server;
+use super::DatabaseServer;
 use crate::{StoreError, migrate};
 use hqdl_values::sql;
 
@@ -31,7 +31,7 @@ const SMALL: [(&str, &[(&str, bool)]); 4] = [
     ("hqdl_edit", &[("expansion", false), ("table", false), ("key", false)]),
 ];
 
-impl Server {
+impl DatabaseServer {
     /// Whether hqdl's tables are in the schema.
     pub(crate) fn has_bookkeeping(&self) -> Result<bool, StoreError> {
         // Not by `to_regclass`: it may answer from before a lock was waited for.

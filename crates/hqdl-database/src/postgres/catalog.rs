@@ -3,17 +3,17 @@
 use rusqlite::types::Value as Sqlite;
 use tokio_postgres::types::Type;
 
-use super::Server;
-use super::values::Reading;
+use super::DatabaseServer;
+use super::values::ColumnReading;
 use crate::StoreError;
 use hqdl_spec::SourceRows;
 use hqdl_values::sql;
 use hqdl_values::value::Value;
 
 /// Columns with their declared types.
-type Declared = Vec<(String, Option<String>)>;
+type DeclaredColumns = Vec<(String, Option<String>)>;
 
-impl Server {
+impl DatabaseServer {
     /// The user's tables and views, and those that hqdl published; with the name of their
     /// schema where they are not found without.
     pub(crate) fn tables(&self) -> Result<Vec<String>, StoreError> {
@@ -44,7 +44,7 @@ impl Server {
     }
 
     /// The columns of a table or view, with their declared types.
-    pub(crate) fn columns(&self, table: &str) -> Result<Option<Declared>, StoreError> {
+    pub(crate) fn columns(&self, table: &str) -> Result<Option<DeclaredColumns>, StoreError> {
         let Some(table) = self.table(table)? else { return Ok(None) };
         let sql = "SELECT attname::text, pg_catalog.format_type(atttypid, atttypmod)
             FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass($1)
@@ -87,7 +87,8 @@ impl Server {
         limit: usize,
     ) -> Result<Vec<Vec<Sqlite>>, StoreError> {
         let columns = self.describe(&format!("SELECT * FROM ({select}\n) AS source"))?;
-        let readings: Vec<Reading> = columns.iter().map(|(_, kind)| Reading::of(kind)).collect();
+        let readings: Vec<ColumnReading> =
+            columns.iter().map(|(_, kind)| ColumnReading::of(kind)).collect();
         let names: Vec<String> = (0..readings.len()).map(|n| format!("c{n}")).collect();
         let asked: Vec<String> = readings.iter().zip(&names).map(|(r, n)| r.asked(n)).collect();
         let text = format!(

@@ -1,10 +1,10 @@
 //! Taking away what hqdl made in a schema of a server.
 
-use super::Server;
+use super::DatabaseServer;
 use crate::StoreError;
 use hqdl_values::sql;
 
-impl Server {
+impl DatabaseServer {
     /// Takes away these tables and views of a spec and what is noted of its expansions, or
     /// everything that is hqdl's, with the schema where hqdl made it and nobody else has
     /// anything there.

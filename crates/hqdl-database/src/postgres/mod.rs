@@ -2,10 +2,10 @@
 //!
 //! To whoever works with a [`Database`](crate::Database) it is one like any other. Beside
 //! the connection there is a `SQLite` database of this process alone, in a temporary file:
-//! keys are streamed into it and grouped there ([`source`]), what stands is noted there
-//! ([`bookkeeping`]), and what is published is first written there, so that there is one
+//! keys are streamed into it and grouped there (`source`), what stands is noted there
+//! (`bookkeeping`), and what is published is first written there, so that there is one
 //! way of publishing; what differs then goes to the server, in one transaction
-//! ([`publication`]). [`catalog`] says what the server has, [`values`] how values travel.
+//! (`publication`). `catalog` says what the server has, `values` how values travel.
 //!
 //! A connection is made when one is needed, and again when the server was gone meanwhile;
 //! a transaction whose connection is gone has failed.
@@ -52,7 +52,7 @@ const SESSION: &str = "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET interval
   SET lock_timeout = '10s'; SET cursor_tuple_fraction = 1.0";
 
 /// A server, as one [`Database`](crate::Database) uses it.
-pub(crate) struct Server {
+pub(crate) struct DatabaseServer {
     address: Address,
     /// The schema that is published into.
     schema: String,
@@ -62,7 +62,7 @@ pub(crate) struct Server {
     working: AtomicBool,
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for DatabaseServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("url", &self.address.shown).finish_non_exhaustive()
     }
@@ -70,7 +70,7 @@ impl fmt::Debug for Server {
 
 type Params<'p> = [&'p (dyn ToSql + Sync)];
 
-impl Server {
+impl DatabaseServer {
     /// Connects to the server of a URL.
     pub(crate) fn connect(url: &Path) -> Result<Self, StoreError> {
         let bad = |bad: BadAddress| StoreError::Server {
@@ -212,7 +212,7 @@ impl Server {
 
 /// A transaction under way.
 struct Transaction<'s> {
-    server: &'s Server,
+    server: &'s DatabaseServer,
     open: bool,
 }
 

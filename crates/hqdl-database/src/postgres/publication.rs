@@ -9,9 +9,9 @@ use rusqlite::Connection;
 use rusqlite::types::Value as Sqlite;
 use tokio_postgres::types::ToSql;
 
-use super::shape::Shape;
+use super::shape::ServerTables;
 use super::values::{given, json_without_nul, said, without_nul};
-use super::{ROWS, Server, Transaction, names};
+use super::{DatabaseServer, ROWS, Transaction, names};
 use crate::StoreError;
 use crate::versions::{bucket, hash};
 use hqdl_spec::Expansion;
@@ -25,7 +25,7 @@ const PLACE: &str = "\0";
 /// Bytes that are sent at once, about.
 const BYTES: usize = 4 << 20;
 
-impl Server {
+impl DatabaseServer {
     /// Whether all tables of an expansion stand as hqdl made them, with as many rows, and
     /// nobody else has written to them.
     pub(crate) fn is_whole(&self, expansion: &Expansion, rows: i64) -> Result<bool, StoreError> {
@@ -76,12 +76,12 @@ impl Server {
 
 /// A publication under way on a server; undone unless it is committed.
 pub(crate) struct Publishing<'s> {
-    pub(super) server: &'s Server,
+    pub(super) server: &'s DatabaseServer,
     transaction: Transaction<'s>,
 }
 
 /// Rows as they are sent: of each column a text.
-type Sent = Vec<Option<String>>;
+type SentRows = Vec<Option<String>>;
 
 impl Publishing<'_> {
     /// Writes the tables of an expansion as they were written in this process; `anew` when
@@ -105,7 +105,7 @@ impl Publishing<'_> {
     }
 
     /// Empties the tables of an expansion, or makes them where they are to be others.
-    fn make(&self, expansion: &Expansion, shape: &Shape) -> Result<(), StoreError> {
+    fn make(&self, expansion: &Expansion, shape: &ServerTables) -> Result<(), StoreError> {
         let (server, name) = (self.server, &expansion.name);
         let stood = format!(
             "SELECT coalesce((SELECT shape = $2 FROM {} WHERE name = $1), false)",
@@ -245,7 +245,7 @@ impl Publishing<'_> {
     fn take_out(
         &self,
         expansion: &Expansion,
-        shape: &Shape,
+        shape: &ServerTables,
         local: &Connection,
     ) -> Result<(), StoreError> {
         let name = &expansion.name;
@@ -255,11 +255,11 @@ impl Publishing<'_> {
         self.local(local, gone, name, &mut |row| {
             let [Sqlite::Text(key), Sqlite::Integer(hash)] = row else { return };
             let parts: Vec<serde_json::Value> = serde_json::from_str(key).unwrap_or_default();
-            keys.push(parts.iter().map(|part| said(&Value::from_json(part))).collect::<Sent>());
+            keys.push(parts.iter().map(|part| said(&Value::from_json(part))).collect::<SentRows>());
             let bucket = bucket(*hash).to_string();
             records.push(vec![Some(bucket), Some(hash.to_string())]);
         })?;
-        let mut changed: Vec<Sent> = Vec::new();
+        let mut changed: Vec<SentRows> = Vec::new();
         let columns = names(expansion.key.names().iter().map(String::as_str));
         let select = format!("SELECT {columns} FROM {}", sql::name(name));
         if !shape.many.is_empty() {
@@ -291,7 +291,7 @@ impl Publishing<'_> {
     fn send_rows(
         &self,
         expansion: &Expansion,
-        shape: &Shape,
+        shape: &ServerTables,
         anew: bool,
         local: &Connection,
     ) -> Result<(), StoreError> {
@@ -379,7 +379,7 @@ impl Publishing<'_> {
     fn send_notes(
         &self,
         expansion: &Expansion,
-        shape: &Shape,
+        shape: &ServerTables,
         buckets: &[(usize, i64)],
         local: &Connection,
     ) -> Result<(), StoreError> {
@@ -404,7 +404,7 @@ impl Publishing<'_> {
             server.own("hqdl_bucket"),
             sql::text(name)
         );
-        let sums: Vec<Sent> = buckets
+        let sums: Vec<SentRows> = buckets
             .iter()
             .map(|(n, sum)| vec![Some(n.to_string()), Some(sum.to_string())])
             .collect();
@@ -471,7 +471,7 @@ impl Publishing<'_> {
         param: &str,
         statement: &str,
         width: usize,
-        send: &mut dyn FnMut(&[Sqlite]) -> Sent,
+        send: &mut dyn FnMut(&[Sqlite]) -> SentRows,
     ) -> Result<(), StoreError> {
         let (mut part, mut bytes, mut failed) = (Vec::new(), 0, Ok(()));
         self.local(local, select, param, &mut |row| {
@@ -488,11 +488,16 @@ impl Publishing<'_> {
         self.each_part(statement, width, &part)
     }
 
-    fn each_part(&self, statement: &str, width: usize, rows: &[Sent]) -> Result<(), StoreError> {
+    fn each_part(
+        &self,
+        statement: &str,
+        width: usize,
+        rows: &[SentRows],
+    ) -> Result<(), StoreError> {
         rows.chunks(ROWS).try_for_each(|part| self.part(statement, width, part))
     }
 
-    fn part(&self, statement: &str, width: usize, rows: &[Sent]) -> Result<(), StoreError> {
+    fn part(&self, statement: &str, width: usize, rows: &[SentRows]) -> Result<(), StoreError> {
         let arrays: Vec<Vec<Option<&str>>> = (0..width)
             .map(|n| rows.iter().map(|row| row.get(n).and_then(Option::as_deref)).collect())
             .collect();

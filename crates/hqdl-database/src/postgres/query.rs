@@ -7,15 +7,15 @@ use rusqlite::types::{Value as Sqlite, ValueRef};
 use tokio_postgres::error::SqlState;
 
 use super::catalog::find;
-use super::values::Reading;
-use super::{ROWS, Server};
+use super::values::ColumnReading;
+use super::{DatabaseServer, ROWS};
 use crate::StoreError;
 use hqdl_spec::Expansion;
 use hqdl_values::sql;
 
 /// Why the rows of a query stop.
 #[derive(Debug)]
-pub enum Stopped<E> {
+pub enum QueryStop<E> {
     /// The server refuses it, or is not reached.
     Store(StoreError),
     /// It ran longer than it may.
@@ -24,13 +24,13 @@ pub enum Stopped<E> {
     Reader(E),
 }
 
-impl<E> From<StoreError> for Stopped<E> {
+impl<E> From<StoreError> for QueryStop<E> {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl Server {
+impl DatabaseServer {
     /// Makes tables of this process that are named like those of the server, with their
     /// columns and no rows: for who reads a query to know what its names mean.
     pub(crate) fn outline(&self, local: &Connection) -> Result<(), StoreError> {
@@ -49,7 +49,7 @@ impl Server {
             let column: String = row.try_get(1).map_err(read)?;
             let kind: u32 = row.try_get(2).map_err(read)?;
             let kind = tokio_postgres::types::Type::from_oid(kind);
-            let declared = kind.map_or("TEXT", |kind| Reading::of(&kind).declared());
+            let declared = kind.map_or("TEXT", |kind| ColumnReading::of(&kind).declared());
             let column = format!("{} {declared}", sql::name(&column));
             match tables.last_mut().filter(|(last, _)| *last == table) {
                 Some((_, columns)) => columns.push(column),
@@ -125,12 +125,13 @@ impl Server {
         timeout: Option<Duration>,
         columns: &mut dyn FnMut(&[String]) -> Result<(), E>,
         row: &mut dyn FnMut(&[ValueRef<'_>]) -> Result<(), E>,
-    ) -> Result<(), Stopped<E>> {
+    ) -> Result<(), QueryStop<E>> {
         let query = query.trim_end().trim_end_matches(';');
         let described = self.describe(&format!("SELECT * FROM ({query}\n) AS query"))?;
         let names: Vec<String> = described.iter().map(|(name, _)| name.clone()).collect();
-        columns(&names).map_err(Stopped::Reader)?;
-        let readings: Vec<Reading> = described.iter().map(|(_, kind)| Reading::of(kind)).collect();
+        columns(&names).map_err(QueryStop::Reader)?;
+        let readings: Vec<ColumnReading> =
+            described.iter().map(|(_, kind)| ColumnReading::of(kind)).collect();
         let plain: Vec<String> = (0..readings.len()).map(|n| format!("c{n}")).collect();
         let asked: Vec<String> = readings.iter().zip(&plain).map(|(r, n)| r.asked(n)).collect();
         let reading = self.begin("READ ONLY")?;
@@ -147,9 +148,9 @@ impl Server {
         loop {
             let rows = self.thread.wait(client.query(&fetch, &[])).map_err(|e| {
                 if timeout.is_some() && e.code() == Some(&SqlState::QUERY_CANCELED) {
-                    Stopped::Late
+                    QueryStop::Late
                 } else {
-                    Stopped::Store(self.error(&e))
+                    QueryStop::Store(self.error(&e))
                 }
             })?;
             for found in &rows {
@@ -158,7 +159,7 @@ impl Server {
                     values.push(reading.read(found, n).map_err(|e| self.error(&e))?);
                 }
                 let values: Vec<ValueRef<'_>> = values.iter().map(ValueRef::from).collect();
-                row(&values).map_err(Stopped::Reader)?;
+                row(&values).map_err(QueryStop::Reader)?;
             }
             if rows.len() < ROWS {
                 break;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params_from_iter};
 
-use super::Server;
-use super::values::Reading;
+use super::DatabaseServer;
+use super::values::ColumnReading;
 use crate::StoreError;
 use hqdl_values::sql;
 
@@ -18,7 +18,7 @@ struct TableKeys {
     foreign: Vec<(Vec<String>, String, Vec<String>)>,
 }
 
-impl Server {
+impl DatabaseServer {
     /// Copies at most `most` rows of each table that is found without its schema; of each
     /// view, where there is no table.
     pub(crate) fn sample(&self, most: u64, local: &Connection) -> Result<(), StoreError> {
@@ -101,7 +101,8 @@ impl Server {
         if columns.is_empty() {
             return Ok(());
         }
-        let readings: Vec<Reading> = columns.iter().map(|(_, kind)| Reading::of(kind)).collect();
+        let readings: Vec<ColumnReading> =
+            columns.iter().map(|(_, kind)| ColumnReading::of(kind)).collect();
         let mut declared: Vec<String> = columns
             .iter()
             .zip(&readings)

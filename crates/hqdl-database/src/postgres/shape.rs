@@ -4,14 +4,14 @@ use tokio_postgres::types::Type;
 
 use super::catalog::find;
 use super::values::{of_column, of_key};
-use super::{Server, names};
+use super::{DatabaseServer, names};
 use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
 
 /// The tables of an expansion, as a server has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct ServerTables {
     /// Its key columns with their types.
     pub(super) key: Vec<(String, &'static str)>,
     /// Whether none of them is ever NULL.
@@ -22,7 +22,7 @@ pub(super) struct Shape {
     pub(super) many: Vec<(String, String, &'static str)>,
 }
 
-impl Shape {
+impl ServerTables {
     /// The same in a word.
     pub(super) fn text(&self) -> String {
         format!("{self:?}")
@@ -68,9 +68,9 @@ fn agreed(kinds: &[Type]) -> &'static str {
     }
 }
 
-impl Server {
+impl DatabaseServer {
     /// What the tables of an expansion are to be.
-    pub(super) fn shape(&self, expansion: &Expansion) -> Result<Shape, StoreError> {
+    pub(super) fn shape(&self, expansion: &Expansion) -> Result<ServerTables, StoreError> {
         let names = expansion.key.names();
         let mut kinds: Vec<Vec<Type>> = vec![Vec::new(); names.len()];
         let mut whole = expansion.key_parts.is_empty();
@@ -91,7 +91,7 @@ impl Server {
         let many = expansion.columns.iter().filter_map(|c| {
             c.many.as_ref().map(|m| (m.table.clone(), m.column.clone(), of_column(c.kind)))
         });
-        Ok(Shape {
+        Ok(ServerTables {
             key,
             // A row whose key is all NULL is nobody's.
             whole: whole || names.len() == 1,

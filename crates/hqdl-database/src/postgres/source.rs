@@ -6,9 +6,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::catalog::find;
-use super::shape::Shape;
-use super::values::Reading;
-use super::{ROWS, Server};
+use super::shape::ServerTables;
+use super::values::ColumnReading;
+use super::{DatabaseServer, ROWS};
 use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_values::sql;
@@ -16,7 +16,7 @@ use hqdl_values::sql;
 /// The column that says whether a filter holds for a row.
 pub(crate) const WANTED: &str = "hqdl wanted";
 
-impl Server {
+impl DatabaseServer {
     /// Visits the rows of a SELECT, some at a time, within the transaction that is under
     /// way, until there are no more or the visitor returns false.
     pub(super) fn each(
@@ -69,7 +69,7 @@ impl Server {
     fn copy(
         &self,
         expansion: &Expansion,
-        shape: &Shape,
+        shape: &ServerTables,
         n: usize,
         (rows, filter): (SourceRows, Option<&str>),
         connection: &Connection,
@@ -94,8 +94,8 @@ impl Server {
             };
             let reading = match shape.key.iter().find(|(key, _)| key == *name) {
                 // What is published as text is told apart as text.
-                Some((_, "text")) if *kind != Type::BYTEA => Reading::Text,
-                _ => Reading::of(kind),
+                Some((_, "text")) if *kind != Type::BYTEA => ColumnReading::Text,
+                _ => ColumnReading::of(kind),
             };
             asked.push(reading.asked(&sql::name(own)));
             readings.push(reading);

@@ -10,7 +10,7 @@ use hqdl_values::value::Value;
 
 /// How a column of a statement is asked for, and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum ColumnReading {
     /// True and false, as 1 and 0.
     Truth,
     Integer,
@@ -22,7 +22,7 @@ pub(super) enum Reading {
     Text,
 }
 
-impl Reading {
+impl ColumnReading {
     pub(super) fn of(kind: &Type) -> Self {
         match *kind {
             Type::BOOL => Self::Truth,
@@ -186,10 +186,10 @@ mod tests {
             ("100000000000000000000", Sqlite::Real(1e20)),
         ];
         for (text, value) in cases {
-            assert_eq!(Reading::Number.parse(text), value, "{text}");
+            assert_eq!(ColumnReading::Number.parse(text), value, "{text}");
         }
         for text in ["NaN", "Infinity", "12345678901234567890.5", "0.10000000000000000001"] {
-            assert_eq!(Reading::Number.parse(text), Sqlite::Text(text.to_owned()));
+            assert_eq!(ColumnReading::Number.parse(text), Sqlite::Text(text.to_owned()));
         }
     }
 

@@ -4,12 +4,12 @@ use hqdl_values::cell::{State, Tally};
 
 /// How the cells of an expansion are shown, for each column.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counts {
+pub(super) struct CellCounts {
     pub(super) cells: Vec<Tally>,
     pub(super) unasked: Vec<u64>,
 }
 
-impl Counts {
+impl CellCounts {
     /// Nothing counted yet, for so many columns.
     pub(super) fn of(columns: usize) -> Self {
         Self { cells: vec![Tally::default(); columns], unasked: vec![0; columns] }

@@ -7,11 +7,11 @@
 
 mod counts;
 mod fill;
-mod parcels;
+mod batch_jobs;
 mod publish;
 mod report;
 mod room;
-mod rounds;
+mod refresh;
 mod run;
 mod shots;
 mod survey;
@@ -24,13 +24,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-pub use self::parcels::{Exported, Imported, InFile, Written};
+pub use self::batch_jobs::{Exported, Imported, InFile, WrittenFile};
+use self::refresh::RefreshJob;
 pub use self::report::{ColumnReport, Report};
-use self::rounds::Round;
 use self::run::Run;
 pub use self::run::Way;
 use self::survey::{Survey, orphans};
-use hqdl_database::output::{Target, sweep};
+use hqdl_database::output::{OutputTarget, sweep};
 use hqdl_database::{Database, StoreError};
 use hqdl_facts::{Facts, FactsError, Wanted};
 use hqdl_model::generate::{Event, Listener, Stopped};
@@ -128,7 +128,7 @@ pub struct Work<'w> {
     columns: Vec<Vec<bool>>,
     wanted: Vec<Arc<Wanted>>,
     /// What is asked again.
-    rounds: Vec<Round>,
+    rounds: Vec<RefreshJob>,
     overrides: Overrides,
     way: Way,
     /// Whether any batch at all is under way.
@@ -176,7 +176,7 @@ impl<'w> Work<'w> {
         for (n, expansion) in spec.expansions.iter().enumerate() {
             let choice = model::choose(spec, Some(&*model), expansion);
             let mut w = choice.wanted(history, expansion)?;
-            rounds.extend(rounds::of(history, spec, n, &mut w, selection)?);
+            rounds.extend(refresh::of(history, spec, n, &mut w, selection)?);
             wanted.push(Arc::new(w));
         }
         let overrides = Overrides::read(spec)?;
@@ -343,7 +343,7 @@ impl<'w> Work<'w> {
         for said in &said {
             listener(&Event::Warning(said.clone()));
         }
-        let target = Target::look(self.database, self.spec.output.as_deref())?;
+        let target = OutputTarget::look(self.database, self.spec.output.as_deref())?;
         let missing: u64 = surveys.iter().map(Survey::missing).sum();
         let strangers = surveys.iter().any(|s| !s.strangers.is_empty());
         let ask = report.stopped.is_none()

@@ -10,13 +10,13 @@ use std::collections::HashSet;
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-use super::counts::Counts;
+use super::counts::CellCounts;
 use super::survey::{Differs, KnownFacts, Survey, key_shows};
 use super::{Halt, MaterializeError, Report, Work};
 use hqdl_database::Database;
 use hqdl_database::keys::KeyRow;
-use hqdl_database::output::Target;
-use hqdl_database::publish::{Origin, Publication};
+use hqdl_database::output::OutputTarget;
+use hqdl_database::publish::{CompletionOrigin, Publication};
 use hqdl_database::rows::Tables;
 use hqdl_database::standing::PublishedVersion;
 use hqdl_database::versions::{Sums, bucket, hash, key_json};
@@ -107,7 +107,7 @@ impl<'w> Work<'w> {
         info!(target = %path.display(), "publishes");
         let mut again = self.survey_again(surveys, listener)?;
         // Somebody else may have made the copy again while this waited.
-        let target = Target::look(self.database, self.spec.output.as_deref())?;
+        let target = OutputTarget::look(self.database, self.spec.output.as_deref())?;
         if let (Some(again), Some(db)) = (&mut again, target.standing(self.database)) {
             self.look_for_differences(db, again)?;
         }
@@ -169,7 +169,7 @@ impl<'w> Work<'w> {
             let history = self.facts.history();
             let mut origins = |id: i64| {
                 let (c, model) = history.completion(id).ok()??;
-                Some(Origin {
+                Some(CompletionOrigin {
                     run: c.run.get(),
                     model,
                     prompt_hash: c.prompt_hash,
@@ -200,7 +200,7 @@ impl<'w> Work<'w> {
         n: usize,
         survey: &Survey<'_>,
         tables: &mut Tables<'_>,
-    ) -> Result<Option<Counts>, MaterializeError> {
+    ) -> Result<Option<CellCounts>, MaterializeError> {
         let Some(differs) = survey
             .differs
             .as_ref()
@@ -241,10 +241,10 @@ impl<'w> Work<'w> {
         n: usize,
         survey: &Survey<'_>,
         tables: &mut Tables<'_>,
-    ) -> Result<Counts, MaterializeError> {
+    ) -> Result<CellCounts, MaterializeError> {
         let expansion = &self.spec.expansions[n];
         debug!(expansion = expansion.name, anew = tables.stood().is_none(), "looks at every row");
-        let mut counts = Counts::of(expansion.columns.len());
+        let mut counts = CellCounts::of(expansion.columns.len());
         let mut published = 0;
         self.each_known(&survey.keys, &mut |key: &KeyRow, found: KnownFacts| {
             published += i64::from(self.is_shown(n, key, &found));
@@ -280,7 +280,7 @@ impl<'w> Work<'w> {
         key: &KeyRow,
         found: KnownFacts,
         tables: &mut Tables<'_>,
-        counts: Option<&mut Counts>,
+        counts: Option<&mut CellCounts>,
     ) -> Result<(), Halt> {
         let record = found;
         // The first spelling counts the entity's cells; each shows its own.

@@ -1,6 +1,6 @@
 //! What a run tells at its end.
 
-use super::counts::Counts;
+use super::counts::CellCounts;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ impl Report {
     }
 
     /// Counts how the cells of an expansion are shown.
-    pub(super) fn count(&mut self, expansion: usize, counts: &Counts) {
+    pub(super) fn count(&mut self, expansion: usize, counts: &CellCounts) {
         for (n, (cells, unasked)) in counts.cells.iter().zip(&counts.unasked).enumerate() {
             self.cells.merge(cells);
             self.unasked += unasked;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::counts::Counts;
+use super::counts::CellCounts;
 use super::{Halt, MaterializeError, Work};
 use hqdl_database::keys::{KeyRow, Keys, Places};
 use hqdl_database::versions::{PublishedCell, Shown, Sums, Version};
@@ -52,7 +52,7 @@ pub(super) struct Survey<'db> {
     /// The last line of the journal that it has surely seen.
     pub(super) seen: i64,
     /// How the cells are shown of keys that are asked nothing.
-    pub(super) closed: Counts,
+    pub(super) closed: CellCounts,
     /// Keys of which something is to be asked: the first spellings of entities, and
     /// the others.
     pub(super) open: [Places; 2],
@@ -161,7 +161,7 @@ impl<'w> Work<'w> {
         let whole_rows = choice.endpoint.as_ref().unwrap_or(&self.model).answers_whole_rows();
         let mut batcher = Batcher::new(expansion, choice.rows);
         let (mut sums, mut names, mut respelled) = (Sums::default(), 0i64, HashSet::new());
-        let mut closed = Counts::of(expansion.columns.len());
+        let mut closed = CellCounts::of(expansion.columns.len());
         let mut places = [Places::default(), Places::default()];
         // Before any fact is read.
         let (_, seen) = self.facts.history().place()?;
@@ -291,7 +291,7 @@ impl<'w> Work<'w> {
     /// another process owns are read for many keys at once.
     pub(super) fn known_of(
         &self,
-        walk: &mut Walk<'_>,
+        walk: &mut KeyWalk<'_>,
         visit: &mut dyn FnMut(&KeyRow, KnownFacts) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
         let facts = self.facts.latest();
@@ -335,7 +335,7 @@ impl<'w> Work<'w> {
         columns: &[bool],
         record: Option<&'r Record>,
         asked_keys: u64,
-    ) -> Result<Open<'r>, FactsError> {
+    ) -> Result<OpenCells<'r>, FactsError> {
         let wanted = &self.wanted[n];
         let looked = self.looked(n, key, columns, record);
         let within = key.wanted && self.selection.limit.is_none_or(|limit| asked_keys < limit);
@@ -363,7 +363,7 @@ impl<'w> Work<'w> {
             });
         }
         let whole = looked.iter().map(|(c, _)| *c).collect();
-        Ok(Open { looked, ask, whole, under_way })
+        Ok(OpenCells { looked, ask, whole, under_way })
     }
 
     /// Overrides of what is in no source.
@@ -380,7 +380,7 @@ impl<'w> Work<'w> {
 }
 
 /// Gives keys, one after the other.
-pub(super) type Walk<'w> =
+pub(super) type KeyWalk<'w> =
     dyn FnMut(&mut dyn FnMut(&KeyRow) -> Result<(), Halt>) -> Result<(), Halt> + 'w;
 
 /// What the row of a key shows, one entry a column of its expansion.
@@ -396,7 +396,7 @@ pub(super) fn key_shows<'r>(
 }
 
 /// What [`Work::open_cells`] finds.
-pub(super) struct Open<'r> {
+pub(super) struct OpenCells<'r> {
     pub(super) looked: Vec<(usize, Looked<'r>)>,
     pub(super) ask: Vec<usize>,
     pub(super) whole: Vec<usize>,
@@ -404,7 +404,7 @@ pub(super) struct Open<'r> {
     pub(super) under_way: Vec<usize>,
 }
 
-impl Open<'_> {
+impl OpenCells<'_> {
     /// Whether its key counts towards `--limit`: what a batch asks for counts,
     /// so that the same command again waits and asks for nothing more.
     pub(super) fn counts(&self) -> bool {

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::run::Run;
 use super::survey::Survey;
 use super::{MaterializeError, Report, Way, Work};
-use hqdl_database::output::Target;
+use hqdl_database::output::OutputTarget;
 use hqdl_facts::{Found, unify};
 use hqdl_model as model;
 use hqdl_model::generate::{self, Context, Event, Events, ModelRun, Stopped};
@@ -64,7 +64,7 @@ impl<'w> Work<'w> {
         &self,
         learned: &[usize],
         surveys: &mut [Survey<'w>],
-        target: &Target,
+        target: &OutputTarget,
     ) -> Result<(), MaterializeError> {
         for n in learned {
             if let Some(survey) = surveys.get_mut(*n) {

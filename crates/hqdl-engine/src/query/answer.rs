@@ -1,24 +1,24 @@
 //! What `answer` and `summary` ask for: cells of documents.
 
-use super::asks::{Asks, Form};
+use super::asks::{Asks, ValueForm};
 use super::calls::{Birth, Calls};
 use super::documents::{NAME, TEXT};
 use super::reading::{column, kind, spelled};
-use hqdl_facts::Origin;
+use hqdl_facts::QuestionOrigin;
 use hqdl_spec::Type;
 use hqdl_sql::blendsql::Call;
-use hqdl_sql::blendsql::usage::{Compared, Usage};
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 
 impl Calls {
     /// A question about each document, asked live. `usage` is what all calls that
     /// ask it are used as, `alone` what this one is.
-    pub(super) fn answer(&mut self, n: usize, call: &Call, usage: &Usage, alone: &Usage) {
+    pub(super) fn answer(&mut self, n: usize, call: &Call, usage: &CallUsage, alone: &CallUsage) {
         let kind = kind(call, usage, None);
         let names = ["document".to_owned()];
         let mut column = column(call.question.trim(), kind, None, false, &names);
         // What the answer is compared with shows what it should look like.
         column.example = usage.compared.iter().find_map(|c| match c {
-            Compared::Text(text) if kind == Type::Text => Some(text.clone()),
+            ComparedWith::Text(text) if kind == Type::Text => Some(text.clone()),
             _ => None,
         });
         let target =
@@ -27,17 +27,20 @@ impl Calls {
         self.birth(target, at, usage);
         let whole = usage.said.is_none() && kind == Type::Real;
         let words = spelled(call, alone).filter(|_| kind == Type::Boolean);
-        self.asks[n] =
-            Asks::Document { target, column: at, form: Form { whole, words, ..Form::default() } };
+        self.asks[n] = Asks::Document {
+            target,
+            column: at,
+            form: ValueForm { whole, words, ..ValueForm::default() },
+        };
         self.place(n, call, usage);
     }
 
     /// Remembers where the values of a question come from.
-    pub(super) fn birth(&mut self, target: usize, column: usize, usage: &Usage) {
+    pub(super) fn birth(&mut self, target: usize, column: usize, usage: &CallUsage) {
         let origin = usage.keys.first().and_then(|k| k.origin.as_ref());
         let origin = origin.map_or_else(
-            || Origin { table: String::new(), column: String::new() },
-            |o| Origin { table: o.table.clone(), column: o.column.clone() },
+            || QuestionOrigin { table: String::new(), column: String::new() },
+            |o| QuestionOrigin { table: o.table.clone(), column: o.column.clone() },
         );
         self.births.push(Birth { target, column, origin });
     }

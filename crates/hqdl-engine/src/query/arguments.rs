@@ -8,12 +8,12 @@ use hqdl_sql::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::problem::nearest;
 
 /// A call, taken apart at its commas.
-pub(super) struct Call<'t> {
+pub(super) struct CallText<'t> {
     pub(super) text: &'t str,
     pub(super) open: Token,
     pub(super) name: Token,
     pub(super) paren: Token,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<ArgumentPiece>,
     /// Where `}}` ends.
     pub(super) end: usize,
 }
@@ -29,14 +29,14 @@ fn listed(arguments: &[Names<'_>]) -> String {
 
 /// An argument.
 #[derive(Clone)]
-pub(super) struct Piece {
+pub(super) struct ArgumentPiece {
     pub(super) keyword: Option<Token>,
     pub(super) tokens: Vec<Token>,
     /// With its keyword, and the comma behind it.
     pub(super) whole: Range<usize>,
 }
 
-impl Piece {
+impl ArgumentPiece {
     pub(super) fn span(&self) -> Range<usize> {
         let first = self.tokens.first().map_or(self.whole.start, |t| t.start);
         first..self.tokens.last().map_or(first, |t| t.end)
@@ -57,7 +57,7 @@ impl Piece {
     }
 }
 
-impl<'t> Call<'t> {
+impl<'t> CallText<'t> {
     /// The call that the `n`th token opens; `None` where it is not closed.
     pub(super) fn read(text: &'t str, tokens: &[Token], n: usize) -> Option<Self> {
         let [open, name, paren] = *tokens.get(n..n + 3)? else { return None };
@@ -85,13 +85,17 @@ impl<'t> Call<'t> {
         None
     }
 
-    fn piece(tokens: &[Token], comma: Option<Token>) -> Option<Piece> {
+    fn piece(tokens: &[Token], comma: Option<Token>) -> Option<ArgumentPiece> {
         let (first, last) = (tokens.first()?, tokens.last()?);
         let whole = first.start..comma.map_or(last.end, |c| c.end);
         let named = matches!(tokens, [name, equals, next, ..]
             if name.lexeme == Lexeme::Word && equals.is(b'=') && !next.is(b'='));
         let skip = if named { 2 } else { 0 };
-        Some(Piece { keyword: named.then_some(*first), tokens: tokens[skip..].to_vec(), whole })
+        Some(ArgumentPiece {
+            keyword: named.then_some(*first),
+            tokens: tokens[skip..].to_vec(),
+            whole,
+        })
     }
 
     pub(super) fn error(&self, message: String, label: &str, help: &str) -> QueryError {
@@ -112,8 +116,8 @@ impl<'t> Call<'t> {
     pub(super) fn given(
         &self,
         arguments: &[Names<'_>],
-    ) -> Result<(Vec<Option<&Piece>>, Vec<&Piece>), QueryError> {
-        let mut given: Vec<Option<&Piece>> = vec![None; arguments.len()];
+    ) -> Result<(Vec<Option<&ArgumentPiece>>, Vec<&ArgumentPiece>), QueryError> {
+        let mut given: Vec<Option<&ArgumentPiece>> = vec![None; arguments.len()];
         let (mut places, mut others) = (0..arguments.len(), Vec::new());
         for piece in &self.pieces {
             let place = match piece.keyword {
@@ -151,7 +155,7 @@ impl<'t> Call<'t> {
     pub(super) fn only<const N: usize>(
         &self,
         arguments: [Names<'_>; N],
-    ) -> Result<[Option<&Piece>; N], QueryError> {
+    ) -> Result<[Option<&ArgumentPiece>; N], QueryError> {
         let (given, others) = self.given(&arguments)?;
         if let Some(keyword) = others.first().and_then(|other| other.keyword) {
             let (name, word) = (self.name.text(self.text), keyword.text(self.text));

@@ -16,7 +16,7 @@ pub enum Asks {
         /// The column.
         column: usize,
         /// The form of its value.
-        form: Form,
+        form: ValueForm,
     },
     /// A cell of the document that its value is: its digest is the entity.
     Document {
@@ -25,14 +25,14 @@ pub enum Asks {
         /// The column.
         column: usize,
         /// The form of its value.
-        form: Form,
+        form: ValueForm,
     },
     /// A cell of the rows of its contexts: their digest is the entity.
     Rows {
         /// The expansion.
         target: usize,
         /// The form of its value.
-        form: Form,
+        form: ValueForm,
     },
     /// Whether two values are partners.
     Pair {
@@ -43,7 +43,7 @@ pub enum Asks {
 
 /// The form that a call gives its value.
 #[derive(Debug, Clone, Default)]
-pub struct Form {
+pub struct ValueForm {
     /// A number that nobody said the type of is whole when it can be.
     pub whole: bool,
     /// Nothing tells its type: the spelling of a number is the number.
@@ -56,7 +56,7 @@ pub struct Form {
     pub quantity: Option<Quantifier>,
 }
 
-impl Form {
+impl ValueForm {
     /// A value in this form.
     #[must_use]
     pub fn of(&self, value: &Sql) -> Sql {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::QueryError;
-use super::passages::Shown;
+use super::passages::ShownPassages;
 use super::targets::{Demand, Target};
 use hqdl_model::plan::{Batcher, RowBatch};
 use hqdl_values::value::Value;
@@ -30,7 +30,7 @@ pub(super) fn cuts(
     target: &Target,
     entities: BTreeMap<usize, Vec<usize>>,
     most: u32,
-    shown: &mut Shown<'_>,
+    shown: &mut ShownPassages<'_>,
 ) -> Result<Vec<RowBatch>, QueryError> {
     let mut batcher = Batcher::new(&target.expansion, most);
     let mut cuts: Vec<RowBatch> = Vec::new();

@@ -95,7 +95,7 @@ impl<'b, 'a> Binder<'b, 'a> {
                 return Ok(Word::No(why));
             }
         };
-        let Answers { values: [column, operator, literal], completion } = answers;
+        let LiteralAnswers { values: [column, operator, literal], completion } = answers;
         let mut learned = Learned {
             ask: ask.trim().to_owned(),
             model: self.model.to_owned(),
@@ -163,20 +163,20 @@ impl<'b, 'a> Binder<'b, 'a> {
         let record = facts.get(&targets[0].gap(entity).entity)?.unwrap_or_default();
         let fact = record.facts.iter().find(|f| Some(f.meaning) == meaning);
         let completion = fact.map(|f| f.completion).unwrap_or_default();
-        Ok(BindingReply::Answers(Answers { values, completion }))
+        Ok(BindingReply::Answers(LiteralAnswers { values, completion }))
     }
 }
 
 /// What came of asking.
 enum BindingReply {
-    Answers(Answers),
+    Answers(LiteralAnswers),
     Nobody,
     Failed,
 }
 
 /// Column, operator and literal, empty where there is none, and the completion
 /// that has them.
-struct Answers {
+struct LiteralAnswers {
     values: [String; 3],
     completion: i64,
 }

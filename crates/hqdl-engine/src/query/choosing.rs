@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::QueryError;
 use hqdl_sql::blendsql::parse::Parsed;
-use hqdl_sql::blendsql::usage::{Compared, Outputs, Usage};
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Outputs};
 use hqdl_sql::blendsql::{Call, Choices};
 use hqdl_values::value::Value;
 
@@ -53,11 +53,11 @@ pub(super) fn options(
     sql: &str,
     parsed: &Parsed,
     call: &Call,
-    usage: &Usage,
+    usage: &CallUsage,
     choosing: &mut dyn Choosing,
     infer: bool,
 ) -> Result<Option<Vec<Value>>, QueryError> {
-    use hqdl_sql::blendsql::usage::Options;
+    use hqdl_sql::blendsql::usage::OptionsColumn;
     use hqdl_values::sql::name;
     let column = |table: &str, column: &str| {
         // With its table, or a name that is none would be a text.
@@ -70,11 +70,11 @@ pub(super) fn options(
             let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
             choosing.values(&with(&text), usize::MAX)
         }
-        (Some(Choices::Column { .. }), Some(Options::Base(origin))) => {
+        (Some(Choices::Column { .. }), Some(OptionsColumn::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
             choosing.values(&text, usize::MAX)
         }
-        (Some(Choices::Column { .. }), Some(Options::Named(table, of))) => {
+        (Some(Choices::Column { .. }), Some(OptionsColumn::Named(table, of))) => {
             choosing.values(&with(&column(table, of)), usize::MAX)
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
@@ -85,7 +85,7 @@ pub(super) fn options(
         )),
         (None, _) if infer && call.return_type.is_none() => {
             let origin = usage.compared.iter().find_map(|c| match c {
-                Compared::Column(origin) => Some(origin),
+                ComparedWith::Column(origin) => Some(origin),
                 _ => None,
             });
             let Some(origin) = origin else { return Ok(None) };

@@ -11,7 +11,7 @@ use super::{QueryError, Request};
 use hqdl_spec::Catalog;
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::blendsql::parse::parse;
-use hqdl_sql::blendsql::scope::{Origin, Resolver, Scope, bare};
+use hqdl_sql::blendsql::scope::{ColumnOrigin, Resolver, Scope, bare};
 use hqdl_sql::blendsql::spelling::Spelled;
 use hqdl_sql::blendsql::tree::{Expr, ExprKind};
 use hqdl_sql::suql::Translated;
@@ -63,7 +63,7 @@ pub(super) fn classified(
 /// A column compared with words.
 struct ComparedColumn {
     span: Range<usize>,
-    origin: Origin,
+    origin: ColumnOrigin,
     /// The column, as it is written.
     column: Range<usize>,
     words: Vec<String>,
@@ -175,7 +175,7 @@ struct Lists<'l> {
 
 impl Lists<'_> {
     /// The values of a column, where they are a short list that may be asked about.
-    fn of(&self, origin: &Origin, array: bool) -> Option<Vec<String>> {
+    fn of(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
         for expansion in &self.request.spec.expansions {
             for column in &expansion.columns {
@@ -199,7 +199,7 @@ impl Lists<'_> {
     }
 
     /// The list of a column's CHECK constraint.
-    fn checked(&self, origin: &Origin) -> Option<Vec<String>> {
+    fn checked(&self, origin: &ColumnOrigin) -> Option<Vec<String>> {
         let statement: String = self
             .guard
             .connection()
@@ -231,7 +231,7 @@ impl Lists<'_> {
     }
 
     /// The different values of a column that has few, each of them often.
-    fn distinct(&self, origin: &Origin, array: bool) -> Option<Vec<String>> {
+    fn distinct(&self, origin: &ColumnOrigin, array: bool) -> Option<Vec<String>> {
         let (table, column) = (sql::name(&origin.table), sql::name(&origin.column));
         let from = if array {
             format!("{table} AS hq_of, json_each(suql_array(hq_of.{column})) AS hq_e")

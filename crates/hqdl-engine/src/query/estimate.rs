@@ -8,7 +8,7 @@ use super::batches::{by_target, cuts};
 use super::embedded::Compared;
 use super::engine::Engine;
 use super::live::lock;
-use super::passages::Shown;
+use super::passages::ShownPassages;
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
@@ -145,7 +145,7 @@ impl Engine<'_, '_> {
         let mut meter = Meter::new(expansion, choice.format, Tokenizer::of(&choice.tokenizer))
             .capped(choice.max_output)
             .seeing(image_at_most(&choice.tokenizer));
-        let mut shown = Shown {
+        let mut shown = ShownPassages {
             most: spec.limits.passage_tokens,
             model: &choice.tokenizer,
             compare: &mut |question, passages| {

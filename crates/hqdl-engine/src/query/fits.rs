@@ -5,7 +5,7 @@ use super::reading::{is_list, kind};
 use hqdl_spec::{Column, SLOTS, Type};
 use hqdl_sql::blendsql::parse::parse;
 use hqdl_sql::blendsql::tree::{Body, ExprKind};
-use hqdl_sql::blendsql::usage::{Compared, Usage};
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, ReturnType, Subject, yes_no};
 use hqdl_values::value::Value;
 
@@ -70,7 +70,7 @@ pub(super) fn is_truth(sql: &str) -> bool {
 /// Why it is not.
 pub(super) fn fits(
     call: &Call,
-    usage: &Usage,
+    usage: &CallUsage,
     column: &Column,
     truth: bool,
     computed: bool,
@@ -101,7 +101,7 @@ pub(super) fn fits(
 /// A truth: 1 and 0, unless the call says other words for it.
 fn of_truth(
     call: &Call,
-    usage: &Usage,
+    usage: &CallUsage,
     column: &Column,
     computed: bool,
     options: Option<&[Value]>,
@@ -123,11 +123,11 @@ fn of_truth(
         None => {}
     }
     let mut texts = usage.compared.iter().filter_map(|c| match c {
-        Compared::Text(text) => Some(text.clone()),
+        ComparedWith::Text(text) => Some(text.clone()),
         _ => None,
     });
     let Some(first) = texts.next() else {
-        let computed = usage.compared.contains(&Compared::Words);
+        let computed = usage.compared.contains(&ComparedWith::Words);
         return if computed { Err("a value is asked for") } else { Ok(Given::AsItIs) };
     };
     if call.ingredient.subject() == Subject::Document && !computed && column.kind == Type::Boolean {
@@ -160,7 +160,7 @@ fn words(options: impl Iterator<Item = String>) -> Option<[String; 2]> {
 /// A value of a column.
 fn of_value(
     call: &Call,
-    usage: &Usage,
+    usage: &CallUsage,
     column: &Column,
     computed: bool,
     options: Option<&[Value]>,
@@ -175,7 +175,7 @@ fn of_value(
         (Some(_), _) => return Err("a value of another type is asked for"),
     };
     let words = matches!(column.kind, Type::Text | Type::Url | Type::Date);
-    let truth = usage.compared.contains(&Compared::Truth);
+    let truth = usage.compared.contains(&ComparedWith::Truth);
     if said.is_none() && (truth || (words && kind(call, usage, None) == Type::Boolean)) {
         return Err("true or false is asked for");
     }

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use super::choosing::Choosing;
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
-use hqdl_sql::blendsql::usage::{Joined, Reached, Usage};
+use hqdl_sql::blendsql::usage::{CallUsage, Joined, ReachedColumn};
 use hqdl_values::sql::name;
 
 /// The key of a bound call.
-pub(super) struct Keys {
+pub(super) struct BoundKey {
     /// As SQL where the call stands.
     pub texts: Vec<String>,
     /// What is to be said of it.
@@ -93,9 +93,9 @@ impl From {
 /// Why it cannot be told.
 pub(super) fn keys(
     expansion: &Expansion,
-    usage: &Usage,
+    usage: &CallUsage,
     choosing: &mut dyn Choosing,
-) -> Result<Keys, String> {
+) -> Result<BoundKey, String> {
     if !expansion.key_parts.is_empty() {
         return by_part(expansion, usage, choosing);
     }
@@ -128,7 +128,7 @@ enum Roles {
 
 /// The readings of tables by the query that a source's keys could be made of: the tables
 /// are the same, and are joined in the same way. `first` is made of some of them.
-fn roles(source: &KeySource, first: &Lineage, usage: &Usage) -> Roles {
+fn roles(source: &KeySource, first: &Lineage, usage: &CallUsage) -> Roles {
     let mut theirs: Vec<(usize, &str)> = Vec::new();
     for (instance, table) in source.parts.iter().flat_map(|p| p.instances()) {
         if !theirs.iter().any(|(known, _)| *known == instance) {
@@ -177,7 +177,7 @@ fn roles(source: &KeySource, first: &Lineage, usage: &Usage) -> Roles {
 const MOST_ROLES: usize = 64;
 
 /// Whether what joins the source's tables joins the query's in these roles.
-fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &Usage) -> bool {
+fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &CallUsage) -> bool {
     joined.iter().all(|join| {
         let (Some(left), Some(right)) = (roles.get(&join.left.0), roles.get(&join.right.0)) else {
             return true;
@@ -191,9 +191,9 @@ fn plays(joined: &[Joined], roles: &BTreeMap<usize, usize>, usage: &Usage) -> bo
 /// stands: the other columns are NULL.
 fn by_part(
     expansion: &Expansion,
-    usage: &Usage,
+    usage: &CallUsage,
     choosing: &mut dyn Choosing,
-) -> Result<Keys, String> {
+) -> Result<BoundKey, String> {
     let mut reasons = Vec::new();
     for n in 0..expansion.sources.len() {
         let Some((own, part)) = expansion.of_source(n) else { continue };
@@ -201,7 +201,7 @@ fn by_part(
             Ok(found) => {
                 let mut texts = vec!["NULL".to_owned(); expansion.key.names().len()];
                 part.iter().zip(found.texts).for_each(|(at, text)| texts[*at] = text);
-                return Ok(Keys { texts, why: found.why, stored: None });
+                return Ok(BoundKey { texts, why: found.why, stored: None });
             }
             Err(reason) => reasons.push(reason),
         }
@@ -280,9 +280,9 @@ fn of_source(
     expansion: &Expansion,
     source: &KeySource,
     roles: &BTreeMap<usize, usize>,
-    usage: &Usage,
+    usage: &CallUsage,
     choosing: &mut dyn Choosing,
-) -> Result<Keys, String> {
+) -> Result<BoundKey, String> {
     let mut play = |instance: usize| roles.get(&instance).copied().unwrap_or(usize::MAX);
     let parts: Vec<Arc<Lineage>> =
         source.parts.iter().map(|p| Arc::new(p.renumbered(&mut play))).collect();
@@ -323,13 +323,13 @@ fn of_source(
         return Err("the rows are grouped by it, and a group may have several keys".to_owned());
     }
     let reached = |of: usize, column: &str| {
-        let is = |r: &&Reached| r.instance == of && r.column.eq_ignore_ascii_case(column);
+        let is = |r: &&ReachedColumn| r.instance == of && r.column.eq_ignore_ascii_case(column);
         usage.reached.iter().find(is)
     };
     let text = |part: &Arc<Lineage>| {
         let own = given.iter().find(|(_, lineage)| lineage.is(part));
         own.map(|(text, _)| (*text).to_owned())
-            .or_else(|| part.written(&|of, column| reached(of, column).map(Reached::written)))
+            .or_else(|| part.written(&|of, column| reached(of, column).map(ReachedColumn::written)))
     };
     let texts: Option<Vec<String>> = parts.iter().map(text).collect();
     let is_part = parts.iter().any(|p| p.is(first));
@@ -344,7 +344,7 @@ fn of_source(
             }
             _ => None,
         };
-        return Ok(Keys { texts: texts.collect(), why: String::new(), stored });
+        return Ok(BoundKey { texts: texts.collect(), why: String::new(), stored });
     }
     let said: Vec<&str> = given.iter().map(|(text, _)| *text).collect();
     let said = said.join(", ");
@@ -364,16 +364,16 @@ fn of_source(
         |n| format!("(SELECT hq_key.hq_key_{n} FROM {table} AS hq_key WHERE {same} LIMIT 1)");
     let texts = (1..=parts.len()).map(part).collect();
     let why = format!(", by {said} alone, which determines the key");
-    Ok(Keys { texts, why, stored: None })
+    Ok(BoundKey { texts, why, stored: None })
 }
 
 /// Where a published table is joined: all parts of the key with their tables.
 fn stored<'r>(
     expansion: &Expansion,
     source: &str,
-    reached: &dyn Fn(&str) -> Option<&'r Reached>,
+    reached: &dyn Fn(&str) -> Option<&'r ReachedColumn>,
 ) -> Option<(String, Vec<String>, Option<String>)> {
-    let places: Option<Vec<&Reached>> =
+    let places: Option<Vec<&ReachedColumn>> =
         expansion.key.names().iter().map(|k| reached(k).filter(|r| r.at.0.is_some())).collect();
     let places = places?;
     let table = places.first()?.at.0.clone()?;

@@ -15,11 +15,11 @@
 
 use std::ops::Range;
 
-use super::arguments::{Call, Names, Piece};
+use super::arguments::{ArgumentPiece, CallText, Names};
 use super::{QueryError, Request};
 use hqdl_spec::Literal;
 use hqdl_spec::Type;
-use hqdl_spec::ingredients::{AskedOf, IngredientTable, Slot};
+use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
 use hqdl_sql::suql::Translated;
 use hqdl_values::problem::nearest;
@@ -105,7 +105,7 @@ pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Transl
             continue;
         }
         let Some(found) = find(&request.spec.ingredients, name.text(text)) else { continue };
-        let Some(call) = Call::read(text, &tokens, n) else { continue };
+        let Some(call) = CallText::read(text, &tokens, n) else { continue };
         edits.extend(call.edits(found)?);
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
@@ -119,7 +119,7 @@ fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {
     KNOWN.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, found)| *found)
 }
 
-impl Call<'_> {
+impl CallText<'_> {
     /// How it is written anew.
     fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name.text(self.text);
@@ -220,8 +220,8 @@ impl Call<'_> {
             .slots()
             .into_iter()
             .map(|slot| match slot {
-                Slot::Words(words) => words.to_owned(),
-                Slot::Argument(name) => {
+                TemplateSlot::Words(words) => words.to_owned(),
+                TemplateSlot::Argument(name) => {
                     let at = own.arguments.iter().position(|a| a == name);
                     at.and_then(|at| names.get(at)).map_or_else(String::new, |(n, _)| n.clone())
                 }
@@ -294,7 +294,7 @@ impl Call<'_> {
     }
 
     /// The table that an argument names; `None` for a query in parentheses.
-    fn table(&self, piece: &Piece) -> Option<String> {
+    fn table(&self, piece: &ArgumentPiece) -> Option<String> {
         match piece.tokens.as_slice() {
             [one] => Some(sql::name(&one.content(self.text))),
             _ => None,

@@ -11,7 +11,7 @@ use super::reading::{column, filled};
 use super::smoothie::Meta;
 use super::targets::{Counts, Demand, Target, spell};
 use super::{QueryError, Request};
-use hqdl_facts::{FactsError, Origin};
+use hqdl_facts::{FactsError, QuestionOrigin};
 use hqdl_model::generate::Event;
 use hqdl_spec::Type;
 use hqdl_values::Row;
@@ -23,7 +23,7 @@ const TOGETHER: usize = 1000;
 
 /// A question about a value, and how its answer is read.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'q> {
+pub struct ValueQuestion<'q> {
     /// Its text; `{}` stands for the value.
     pub text: &'q str,
     /// What an answer is read as.
@@ -52,11 +52,12 @@ pub struct Mapped {
 /// others as of a query. What was answered until then is kept.
 pub fn map(
     request: &Request<'_>,
-    question: &Question<'_>,
+    question: &ValueQuestion<'_>,
     values: &[Value],
 ) -> Result<Mapped, QueryError> {
     let began = Instant::now();
-    let Looked { mut targets, at, list, entities, mut answers } = look(request, question, values)?;
+    let LookedUp { mut targets, at, list, entities, mut answers } =
+        look(request, question, values)?;
     let count = answers.len();
     let missing: Vec<usize> = (0..count).filter(|e| answers[*e].is_none()).collect();
 
@@ -65,7 +66,7 @@ pub fn map(
         let asking = Asking::of(request);
         let ended = asking.asker().and_then(|asker| {
             let meaning = targets[at].wanted.meaning(0);
-            let none = Origin { table: String::new(), column: String::new() };
+            let none = QuestionOrigin { table: String::new(), column: String::new() };
             if let Some(meaning) = meaning {
                 request.facts.history().note_question(meaning, &none, list.as_deref())?;
             }
@@ -96,15 +97,15 @@ pub fn map(
 /// As of [`map`], but for what only asking meets.
 pub fn map_known(
     request: &Request<'_>,
-    question: &Question<'_>,
+    question: &ValueQuestion<'_>,
     values: &[Value],
 ) -> Result<Vec<Option<Answer>>, QueryError> {
-    let Looked { entities, answers, .. } = look(request, question, values)?;
+    let LookedUp { entities, answers, .. } = look(request, question, values)?;
     Ok(entities.into_iter().map(|e| answers[e?].clone()).collect())
 }
 
 /// A question that was looked up.
-struct Looked {
+struct LookedUp {
     targets: Vec<Target>,
     at: usize,
     /// What answers are chosen from.
@@ -117,9 +118,9 @@ struct Looked {
 
 fn look(
     request: &Request<'_>,
-    question: &Question<'_>,
+    question: &ValueQuestion<'_>,
     values: &[Value],
-) -> Result<Looked, QueryError> {
+) -> Result<LookedUp, QueryError> {
     let names = ["value".to_owned()];
     let mut calls = Calls::default();
     let at = calls.target(None, "values", names.to_vec(), Vec::new());
@@ -134,7 +135,7 @@ fn look(
     let mut answers: Vec<Option<Answer>> = vec![None; count];
     let all: Vec<usize> = (0..count).collect();
     known(request, &targets[at], &all, &mut answers)?;
-    Ok(Looked { targets, at, list, entities, answers })
+    Ok(LookedUp { targets, at, list, entities, answers })
 }
 
 /// The entity of each value, by its number; none of NULL and of what is no number.

@@ -75,7 +75,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use error::QueryError;
-pub use map::{Mapped, Question, map, map_known};
+pub use map::{Mapped, ValueQuestion, map, map_known};
 pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie, Unbounded};

@@ -15,7 +15,7 @@ const BETWEEN: u64 = 3;
 pub(super) type Compare<'c> = dyn FnMut(&str, &[&str]) -> Result<Vec<f64>, QueryError> + 'c;
 
 /// What is shown of a document that a question is asked of.
-pub(super) struct Shown<'c> {
+pub(super) struct ShownPassages<'c> {
     /// The most tokens of it.
     pub most: u64,
     /// Whose tokens they are.
@@ -24,7 +24,7 @@ pub(super) struct Shown<'c> {
     pub compare: &'c mut Compare<'c>,
 }
 
-impl Shown<'_> {
+impl ShownPassages<'_> {
     /// Counts tokens; asked for only where there is something to count.
     fn tokenizer(&self) -> Tokenizer {
         Tokenizer::of(self.model)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::QueryError;
 use hqdl_spec::{Column, Type, ValueList};
 use hqdl_sql::blendsql::parse::Parsed;
-use hqdl_sql::blendsql::usage::{Compared, Key, Usage};
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Key};
 use hqdl_sql::blendsql::{Call, Quantifier, Subject, yes_no};
 use hqdl_values::key::{ListHash, Meaning};
 use hqdl_values::value::Value;
@@ -50,7 +50,10 @@ pub(super) fn said_quantity(call: &Call) -> String {
 
 /// Calls that ask the same thing are read as the same: what is known of one is
 /// known of all.
-pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashMap<usize, Usage> {
+pub(super) fn together(
+    parsed: &Parsed,
+    usages: &HashMap<usize, CallUsage>,
+) -> HashMap<usize, CallUsage> {
     let mut same: HashMap<(&str, &str, bool, Vec<String>), Vec<usize>> = HashMap::new();
     for (n, call) in parsed.calls.iter().enumerate() {
         if matches!(call.ingredient.subject(), Subject::Value | Subject::Document) {
@@ -68,9 +71,9 @@ pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashM
     for group in same.values().filter(|group| group.len() > 1) {
         let of = |n: &usize| usages.get(n);
         let condition = group.iter().filter_map(of).any(|u| u.condition);
-        let mut seen: HashSet<&Compared> = HashSet::new();
+        let mut seen: HashSet<&ComparedWith> = HashSet::new();
         let compared = group.iter().filter_map(of).flat_map(|u| &u.compared);
-        let compared: Vec<Compared> = compared.filter(|c| seen.insert(c)).cloned().collect();
+        let compared: Vec<ComparedWith> = compared.filter(|c| seen.insert(c)).cloned().collect();
         let said = group.iter().find_map(|n| parsed.calls[*n].return_type);
         let said = said.or_else(|| group.iter().filter_map(of).find_map(|u| u.said));
         for n in group.iter().filter(|n| parsed.calls[**n].return_type.is_none()) {
@@ -88,7 +91,7 @@ pub(super) fn together(parsed: &Parsed, usages: &HashMap<usize, Usage>) -> HashM
 }
 
 /// What an answer is read as.
-pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type {
+pub(super) fn kind(call: &Call, usage: &CallUsage, values: Option<&[Value]>) -> Type {
     if let Some(kind) = call.ingredient.returns() {
         return kind;
     }
@@ -104,20 +107,20 @@ pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type
             _ => Type::Text,
         };
     }
-    if usage.compared.contains(&Compared::Truth) || is_yes_no(call, usage) {
+    if usage.compared.contains(&ComparedWith::Truth) || is_yes_no(call, usage) {
         return Type::Boolean;
     }
     // What equals a whole number may be none: 2.5 = 3 is false, not unknown.
-    if usage.compared.contains(&Compared::Number) {
+    if usage.compared.contains(&ComparedWith::Number) {
         return Type::Real;
     }
-    if usage.compared.contains(&Compared::Limit) {
+    if usage.compared.contains(&ComparedWith::Limit) {
         return Type::Integer;
     }
     if let Some(said) = usage.beside_said {
         return said.scalar;
     }
-    let dates = |c: &Compared| matches!(c, Compared::Text(t) if t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok());
+    let dates = |c: &ComparedWith| matches!(c, ComparedWith::Text(t) if t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok());
     let mut texts = usage.compared.iter().filter(|c| is_text(c)).peekable();
     if texts.peek().is_some() {
         return if texts.all(dates) { Type::Date } else { Type::Text };
@@ -125,13 +128,13 @@ pub(super) fn kind(call: &Call, usage: &Usage, values: Option<&[Value]>) -> Type
     if usage.condition { Type::Boolean } else { Type::Text }
 }
 
-fn is_text(compared: &Compared) -> bool {
-    matches!(compared, Compared::Text(_) | Compared::Words)
+fn is_text(compared: &ComparedWith) -> bool {
+    matches!(compared, ComparedWith::Text(_) | ComparedWith::Words)
 }
 
 /// Whether nothing tells what an answer is: then it is what was said, and a
 /// number's spelling is the number, as it would be in a column without affinity.
-pub(super) fn is_untold(call: &Call, usage: &Usage, column: &Column) -> bool {
+pub(super) fn is_untold(call: &Call, usage: &CallUsage, column: &Column) -> bool {
     column.kind == Type::Text
         && column.values.is_none()
         && !is_list(call)
@@ -141,12 +144,12 @@ pub(super) fn is_untold(call: &Call, usage: &Usage, column: &Column) -> bool {
 
 /// Whether a document is asked for yes or no: the question begins like one, or
 /// its answer is compared with yes and no, and with nothing else.
-fn is_yes_no(call: &Call, usage: &Usage) -> bool {
+fn is_yes_no(call: &Call, usage: &CallUsage) -> bool {
     if call.ingredient.subject() != Subject::Document {
         return false;
     }
     let mut texts = usage.compared.iter().filter_map(|c| match c {
-        Compared::Text(text) => Some(yes_no::meaning(text).is_some()),
+        ComparedWith::Text(text) => Some(yes_no::meaning(text).is_some()),
         _ => None,
     });
     match texts.next() {
@@ -157,8 +160,8 @@ fn is_yes_no(call: &Call, usage: &Usage) -> bool {
 
 /// How a call says yes and no: in the words it is compared with, `None` where
 /// its truth counts or it is a number.
-pub(super) fn spelled(call: &Call, usage: &Usage) -> Option<[String; 2]> {
-    let number = |c: &Compared| matches!(c, Compared::Truth | Compared::Number);
+pub(super) fn spelled(call: &Call, usage: &CallUsage) -> Option<[String; 2]> {
+    let number = |c: &ComparedWith| matches!(c, ComparedWith::Truth | ComparedWith::Number);
     if call.ingredient.subject() != Subject::Document
         || usage.condition
         || usage.compared.iter().any(number)
@@ -171,7 +174,7 @@ pub(super) fn spelled(call: &Call, usage: &Usage) -> Option<[String; 2]> {
     }
     let mut words = yes_no::SPELLED.map(str::to_owned);
     for compared in usage.compared.iter().rev() {
-        if let Compared::Text(text) = compared
+        if let ComparedWith::Text(text) = compared
             && let Some(yes) = yes_no::meaning(text)
         {
             words[usize::from(!yes)].clone_from(text);

@@ -11,7 +11,7 @@ use super::guard::Guard;
 use hqdl_database::publish::affinity;
 use hqdl_sql::blendsql::parse::parse;
 use hqdl_sql::blendsql::scope::{Affinity, Schema};
-use hqdl_sql::blendsql::tree::{Body, FromItem, Source};
+use hqdl_sql::blendsql::tree::{Body, FromItem, FromSource};
 
 /// The columns of a table or view, in order; `None` where there is none of this name, or
 /// it cannot be read.
@@ -115,7 +115,7 @@ fn joins(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
         let Body::Core(core) = query.body else { return None };
         match core.from.as_slice() {
             [] => Some(()),
-            [FromItem { source: Source::Table { name, .. }, .. }] => {
+            [FromItem { source: FromSource::Table { name, .. }, .. }] => {
                 (!names.contains(&name.to_lowercase())).then_some(())
             }
             _ => None,

@@ -12,10 +12,10 @@ use super::engine::Engine;
 use super::params::Param;
 use super::smoothie::{Meta, Pass, Sink};
 use super::{Dialect, QueryError, Request};
-use hqdl_database::postgres::query::Stopped;
+use hqdl_database::postgres::query::QueryStop;
 use hqdl_database::{Database, StoreError};
 use hqdl_model::generate::Stopped as Ended;
-use hqdl_sql::blendsql::plan::Told;
+use hqdl_sql::blendsql::plan::RuleOutcome;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;
 use hqdl_values::value::Value;
@@ -78,9 +78,9 @@ impl OnServer<'_> {
             },
         );
         ran.map_err(|stopped| match stopped {
-            Stopped::Store(error) => told(error),
-            Stopped::Late => QueryError::Timeout(self.timeout.unwrap_or_default()),
-            Stopped::Reader(error) => error,
+            QueryStop::Store(error) => told(error),
+            QueryStop::Late => QueryError::Timeout(self.timeout.unwrap_or_default()),
+            QueryStop::Reader(error) => error,
         })?;
         sink.borrow_mut().finish().map_err(QueryError::Output)
     }
@@ -124,6 +124,6 @@ pub(super) fn run(request: &Request<'_>, sink: Option<&mut dyn Sink>) -> Result<
     }
     let mut meta = engine.meta(Usage::default(), began);
     let why = "published tables answer every call".to_owned();
-    meta.plan.rules.push(Told { rule: STORED_COLUMNS, fired: true, why });
+    meta.plan.rules.push(RuleOutcome { rule: STORED_COLUMNS, fired: true, why });
     Ok(meta)
 }

@@ -5,7 +5,7 @@
 use rusqlite::types::{Value, ValueRef};
 use serde_json::{Value as Json, json};
 
-use hqdl_sql::blendsql::plan::{Plan, Select, Told};
+use hqdl_sql::blendsql::plan::{QueryPlan, RuleOutcome, Select};
 
 /// Which way a call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub struct Meta {
     pub unbounded: Vec<Unbounded>,
     /// Of a query that was only explained: its SELECTs, and the rules by which they
     /// ask less.
-    pub plan: Plan,
+    pub plan: QueryPlan,
     /// The SQL that was run.
     pub sql: String,
 }
@@ -132,8 +132,8 @@ impl Meta {
     }
 
     fn plan_json(&self) -> Json {
-        let rules = |all: &[Told]| -> Vec<Json> {
-            let rule = |r: &Told| json!({ "rule": r.rule, "fired": r.fired, "why": r.why });
+        let rules = |all: &[RuleOutcome]| -> Vec<Json> {
+            let rule = |r: &RuleOutcome| json!({ "rule": r.rule, "fired": r.fired, "why": r.why });
             all.iter().map(rule).collect()
         };
         let call = |n: &usize| self.routes.get(*n).map(|r| r.call.clone());

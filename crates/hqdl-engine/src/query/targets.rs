@@ -52,7 +52,7 @@ pub struct Target {
     /// Its number in the spec, for overrides.
     pub in_spec: Option<usize>,
     spellings: HashMap<Vec<u8>, usize>,
-    entities: Vec<Known>,
+    entities: Vec<KnownEntities>,
     by_entity: HashMap<Entity, usize>,
     /// The documents that are to be asked about.
     documents: Documents,
@@ -64,7 +64,7 @@ pub struct Target {
 /// Records that are kept at hand.
 const AT_HAND: usize = 64;
 
-struct Known {
+struct KnownEntities {
     row: Row,
     entity: Entity,
     cells: Vec<Cell>,
@@ -112,7 +112,7 @@ impl Target {
             let n = self.entities.len();
             let cells = vec![Cell::Unseen; self.expansion.columns.len()];
             self.by_entity.insert(entity.clone(), n);
-            self.entities.push(Known { row, entity, cells });
+            self.entities.push(KnownEntities { row, entity, cells });
             n
         };
         self.spellings.insert(spelling.to_vec(), n);

@@ -3,7 +3,7 @@
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
-use super::{Bound, NewColumn, Suggestions};
+use super::{BoundQuestion, NewColumn, Suggestions};
 
 /// Longer lists get a line a value.
 const LINE: usize = 90;
@@ -51,7 +51,7 @@ pub fn toml(column: &NewColumn) -> String {
 
 /// A bound question as it stands in TOML.
 #[must_use]
-pub fn question(bound: &Bound) -> String {
+pub fn question(bound: &BoundQuestion) -> String {
     asked(bound).to_string().trim().to_owned()
 }
 
@@ -135,7 +135,7 @@ fn array(values: &[String]) -> Array {
 }
 
 /// A question of a column: with its SQL, unless it is the column itself.
-fn asked(bound: &Bound) -> Value {
+fn asked(bound: &BoundQuestion) -> Value {
     let ask = bound.binding.ask.as_str();
     let Some(sql) = &bound.binding.sql else { return ask.into() };
     let mut table = InlineTable::new();

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::edit::{self, Added};
-use super::{Place, Suggestion, Suggestions};
+use super::{ColumnPlace, Suggestion, Suggestions};
 
 impl Suggestions {
     /// As `suggest --json` prints it; `added` is what was written into the spec.
@@ -36,9 +36,11 @@ impl Suggestions {
 fn question_json(question: &Suggestion) -> Json {
     let asked = &question.asked;
     let place = match &question.place {
-        Place::NoSpec | Place::Nowhere => Json::Null,
-        Place::Asked(expansion, column) => json!({ "expansion": expansion, "column": column }),
-        Place::Joins(joins) => json!({
+        ColumnPlace::NoSpec | ColumnPlace::Nowhere => Json::Null,
+        ColumnPlace::Asked(expansion, column) => {
+            json!({ "expansion": expansion, "column": column })
+        }
+        ColumnPlace::Joins(joins) => json!({
             "expansion": joins.expansion, "key": joins.key, "found": joins.found,
             "share": joins.share(), "asks": joins.asks,
         }),

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use crate::routing::{operator, question};
 use hqdl_database::keys::Keys;
 use hqdl_database::{Database, StoreError};
-use hqdl_facts::{Facts, FactsError, Learned, LiveQuestion, Origin};
+use hqdl_facts::{Facts, FactsError, Learned, LiveQuestion, QuestionOrigin};
 use hqdl_spec::{Binding, Expansion, SLOTS, SourceRows, Spec};
 use hqdl_values::key::Meaning;
 
@@ -33,7 +33,7 @@ pub enum SuggestError {
 
 /// Where a question's column would stand.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Place {
+pub enum ColumnPlace {
     /// There is no spec to look in.
     NoSpec,
     /// Its values are keys of no expansion.
@@ -78,7 +78,7 @@ pub struct Suggestion {
     /// The question as a query writes it.
     pub question: String,
     /// Where its column would stand.
-    pub place: Place,
+    pub place: ColumnPlace,
     /// The column.
     pub column: NewColumn,
 }
@@ -102,7 +102,7 @@ pub struct NewColumn {
 
 /// A question that the model bound to a column, to be written in the spec.
 #[derive(Debug, Clone)]
-pub struct Bound {
+pub struct BoundQuestion {
     /// The expansion's position in the spec,
     pub at: usize,
     /// and its name.
@@ -123,7 +123,7 @@ pub struct Suggestions {
     /// Questions asked live, the dearest first.
     pub questions: Vec<Suggestion>,
     /// Questions that the model bound to columns of the spec.
-    pub bound: Vec<Bound>,
+    pub bound: Vec<BoundQuestion>,
 }
 
 /// What the questions asked so far would be, in a spec when there is one.
@@ -136,7 +136,7 @@ pub fn suggest(
 ) -> Result<Suggestions, SuggestError> {
     let asked = facts.history().live_questions()?;
     let Some((spec, database)) = spec else {
-        let questions = asked.into_iter().map(|a| Suggestion::new(a, Place::NoSpec, None));
+        let questions = asked.into_iter().map(|a| Suggestion::new(a, ColumnPlace::NoSpec, None));
         return Ok(Suggestions { questions: questions.collect(), bound: Vec::new() });
     };
     let mut all = Suggestions { questions: Vec::new(), bound: bound(facts, spec)? };
@@ -149,11 +149,11 @@ pub fn suggest(
         let values = values.get(&question.id).unwrap_or(&none);
         let place = place(&question, values, spec, &sides);
         let mut suggestion = match place {
-            Place::Joins(joins) => {
+            ColumnPlace::Joins(joins) => {
                 let expansion = &spec.expansions[joins.at];
                 let taken = &mut taken[joins.at];
                 let mut new =
-                    Suggestion::new(question, Place::Joins(joins), Some((expansion, taken)));
+                    Suggestion::new(question, ColumnPlace::Joins(joins), Some((expansion, taken)));
                 taken.insert(new.column.name.to_lowercase());
                 if let Some(table) = &mut new.column.many {
                     *table = free(table, &tables);
@@ -210,7 +210,12 @@ fn sides(
 }
 
 /// Where a question's column would stand.
-fn place(question: &LiveQuestion, values: &HashSet<String>, spec: &Spec, sides: &[Side]) -> Place {
+fn place(
+    question: &LiveQuestion,
+    values: &HashSet<String>,
+    spec: &Spec,
+    sides: &[Side],
+) -> ColumnPlace {
     let text = written(&question.meaning.about);
     let best = sides
         .iter()
@@ -231,11 +236,11 @@ fn place(question: &LiveQuestion, values: &HashSet<String>, spec: &Spec, sides: 
             .find(|c| matches!(question::binding(columns, *c, &text, &mut |_| None), Ok(Some(_))))
             .map(|c| &columns[c]);
         if let Some(column) = asked {
-            return Place::Asked(expansion.name.clone(), column.name.clone());
+            return ColumnPlace::Asked(expansion.name.clone(), column.name.clone());
         }
     }
-    let Some((found, _, side)) = best else { return Place::Nowhere };
-    Place::Joins(Joins {
+    let Some((found, _, side)) = best else { return ColumnPlace::Nowhere };
+    ColumnPlace::Joins(Joins {
         at: side.at,
         expansion: spec.expansions[side.at].name.clone(),
         key: side.key.clone(),
@@ -247,7 +252,7 @@ fn place(question: &LiveQuestion, values: &HashSet<String>, spec: &Spec, sides: 
 
 /// Whether values came from the very column that a source of an expansion has
 /// its key in.
-fn comes_from(origin: &Origin, expansion: &Expansion, side: &Side) -> bool {
+fn comes_from(origin: &QuestionOrigin, expansion: &Expansion, side: &Side) -> bool {
     origin.column.eq_ignore_ascii_case(&side.key)
         && expansion.sources.iter().any(
             |s| matches!(&s.rows, SourceRows::Table(t) if t.eq_ignore_ascii_case(&origin.table)),
@@ -255,8 +260,8 @@ fn comes_from(origin: &Origin, expansion: &Expansion, side: &Side) -> bool {
 }
 
 /// Questions that the model bound to the columns of a spec.
-fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
-    let mut all: Vec<Bound> = Vec::new();
+fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<BoundQuestion>, FactsError> {
+    let mut all: Vec<BoundQuestion> = Vec::new();
     for (at, expansion) in spec.expansions.iter().enumerate() {
         for learned in facts.history().all_learned(&operator::offered(expansion))? {
             let Some(column) = expansion.column(&learned.column) else { continue };
@@ -267,7 +272,7 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
             else {
                 continue;
             };
-            let same = |b: &Bound| {
+            let same = |b: &BoundQuestion| {
                 b.at == at && question::normal(&b.binding.ask) == question::normal(&binding.ask)
             };
             // Of several models the first word stands: a question leads to one column.
@@ -279,7 +284,7 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
                 matches!(question::binding(columns, c, &learned.ask, &mut |_| None), Ok(Some(_)))
             });
             let expansion = expansion.name.clone();
-            all.push(Bound { at, expansion, column, binding, learned, in_spec });
+            all.push(BoundQuestion { at, expansion, column, binding, learned, in_spec });
         }
     }
     Ok(all)
@@ -288,12 +293,12 @@ fn bound(facts: &Facts, spec: &Spec) -> Result<Vec<Bound>, FactsError> {
 impl Suggestion {
     fn new(
         asked: LiveQuestion,
-        place: Place,
+        place: ColumnPlace,
         expansion: Option<(&Expansion, &mut HashSet<String>)>,
     ) -> Self {
         let question = written(&asked.meaning.about);
         let key = match &place {
-            Place::Joins(joins) => joins.key.clone(),
+            ColumnPlace::Joins(joins) => joins.key.clone(),
             _ => asked.origins.first().map_or_else(|| "value".to_owned(), |o| o.column.clone()),
         };
         let mut name = slug(&question);
@@ -323,7 +328,7 @@ impl Suggestion {
 
     /// Looks whether the answers kept would be the column's own.
     fn count(&mut self, spec: &Spec) {
-        let Place::Joins(joins) = &mut self.place else { return };
+        let ColumnPlace::Joins(joins) = &mut self.place else { return };
         let expansion = &spec.expansions[joins.at];
         let meaning = Meaning {
             key: expansion.key.names().to_vec(),
@@ -342,12 +347,12 @@ impl Suggestion {
     /// The reason.
     pub fn writable(&self) -> Result<&Joins, String> {
         let joins = match &self.place {
-            Place::NoSpec => return Err("there is no spec".to_owned()),
-            Place::Nowhere => return Err("its values are keys of no expansion".to_owned()),
-            Place::Asked(expansion, column) => {
+            ColumnPlace::NoSpec => return Err("there is no spec".to_owned()),
+            ColumnPlace::Nowhere => return Err("its values are keys of no expansion".to_owned()),
+            ColumnPlace::Asked(expansion, column) => {
                 return Err(format!("`{expansion}.{column}` is asked it"));
             }
-            Place::Joins(joins) => joins,
+            ColumnPlace::Joins(joins) => joins,
         };
         if joins.share() < LEAST_SHARE {
             return Err(format!("too few of its values are keys of `{}`", joins.expansion));

@@ -56,7 +56,7 @@ pub struct Difference {
 }
 
 /// A published cell.
-struct PublishedCell {
+struct CellUnderTruth {
     state: String,
     value: CellValue,
     model: Option<String>,
@@ -96,7 +96,7 @@ pub fn score(
 }
 
 impl ColumnScore {
-    fn add(&mut self, key: &[Value], wanted: &CellValue, cell: Option<&PublishedCell>) {
+    fn add(&mut self, key: &[Value], wanted: &CellValue, cell: Option<&CellUnderTruth>) {
         let given = cell.map_or(&CellValue::Nothing, |cell| &cell.value);
         let (said, is) = (values(given), values(wanted));
         let both = said.intersection(&is).count();
@@ -135,12 +135,12 @@ fn cells(
     database: &Database,
     expansion: &Expansion,
     column: &str,
-) -> Result<HashMap<Entity, PublishedCell>, StoreError> {
+) -> Result<HashMap<Entity, CellUnderTruth>, StoreError> {
     if !database.has_bookkeeping() {
         return Ok(HashMap::new());
     }
     let many = expansion.column(column).is_some_and(|at| expansion.columns[at].many.is_some());
-    let read = || -> rusqlite::Result<HashMap<Entity, PublishedCell>> {
+    let read = || -> rusqlite::Result<HashMap<Entity, CellUnderTruth>> {
         let mut statement = database.connection().prepare(&format!(
             "SELECT key, state, {VALUE}, model FROM hqdl_cell
              WHERE expansion = ?1 COLLATE NOCASE AND \"column\" = ?2 COLLATE NOCASE"
@@ -162,8 +162,10 @@ fn cells(
                 }
                 (true, false, value) => CellValue::One(value),
             };
-            found
-                .insert(expansion.entity(&key), PublishedCell { state, value, model: row.get(3)? });
+            found.insert(
+                expansion.entity(&key),
+                CellUnderTruth { state, value, model: row.get(3)? },
+            );
         }
         Ok(found)
     };

@@ -3,13 +3,13 @@
 mod answers;
 mod dictionary;
 mod integrity;
-mod parcels;
+mod batch_jobs;
 mod questions;
 pub(crate) mod rates;
 mod request_forms;
 pub(crate) mod requests;
 pub(crate) mod reservations;
-mod rounds;
+mod refresh;
 mod sessions;
 mod spending;
 
@@ -23,7 +23,7 @@ use serde_json::{Value as Json, json};
 
 use crate::checksum::checksum;
 use crate::record::Fact;
-use crate::sessions::Session;
+use crate::sessions::FactsSession;
 use crate::{FactsError, checksum};
 use hqdl_database::{self as store, migrate};
 use hqdl_values::cell::{Answer, CellValue, State};
@@ -40,7 +40,7 @@ pub struct Journal {
     /// Whoever has it may take it again: what is read there may lead to more to read.
     connection: ReentrantMutex<Connection>,
     /// Who writes here.
-    pub(crate) session: Session,
+    pub(crate) session: FactsSession,
 }
 
 /// How long a write waits for those of other processes.
@@ -51,7 +51,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`FactsError::Journal`].
-    pub(crate) fn open(path: &Path, session: Session) -> Result<Self, FactsError> {
+    pub(crate) fn open(path: &Path, session: FactsSession) -> Result<Self, FactsError> {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let connection = Connection::open(path).map_err(error)?;
         connection.busy_timeout(PATIENCE).map_err(error)?;

@@ -1,6 +1,6 @@
 //! Questions of queries, and what a model said of them, in the journal.
 
-use crate::questions::{Learned, LiveQuestion, Note, Origin, attribute};
+use crate::questions::{Learned, LiveQuestion, Note, QuestionOrigin, attribute};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rusqlite::{OptionalExtension, params};
@@ -18,7 +18,7 @@ impl Questions for Journal {
     fn note_question(
         &self,
         meaning: u32,
-        origin: &Origin,
+        origin: &QuestionOrigin,
         list: Option<&[String]>,
     ) -> Result<(), FactsError> {
         let list = list.map(|l| serde_json::Value::from(l).to_string());
@@ -70,7 +70,7 @@ impl Questions for Journal {
                 "SELECT meaning, origin_table, origin_column, list FROM question ORDER BY asked_at",
             )?
             .query_map([], |r| {
-                Ok((r.get(0)?, Origin { table: r.get(1)?, column: r.get(2)? }, r.get(3)?))
+                Ok((r.get(0)?, QuestionOrigin { table: r.get(1)?, column: r.get(2)? }, r.get(3)?))
             })?
             .collect()
         })?;

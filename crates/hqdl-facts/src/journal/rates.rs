@@ -10,7 +10,7 @@ use crate::FactsError;
 use crate::ids::ReservationId;
 use crate::journal::Journal;
 use crate::limits::{MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
-use crate::throttle::Place;
+use crate::throttle::EndpointPlace;
 
 /// How long what an endpoint said is remembered when it does not say it again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -20,7 +20,7 @@ impl Journal {
     pub(crate) fn note_sent(
         &self,
         reservation: ReservationId,
-        place: &Place,
+        place: &EndpointPlace,
         tokens: u64,
     ) -> rusqlite::Result<()> {
         let (c, now) = (self.connection(), millis());

@@ -1,6 +1,6 @@
 //! Requests of batch jobs in the journal.
 
-use crate::requests::{Known, Request};
+use crate::requests::{BatchedRequest, KnownRequest};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use crate::FactsError;
@@ -15,7 +15,7 @@ const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meani
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
 impl BatchRequests for Journal {
-    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError> {
+    fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
         self.change(|c| {
             let mut request = c.prepare_cached(
                 "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
@@ -43,11 +43,16 @@ impl BatchRequests for Journal {
         })
     }
 
-    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError> {
+    fn split(
+        &self,
+        run: RunId,
+        request: &mut BatchedRequest,
+        rows: usize,
+    ) -> Result<(), FactsError> {
         let rest = request.rows.split_off(rows.min(request.rows.len()));
         let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
         self.change(|c| c.execute(sql, params![request.id, rows]).map(drop))?;
-        self.enqueue(run, &[Request { rows: rest, ..request.clone() }])
+        self.enqueue(run, &[BatchedRequest { rows: rest, ..request.clone() }])
     }
 
     fn waiting(&self, run: RunId) -> Result<u64, FactsError> {
@@ -55,14 +60,18 @@ impl BatchRequests for Journal {
         self.read(|c| c.query_row(sql, [run], |r| r.get(0)))
     }
 
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError> {
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError> {
         let sql = format!(
             "{REQUEST} WHERE r.state = 'waiting' AND r.id > ?1 AND r.run = ?2 ORDER BY r.id LIMIT 1"
         );
         self.read(|c| one_request(c, &sql, &[&after, &run]))
     }
 
-    fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
+    fn find_request(
+        &self,
+        custom_id: &str,
+        parcel: Option<i64>,
+    ) -> Result<KnownRequest, FactsError> {
         self.read(|c| {
             let within = "(?2 IS NULL OR r.parcel = ?2)";
             // Of a request that was written down twice, the one that was sent.
@@ -71,11 +80,11 @@ impl BatchRequests for Journal {
                  ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
             );
             if let Some(request) = one_request(c, &sql, &[&custom_id, &parcel])? {
-                return Ok(Known::Open(Box::new(request)));
+                return Ok(KnownRequest::Open(Box::new(request)));
             }
             let sql = format!("SELECT 1 FROM request AS r WHERE r.custom_id = ?1 AND {within}");
             let done = c.prepare_cached(&sql)?.exists(params![custom_id, parcel])?;
-            Ok(if done { Known::Done } else { Known::Unknown })
+            Ok(if done { KnownRequest::Done } else { KnownRequest::Unknown })
         })
     }
 
@@ -84,7 +93,7 @@ impl BatchRequests for Journal {
         self.read(|c| c.prepare(sql)?.query_map([parcel], |r| r.get(0))?.collect())
     }
 
-    fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
+    fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
         self.read(|c| one_request(c, &format!("{REQUEST} WHERE r.id = ?1"), &[&id]))
     }
 
@@ -158,9 +167,9 @@ fn one_request(
     c: &Connection,
     sql: &str,
     values: &[&dyn rusqlite::ToSql],
-) -> rusqlite::Result<Option<Request>> {
+) -> rusqlite::Result<Option<BatchedRequest>> {
     let read = |r: &SqlRow<'_>| {
-        Ok(Request {
+        Ok(BatchedRequest {
             id: r.get(0)?,
             form: r.get(1)?,
             model: r.get(2)?,

@@ -1,7 +1,7 @@
 //! Sessions and their runs in the journal.
 
 use super::RUNS_ALIVE;
-use crate::sessions::Session;
+use crate::sessions::FactsSession;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -28,7 +28,7 @@ impl Journal {
     }
 
     /// Writes down that a session has begun.
-    pub(crate) fn enter(&self, session: &Session) -> rusqlite::Result<()> {
+    pub(crate) fn enter(&self, session: &FactsSession) -> rusqlite::Result<()> {
         enter(&self.connection(), session)
     }
 
@@ -121,7 +121,7 @@ fn end(c: &Connection, run: RunId, outcome: Outcome) -> rusqlite::Result<()> {
     .map(drop)
 }
 
-fn enter(c: &Connection, session: &Session) -> rusqlite::Result<()> {
+fn enter(c: &Connection, session: &FactsSession) -> rusqlite::Result<()> {
     c.prepare_cached("INSERT OR IGNORE INTO session (id, holder, entered_at) VALUES (?1, ?2, ?3)")?
         .execute(params![session.id, session.holder, now()])
         .map(drop)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::limits::window::{Need, Pace, REQUEST_BURST, TOKEN_BURST, Window};
+use crate::limits::window::{Need, REQUEST_BURST, TOKEN_BURST, Window, WindowPace};
 use crate::limits::{LONGEST_WAIT, MINUTE, ON_ITS_WAY, PerMinute, RateLimitHint};
 
 /// Limits, and what counts against them.
@@ -20,8 +20,8 @@ pub struct Rates {
     /// The strictest of all.
     limits: PerMinute,
     window: Window,
-    requests: Pace,
-    tokens: Pace,
+    requests: WindowPace,
+    tokens: WindowPace,
 }
 
 impl Default for Rates {
@@ -32,8 +32,8 @@ impl Default for Rates {
             not_before: None,
             limits: PerMinute::default(),
             window: Window::default(),
-            requests: Pace::new(REQUEST_BURST),
-            tokens: Pace::new(TOKEN_BURST),
+            requests: WindowPace::new(REQUEST_BURST),
+            tokens: WindowPace::new(TOKEN_BURST),
         }
     }
 }

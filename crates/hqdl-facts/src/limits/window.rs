@@ -140,14 +140,14 @@ impl Window {
 
 /// A rate kept by spreading what is admitted evenly, with a little at once.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct WindowPace {
     per_minute: Option<u32>,
     parts: u32,
     /// When the next one is due.
     due: Option<Instant>,
 }
 
-impl Pace {
+impl WindowPace {
     pub(super) fn new(parts: u32) -> Self {
         Self { parts, ..Self::default() }
     }

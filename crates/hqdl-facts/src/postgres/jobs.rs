@@ -4,9 +4,9 @@ use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 
 use crate::FactsError;
+use crate::batch_jobs::{BatchJob, BatchRequest, Stage};
 use crate::history::{BatchJobs, BatchRequests};
 use crate::ids::RunId;
-use crate::parcels::{BatchJob, BatchRequest, Stage};
 use crate::postgres::Server;
 use crate::postgres::link::Worked;
 use crate::postgres::reserve::{TODAY, UNDER_WAY};

@@ -15,7 +15,7 @@ use crate::journal::fact_json;
 use crate::postgres::Server;
 use crate::postgres::key::keyed;
 use crate::postgres::link::{Client, Worked};
-use crate::postgres::words::Value;
+use crate::postgres::words::Parameter;
 use crate::store::CommitUnit;
 use hqdl_database::postgres::address::ANSWER;
 
@@ -26,12 +26,12 @@ const TOGETHER: usize = 256;
 pub(super) type Waiting = (CommitUnit, oneshot::Sender<Result<(), FactsError>>);
 
 /// A unit with what tells its commit from another's.
-pub(super) struct Unit {
+pub(super) struct KeptUnit {
     pub(super) token: i64,
     pub(super) unit: CommitUnit,
 }
 
-impl Unit {
+impl KeptUnit {
     pub(super) fn new(unit: CommitUnit) -> Self {
         Self { token: fastrand::i64(..), unit }
     }
@@ -43,7 +43,7 @@ pub(super) async fn commit_all(server: Arc<Server>, mut units: mpsc::Receiver<Wa
     let mut behind = false;
     while units.recv_many(&mut waiting, TOGETHER).await > 0 {
         let (units, replies): (Vec<CommitUnit>, Vec<_>) = waiting.drain(..).unzip();
-        let units: Vec<Unit> = units.into_iter().map(Unit::new).collect();
+        let units: Vec<KeptUnit> = units.into_iter().map(KeptUnit::new).collect();
         let kept = server.keep_safely(&units).await;
         if kept.is_ok() && std::mem::take(&mut behind) {
             // What it did not take while it was away.
@@ -89,10 +89,10 @@ struct LineColumns {
 }
 
 impl UnitColumns {
-    fn of(units: &[Unit]) -> Self {
+    fn of(units: &[KeptUnit]) -> Self {
         let mut all = Self::default();
         let bytes = |text: &Option<String>| text.as_ref().map(|t| t.clone().into_bytes());
-        for (n, Unit { token, unit }) in (1..).zip(units) {
+        for (n, KeptUnit { token, unit }) in (1..).zip(units) {
             let c = &unit.completion;
             all.token.push(*token);
             all.run.push(c.run.0);
@@ -201,7 +201,7 @@ impl Statements {
 impl Server {
     /// Commits units, in one transaction and one round trip. Said twice, it commits
     /// once. `once`: without waiting for a server that cannot be reached.
-    pub(super) async fn commit(&self, units: &[Unit], once: bool) -> Result<(), FactsError> {
+    pub(super) async fn commit(&self, units: &[KeptUnit], once: bool) -> Result<(), FactsError> {
         let all = UnitColumns::of(units);
         let all = &all;
         let within = ANSWER + ANSWER * (all.lines.of.len() / 50_000) as u32;
@@ -222,8 +222,8 @@ impl Server {
 async fn commit(client: &Client, statements: &Statements, all: &UnitColumns) -> Worked<()> {
     let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
     let of = &all.lines;
-    let of_number: [Value<'_>; 2] = [&n, &lines];
-    let of_completions: [Value<'_>; 14] = [
+    let of_number: [Parameter<'_>; 2] = [&n, &lines];
+    let of_completions: [Parameter<'_>; 14] = [
         &all.token,
         &all.run,
         &all.model,
@@ -239,11 +239,11 @@ async fn commit(client: &Client, statements: &Statements, all: &UnitColumns) -> 
         &all.cells,
         &n,
     ];
-    let of_answers: [Value<'_>; 8] =
+    let of_answers: [Parameter<'_>; 8] =
         [&of.of, &of.key, &of.entity, &of.model, &of.checksum, &of.cells, &lines, &n];
-    let of_reservations: [Value<'_>; 1] = [&all.reservations];
-    let of_spent: [Value<'_>; 2] = [&all.model, &all.cost_usd];
-    let of_requests: [Value<'_>; 1] = [&all.requests];
+    let of_reservations: [Parameter<'_>; 1] = [&all.reservations];
+    let of_spent: [Parameter<'_>; 2] = [&all.model, &all.cost_usd];
+    let of_requests: [Parameter<'_>; 1] = [&all.requests];
     // Sent one after the other without waiting: nobody waits for the numbers longer
     // than the server takes. Where one fails, all do.
     let done = tokio::join!(

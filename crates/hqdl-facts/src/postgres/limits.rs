@@ -16,8 +16,8 @@ use tracing::{info, warn};
 use crate::FactsError;
 use crate::limits::{LONGEST_WAIT, MINUTE, Need, ON_ITS_WAY, PerMinute, RateLimitHint};
 use crate::postgres::Server;
-use crate::postgres::words::Value;
-use crate::throttle::{Admission, Place, RateLimits};
+use crate::postgres::words::Parameter;
+use crate::throttle::{Admission, EndpointPlace, RateLimits};
 
 /// How late a request may leave after its turn and count as it was counted.
 pub(super) const LATE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ enum Messages {
     /// It is not sent.
     Cancelled(i64),
     /// An endpoint said something.
-    Heard(Place, RateLimitHint),
+    Heard(EndpointPlace, RateLimitHint),
     Left(i64),
     /// All is said.
     End(oneshot::Sender<()>),
@@ -55,10 +55,10 @@ pub(super) struct ServerLimits {
 #[derive(Default)]
 struct LimitState {
     tickets: HashMap<u64, ServerTicket>,
-    queues: BTreeMap<Place, LimitTurns>,
+    queues: BTreeMap<EndpointPlace, LimitTurns>,
     /// Until when endpoints asked this process to wait.
     paused: HashMap<String, Instant>,
-    told: BTreeMap<Place, PerMinute>,
+    told: BTreeMap<EndpointPlace, PerMinute>,
     /// What those of this process ask for who use a place.
     members: HashMap<u64, (String, PerMinute)>,
 }
@@ -72,7 +72,7 @@ impl LimitState {
 
     /// How many seconds the pace of a place goes on, for so many tokens more (or less)
     /// than a request was paced for.
-    fn paces(&self, place: &Place, tokens: f64) -> Vec<(String, f64)> {
+    fn paces(&self, place: &EndpointPlace, tokens: f64) -> Vec<(String, f64)> {
         let told = self.told.get(place).and_then(|told| told.tokens);
         let limits = [(&place.endpoint, self.own(&place.endpoint).tokens), (&place.name(), told)];
         let seconds = |n: u32| tokens * MINUTE.as_secs_f64() / f64::from(n.max(1));
@@ -83,7 +83,7 @@ impl LimitState {
 /// A request that was admitted.
 struct ServerTicket {
     id: i64,
-    place: Place,
+    place: EndpointPlace,
     likely: u64,
     turn: Instant,
 }
@@ -115,7 +115,7 @@ fn lock(state: &Mutex<LimitState>) -> MutexGuard<'_, LimitState> {
 }
 
 impl RateLimits for ServerLimits {
-    fn join(&self, place: &Place, limits: PerMinute) -> Result<u64, FactsError> {
+    fn join(&self, place: &EndpointPlace, limits: PerMinute) -> Result<u64, FactsError> {
         let member = self.members.fetch_add(1, Ordering::Relaxed) + 1;
         let session = self.server.link.here(self.server.enter())?.to_string();
         let names = vec![place.endpoint.clone(), place.name()];
@@ -134,12 +134,12 @@ impl RateLimits for ServerLimits {
         Ok(member)
     }
 
-    fn leave(&self, _: &Place, member: u64) {
+    fn leave(&self, _: &EndpointPlace, member: u64) {
         self.state().members.remove(&member);
         let _ = self.said.send(Messages::Left(member.cast_signed()));
     }
 
-    fn admit<'a>(&'a self, place: &'a Place, need: Need) -> Admission<'a> {
+    fn admit<'a>(&'a self, place: &'a EndpointPlace, need: Need) -> Admission<'a> {
         let (reply, turn) = oneshot::channel();
         let mut state = self.state();
         let queue = state.queues.entry(place.clone()).or_insert_with(|| {
@@ -177,7 +177,7 @@ impl RateLimits for ServerLimits {
         });
     }
 
-    fn observe(&self, place: &Place, hint: RateLimitHint) {
+    fn observe(&self, place: &EndpointPlace, hint: RateLimitHint) {
         let new = {
             let mut state = self.state();
             if let Some(wait) = hint.wait {
@@ -200,7 +200,7 @@ struct Waiters {
     server: Arc<Server>,
     state: Arc<Mutex<LimitState>>,
     said: mpsc::UnboundedSender<Messages>,
-    place: Place,
+    place: EndpointPlace,
 }
 
 type Turn = (Need, oneshot::Sender<u64>);
@@ -350,7 +350,7 @@ impl Server {
                         "UPDATE hqdl.sent AS s SET tokens = u.tokens, leaves_at = least(s.leaves_at, {CLOCK} + $3)
                          FROM unnest($1::bigint[], $2::bigint[]) AS u (id, tokens) WHERE s.id = u.id"
                     );
-                    let values: [Value<'_>; 3] =
+                    let values: [Parameter<'_>; 3] =
                         [&used.0, &used.1, &minute];
                     client.execute(&client.prepare_cached(&sql).await?, &values).await?;
                 }
@@ -379,7 +379,7 @@ impl Server {
             .await
     }
 
-    async fn tell_heard(&self, hints: &[(Place, RateLimitHint)]) -> Result<(), FactsError> {
+    async fn tell_heard(&self, hints: &[(EndpointPlace, RateLimitHint)]) -> Result<(), FactsError> {
         for (place, hint) in hints {
             let wait = hint.wait.map(|wait| wait.min(LONGEST_WAIT).as_secs_f64());
             let limits = hint.limits;

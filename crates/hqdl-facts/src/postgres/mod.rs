@@ -51,7 +51,7 @@ use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::record::{Record, RecordBytes};
 use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
-use crate::throttle::{Place, RateLimits};
+use crate::throttle::{EndpointPlace, RateLimits};
 use hqdl_database::postgres::address::{ANSWER, Address, BadAddress};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
@@ -217,7 +217,7 @@ impl FactStore for PostgresStore {
     fn import(&self, input: &mut dyn BufRead) -> Result<u64, FactsError> {
         let read = |entities: &[Entity]| self.server.link.here(self.server.records(entities));
         let (run, units, count) = super::transfer::units(self.history(), &read, input)?;
-        let units: Vec<keep::Unit> = units.into_iter().map(keep::Unit::new).collect();
+        let units: Vec<keep::KeptUnit> = units.into_iter().map(keep::KeptUnit::new).collect();
         self.server.link.here(self.server.commit(&units, false))?;
         self.history().end(run, super::Outcome::Complete)?;
         Ok(count)
@@ -238,7 +238,7 @@ impl FactStore for PostgresStore {
         run: RunId,
         worst: Spent,
         of_day: Option<f64>,
-        place: Option<Place>,
+        place: Option<EndpointPlace>,
     ) -> StoreFuture<'_, Noted> {
         let server = Arc::clone(&self.server);
         let (reply, noted) = oneshot::channel();

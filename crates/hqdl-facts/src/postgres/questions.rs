@@ -11,8 +11,8 @@ use crate::history::{Dictionary, Questions, RefreshJobs};
 use crate::postgres::answers::texts;
 use crate::postgres::link::Worked;
 use crate::postgres::{Server, text};
-use crate::questions::{Learned, LiveQuestion, Origin, attribute};
-use crate::rounds::{Open, Subject};
+use crate::questions::{Learned, LiveQuestion, QuestionOrigin, attribute};
+use crate::refresh::{OpenRefresh, RefreshSubject};
 use hqdl_database::now;
 
 /// The questions that a query gave birth to.
@@ -43,7 +43,7 @@ impl Questions for Server {
     fn note_question(
         &self,
         meaning: u32,
-        origin: &Origin,
+        origin: &QuestionOrigin,
         list: Option<&[String]>,
     ) -> Result<(), FactsError> {
         let list = list.map(|l| serde_json::Value::from(l).to_string());
@@ -84,7 +84,7 @@ impl Questions for Server {
         let mut found: Vec<LiveQuestion> = found.into_iter().flatten().collect();
         let sql = "SELECT meaning, origin_table, origin_column, list FROM hqdl.question ORDER BY asked_at";
         let noted = self.all(sql, &[], |r| {
-            let origin = Origin { table: r.try_get(1)?, column: r.try_get(2)? };
+            let origin = QuestionOrigin { table: r.try_get(1)?, column: r.try_get(2)? };
             let list: Option<String> = r.try_get(3)?;
             Ok((r.try_get::<_, i32>(0)?.cast_unsigned(), origin, list))
         })?;
@@ -155,18 +155,18 @@ const OPEN: &str = "SELECT id, up_to, begun_at FROM hqdl.round
   WHERE kind = $1 AND spec = $2 AND expansion = $3 AND meaning = $4 AND model = $5
     AND scope = $6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1";
 
-fn open(r: &Row) -> Worked<Open> {
-    Ok(Open { id: r.try_get(0)?, up_to: r.try_get(1)?, begun_at: r.try_get(2)? })
+fn open(r: &Row) -> Worked<OpenRefresh> {
+    Ok(OpenRefresh { id: r.try_get(0)?, up_to: r.try_get(1)?, begun_at: r.try_get(2)? })
 }
 
 impl RefreshJobs for Server {
-    fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
+    fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
         let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
         let (meaning, model) = (s.meaning.cast_signed(), s.model.cast_signed());
         self.first(OPEN, &[&s.kind.name(), &spec, &expansion, &meaning, &model, &scope], open)
     }
 
-    fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
+    fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
         let (spec, expansion, scope) = (text(&s.spec), text(&s.expansion), text(&s.scope));
         let (meaning, model) = (s.meaning.cast_signed(), s.model.cast_signed());
         self.once_only(&async |all: &Transaction<'_>| {

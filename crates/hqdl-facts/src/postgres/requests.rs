@@ -13,8 +13,8 @@ use crate::postgres::key::key;
 use crate::postgres::link::Worked;
 use crate::postgres::reserve::UNDER_WAY;
 use crate::postgres::runs::runs_alive;
-use crate::postgres::words::Values;
-use crate::requests::{Known, Request};
+use crate::postgres::words::Parameters;
+use crate::requests::{BatchedRequest, KnownRequest};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
 
@@ -31,7 +31,7 @@ fn back(row: &Row, at: usize) -> Worked<u32> {
     Ok(u32::try_from(row.try_get::<_, i64>(at)?).unwrap_or(u32::MAX))
 }
 
-async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[Request]) -> Worked<i64> {
+async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[BatchedRequest]) -> Worked<i64> {
     let sql = "INSERT INTO hqdl.request (state, form, model, columns, whole, meanings, attempt, sent, run)
                VALUES ('waiting', $1, $2, $3, $4, $5, $6, $7, $8) RETURNING id";
     let request = all.prepare_cached(sql).await?;
@@ -65,9 +65,13 @@ async fn enqueue(all: &Transaction<'_>, run: RunId, requests: &[Request]) -> Wor
 }
 
 impl Server {
-    fn one_request(&self, sql: &str, values: &Values<'_>) -> Result<Option<Request>, FactsError> {
+    fn one_request(
+        &self,
+        sql: &str,
+        values: &Parameters<'_>,
+    ) -> Result<Option<BatchedRequest>, FactsError> {
         let found = self.first(sql, values, |r| {
-            Ok(Request {
+            Ok(BatchedRequest {
                 id: r.try_get(0)?,
                 form: r.try_get(1)?,
                 model: r.try_get::<_, i32>(2)?.cast_unsigned(),
@@ -97,13 +101,18 @@ impl Server {
 }
 
 impl BatchRequests for Server {
-    fn enqueue(&self, run: RunId, requests: &[Request]) -> Result<(), FactsError> {
+    fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
         self.once_only(&async |all: &Transaction<'_>| enqueue(all, run, requests).await).map(drop)
     }
 
-    fn split(&self, run: RunId, request: &mut Request, rows: usize) -> Result<(), FactsError> {
+    fn split(
+        &self,
+        run: RunId,
+        request: &mut BatchedRequest,
+        rows: usize,
+    ) -> Result<(), FactsError> {
         let rest = request.rows.split_off(rows.min(request.rows.len()));
-        let rest = [Request { rows: rest, ..request.clone() }];
+        let rest = [BatchedRequest { rows: rest, ..request.clone() }];
         let (id, rows) = (request.id, super::count(rows));
         self.once_only(&async |all: &Transaction<'_>| {
             let sql = "DELETE FROM hqdl.request_row WHERE request = $1 AND number >= $2";
@@ -118,14 +127,18 @@ impl BatchRequests for Server {
         self.one(sql, &[&run.0], |r| Ok(r.try_get::<_, i64>(0)?.cast_unsigned()))
     }
 
-    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<Request>, FactsError> {
+    fn next_waiting(&self, run: RunId, after: i64) -> Result<Option<BatchedRequest>, FactsError> {
         let sql = format!(
             "{REQUEST} WHERE r.state = 'waiting' AND r.id > $1 AND r.run = $2 ORDER BY r.id LIMIT 1"
         );
         self.one_request(&sql, &[&after, &run.0])
     }
 
-    fn find_request(&self, custom_id: &str, parcel: Option<i64>) -> Result<Known, FactsError> {
+    fn find_request(
+        &self,
+        custom_id: &str,
+        parcel: Option<i64>,
+    ) -> Result<KnownRequest, FactsError> {
         let custom_id = &super::text(custom_id);
         let within = "($2::bigint IS NULL OR r.parcel = $2)";
         // Of a request that was written down twice, the one that was sent.
@@ -134,12 +147,12 @@ impl BatchRequests for Server {
              ORDER BY p.state = 'exported', r.id DESC LIMIT 1"
         );
         if let Some(request) = self.one_request(&sql, &[custom_id, &parcel])? {
-            return Ok(Known::Open(Box::new(request)));
+            return Ok(KnownRequest::Open(Box::new(request)));
         }
         let sql =
             format!("SELECT 1 FROM hqdl.request AS r WHERE r.custom_id = $1 AND {within} LIMIT 1");
         let done = !self.rows(&sql, &[custom_id, &parcel])?.is_empty();
-        Ok(if done { Known::Done } else { Known::Unknown })
+        Ok(if done { KnownRequest::Done } else { KnownRequest::Unknown })
     }
 
     fn unanswered(&self, parcel: i64) -> Result<Vec<i64>, FactsError> {
@@ -147,7 +160,7 @@ impl BatchRequests for Server {
         self.all(sql, &[&parcel], |r| Ok(r.try_get(0)?))
     }
 
-    fn request(&self, id: i64) -> Result<Option<Request>, FactsError> {
+    fn request(&self, id: i64) -> Result<Option<BatchedRequest>, FactsError> {
         self.one_request(&format!("{REQUEST} WHERE r.id = $1"), &[&id])
     }
 

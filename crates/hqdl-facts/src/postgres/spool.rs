@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::FactsError;
 use crate::postgres::Server;
-use crate::postgres::keep::Unit;
+use crate::postgres::keep::KeptUnit;
 use crate::store::CommitUnit;
 
 /// A unit as it stands in a file.
@@ -24,7 +24,7 @@ struct Spooled {
 impl Server {
     /// Commits units. Where the server does not take them at once, they are in a
     /// file of this machine's until it does.
-    pub(super) async fn keep_safely(&self, units: &[Unit]) -> Result<(), FactsError> {
+    pub(super) async fn keep_safely(&self, units: &[KeptUnit]) -> Result<(), FactsError> {
         if self.commit(units, true).await.is_ok() {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Server {
                 let error = std::io::Error::other(format!("an answer that cannot be read: {e}"));
                 FactsError::File { path: path.clone(), error }
             })?;
-            let unit = Unit { token: spooled.token, unit: spooled.unit };
+            let unit = KeptUnit { token: spooled.token, unit: spooled.unit };
             match self.commit(&[unit], false).await {
                 Ok(()) => drop(fs::remove_file(path)),
                 Err(gone @ FactsError::Unreachable { .. }) => return Err(gone),
@@ -61,9 +61,9 @@ impl Server {
         self.dir.join("unsent")
     }
 
-    fn spool(&self, units: &[Unit]) -> Result<Vec<PathBuf>, FactsError> {
+    fn spool(&self, units: &[KeptUnit]) -> Result<Vec<PathBuf>, FactsError> {
         let dir = self.spool_dir();
-        let write = |Unit { token, unit }: &Unit| -> std::io::Result<PathBuf> {
+        let write = |KeptUnit { token, unit }: &KeptUnit| -> std::io::Result<PathBuf> {
             fs::create_dir_all(&dir)?;
             let name = dir.join(format!("{:016x}", token.cast_unsigned()));
             let (part, whole) = (name.with_extension("part"), name.with_extension("answer"));

@@ -12,8 +12,8 @@ use crate::limits::{MINUTE, Need, ON_ITS_WAY, PerMinute};
 use crate::postgres::Server;
 use crate::postgres::limits::LATE;
 use crate::postgres::link::Worked;
-use crate::postgres::words::Value;
-use crate::throttle::Place;
+use crate::postgres::words::Parameter;
+use crate::throttle::EndpointPlace;
 
 /// How far ahead turns are given, in seconds.
 const AHEAD: f64 = 0.25;
@@ -86,7 +86,7 @@ impl Server {
     /// process and all others'.
     pub(super) async fn turns(
         &self,
-        place: &Place,
+        place: &EndpointPlace,
         own: PerMinute,
         needs: &[Need],
         limited: bool,
@@ -100,7 +100,7 @@ impl Server {
 
     async fn ask_turns(
         &self,
-        place: &Place,
+        place: &EndpointPlace,
         own: PerMinute,
         needs: &[Need],
         locked: bool,
@@ -110,7 +110,7 @@ impl Server {
         let most: Vec<i64> = needs.iter().map(|need| need.most.cast_signed()).collect();
         let (requests, tokens) = (own.requests.map(i64::from), own.tokens.map(i64::from));
         let (name, counts) = (place.name(), (MINUTE + ON_ITS_WAY + LATE).as_secs_f64());
-        let values: [Value<'_>; 11] = [
+        let values: [Parameter<'_>; 11] = [
             &ids,
             &place.endpoint,
             &place.model,
@@ -123,7 +123,7 @@ impl Server {
             &counts,
             &locked,
         ];
-        let names: [Value<'_>; 2] = [&place.endpoint, &name];
+        let names: [Parameter<'_>; 2] = [&place.endpoint, &name];
         let (values, names) = (&values, &names);
         let row = self.link.run(|client| async move {
             let (lock, turns) =

@@ -10,12 +10,12 @@ use crate::postgres::Server;
 use crate::postgres::link::{Client, Worked};
 use hqdl_values::key::{ListHash, Meaning};
 
-pub(super) type Value<'v> = &'v (dyn ToSql + Sync);
-pub(super) type Values<'v> = [Value<'v>];
+pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
+pub(super) type Parameters<'v> = [Parameter<'v>];
 
 impl Server {
     /// Asks, and waits on this thread. What is asked may be asked again.
-    pub(super) fn rows(&self, sql: &str, values: &Values<'_>) -> Result<Vec<Row>, FactsError> {
+    pub(super) fn rows(&self, sql: &str, values: &Parameters<'_>) -> Result<Vec<Row>, FactsError> {
         self.link.here(self.link.run(|client| async move {
             let statement = client.prepare_cached(sql).await?;
             Ok(client.query(&statement, values).await?)
@@ -26,7 +26,7 @@ impl Server {
     pub(super) fn first<T>(
         &self,
         sql: &str,
-        values: &Values<'_>,
+        values: &Parameters<'_>,
         read: impl Fn(&Row) -> Worked<T>,
     ) -> Result<Option<T>, FactsError> {
         self.rows(sql, values)?.first().map(|row| self.read(row, &read)).transpose()
@@ -36,7 +36,7 @@ impl Server {
     pub(super) fn all<T>(
         &self,
         sql: &str,
-        values: &Values<'_>,
+        values: &Parameters<'_>,
         read: impl Fn(&Row) -> Worked<T>,
     ) -> Result<Vec<T>, FactsError> {
         self.rows(sql, values)?.iter().map(|row| self.read(row, &read)).collect()
@@ -46,7 +46,7 @@ impl Server {
     pub(super) fn one<T>(
         &self,
         sql: &str,
-        values: &Values<'_>,
+        values: &Parameters<'_>,
         read: impl Fn(&Row) -> Worked<T>,
     ) -> Result<T, FactsError> {
         self.first(sql, values, read)?.ok_or_else(|| self.failed("it says nothing"))
@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// Writes what may be written again.
-    pub(super) fn write(&self, sql: &str, values: &Values<'_>) -> Result<(), FactsError> {
+    pub(super) fn write(&self, sql: &str, values: &Parameters<'_>) -> Result<(), FactsError> {
         self.link.here(self.link.run(|client| async move {
             let statement = client.prepare_cached(sql).await?;
             client.execute(&statement, values).await?;
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// The id of a text in a dictionary, where it is entered when it is new.
-    fn intern(&self, look: &str, enter: &str, values: &Values<'_>) -> Result<u32, FactsError> {
+    fn intern(&self, look: &str, enter: &str, values: &Parameters<'_>) -> Result<u32, FactsError> {
         let id = |row: &Row| Ok(row.try_get::<_, i32>(0)?.cast_unsigned());
         if let Some(id) = self.first(look, &values[..1], id)? {
             return Ok(id);

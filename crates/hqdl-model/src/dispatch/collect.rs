@@ -9,14 +9,14 @@ use tracing::info;
 
 use super::Dispatch;
 use super::form::{self, Readers, cut};
-use super::read::{self, Lines, Sink};
+use super::read::{self, Lines, UnansweredSink};
 use super::send::stopped;
 use crate::ModelError;
 use crate::batch::Batch;
 use crate::generate::{Event, Stopped, halves};
 use crate::openai::Endpoint;
 use crate::plan::RowBatch;
-use hqdl_facts::{BatchJob, Completion, FactsError, Request, RunId};
+use hqdl_facts::{BatchJob, BatchedRequest, Completion, FactsError, RunId};
 use hqdl_values::cell::State;
 
 /// How often a request is sent when its batch expires or fails as a whole.
@@ -181,7 +181,12 @@ impl Dispatch<'_, '_> {
     }
 
     /// A request has failed for good: its cells say why.
-    async fn give_up(&self, request: &Request, state: State, why: &str) -> Result<(), Stopped> {
+    async fn give_up(
+        &self,
+        request: &BatchedRequest,
+        state: State,
+        why: &str,
+    ) -> Result<(), Stopped> {
         let context = self.readers.get(request.form, request.run)?;
         let record = self.record(request)?;
         if state == State::Error {
@@ -191,7 +196,7 @@ impl Dispatch<'_, '_> {
     }
 
     /// The record of a request that was sent.
-    fn record(&self, request: &Request) -> Result<Completion, Stopped> {
+    fn record(&self, request: &BatchedRequest) -> Result<Completion, Stopped> {
         let context = self.readers.get(request.form, request.run)?;
         let cut = cut(request);
         let (_, prompt) = context.prompt(&cut);
@@ -243,12 +248,12 @@ struct Rest<'r, 'f> {
     refused: Option<ModelError>,
 }
 
-impl Sink for Rest<'_, '_> {
+impl UnansweredSink for Rest<'_, '_> {
     fn again(&mut self, form: i64, cuts: Vec<(RowBatch, u32)>) -> Result<(), Stopped> {
         again(self.readers, self.run, form, cuts)
     }
 
-    fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped> {
+    fn failed(&mut self, request: BatchedRequest, error: ModelError) -> Result<(), Stopped> {
         let history = || self.readers.facts.history();
         let context = self.readers.get(request.form, request.run)?;
         let cut = cut(&request);
@@ -322,7 +327,7 @@ fn again(
     cuts: Vec<(RowBatch, u32)>,
 ) -> Result<(), Stopped> {
     let context = readers.get(form, readers.run.unwrap_or_default())?;
-    let requests: Vec<Request> = cuts
+    let requests: Vec<BatchedRequest> = cuts
         .into_iter()
         .map(|(cut, attempt)| form::request(form, &context.wanted, cut, attempt))
         .collect();

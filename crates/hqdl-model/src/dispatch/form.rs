@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::generate::{Context, Events, ModelRun};
 use crate::plan::{MissingRow, RowBatch};
 use crate::{Model, ModelChoice};
-use hqdl_facts::{Facts, FactsError, Request, RunId, Wanted};
+use hqdl_facts::{BatchedRequest, Facts, FactsError, RunId, Wanted};
 use hqdl_spec::{Expansion, Format, PriceTable, Reuse};
 use hqdl_values::usage::ColumnUsage;
 
@@ -126,7 +126,7 @@ impl<'f> Readers<'f> {
 
 /// The rows and columns that a request asks for.
 #[must_use]
-pub fn cut(request: &Request) -> RowBatch {
+pub fn cut(request: &BatchedRequest) -> RowBatch {
     let gap = |(entity, row): &(_, _)| MissingRow {
         row: Clone::clone(row),
         entity: Clone::clone(entity),
@@ -141,8 +141,8 @@ pub fn cut(request: &Request) -> RowBatch {
 /// A request that asks for rows and columns of a form; `attempt` counts how
 /// often its rows were asked about, this time included.
 #[must_use]
-pub fn request(form: i64, wanted: &Wanted, cut: RowBatch, attempt: u32) -> Request {
-    Request {
+pub fn request(form: i64, wanted: &Wanted, cut: RowBatch, attempt: u32) -> BatchedRequest {
+    BatchedRequest {
         id: 0,
         form,
         model: wanted.model,

@@ -2,7 +2,7 @@
 //! and bills half: packed, uploaded, asked for, looked at, collected.
 //!
 //! One such batch is a *parcel* here. Every step is in the journal before the
-//! next one ([`hqdl_facts::parcels`]), so a run that is killed anywhere is
+//! next one ([`hqdl_facts::batch_jobs`]), so a run that is killed anywhere is
 //! gone on with by the next one:
 //!
 //! * before the batch was asked for, nothing was asked: the parcel is

@@ -10,7 +10,7 @@ use crate::Tokens;
 use crate::budget::{Caps, Reached};
 use crate::generate::Stopped;
 use crate::openai::Endpoint;
-use hqdl_facts::{BatchJob, BatchRequest, FactsError, Request, RunId, Stage};
+use hqdl_facts::{BatchJob, BatchRequest, BatchedRequest, FactsError, RunId, Stage};
 use hqdl_prompt::Prompt;
 use hqdl_spec::BatchLimits;
 use hqdl_values::usage::Spent;
@@ -139,7 +139,7 @@ impl Packer<'_, '_> {
     }
 
     /// The prompt for the first rows of a request, and the most it may take.
-    fn worst(&self, request: &Request, rows: usize) -> Result<(Prompt, Spent), FactsError> {
+    fn worst(&self, request: &BatchedRequest, rows: usize) -> Result<(Prompt, Spent), FactsError> {
         let context = self.readers.get(request.form, self.run)?;
         let mut cut = cut(request);
         cut.gaps.truncate(rows);

@@ -11,7 +11,7 @@ use super::form::{Readers, cut};
 use crate::generate::{ArrivedReply, Stopped};
 use crate::plan::RowBatch;
 use crate::{ModelError, Reply, openai};
-use hqdl_facts::{FactsError, Known, Request};
+use hqdl_facts::{BatchedRequest, FactsError, KnownRequest};
 
 /// Answers that are being kept at once: they share a commit.
 const TOGETHER: usize = 64;
@@ -37,7 +37,7 @@ pub struct Lines {
 }
 
 /// What is done with what does not end in an answer.
-pub trait Sink {
+pub trait UnansweredSink {
     /// Rows of a request are to be asked about again.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// [`Stopped`] when that cannot be written down.
-    fn failed(&mut self, request: Request, error: ModelError) -> Result<(), Stopped>;
+    fn failed(&mut self, request: BatchedRequest, error: ModelError) -> Result<(), Stopped>;
 }
 
 /// How many lines of a file are output lines of a batch.
@@ -74,7 +74,7 @@ impl Readers<'_> {
         &self,
         path: &Path,
         parcel: Option<i64>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn UnansweredSink,
     ) -> Result<Lines, Stopped> {
         let disk = |error| FactsError::File { path: path.to_owned(), error };
         let file = std::fs::File::open(path).map_err(disk)?;
@@ -102,12 +102,12 @@ impl Readers<'_> {
             let known = self.facts.history().find_request(&id, parcel)?;
             let request = match known {
                 // Its first answer may still be on its way to the disk.
-                Known::Open(request) if seen.insert(request.id) => request,
-                Known::Open(_) | Known::Done => {
+                KnownRequest::Open(request) if seen.insert(request.id) => request,
+                KnownRequest::Open(_) | KnownRequest::Done => {
                     lines.known += 1;
                     continue;
                 }
-                Known::Unknown => {
+                KnownRequest::Unknown => {
                     lines.unknown += 1;
                     continue;
                 }
@@ -139,7 +139,7 @@ impl Readers<'_> {
     async fn next(
         &self,
         tasks: &mut JoinSet<Result<KeptAnswer, Stopped>>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn UnansweredSink,
         beyond: &mut Option<Stopped>,
     ) -> Result<(), Stopped> {
         match tasks.join_next().await {
@@ -159,7 +159,7 @@ impl Readers<'_> {
     /// Keeps one answer; gives the form and what to ask again.
     fn task(
         &self,
-        request: Request,
+        request: BatchedRequest,
         custom_id: String,
         mut reply: Reply,
         created: Option<i64>,

@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Context;
 use crate::plan::{MissingRow, RowBatch};
-use hqdl_prompt::align::Keys;
-use hqdl_prompt::{Frame, Prompt, ShownImage};
+use hqdl_prompt::align::RequestKeys;
+use hqdl_prompt::{Prompt, PromptFrame, ShownImage};
 use hqdl_values::Row;
 use hqdl_values::value::Value;
 
 /// Frames by the part of the key that they show and the columns they ask for.
-pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<Frame>>>;
+pub type Frames = Mutex<HashMap<(Option<Vec<usize>>, Vec<usize>), Arc<PromptFrame>>>;
 
 impl Context {
     /// What a batch of rows is asked with.
-    pub(crate) fn prompt(&self, cut: &RowBatch) -> (Arc<Frame>, Prompt) {
+    pub(crate) fn prompt(&self, cut: &RowBatch) -> (Arc<PromptFrame>, Prompt) {
         let frame = self.frame_of(cut);
         let rows: Vec<Cow<'_, Row>> = self.rows(cut);
         let mut prompt = frame.prompt(rows.iter().map(AsRef::as_ref));
@@ -64,25 +64,26 @@ impl Context {
     /// The hash of a request as it was made before there were labels.
     fn hash_with_keys(&self, cut: &RowBatch) -> String {
         let expansion = self.expansion.asked_by(first_key(cut));
-        let whole = Frame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
+        let whole = PromptFrame::with_keys(&expansion, self.on_paper(cut), self.choice.format);
         let rows = self.rows(cut);
         whole.prompt(rows.iter().map(AsRef::as_ref)).hash()
     }
 
     /// The frame of that prompt.
-    pub(crate) fn frame_of(&self, cut: &RowBatch) -> Arc<Frame> {
+    pub(crate) fn frame_of(&self, cut: &RowBatch) -> Arc<PromptFrame> {
         let (key, columns) = (first_key(cut), self.on_paper(cut));
         let of = (self.expansion.part_of(key).map(<[usize]>::to_vec), columns.to_vec());
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let make =
-            || Arc::new(Frame::new(&self.expansion.asked_by(key), columns, self.choice.format));
+        let make = || {
+            Arc::new(PromptFrame::new(&self.expansion.asked_by(key), columns, self.choice.format))
+        };
         Arc::clone(frames.entry(of).or_insert_with(make))
     }
 
     /// The keys that its answer echoes, and the names of their columns.
-    pub(super) fn keys(&self, cut: &RowBatch) -> (Keys, Cow<'_, [String]>) {
+    pub(super) fn keys(&self, cut: &RowBatch) -> (RequestKeys, Cow<'_, [String]>) {
         let rows = self.rows(cut);
-        let keys = Keys::new(rows.iter().map(|row| row.key.as_slice()));
+        let keys = RequestKeys::new(rows.iter().map(|row| row.key.as_slice()));
         (keys, self.expansion.key_shown(first_key(cut)))
     }
 

@@ -86,15 +86,15 @@ impl Packing {
 }
 
 /// Rows to be asked again, by the columns they still lack.
-pub(super) type Again = BTreeMap<Vec<usize>, Vec<MissingRow>>;
+pub(super) type AskedAgain = BTreeMap<Vec<usize>, Vec<MissingRow>>;
 
 /// Batches of at most half the size.
-pub(super) fn smaller(again: Again, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
+pub(super) fn smaller(again: AskedAgain, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     parts(again, (cut.gaps.len() / 2).max(1), cut, attempt)
 }
 
 /// Batches of at most so many rows.
-fn parts(again: Again, most: usize, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
+fn parts(again: AskedAgain, most: usize, cut: &RowBatch, attempt: u32) -> Vec<(RowBatch, u32)> {
     let mut cuts = Vec::new();
     for (columns, gaps) in again {
         for part in gaps.chunks(most) {

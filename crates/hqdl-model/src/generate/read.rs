@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use super::packing::Again;
+use super::packing::AskedAgain;
 use super::{Context, Event, Stopped};
 use crate::plan::RowBatch;
 use crate::{Reply, Tokens};
 use hqdl_facts::{CommitUnit, Completion, Fact};
-use hqdl_prompt::{Frame, RowOutcome, completion};
+use hqdl_prompt::{PromptFrame, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, CellValue, State, Tally};
 use hqdl_values::key::Entity;
@@ -18,10 +18,10 @@ impl Context {
     pub(super) fn read(
         &self,
         cut: &RowBatch,
-        frame: &Frame,
+        frame: &PromptFrame,
         reply: &Reply,
         last: bool,
-    ) -> (Vec<(Entity, Vec<Fact>)>, Again) {
+    ) -> (Vec<(Entity, Vec<Fact>)>, AskedAgain) {
         let (keys, names) = self.keys(cut);
         let on_paper = self.on_paper(cut);
         let checkers: Vec<&Checker> =
@@ -46,7 +46,7 @@ impl Context {
         // Who is refused in company may be answered alone.
         let company = cut.gaps.len() > 1 && !self.endpoint().repeats_itself();
         let mut facts = Vec::new();
-        let mut again: Again = BTreeMap::new();
+        let mut again: AskedAgain = BTreeMap::new();
         for (gap, outcome) in cut.gaps.iter().zip(outcomes) {
             let answers: Vec<Answer> = match outcome {
                 RowOutcome::Read(answers) => answers,

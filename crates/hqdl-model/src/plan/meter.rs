@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::{ENVELOPE, ExpansionPlan, MOST_ITEMS, Range3, RowBatch, Shape};
-use hqdl_prompt::Frame;
+use super::{ENVELOPE, ExpansionPlan, MOST_ITEMS, Range3, RequestShape, RowBatch};
+use hqdl_prompt::PromptFrame;
 use hqdl_spec::{Column, Expansion, Format, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
@@ -28,11 +28,11 @@ pub struct Meter<'e> {
     around: Vec<f64>,
     /// Tokens and number of the cells known already.
     seen: Vec<(u64, u64)>,
-    frames: BTreeMap<AskedColumns<'e>, (u64, Frame)>,
+    frames: BTreeMap<AskedColumns<'e>, (u64, PromptFrame)>,
     max_output: u64,
     /// The most tokens of an image.
     image: u64,
-    shapes: Vec<(Vec<usize>, Shape)>,
+    shapes: Vec<(Vec<usize>, RequestShape)>,
     asked: Vec<u64>,
     /// Tokens of answers beside their cells.
     echoed: u64,
@@ -95,7 +95,7 @@ impl<'e> Meter<'e> {
         let of = (expansion.part_of(key), cut.columns.clone());
         let known = self.frames.contains_key(&of);
         let (frame_tokens, frame) = self.frames.entry(of).or_insert_with(|| {
-            let frame = Frame::new(&expansion.asked_by(key), &cut.columns, self.format);
+            let frame = PromptFrame::new(&expansion.asked_by(key), &cut.columns, self.format);
             (frame.tokens(tokenizer), frame)
         });
         let around = frame.planned_output([]);
@@ -123,7 +123,8 @@ impl<'e> Meter<'e> {
         let rows = cut.gaps.len() as u64;
         let at = self.shapes.iter().position(|(c, s)| *c == cut.columns && s.rows == rows);
         let at = at.unwrap_or_else(|| {
-            let shape = Shape { rows, columns: cut.columns.len() as u64, ..Shape::default() };
+            let shape =
+                RequestShape { rows, columns: cut.columns.len() as u64, ..RequestShape::default() };
             self.shapes.push((cut.columns.clone(), shape));
             self.shapes.len() - 1
         });

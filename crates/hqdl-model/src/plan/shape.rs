@@ -6,7 +6,7 @@ use hqdl_values::usage::Spent;
 
 /// Requests that ask for the same columns of as many rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Shape {
+pub struct RequestShape {
     /// How many there are.
     pub requests: u64,
     /// The rows of each.
@@ -26,7 +26,7 @@ pub struct Shape {
     pub(super) most: (u64, u64, u64),
 }
 
-impl Shape {
+impl RequestShape {
     /// Counts a request: input tokens that all share, those of its rows, and of the
     /// row that takes the most.
     pub(super) fn take(&mut self, tokenizer: Tokenizer, shared: u64, rows: u64, widest: u64) {

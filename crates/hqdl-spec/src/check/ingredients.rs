@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Check, join};
-use crate::ingredients::{IngredientTable, Slot, is_name};
+use crate::ingredients::{IngredientTable, TemplateSlot, is_name};
 use crate::shape::Step;
 use hqdl_sql::blendsql::ingredients;
 use hqdl_values::problem::nearest;
@@ -54,7 +54,7 @@ impl Check<'_> {
                 }
             }
             for slot in table.slots() {
-                let Slot::Argument(slot) = slot else { continue };
+                let TemplateSlot::Argument(slot) = slot else { continue };
                 if table.arguments.iter().any(|a| a == slot) {
                     continue;
                 }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::{Line, Overrides, OverridesError, entities, read_lines, write_lines};
+use super::{OverrideLine, Overrides, OverridesError, entities, read_lines, write_lines};
 use crate::checker::Checker;
 use crate::{Column, Expansion, Spec};
 use hqdl_values::cell::State;
@@ -12,7 +12,7 @@ use hqdl_values::key::Entity;
 
 /// Why an override cannot be set or taken back.
 #[derive(Debug, thiserror::Error)]
-pub enum EditError {
+pub enum OverrideEditError {
     /// No expansion makes the table.
     #[error("no expansion makes a table `{table}`")]
     NoTable {
@@ -69,7 +69,7 @@ pub enum EditError {
     File(#[from] OverridesError),
 }
 
-impl EditError {
+impl OverrideEditError {
     /// What to do about it.
     #[must_use]
     pub fn hint(&self) -> String {
@@ -91,7 +91,7 @@ impl EditError {
 /// NULL for NULL.
 ///
 /// # Errors
-/// [`EditError`]; the file is as it was then.
+/// [`OverrideEditError`]; the file is as it was then.
 pub fn set(
     spec: &Spec,
     table: &str,
@@ -99,13 +99,13 @@ pub fn set(
     column: &str,
     value: &str,
     note: &str,
-) -> Result<(), EditError> {
+) -> Result<(), OverrideEditError> {
     let cell = cell(spec, table, key, column)?;
-    let line = Line { value: value.to_owned(), note: note.to_owned(), ..cell };
+    let line = OverrideLine { value: value.to_owned(), note: note.to_owned(), ..cell };
     let path = spec.overrides_path();
     let _turn = turn(&path)?;
-    let before: Vec<Line> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
-    let mut lines: Vec<Line> = before.iter().filter(|l| !same(l, &line)).cloned().collect();
+    let before: Vec<OverrideLine> = read_lines(&path)?.into_iter().map(|(_, l)| l).collect();
+    let mut lines: Vec<OverrideLine> = before.iter().filter(|l| !same(l, &line)).cloned().collect();
     lines.push(line);
     write_lines(&path, &lines)?;
     // A word that cannot be read back is taken back at once.
@@ -125,7 +125,7 @@ pub fn objections<E>(
     spec: &Spec,
     (table, key, column, value): (&str, &[String], &str, &str),
     has: impl FnOnce(&Expansion, &[Entity]) -> Result<bool, E>,
-) -> Result<Vec<EditError>, E> {
+) -> Result<Vec<OverrideEditError>, E> {
     let Some(expansion) = spec.expansions.iter().find(|e| makes(e, table)) else {
         return Ok(cell(spec, table, key, column).err().into_iter().collect());
     };
@@ -135,11 +135,11 @@ pub fn objections<E>(
         let fields: Vec<_> = names.iter().cloned().zip(key.iter().map(field)).collect();
         if !has(expansion, &entities(expansion, &fields).unwrap_or_default())? {
             let (expansion, key) = (expansion.name.clone(), key.join(", "));
-            all.push(EditError::NoKey { expansion, key });
+            all.push(OverrideEditError::NoKey { expansion, key });
         }
     } else {
         let (expansion, names) = (expansion.name.clone(), names.to_vec());
-        all.push(EditError::Key { expansion, names, given: key.len() });
+        all.push(OverrideEditError::Key { expansion, names, given: key.len() });
     }
     match expansion.column(column) {
         None => all.push(no_column(expansion, column)),
@@ -149,7 +149,7 @@ pub fn objections<E>(
 }
 
 /// What is wrong with a value of a column.
-fn wrong_value(column: &Column, value: &str) -> Option<EditError> {
+fn wrong_value(column: &Column, value: &str) -> Option<OverrideEditError> {
     let answer = Checker::new(column).text(value);
     let (why, instead) = match answer.state {
         State::Ok => return None,
@@ -174,22 +174,27 @@ fn wrong_value(column: &Column, value: &str) -> Option<EditError> {
         }
     };
     let (value, column) = (value.to_owned(), column.name.clone());
-    Some(EditError::Value { value, column, why: why.to_owned(), instead })
+    Some(OverrideEditError::Value { value, column, why: why.to_owned(), instead })
 }
 
 /// Takes it back: the model's word counts again.
 ///
 /// # Errors
-/// [`EditError`]; the file is as it was then.
-pub fn unset(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<(), EditError> {
+/// [`OverrideEditError`]; the file is as it was then.
+pub fn unset(
+    spec: &Spec,
+    table: &str,
+    key: &[String],
+    column: &str,
+) -> Result<(), OverrideEditError> {
     let line = cell(spec, table, key, column)?;
     let path = spec.overrides_path();
     let _turn = turn(&path)?;
     let before = read_lines(&path)?;
-    let lines: Vec<Line> =
+    let lines: Vec<OverrideLine> =
         before.iter().map(|(_, l)| l).filter(|l| !same(l, &line)).cloned().collect();
     if lines.len() == before.len() {
-        return Err(EditError::None);
+        return Err(OverrideEditError::None);
     }
     Ok(write_lines(&path, &lines)?)
 }
@@ -213,20 +218,25 @@ fn turn(path: &Path) -> Result<File, OverridesError> {
 }
 
 /// The line of a cell, without a value.
-fn cell(spec: &Spec, table: &str, key: &[String], column: &str) -> Result<Line, EditError> {
+fn cell(
+    spec: &Spec,
+    table: &str,
+    key: &[String],
+    column: &str,
+) -> Result<OverrideLine, OverrideEditError> {
     let Some(expansion) = spec.expansions.iter().find(|e| makes(e, table)) else {
         let all = spec.expansions.iter().map(|e| e.name.clone()).collect();
-        return Err(EditError::NoTable { table: table.to_owned(), all });
+        return Err(OverrideEditError::NoTable { table: table.to_owned(), all });
     };
     let names = expansion.key.names();
     if key.len() != names.len() {
         let (expansion, names) = (expansion.name.clone(), names.to_vec());
-        return Err(EditError::Key { expansion, names, given: key.len() });
+        return Err(OverrideEditError::Key { expansion, names, given: key.len() });
     }
     let Some(at) = expansion.column(column) else {
         return Err(no_column(expansion, column));
     };
-    Ok(Line {
+    Ok(OverrideLine {
         key: names.iter().cloned().zip(key.iter().map(field)).collect(),
         column: expansion.columns[at].name.clone(),
         value: String::new(),
@@ -240,9 +250,13 @@ fn makes(expansion: &Expansion, table: &str) -> bool {
     std::iter::once(expansion.name.as_str()).chain(many).any(|t| t.eq_ignore_ascii_case(table))
 }
 
-fn no_column(expansion: &Expansion, column: &str) -> EditError {
+fn no_column(expansion: &Expansion, column: &str) -> OverrideEditError {
     let all = expansion.columns.iter().map(|c| c.name.clone()).collect();
-    EditError::NoColumn { expansion: expansion.name.clone(), column: column.to_owned(), all }
+    OverrideEditError::NoColumn {
+        expansion: expansion.name.clone(),
+        column: column.to_owned(),
+        all,
+    }
 }
 
 /// A part of a key as the file has it.
@@ -250,9 +264,9 @@ fn field(text: &String) -> String {
     if text == "NULL" { String::new() } else { text.clone() }
 }
 
-fn same(a: &Line, b: &Line) -> bool {
+fn same(a: &OverrideLine, b: &OverrideLine) -> bool {
     // Fields of other expansions' keys are empty in this one's lines.
-    let key = |l: &Line| {
+    let key = |l: &OverrideLine| {
         let mut key: Vec<(String, String)> =
             l.key.iter().filter(|(_, v)| !v.is_empty()).cloned().collect();
         key.sort();

@@ -18,7 +18,7 @@ mod edit;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-pub use self::edit::{EditError, objections, set, unset};
+pub use self::edit::{OverrideEditError, objections, set, unset};
 use crate::checker::Checker;
 use crate::{Expansion, Spec};
 use hqdl_values::cell::{CellValue, State};
@@ -51,7 +51,7 @@ pub struct Override {
 
 /// A line of an overrides file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct OverrideLine {
     /// The key's fields, by name, in the order of the header.
     pub key: Vec<(String, String)>,
     /// The column.
@@ -66,7 +66,7 @@ pub struct Line {
 #[derive(Debug)]
 struct Said {
     number: u64,
-    line: Line,
+    line: OverrideLine,
     about: Vec<(usize, Entity)>,
 }
 
@@ -258,7 +258,7 @@ fn entities(expansion: &Expansion, fields: &[(String, String)]) -> Option<Vec<En
 ///
 /// # Errors
 /// [`OverridesError`] when the file cannot be read or lacks a column.
-pub fn read_lines(path: &Path) -> Result<Vec<(u64, Line)>, OverridesError> {
+pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesError> {
     let error = |line: Option<u64>, message: String| OverridesError {
         path: path.to_owned(),
         line,
@@ -285,7 +285,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, Line)>, OverridesError> {
         let record =
             record.map_err(|e| error(e.position().map(csv::Position::line), e.to_string()))?;
         let number = record.position().map_or(0, csv::Position::line);
-        let mut line = Line {
+        let mut line = OverrideLine {
             key: Vec::new(),
             column: String::new(),
             value: String::new(),
@@ -308,7 +308,7 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, Line)>, OverridesError> {
 ///
 /// # Errors
 /// [`OverridesError`] when it cannot be written.
-pub fn write_lines(path: &Path, lines: &[Line]) -> Result<(), OverridesError> {
+pub fn write_lines(path: &Path, lines: &[OverrideLine]) -> Result<(), OverridesError> {
     let error = |message: String| OverridesError { path: path.to_owned(), line: None, message };
     let mut keys: Vec<&str> = Vec::new();
     for (name, _) in lines.iter().flat_map(|l| &l.key) {

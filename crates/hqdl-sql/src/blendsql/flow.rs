@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::lineage::Lineage;
-use super::scope::{Affinity, Origin};
+use super::scope::{Affinity, ColumnOrigin};
 
 /// The most texts that one value is followed as.
 const TEXTS: usize = 64;
@@ -35,7 +35,7 @@ pub(super) struct Flow {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FlowColumn {
     /// The column of the database.
-    pub origin: Origin,
+    pub origin: ColumnOrigin,
     /// How it turns what is stored in it, when that is known.
     pub affinity: Option<Affinity>,
 }

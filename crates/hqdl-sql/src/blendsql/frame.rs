@@ -1,7 +1,7 @@
 //! What a part of a query sees of the rest, when its possible rows are found.
 
 use super::scope::Scope;
-use super::tree::{Body, Expr, FromItem, Query, Source};
+use super::tree::{Body, Expr, FromItem, FromSource, Query};
 
 /// What a part of a query sees.
 pub(super) struct Frame<'p> {
@@ -70,7 +70,7 @@ pub(super) fn reads(query: &Query, name: &str) -> bool {
 /// Shows the name of every table that a query reads to `see`.
 pub(super) fn each_table<'e>(query: &'e Query, see: &mut dyn FnMut(&'e str)) {
     each_item(query, &mut |item| {
-        if let Source::Table { name, .. } = &item.source {
+        if let FromSource::Table { name, .. } = &item.source {
             see(name);
         }
     });
@@ -109,8 +109,8 @@ fn of_from<'e>(query: &'e Query, see: &mut dyn FnMut(&'e FromItem)) {
 fn of_item<'e>(item: &'e FromItem, see: &mut dyn FnMut(&'e FromItem)) {
     see(item);
     match &item.source {
-        Source::Table { .. } | Source::Function { .. } => {}
-        Source::Query(query) => of_from(query, see),
-        Source::Join(items) => items.iter().for_each(|i| of_item(i, see)),
+        FromSource::Table { .. } | FromSource::Function { .. } => {}
+        FromSource::Query(query) => of_from(query, see),
+        FromSource::Join(items) => items.iter().for_each(|i| of_item(i, see)),
     }
 }

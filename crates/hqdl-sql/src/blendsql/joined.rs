@@ -3,14 +3,14 @@
 use super::frame::Frame;
 use super::possible::Possible;
 use super::scope::{Field, Table};
-use super::tree::{Core, FromItem, Join, Source, Span};
+use super::tree::{Core, FromItem, FromSource, JoinKind, Span};
 
 /// Outer joins of one SELECT whose matches hang on answers, at most: each doubles
 /// the statements.
 const OUTER: usize = 6;
 
 /// A FROM clause and its WHERE, over possible rows.
-pub(super) struct Open<'p> {
+pub(super) struct OpenFrom<'p> {
     pub frame: Frame<'p>,
     parts: Vec<(Span, String)>,
     /// What is replaced, and by what, where an outer join finds nothing.
@@ -25,8 +25,8 @@ pub(super) struct Open<'p> {
 impl Possible<'_> {
     /// Opens the FROM clause of a SELECT; `None` where a join or the arguments of
     /// a function hang on answers.
-    pub fn open<'f>(&self, core: &Core, around: &'f Frame<'f>) -> Option<Open<'f>> {
-        let mut open = Open {
+    pub fn open<'f>(&self, core: &Core, around: &'f Frame<'f>) -> Option<OpenFrom<'f>> {
+        let mut open = OpenFrom {
             frame: Frame::within(around),
             parts: Vec::new(),
             nulls: Vec::new(),
@@ -58,18 +58,18 @@ impl Possible<'_> {
         &self,
         items: &[FromItem],
         around: &Frame<'_>,
-        open: &mut Open<'_>,
+        open: &mut OpenFrom<'_>,
         exact: &mut Vec<bool>,
     ) -> Option<()> {
         for item in items {
             let (fields, of) = match &item.source {
-                Source::Table { schema, name, .. } => {
+                FromSource::Table { schema, name, .. } => {
                     match around.scope.cte(name).filter(|_| schema.is_none()) {
                         Some(fields) => (fields.clone(), around.is_exact(name)),
                         None => (self.resolver().base(name), true),
                     }
                 }
-                Source::Function { name, args } => {
+                FromSource::Function { name, args } => {
                     if !args.iter().all(|a| self.certain(a, &open.frame, false)) {
                         return None;
                     }
@@ -77,14 +77,14 @@ impl Possible<'_> {
                     let columns = self.rewriter.schema.columns(name);
                     (columns.map(|all| all.into_iter().map(field).collect()), true)
                 }
-                Source::Query(query) => {
+                FromSource::Query(query) => {
                     let rows = self.rows(query, around);
                     if !rows.exact || rows.fields.iter().flatten().any(|f| f.live) {
                         open.parts.push((query.span.clone(), rows.text));
                     }
                     (rows.fields, rows.exact)
                 }
-                Source::Join(inner) => {
+                FromSource::Join(inner) => {
                     let at = open.frame.scope.tables.len();
                     self.tables(inner, around, open, exact)?;
                     if item.name.is_none() {
@@ -122,12 +122,12 @@ impl Possible<'_> {
         &self,
         items: &[FromItem],
         exact: &mut dyn Iterator<Item = bool>,
-        open: &mut Open<'_>,
+        open: &mut OpenFrom<'_>,
     ) -> Option<bool> {
         let mut left = true;
         for item in items {
             let right = match &item.source {
-                Source::Join(inner) => self.on(inner, exact, open)?,
+                FromSource::Join(inner) => self.on(inner, exact, open)?,
                 _ => exact.next()?,
             };
             let mut on = true;
@@ -139,14 +139,14 @@ impl Possible<'_> {
                 }
             }
             let without = match item.join {
-                Join::Inner => false,
-                Join::Left => !right || !on,
-                Join::Outer => !left || !right || !on,
+                JoinKind::Inner => false,
+                JoinKind::Left => !right || !on,
+                JoinKind::Outer => !left || !right || !on,
             };
             if without {
                 open.nulls.push(match (&item.on, &item.source) {
                     (Some(on), _) => (on.span.clone(), "0".to_owned()),
-                    (None, Source::Query(query)) if item.join == Join::Left => {
+                    (None, FromSource::Query(query)) if item.join == JoinKind::Left => {
                         let text = self.rewriter.compose(&query.span, open.parts.clone());
                         (query.span.clone(), format!("SELECT * FROM ({text}) WHERE 0"))
                     }
@@ -163,7 +163,7 @@ impl Possible<'_> {
     pub fn from(
         &self,
         core: &Core,
-        open: &Open<'_>,
+        open: &OpenFrom<'_>,
         end: usize,
         instead: &[(Span, String)],
     ) -> Vec<String> {

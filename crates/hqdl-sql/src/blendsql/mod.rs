@@ -108,7 +108,7 @@ impl Call {
     /// What [`mask`] writes over the `number`th call: `_hq0___…`, or in place of
     /// a row `(_hq0___…)`; exactly as long as the call.
     #[must_use]
-    pub fn hole(&self, number: usize) -> String {
+    pub fn placeholder(&self, number: usize) -> String {
         let width = self.span.len().saturating_sub(if self.row { 2 } else { 0 });
         let mut name = format!("_hq{number}");
         // Not by a width of `format!`, which ends at 65,535.
@@ -192,7 +192,7 @@ impl Quantifier {
     }
 }
 
-/// The text with each of `calls` overwritten by [`Call::hole`], so that every
+/// The text with each of `calls` overwritten by [`Call::placeholder`], so that every
 /// other byte stays where it is. `calls` are in the order of the text, as
 /// [`scan`] returns them or as a call's `inner` holds them.
 #[must_use]
@@ -200,14 +200,14 @@ pub fn mask(sql: &str, calls: &[Call]) -> String {
     let mut masked = String::with_capacity(sql.len());
     let mut at = 0;
     for (number, call) in calls.iter().enumerate() {
-        let hole = call.hole(number);
+        let placeholder = call.placeholder(number);
         // A call of another text is left alone.
         let Some(before) = sql.get(at..call.span.start) else { continue };
-        if hole.len() != call.span.len() || !sql.is_char_boundary(call.span.end) {
+        if placeholder.len() != call.span.len() || !sql.is_char_boundary(call.span.end) {
             continue;
         }
         masked.push_str(before);
-        masked.push_str(&hole);
+        masked.push_str(&placeholder);
         at = call.span.end;
     }
     masked.push_str(sql.get(at..).unwrap_or_default());

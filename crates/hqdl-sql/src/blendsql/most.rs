@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 use super::aggregates::own;
 use super::frame::{Frame, is_random, reads};
-use super::joined::Open;
+use super::joined::OpenFrom;
 use super::possible::Possible;
 use super::rewrite::{CallSite, Costs, Rewriter, conjuncts};
 use super::rules::conditions_last::{fence, fence_of};
 use super::scope::{Field, Schema, Scope, Table};
-use super::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
+use super::tree::{Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, Span};
 use super::truth::leaves;
 use hqdl_values::sql;
 
@@ -210,7 +210,7 @@ impl Probing<'_, '_> {
             return;
         };
         self.waits(query, core, &open);
-        let outer = core.from.iter().any(|i| i.join == Join::Outer);
+        let outer = core.from.iter().any(|i| i.join == JoinKind::Outer);
         let mut early: Vec<&Expr> = core.filter.iter().collect();
         core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| early.push(on)));
         let unnamed = self.waits_not_for(&early, &open.frame.scope);
@@ -232,7 +232,7 @@ impl Probing<'_, '_> {
         let mut kept: Vec<(&Expr, usize)> = Vec::new();
         let mut moved: Vec<&Expr> = Vec::new();
         for item in &core.from {
-            let movable = item.join == Join::Inner && !outer;
+            let movable = item.join == JoinKind::Inner && !outer;
             conditions(item, 0, &mut |on, depth| {
                 if movable && depth == 0 { moved.push(on) } else { kept.push((on, depth)) }
             });
@@ -294,7 +294,7 @@ impl Probing<'_, '_> {
     }
 
     /// What a term of GROUP BY stands for.
-    fn group(&self, term: &Expr, core: &Core, open: &Open<'_>) -> String {
+    fn group(&self, term: &Expr, core: &Core, open: &OpenFrom<'_>) -> String {
         let text = self.rows.text(term, &open.frame);
         let column =
             text.trim().parse::<usize>().ok().and_then(|n| core.columns.get(n.checked_sub(1)?));
@@ -312,21 +312,21 @@ impl Probing<'_, '_> {
         give: &mut dyn FnMut(&mut Self, String),
     ) {
         match &item.source {
-            Source::Table { .. } => {}
-            Source::Function { args, .. } => {
+            FromSource::Table { .. } => {}
+            FromSource::Function { args, .. } => {
                 args.iter().for_each(|a| self.all_unknown(a, ROWS));
             }
-            Source::Query(query) => {
+            FromSource::Query(query) => {
                 if let Some(text) = self.query(query, around) {
                     give(self, text);
                 }
             }
-            Source::Join(items) => items.iter().for_each(|i| self.beneath(i, around, give)),
+            FromSource::Join(items) => items.iter().for_each(|i| self.beneath(i, around, give)),
         }
     }
 
     /// Result columns with calls that a condition names.
-    fn aliases(condition: &Expr, open: &Open<'_>) -> Vec<Expr> {
+    fn aliases(condition: &Expr, open: &OpenFrom<'_>) -> Vec<Expr> {
         let mut named = Vec::new();
         own(condition, &mut |e| {
             if let ExprKind::Column { table: None, column } = &e.kind
@@ -340,7 +340,7 @@ impl Probing<'_, '_> {
 
     /// Whether a term of ORDER BY hangs on an answer or is drawn by lot, by what it is the
     /// name or the number of, too.
-    fn lives(&self, term: &Expr, core: &Core, open: &Open<'_>) -> bool {
+    fn lives(&self, term: &Expr, core: &Core, open: &OpenFrom<'_>) -> bool {
         let live = |e: &Expr| {
             let mut drawn = false;
             own(e, &mut |e| {
@@ -385,7 +385,7 @@ impl Probing<'_, '_> {
     }
 
     /// Whether anything of a SELECT waits for an answer of it.
-    fn waits(&mut self, query: &Query, core: &Core, open: &Open<'_>) {
+    fn waits(&mut self, query: &Query, core: &Core, open: &OpenFrom<'_>) {
         let count = |e: &Expr| leaves(&self.rows.rewriter, e, &open.frame.scope);
         let mut filters: usize = core.filter.iter().map(count).sum();
         core.from.iter().for_each(|i| conditions(i, 0, &mut |on, _| filters += count(on)));
@@ -431,8 +431,8 @@ impl Probing<'_, '_> {
 /// parentheses that go by one name, or a view that was not found in the text.
 fn is_taken_apart(item: &FromItem) -> bool {
     match &item.source {
-        Source::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
-        Source::Table { span, .. } => span.is_empty(),
+        FromSource::Join(items) => item.name.is_some() || items.iter().any(is_taken_apart),
+        FromSource::Table { span, .. } => span.is_empty(),
         _ => false,
     }
 }
@@ -445,10 +445,10 @@ fn a_row(table: &Table, core: &Core) -> Option<(Span, String)> {
     let name = table.name.as_deref()?;
     let item = core.from.iter().find(|i| i.name.as_deref() == Some(name))?;
     match &item.source {
-        Source::Table { span, .. } if !span.is_empty() => {
+        FromSource::Table { span, .. } if !span.is_empty() => {
             Some((span.clone(), format!("({row}) AS {}", sql::name(name))))
         }
-        Source::Query(query) => Some((query.span.clone(), row)),
+        FromSource::Query(query) => Some((query.span.clone(), row)),
         _ => None,
     }
 }
@@ -456,7 +456,7 @@ fn a_row(table: &Table, core: &Core) -> Option<(Span, String)> {
 /// Whether a FROM clause joins there by USING or NATURAL.
 fn joins_by_name(item: &FromItem) -> bool {
     let inner = match &item.source {
-        Source::Join(items) => items.as_slice(),
+        FromSource::Join(items) => items.as_slice(),
         _ => &[],
     };
     item.natural || !item.using.is_empty() || inner.iter().any(joins_by_name)
@@ -484,7 +484,7 @@ pub(super) fn sum(mut parts: Vec<String>) -> Option<String> {
 
 /// Shows the conditions of joins, and how many parentheses are around each.
 fn conditions<'e>(item: &'e FromItem, depth: usize, see: &mut dyn FnMut(&'e Expr, usize)) {
-    if let Source::Join(items) = &item.source {
+    if let FromSource::Join(items) = &item.source {
         items.iter().for_each(|i| conditions(i, depth + 1, see));
     }
     if let Some(on) = &item.on {

@@ -10,11 +10,11 @@ use super::tree::{Body, Core, Expr, ExprKind, Query};
 
 /// What a query's SELECTs are made to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct QueryPlan {
     /// Those with calls, in the order of the text.
     pub selects: Vec<Select>,
     /// What rules about the whole query came to.
-    pub rules: Vec<Told>,
+    pub rules: Vec<RuleOutcome>,
 }
 
 /// One SELECT.
@@ -29,12 +29,12 @@ pub struct Select {
     /// Conditions with calls.
     pub conditions: Vec<String>,
     /// What rules came to.
-    pub rules: Vec<Told>,
+    pub rules: Vec<RuleOutcome>,
 }
 
 /// What a rule came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct RuleOutcome {
     /// The rule.
     pub rule: &'static str,
     /// Whether it fired.
@@ -43,7 +43,7 @@ pub struct Told {
     pub why: String,
 }
 
-impl Told {
+impl RuleOutcome {
     pub(super) fn of(rule: &'static str, came: Result<String, Refused>) -> Self {
         match came {
             Ok(why) => Self { rule, fired: true, why },
@@ -52,7 +52,7 @@ impl Told {
     }
 }
 
-impl Plan {
+impl QueryPlan {
     /// The SELECT that begins somewhere.
     pub(super) fn select(&mut self, at: usize) -> &mut Select {
         let n = match self.selects.iter().position(|s| s.at == at) {
@@ -73,7 +73,7 @@ impl Plan {
         self.selects.retain(|s| cores.iter().any(|c| c.span.start == s.at));
         self.selects.sort_by_key(|s| s.at);
         for select in &mut self.selects {
-            let mut rules: Vec<Told> = Vec::new();
+            let mut rules: Vec<RuleOutcome> = Vec::new();
             for told in std::mem::take(&mut select.rules) {
                 match rules.iter_mut().find(|r| r.rule == told.rule) {
                     Some(known) if told.fired && !known.fired => *known = told,
@@ -130,14 +130,14 @@ fn of_body<'q>(query: &'q Query, cores: &mut Vec<&'q Core>) {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for RuleOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let came = if self.fired { "yes" } else { "no" };
         write!(f, "{:<22} {came:<3} {}", self.rule, self.why)
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for QueryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for told in &self.rules {
             writeln!(f, "  {told}")?;

@@ -24,7 +24,7 @@ use super::frame::each_table;
 use super::ingredients::Subject;
 use super::parse::Parsed;
 use super::plan::FirstRows;
-use super::plan::Plan;
+use super::plan::QueryPlan;
 use super::scope::{Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
 
@@ -100,7 +100,7 @@ pub struct Rewritten {
     /// Calls whose documents say in which order rows come.
     pub likened: Vec<usize>,
     /// What each SELECT with calls is made to be, and by which rules.
-    pub plan: Plan,
+    pub plan: QueryPlan,
     /// Names of result columns: what `SQLite` calls them, and what the query does.
     pub names: HashMap<String, String>,
 }

@@ -1,7 +1,7 @@
 //! Which column a name means: scopes as `SQLite` resolves them, with the way of
 //! each column back to the table it comes from.
 
-use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, Query, Source};
+use super::tree::{Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, Query};
 
 /// What is known of a database's tables.
 pub trait Schema {
@@ -40,14 +40,14 @@ pub struct Field {
     /// Its name.
     pub name: String,
     /// The column of the database it repeats, when it repeats one.
-    pub origin: Option<Origin>,
+    pub origin: Option<ColumnOrigin>,
     /// Whether its values come from a call.
     pub live: bool,
 }
 
 /// A column of the database.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct ColumnOrigin {
     /// Its table or view.
     pub table: String,
     /// The column.
@@ -92,7 +92,7 @@ pub struct Scope<'p> {
 
 /// Where a name was found.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<'s> {
+pub struct FoundColumn<'s> {
     /// The depth of the scope that has it.
     pub depth: usize,
     /// The table.
@@ -111,7 +111,7 @@ impl<'p> Scope<'p> {
 
     /// Finds the column that a name means.
     #[must_use]
-    pub fn find(&self, table: Option<&str>, column: &str) -> Option<Found<'_>> {
+    pub fn find(&self, table: Option<&str>, column: &str) -> Option<FoundColumn<'_>> {
         let mut scope = Some(self);
         while let Some(here) = scope {
             let mut named = here.tables.iter().filter(|t| {
@@ -119,7 +119,7 @@ impl<'p> Scope<'p> {
             });
             let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
             if let Some((table, field)) = hit {
-                return Some(Found { depth: here.depth, table, field });
+                return Some(FoundColumn { depth: here.depth, table, field });
             }
             // A table whose columns cannot be told may have it.
             if named.any(|t| t.fields.is_none()) {
@@ -216,17 +216,17 @@ impl Resolver<'_> {
 
     fn item(&self, item: &FromItem, parent: &Scope<'_>, tables: &mut Vec<Table>) {
         let fields = match &item.source {
-            Source::Table { schema, name, .. } => {
+            FromSource::Table { schema, name, .. } => {
                 match parent.cte(name).filter(|_| schema.is_none()) {
                     Some(fields) => fields.clone(),
                     None => self.base(name),
                 }
             }
-            Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
+            FromSource::Function { name, .. } => self.schema.columns(name).map(|columns| {
                 columns.into_iter().map(|name| Field { name, origin: None, live: false }).collect()
             }),
-            Source::Query(query) => self.outputs(query, parent),
-            Source::Join(items) => {
+            FromSource::Query(query) => self.outputs(query, parent),
+            FromSource::Join(items) => {
                 let at = tables.len();
                 items.iter().for_each(|i| self.item(i, parent, tables));
                 if item.name.is_none() {
@@ -243,7 +243,8 @@ impl Resolver<'_> {
     }
 
     pub(super) fn base(&self, table: &str) -> Option<Vec<Field>> {
-        let origin = |column: &String| Origin { table: table.to_owned(), column: column.clone() };
+        let origin =
+            |column: &String| ColumnOrigin { table: table.to_owned(), column: column.clone() };
         let columns = self.schema.columns(table)?;
         Some(
             columns
@@ -382,12 +383,12 @@ impl Resolver<'_> {
         see: &mut dyn FnMut(&Expr, &Scope<'_>, bool),
     ) {
         match &item.source {
-            Source::Table { .. } => {}
-            Source::Function { args, .. } => {
+            FromSource::Table { .. } => {}
+            FromSource::Function { args, .. } => {
                 args.iter().for_each(|a| self.each_in(a, inner, false, see));
             }
-            Source::Query(query) => self.each(query, around, see),
-            Source::Join(items) => {
+            FromSource::Query(query) => self.each(query, around, see),
+            FromSource::Join(items) => {
                 items.iter().for_each(|i| self.each_of_item(i, around, inner, see));
             }
         }

@@ -6,7 +6,7 @@ use super::rewrite::{Rewriter, Role, conjuncts, has_field};
 use super::rules::conditions_last::{fence, fence_of, held_back};
 use super::rules::{CONDITIONS_LAST, CONDITIONS_OF_GROUPS};
 use super::scope::{Scope, bare};
-use super::tree::{Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
+use super::tree::{Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, Span};
 use super::truth;
 use hqdl_values::sql;
 
@@ -144,13 +144,13 @@ impl Rewriter<'_> {
     /// The conditions of a SELECT, with what may be evaluated together in WHERE.
     fn conditions<'c>(&self, core: &'c Core, scope: &Scope<'_>) -> Conditions<'c> {
         // Those of inner joins mean the same in WHERE.
-        let movable = core.from.iter().all(|i| i.join != Join::Outer);
+        let movable = core.from.iter().all(|i| i.join != JoinKind::Outer);
         let split = |expr: &Expr| -> (Vec<Expr>, Vec<Expr>) {
             conjuncts(expr).into_iter().cloned().partition(|e| !self.bears(e, scope))
         };
         let (plain, calls) = core.filter.as_ref().map(split).unwrap_or_default();
         let mut joined: Vec<(&FromItem, Vec<Expr>, Vec<Expr>)> = Vec::new();
-        for item in core.from.iter().filter(|i| i.join == Join::Inner && movable) {
+        for item in core.from.iter().filter(|i| i.join == JoinKind::Inner && movable) {
             if let Some(on) = item.on.as_ref().filter(|on| self.bears(on, scope)) {
                 let (plain, calls) = split(on);
                 joined.push((item, plain, calls));
@@ -158,8 +158,8 @@ impl Rewriter<'_> {
         }
         // Conditions of joins come after those of WHERE where nothing else tells
         // their order.
-        let after_left = core.from.iter().any(|i| i.join == Join::Left);
-        let on_plain: Vec<Expr> = (core.from.iter().filter(|i| i.join == Join::Inner))
+        let after_left = core.from.iter().any(|i| i.join == JoinKind::Left);
+        let on_plain: Vec<Expr> = (core.from.iter().filter(|i| i.join == JoinKind::Inner))
             .filter_map(|i| i.on.as_ref())
             .flat_map(|on| split(on).0)
             .filter(|e| after_left || self.hangs_on_rows(e, scope))
@@ -231,7 +231,7 @@ impl Rewriter<'_> {
         let mut tables = 0;
         for item in &core.from {
             tables += width(item);
-            let kept = item.join != Join::Inner || !movable;
+            let kept = item.join != JoinKind::Inner || !movable;
             if let Some(on) = item.on.as_ref().filter(|on| kept && self.bears(on, scope)) {
                 let (plain, calls): (Vec<Expr>, Vec<Expr>) =
                     conjuncts(on).into_iter().cloned().partition(|e| !self.bears(e, scope));
@@ -286,7 +286,7 @@ impl Rewriter<'_> {
     /// Whether a condition of a join has a call.
     fn joined_by_calls(&self, item: &FromItem, scope: &Scope<'_>) -> bool {
         let inner = match &item.source {
-            Source::Join(items) => items.as_slice(),
+            FromSource::Join(items) => items.as_slice(),
             _ => &[],
         };
         item.on.as_ref().is_some_and(|on| self.bears(on, scope))
@@ -304,16 +304,16 @@ impl Rewriter<'_> {
         let apart = apart.filter(|_| self.reads_join(item));
         let name = item.name.as_deref();
         match &item.source {
-            Source::Table { span, .. } => {
+            FromSource::Table { span, .. } => {
                 if let (Some(plain), Some(name), false) = (apart, name, span.is_empty()) {
                     let text = Self::apart(&self.sql[span.clone()], Some(name), plain);
                     parts.push((span.clone(), format!("({text}) AS {}", sql::name(name))));
                 }
             }
-            Source::Function { args, .. } => {
+            FromSource::Function { args, .. } => {
                 args.iter().for_each(|a| self.value_part(a, scope, parts));
             }
-            Source::Query(query) => {
+            FromSource::Query(query) => {
                 if apart.is_some() || !self.calls_read(query).is_empty() {
                     let mut text = self.query(query, around, Role::Rows);
                     if let Some(plain) = apart {
@@ -323,7 +323,7 @@ impl Rewriter<'_> {
                     parts.push((query.span.clone(), text));
                 }
             }
-            Source::Join(items) => {
+            FromSource::Join(items) => {
                 for inner in items {
                     self.read_from(inner, around, scope, apart, parts);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
@@ -339,7 +339,7 @@ impl Rewriter<'_> {
 /// How many tables what a FROM clause reads there is.
 fn width(item: &FromItem) -> usize {
     match &item.source {
-        Source::Join(items) if item.name.is_none() => items.iter().map(width).sum(),
+        FromSource::Join(items) if item.name.is_none() => items.iter().map(width).sum(),
         _ => 1,
     }
 }

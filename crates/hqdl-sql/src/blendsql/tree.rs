@@ -90,11 +90,11 @@ pub struct ResultColumn {
 #[derive(Debug, Clone)]
 pub struct FromItem {
     /// What is read.
-    pub source: Source,
+    pub source: FromSource,
     /// The name it goes by in the query.
     pub name: Option<String>,
     /// How it is joined to what stands before it.
-    pub join: Join,
+    pub join: JoinKind,
     /// The ON clause of that join.
     pub on: Option<Expr>,
     /// Names in its USING clause.
@@ -105,7 +105,7 @@ pub struct FromItem {
 
 /// What a FROM clause reads.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum FromSource {
     /// A table, view or CTE.
     Table {
         /// Its schema, when named.
@@ -130,7 +130,7 @@ pub enum Source {
 
 /// How a table is joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Join {
+pub enum JoinKind {
     /// Comma, INNER, CROSS, or the first of all.
     Inner,
     /// LEFT
@@ -363,27 +363,27 @@ impl FromItem {
     /// Shows every query that it reads to `see`.
     pub fn each_query<'e>(&'e self, see: &mut dyn FnMut(&'e Query)) {
         match &self.source {
-            Source::Query(query) => see(query),
-            Source::Join(items) => items.iter().for_each(|i| i.each_query(see)),
-            Source::Table { .. } | Source::Function { .. } => {}
+            FromSource::Query(query) => see(query),
+            FromSource::Join(items) => items.iter().for_each(|i| i.each_query(see)),
+            FromSource::Table { .. } | FromSource::Function { .. } => {}
         }
     }
 
     fn each_cte<'e>(&'e self, see: &mut dyn FnMut(&'e Cte)) {
         match &self.source {
-            Source::Query(query) => query.each_cte(see),
-            Source::Join(items) => items.iter().for_each(|i| i.each_cte(see)),
-            Source::Table { .. } | Source::Function { .. } => {}
+            FromSource::Query(query) => query.each_cte(see),
+            FromSource::Join(items) => items.iter().for_each(|i| i.each_cte(see)),
+            FromSource::Table { .. } | FromSource::Function { .. } => {}
         }
     }
 
     /// Shows every expression in it to `see`.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         match &self.source {
-            Source::Table { .. } => {}
-            Source::Function { args, .. } => args.iter().for_each(|e| e.each(see)),
-            Source::Query(query) => query.each(see),
-            Source::Join(items) => items.iter().for_each(|i| i.each(see)),
+            FromSource::Table { .. } => {}
+            FromSource::Function { args, .. } => args.iter().for_each(|e| e.each(see)),
+            FromSource::Query(query) => query.each(see),
+            FromSource::Join(items) => items.iter().for_each(|i| i.each(see)),
         }
         self.on.iter().for_each(|e| e.each(see));
     }

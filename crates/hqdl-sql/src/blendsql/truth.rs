@@ -9,7 +9,7 @@
 use super::emit;
 use super::rewrite::{Leaf, Rewriter, own_calls};
 use super::scope::{Scope, bare};
-use super::tree::{Body, Expr, ExprKind, FromItem, Query, Source};
+use super::tree::{Body, Expr, ExprKind, FromItem, FromSource, Query};
 
 /// Bytes of a condition that is written twice: to be looked up, and to be asked.
 const LONG: usize = 20_000;
@@ -144,7 +144,7 @@ impl Rewriter<'_> {
         let mut nested = !query.with.is_empty();
         query.each(&mut |e| nested |= e.inside().1.is_some_and(Query::has_call));
         if let Body::Core(core) = &query.body {
-            nested |= core.from.iter().any(|i| !matches!(i.source, Source::Table { .. }));
+            nested |= core.from.iter().any(|i| !matches!(i.source, FromSource::Table { .. }));
         } else {
             nested = true;
         }
@@ -169,11 +169,11 @@ impl Rewriter<'_> {
 
     fn calls_of_rows(&self, item: &FromItem) -> Vec<usize> {
         let mut calls = match &item.source {
-            Source::Table { schema: None, name, .. } => self.calls_named(name),
-            Source::Table { .. } => Vec::new(),
-            Source::Query(query) => self.calls_read(query),
-            Source::Join(items) => items.iter().flat_map(|i| self.calls_of_rows(i)).collect(),
-            Source::Function { args, .. } => {
+            FromSource::Table { schema: None, name, .. } => self.calls_named(name),
+            FromSource::Table { .. } => Vec::new(),
+            FromSource::Query(query) => self.calls_read(query),
+            FromSource::Join(items) => items.iter().flat_map(|i| self.calls_of_rows(i)).collect(),
+            FromSource::Function { args, .. } => {
                 let mut calls = Vec::new();
                 args.iter().for_each(|a| own_calls(a, &mut |n| calls.push(n)));
                 calls

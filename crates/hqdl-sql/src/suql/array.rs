@@ -1,7 +1,7 @@
 //! Arrays, which are JSON arrays in `SQLite`.
 
 use super::expr::SPECIAL;
-use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
+use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 
@@ -16,18 +16,18 @@ impl Parser<'_> {
             let end = self.expect(b')')?;
             let words = "(WITH hq_array(v) AS ({}) SELECT json_group_array(v) FROM hq_array)";
             let piece = Piece::filled(words, vec![query], start..end);
-            return Ok(Piece { shape: Shape::Array, ..piece });
+            return Ok(Piece { shape: ExprShape::Array, ..piece });
         }
         self.expect(b'[')?;
         let all = if self.is(b']') { Vec::new() } else { self.list()? };
         let end = self.expect(b']')?;
         let words = format!("json_array({})", vec!["{}"; all.len()].join(", "));
-        let nested = all.iter().any(|p| p.shape == Shape::Array);
+        let nested = all.iter().any(|p| p.shape == ExprShape::Array);
         if nested {
             return Err(unsaid(start..end, "an array of arrays", "write a plain one"));
         }
         let pieces = all.into_iter().map(|p| p.text).collect();
-        Ok(Piece { shape: Shape::Array, ..Piece::filled(&words, pieces, start..end) })
+        Ok(Piece { shape: ExprShape::Array, ..Piece::filled(&words, pieces, start..end) })
     }
 
     /// What an operator with ANY or ALL behind it says; `None` without one.

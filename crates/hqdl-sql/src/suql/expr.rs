@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::parser::{PRIMARY, Parser, Piece, Shape, joined, spliced, unsaid};
+use super::parser::{ExprShape, PRIMARY, Parser, Piece, joined, spliced, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -139,7 +139,7 @@ impl Parser<'_> {
                 self.at += 1;
                 let mut piece = Piece::old(token.span());
                 if token.lexeme == Lexeme::Call {
-                    piece.shape = Shape::Call;
+                    piece.shape = ExprShape::Call;
                 }
                 Ok(piece)
             }
@@ -149,12 +149,12 @@ impl Parser<'_> {
                 let inside = token.start + 2..token.end - 1;
                 let text = unescaped(self.sql.get(inside).unwrap_or_default());
                 let part = Part::New(hqdl_values::sql::text(&text), token.span());
-                let shape = Shape::Literal(text);
+                let shape = ExprShape::Literal(text);
                 Ok(Piece { shape, ..Piece::new(vec![part], token.span()) })
             }
             Lexeme::Text => {
                 self.at += 1;
-                let shape = Shape::Literal(token.content(self.sql));
+                let shape = ExprShape::Literal(token.content(self.sql));
                 Ok(Piece { shape, ..Piece::old(token.span()) })
             }
             Lexeme::Symbol(b'(') => self.parentheses(),
@@ -226,18 +226,18 @@ impl Parser<'_> {
             let query = Piece::new(text, at..self.before());
             let end = self.expect(b')')?;
             let text = joined(start, vec![query], end);
-            return Ok(Piece { shape: Shape::Query, ..Piece::new(text, start..end) });
+            return Ok(Piece { shape: ExprShape::Query, ..Piece::new(text, start..end) });
         }
         let mut all = self.list()?;
         let end = self.expect(b')')?;
         let shape = match all.as_slice() {
             [one] => match &one.shape {
-                Shape::Literal(_) => Shape::Plain,
+                ExprShape::Literal(_) => ExprShape::Plain,
                 other => other.clone(),
             },
-            _ => Shape::Plain,
+            _ => ExprShape::Plain,
         };
-        if let ([one], Shape::Interval(_)) = (all.as_slice(), &shape) {
+        if let ([one], ExprShape::Interval(_)) = (all.as_slice(), &shape) {
             return Ok(Piece { span: start..end, ..one.clone() });
         }
         for piece in &mut all {
@@ -250,7 +250,7 @@ impl Parser<'_> {
     /// A span of time is no value of its own.
     pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
         match piece.shape {
-            Shape::Interval(_) => Err(unsaid(
+            ExprShape::Interval(_) => Err(unsaid(
                 piece.span.clone(),
                 "an interval by itself",
                 "add it to a date: d + INTERVAL '1 day'",
@@ -287,7 +287,7 @@ impl Parser<'_> {
             _ => Part::Old(span.clone()),
         };
         let date = matches!(names.as_slice(), [one] if one.is_word(self.sql, "CURRENT_DATE"));
-        let shape = if date { Shape::Date } else { Shape::Plain };
+        let shape = if date { ExprShape::Date } else { ExprShape::Plain };
         Ok(Piece { shape, ..Piece::new(vec![part], span) })
     }
 
@@ -321,7 +321,7 @@ impl Parser<'_> {
                 let text = self.primary()?;
                 let name = if word.starts_with("TIMESTAMP") { "DATETIME" } else { &word };
                 let span = token.start..text.span.end;
-                let shape = if word == "DATE" { Shape::Date } else { Shape::Plain };
+                let shape = if word == "DATE" { ExprShape::Date } else { ExprShape::Plain };
                 let words = format!("{}({{}})", name.to_lowercase());
                 Ok(Some(Piece { shape, ..Piece::filled(&words, vec![text.text], span) }))
             }

@@ -1,7 +1,7 @@
 //! FROM clauses.
 
 use super::function::ROWS;
-use super::parser::{Parser, Piece, Select, Unnested, unsaid};
+use super::parser::{Parser, Piece, SuqlSelect, Unnested, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
@@ -178,7 +178,7 @@ impl Parser<'_> {
     }
 
     /// What is added to a FROM clause for arrays that its results unnest.
-    pub fn unnested_text(select: &Select, at: usize, has_from: bool) -> Vec<Part> {
+    pub fn unnested_text(select: &SuqlSelect, at: usize, has_from: bool) -> Vec<Part> {
         let mut text = Vec::new();
         for unnested in &select.unnested {
             let Some(array) = &unnested.array else { continue };

@@ -1,6 +1,6 @@
 //! Functions.
 
-use super::parser::{Parser, Piece, Shape, joined, unsaid};
+use super::parser::{ExprShape, Parser, Piece, joined, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -109,7 +109,7 @@ impl Parser<'_> {
         let end = self.expect(b')')?;
         let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
         if let ("is_relevant", [_, question]) = (name.as_str(), pieces.as_slice()) {
-            let Shape::Literal(question) = &question.shape else {
+            let ExprShape::Literal(question) = &question.shape else {
                 return Err(unsaid(start..end, "`is_relevant` to what is computed", ""));
             };
             let asked = format!("is this document relevant to: {question}");
@@ -138,7 +138,7 @@ impl Parser<'_> {
             return Ok(piece);
         }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), pieces.as_slice()) {
-            let Shape::Literal(part) = part.shape.clone() else {
+            let ExprShape::Literal(part) = part.shape.clone() else {
                 return Err(unsaid(
                     start..end,
                     &format!("`{name}` of a part that is computed"),
@@ -149,7 +149,7 @@ impl Parser<'_> {
             return Self::part_of(&name, &part, of, start..end);
         }
         let text = joined(start, pieces, end);
-        let shape = if asks { Shape::Call } else { Shape::Plain };
+        let shape = if asks { ExprShape::Call } else { ExprShape::Plain };
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
     }
@@ -197,7 +197,10 @@ impl Parser<'_> {
             rest = &after[taken..];
         }
         text.push(Part::New(rest.to_owned(), span.clone()));
-        Piece { shape: if call { Shape::Call } else { Shape::Plain }, ..Piece::new(text, span) }
+        Piece {
+            shape: if call { ExprShape::Call } else { ExprShape::Plain },
+            ..Piece::new(text, span)
+        }
     }
 
     /// FILTER and OVER.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::expr::OTHER;
-use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
+use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -110,14 +110,14 @@ impl Parser<'_> {
     fn cast_to(&mut self, of: Piece, kind: &WrittenType, start: usize) -> Result<Piece, SqlError> {
         let span = start..self.before();
         if let Some(name) = kind.named
-            && !matches!(of.shape, Shape::Literal(_))
+            && !matches!(of.shape, ExprShape::Literal(_))
         {
             let kind = name.content(self.sql).to_ascii_uppercase();
             return Err(unsaid(name.span(), &format!("the type `{kind}`"), ""));
         }
         if kind.array {
             let literal = match &of.shape {
-                Shape::Literal(text) => Some(elements(text)),
+                ExprShape::Literal(text) => Some(elements(text)),
                 _ => None,
             };
             let text = match literal {
@@ -127,20 +127,24 @@ impl Parser<'_> {
                 }
                 None => of.text,
             };
-            return Ok(Piece { shape: Shape::Array, level: of.level, ..Piece::new(text, span) });
+            return Ok(Piece {
+                shape: ExprShape::Array,
+                level: of.level,
+                ..Piece::new(text, span)
+            });
         }
         if kind.interval {
-            let Shape::Literal(text) = &of.shape else {
+            let ExprShape::Literal(text) = &of.shape else {
                 return Err(unsaid(span, "an interval that is computed", "write INTERVAL '1 day'"));
             };
             return Self::span_of_time(&text.clone(), span);
         }
-        let of_call = of.shape == Shape::Call;
+        let of_call = of.shape == ExprShape::Call;
         let words = match CALLS.iter().find(|(words, _)| of_call && *words == kind.words) {
             Some((_, words)) => words,
             None => kind.words,
         };
-        let shape = if kind.words == "date({})" { Shape::Date } else { Shape::Plain };
+        let shape = if kind.words == "date({})" { ExprShape::Date } else { ExprShape::Plain };
         let level = if words == "{}" { of.level } else { PRIMARY };
         let words = match kind.scale {
             Some(scale) => format!("round({words}, {scale})"),
@@ -226,7 +230,7 @@ impl Parser<'_> {
             .collect();
         match parts.filter(|p| !p.is_empty()) {
             Some(parts) => {
-                let shape = Shape::Interval(parts);
+                let shape = ExprShape::Interval(parts);
                 Ok(Piece { shape, level: OTHER, ..Piece::old(span) })
             }
             None => Err(unsaid(span, "this interval", "write one like '3 days'")),

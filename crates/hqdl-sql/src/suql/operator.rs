@@ -1,7 +1,7 @@
 //! Operators between expressions.
 
 use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
-use super::parser::{PRIMARY, Parser, Piece, Shape, unsaid};
+use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -102,7 +102,7 @@ impl Parser<'_> {
                 text.push(Part::Old(left.span.end..unknown.start));
                 text.push(Part::New("NULL".to_owned(), unknown.span()));
                 let span = start..unknown.end;
-                return Ok(Piece { span, text, shape: Shape::Plain, level: IS });
+                return Ok(Piece { span, text, shape: ExprShape::Plain, level: IS });
             }
             if !["NULL", "TRUE", "FALSE"].iter().any(|w| self.is_word(w)) {
                 return Err(self.expected("NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"));
@@ -112,7 +112,7 @@ impl Parser<'_> {
         let end = self.before();
         let mut text = left.text;
         text.push(Part::Old(left.span.end.min(sign)..end));
-        Ok(Piece { span: start..end, text, shape: Shape::Plain, level: IS })
+        Ok(Piece { span: start..end, text, shape: ExprShape::Plain, level: IS })
     }
 
     /// IN, LIKE, BETWEEN and their like.
@@ -163,7 +163,7 @@ impl Parser<'_> {
                 if self.is_word("ESCAPE") {
                     self.at += 1;
                     let escape = self.binary(OTHER)?;
-                    if escape.shape != Shape::Literal("\\".to_owned()) {
+                    if escape.shape != ExprShape::Literal("\\".to_owned()) {
                         return Err(unsaid(escape.span, "another ESCAPE than `\\`", ""));
                     }
                 }
@@ -180,7 +180,7 @@ impl Parser<'_> {
         let right = self.binary(SPECIAL)?;
         Self::no_interval(&left)?;
         Self::no_interval(&right)?;
-        if left.shape == Shape::Array || right.shape == Shape::Array {
+        if left.shape == ExprShape::Array || right.shape == ExprShape::Array {
             let span = across(&left, &right);
             let words = match sign {
                 "=" => "suql_same({}, {})",
@@ -205,9 +205,9 @@ impl Parser<'_> {
         let both = |words: &str, left: Piece, right: Piece| {
             Piece::filled(words, vec![left.text, right.text], span.clone())
         };
-        let arrays = left.shape == Shape::Array || right.shape == Shape::Array;
+        let arrays = left.shape == ExprShape::Array || right.shape == ExprShape::Array;
         Ok(match sign {
-            "+" | "-" if matches!(right.shape, Shape::Interval(_)) => {
+            "+" | "-" if matches!(right.shape, ExprShape::Interval(_)) => {
                 return self.moved(left, &right, sign);
             }
             "^" => both("pow({}, {})", left, right),
@@ -234,7 +234,7 @@ impl Parser<'_> {
                 let tight = |p: Piece| Piece {
                     span: p.span.clone(),
                     level: PRIMARY,
-                    shape: Shape::Plain,
+                    shape: ExprShape::Plain,
                     text: p.tight(),
                 };
                 between(tight(left), tight(right), OTHER)
@@ -252,7 +252,9 @@ impl Parser<'_> {
 
     /// A date and a span of time.
     fn moved(&mut self, left: Piece, right: &Piece, sign: &str) -> Result<Piece, SqlError> {
-        let Shape::Interval(parts) = &right.shape else { return Err(self.expected("an interval")) };
+        let ExprShape::Interval(parts) = &right.shape else {
+            return Err(self.expected("an interval"));
+        };
         let span = across(&left, right);
         Self::no_interval(&left)?;
         let parts: Vec<String> = parts
@@ -266,8 +268,8 @@ impl Parser<'_> {
                 hqdl_values::sql::text(&turned)
             })
             .collect();
-        let name = if left.shape == Shape::Date { "date" } else { "datetime" };
-        let shape = if left.shape == Shape::Date { Shape::Date } else { Shape::Plain };
+        let name = if left.shape == ExprShape::Date { "date" } else { "datetime" };
+        let shape = if left.shape == ExprShape::Date { ExprShape::Date } else { ExprShape::Plain };
         let words = format!("{name}({{}}, {})", parts.join(", "));
         Ok(Piece { shape, ..Piece::filled(&words, vec![left.text], span) })
     }
@@ -278,7 +280,7 @@ pub(super) fn alike(left: Piece, right: Piece, how: &str, negated: bool, end: us
     let span = left.span.start..end;
     // SQLite's LIKE folds the case of ASCII, and has no escape unless told.
     let plain = match &right.shape {
-        Shape::Literal(pattern) => {
+        ExprShape::Literal(pattern) => {
             pattern.is_ascii()
                 && !pattern.contains('\\')
                 && (how == "ilike"
@@ -303,5 +305,5 @@ fn between(left: Piece, right: Piece, level: u8) -> Piece {
     let mut text = left.text;
     text.push(Part::Old(left.span.end..right.span.start));
     text.extend(right.text);
-    Piece { span, text, shape: Shape::Plain, level }
+    Piece { span, text, shape: ExprShape::Plain, level }
 }

@@ -18,14 +18,14 @@ pub(super) struct Piece {
     /// What stands for it.
     pub text: Text,
     /// What it is, as far as that matters to what stands around it.
-    pub shape: Shape,
+    pub shape: ExprShape,
     /// How tightly it holds together.
     pub level: u8,
 }
 
 /// What an expression is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ExprShape {
     /// Anything.
     Plain,
     /// A text literal.
@@ -44,7 +44,7 @@ pub(super) enum Shape {
 
 /// What a SELECT reads.
 #[derive(Default)]
-pub(super) struct Select {
+pub(super) struct SuqlSelect {
     /// Arrays that its rows are made of.
     pub unnested: Vec<Unnested>,
     /// The names of its tables, in their order; `None` for one that has none, and
@@ -68,7 +68,7 @@ pub(super) struct Parser<'s> {
     pub at: usize,
     pub depth: usize,
     /// What each SELECT around reads, the innermost last.
-    pub selects: Vec<Select>,
+    pub selects: Vec<SuqlSelect>,
     /// Whether rows may be made here: in result columns, GROUP BY, ORDER BY.
     pub may_unnest: bool,
     pub fresh: usize,
@@ -225,11 +225,11 @@ fn escaped(sql: &str, at: usize) -> Result<usize, SqlError> {
 
 impl Piece {
     pub fn old(span: Range<usize>) -> Self {
-        Self { text: vec![Part::Old(span.clone())], span, shape: Shape::Plain, level: PRIMARY }
+        Self { text: vec![Part::Old(span.clone())], span, shape: ExprShape::Plain, level: PRIMARY }
     }
 
     pub fn new(text: Text, span: Range<usize>) -> Self {
-        Self { span, text, shape: Shape::Plain, level: PRIMARY }
+        Self { span, text, shape: ExprShape::Plain, level: PRIMARY }
     }
 
     /// Words of our own, with pieces in the place of `{}`.
@@ -270,7 +270,7 @@ pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
     let span = start..operand.span.end;
     let mut text = vec![Part::Old(start..operand.span.start)];
     text.extend(operand.text);
-    Piece { span, text, shape: Shape::Plain, level }
+    Piece { span, text, shape: ExprShape::Plain, level }
 }
 
 /// Pieces of the query, with what stands between them as it is.

@@ -1,6 +1,6 @@
 //! Queries and their clauses.
 
-use super::parser::{Parser, Piece, Select, joined, unsaid};
+use super::parser::{Parser, Piece, SuqlSelect, joined, unsaid};
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -26,7 +26,7 @@ impl Parser<'_> {
     /// A query with its WITH, ORDER BY and LIMIT.
     pub fn query(&mut self) -> Result<Text, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
-        self.selects.push(Select::default());
+        self.selects.push(SuqlSelect::default());
         let query = self.clauses();
         self.selects.pop();
         self.may_unnest = outer;
@@ -113,7 +113,7 @@ impl Parser<'_> {
         self.expect_word("SELECT")?;
         let from = pieces.len();
         if let Some(select) = self.selects.last_mut() {
-            *select = Select::default();
+            *select = SuqlSelect::default();
         }
         self.word("ALL");
         if self.is_word("DISTINCT") {
@@ -292,7 +292,7 @@ const EACH: [&str; 8] = ["atom", "fullkey", "id", "key", "parent", "path", "type
 
 /// Gives the elements of arrays the names that they have in the query, and keeps
 /// what else their tables have in `SQLite` out of it.
-fn rename(text: &mut Text, select: &Select) {
+fn rename(text: &mut Text, select: &SuqlSelect) {
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let tables: Vec<&String> = select
         .tables

@@ -15,7 +15,7 @@ const JOINS: [&str; 7] = ["JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OU
 const AFTER: [&str; 4] = ["WHERE", "GROUP", "HAVING", "WINDOW"];
 
 /// A table behind FROM.
-pub(super) struct Table {
+pub(super) struct StarTable {
     /// What the query calls it, as SQL.
     called: String,
     columns: Vec<String>,
@@ -28,7 +28,7 @@ pub(super) fn tables(
     tokens: &[Token],
     rows: Range<usize>,
     columns: Columns<'_>,
-) -> Option<Vec<Table>> {
+) -> Option<Vec<StarTable>> {
     let mut tables = Vec::new();
     let mut at = rows.start + 1;
     loop {
@@ -53,7 +53,7 @@ pub(super) fn tables(
         if is_common(sql, tokens, &table) {
             return None;
         }
-        tables.push(Table { called: name(&called), columns: columns(&table)? });
+        tables.push(StarTable { called: name(&called), columns: columns(&table)? });
         // What joins it.
         if next(at).is_some_and(|t| t.is_word(sql, "ON")) {
             let mut depth = 0_usize;
@@ -90,11 +90,11 @@ pub(super) fn tables(
 }
 
 /// The columns that `*` is, or `t.*`, as SQL and by name.
-pub(super) fn columns(tables: &[Table], of: Option<&str>) -> Option<Vec<(String, String)>> {
-    let is = |table: &&Table| {
+pub(super) fn columns(tables: &[StarTable], of: Option<&str>) -> Option<Vec<(String, String)>> {
+    let is = |table: &&StarTable| {
         of.is_none_or(|of| table.called.trim_matches('"').eq_ignore_ascii_case(of))
     };
-    let of_table = |table: &Table| {
+    let of_table = |table: &StarTable| {
         let column =
             |column: &String| (format!("{}.{}", table.called, name(column)), column.clone());
         table.columns.iter().map(column).collect::<Vec<_>>()

@@ -5,8 +5,8 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
-use super::super::api::{Word, origins};
-use super::super::reply::Refusal;
+use super::super::api::{OverrideWord, origins};
+use super::super::reply::HttpRefusal;
 use super::spec::find;
 use super::text;
 use super::{ErrorPage, HttpState, ShownPage, back, encoded, form, page, spec_path};
@@ -95,11 +95,13 @@ pub(super) async fn set(
     let set = match one("do").as_deref() {
         Some("set") | None => true,
         Some("unset") => false,
-        Some(other) => return Err(Refusal::bad(format!("`{other}` is not done here"), "").into()),
+        Some(other) => {
+            return Err(HttpRefusal::bad(format!("`{other}` is not done here"), "").into());
+        }
     };
     let parts: Vec<Json> = key.iter().map(|k| k.as_str().into()).collect();
     let whole = path(&name, &table, &parts, &column);
-    let word = Word {
+    let word = OverrideWord {
         spec: Some(name),
         table,
         key,

@@ -21,7 +21,7 @@ use maud::{DOCTYPE, Markup, html};
 use serde::de::DeserializeOwned;
 
 use super::HttpState;
-use super::reply::Refusal;
+use super::reply::HttpRefusal;
 use crate::daemon::status::{RunState, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
@@ -58,10 +58,10 @@ impl IntoResponse for Page {
 }
 
 /// A page that says why it is not the one that was asked for.
-pub(super) struct ErrorPage(Refusal);
+pub(super) struct ErrorPage(HttpRefusal);
 
-impl From<Refusal> for ErrorPage {
-    fn from(refusal: Refusal) -> Self {
+impl From<HttpRefusal> for ErrorPage {
+    fn from(refusal: HttpRefusal) -> Self {
         Self(refusal)
     }
 }
@@ -74,7 +74,7 @@ impl From<Failure> for ErrorPage {
 
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
-        let Refusal { status, failure } = self.0;
+        let HttpRefusal { status, failure } = self.0;
         (status, page("Sorry", &html! { h1 { "That did not work" } (wrong(&failure)) }))
             .into_response()
     }
@@ -147,8 +147,8 @@ fn back(place: &str) -> Response {
 async fn form<T: DeserializeOwned>(request: Request) -> Result<T, ErrorPage> {
     match tokio::time::timeout(SLOW, Form::<T>::from_request(request, &())).await {
         Ok(Ok(Form(form))) => Ok(form),
-        Ok(Err(why)) => Err(Refusal::bad(format!("the form cannot be read: {why}"), "").into()),
-        Err(_) => Err(Refusal::bad("the form did not come", "").into()),
+        Ok(Err(why)) => Err(HttpRefusal::bad(format!("the form cannot be read: {why}"), "").into()),
+        Err(_) => Err(HttpRefusal::bad("the form did not come", "").into()),
     }
 }
 

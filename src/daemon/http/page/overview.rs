@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use super::super::query::at_work;
 use super::{HttpState, ShownPage, badge, chart, page, runs, spec_path, wrong};
-use crate::daemon::status::{RunStatus, SpecStatus, Status};
+use crate::daemon::status::{DaemonStatus, RunStatus, SpecStatus};
 use crate::failure::Failure;
 
 /// `GET /`
@@ -37,7 +37,7 @@ pub(super) async fn show(State(shop): State<HttpState>) -> ShownPage {
     ))
 }
 
-fn card(spec: &SpecStatus, status: &Status) -> Markup {
+fn card(spec: &SpecStatus, status: &DaemonStatus) -> Markup {
     let cells = spec.cells();
     let all = cells.total() + spec.unasked();
     let run = spec.run.and_then(|id| status.runs.iter().find(|run| run.id == id));
@@ -72,7 +72,7 @@ fn card(spec: &SpecStatus, status: &Status) -> Markup {
 /// What was spent, against the budget of a day.
 pub(super) async fn spending(
     shop: &HttpState,
-    status: &Status,
+    status: &DaemonStatus,
 ) -> Result<Markup, super::ErrorPage> {
     let per_day = |s: &Arc<SpecStatus>| s.loaded.as_ref()?.spec.limits.budget_usd_per_day;
     let budget = status.specs.values().filter_map(per_day).reduce(f64::min);

@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use rusqlite::types::ValueRef;
 use serde::Deserialize;
 
-use super::super::query::{Asked, explained, kept};
-use super::super::reply::Refusal;
+use super::super::query::{AskedQuery, explained, kept};
+use super::super::reply::HttpRefusal;
 use super::super::rows::length;
 use super::{ErrorPage, HttpState, encoded, form, page, usd, wrong};
 use crate::daemon::status::SpecStatus;
@@ -36,7 +36,7 @@ enum Result {
     Nothing,
     Rows(Meta, Head),
     Explained(Meta),
-    Wrong(Refusal),
+    Wrong(HttpRefusal),
 }
 
 /// The first rows of a result, as text.
@@ -81,7 +81,7 @@ pub(super) async fn run(
 ) -> std::result::Result<Response, ErrorPage> {
     let asked: Box = form(request).await?;
     let spec = Some(asked.spec.clone()).filter(|s| !s.is_empty());
-    let request = Asked { spec, sql: asked.sql.clone(), ..Asked::default() };
+    let request = AskedQuery { spec, sql: asked.sql.clone(), ..AskedQuery::default() };
     let run = |request| async {
         kept(&shop, request, Head::default()).await.map(|(m, r)| Result::Rows(m, r))
     };

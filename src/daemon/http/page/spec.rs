@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::super::reply::Refusal;
+use super::super::reply::HttpRefusal;
 use super::{
     ErrorPage, HttpState, ShownPage, back, badge, encoded, form, page, runs, spec_path, usd, wrong,
 };
@@ -54,7 +54,7 @@ pub(super) fn find(shop: &HttpState, name: &str) -> Result<Arc<SpecStatus>, Erro
     let status = shop.house.status.borrow();
     status.spec(name).cloned().ok_or_else(|| {
         let failure = super::super::no_spec(name, status.specs.keys());
-        Refusal { status: StatusCode::NOT_FOUND, failure }.into()
+        HttpRefusal { status: StatusCode::NOT_FOUND, failure }.into()
     })
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn go(
         text => match text.parse::<f64>().ok().filter(|b| b.is_finite() && *b >= 0.0) {
             Some(budget) => Some(budget),
             None => {
-                return Err(Refusal::bad(
+                return Err(HttpRefusal::bad(
                     format!("`{text}` is no budget"),
                     "a number of USD, such as 0.50",
                 )

@@ -13,7 +13,7 @@ use crate::query::ask::Asker;
 use crate::retrieval::vectors::{Digest, Vectors, cosine, digest};
 use crate::retrieval::words::Words;
 use hqdl_facts::{CommitUnit, Completion, ReservationId};
-use hqdl_model::embeddings::Embeddings;
+use hqdl_model::embeddings::EmbeddingsEndpoint;
 use hqdl_model::generate::{ModelRun, Stopped};
 use hqdl_model::{Ledger, ModelError, Reply, RequestError, RetryingRequest, Tokens};
 use hqdl_spec::PriceTable;
@@ -30,7 +30,7 @@ const TRIES: u32 = 2;
 /// What tells which texts are alike, in one run.
 #[derive(Default)]
 pub(in crate::query) struct Likeness {
-    open: Option<(Arc<Embeddings>, Vectors)>,
+    open: Option<(Arc<EmbeddingsEndpoint>, Vectors)>,
     /// Nothing is asked of it any more: why.
     broken: Option<String>,
 }
@@ -98,8 +98,9 @@ impl Asker<'_> {
             return Err(NoEmbeddings::Instead(String::new()));
         };
         if likeness.open.is_none() {
-            let model = Embeddings::new(settings, &self.request.spec.limits, self.request.facts)
-                .map_err(|e| NoEmbeddings::Instead(e.to_string()))?;
+            let model =
+                EmbeddingsEndpoint::new(settings, &self.request.spec.limits, self.request.facts)
+                    .map_err(|e| NoEmbeddings::Instead(e.to_string()))?;
             let vectors = Vectors::open(self.request.facts.dir())?;
             likeness.open = Some((Arc::new(model), vectors));
         }
@@ -133,7 +134,7 @@ impl Asker<'_> {
     /// Asks for the embeddings that are lacking, and keeps them.
     fn embed(
         &self,
-        model: &Arc<Embeddings>,
+        model: &Arc<EmbeddingsEndpoint>,
         vectors: &mut Vectors,
         lacking: &[(Digest, &str)],
         mut dimension: Option<usize>,
@@ -188,7 +189,7 @@ impl Asker<'_> {
                 let usage = &self.run.events.usage;
                 usage.lock().unwrap_or_else(PoisonError::into_inner).add(tokens, cost_usd);
                 beyond = beyond.or(hqdl_model::beyond(tokens, sent.worst, price));
-                let found = Embeddings::vectors(&reply)
+                let found = EmbeddingsEndpoint::vectors(&reply)
                     .ok_or_else(|| NoEmbeddings::Instead("a reply holds no vectors".to_owned()))?;
                 let width = *dimension.get_or_insert(found.first().map_or(0, Vec::len));
                 if let Some(other) = found.iter().find(|v| v.len() != width) {
@@ -232,7 +233,7 @@ pub(in crate::query) fn cut(lacking: &[(Digest, &str)], tokenizer: Tokenizer) ->
 
 /// One batch on its way.
 struct Sending {
-    model: Arc<Embeddings>,
+    model: Arc<EmbeddingsEndpoint>,
     price: Option<PriceTable>,
     run: Arc<ModelRun>,
 }
@@ -250,7 +251,7 @@ impl Sending {
         use hqdl_model::Model;
         let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
         let most = Tokenizer::of(self.model.name()).at_most(tokens + 8);
-        let prompt = Embeddings::prompt(&texts, most);
+        let prompt = EmbeddingsEndpoint::prompt(&texts, most);
         let count = |_: &Reply| Tokens { input: most, cached_input: 0, output: 0 };
         let errand = RetryingRequest {
             model: &*self.model,

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::query::ask::likeness::Likeness;
 use crate::query::batches::{by_target, cuts};
-use crate::query::passages::Shown;
+use crate::query::passages::ShownPassages;
 use crate::query::targets::{Counts, Demand, Target};
 use crate::query::{QueryError, Request};
 use hqdl_facts::Outcome;
@@ -114,7 +114,7 @@ impl<'a> Asker<'a> {
         for (n, entities) in by_target(&demands) {
             let target = &targets[n];
             let choice = self.request.choice(&target.expansion);
-            let mut shown = Shown {
+            let mut shown = ShownPassages {
                 most: self.request.spec.limits.passage_tokens,
                 model: &choice.tokenizer,
                 compare: &mut |question, passages| self.likeness(question, passages),

@@ -1,12 +1,12 @@
 //! Calls whose question a column of the spec answers: which column, and by which
 //! columns of the query its key is found.
 
-use crate::query::asks::{Asks, Form};
+use crate::query::asks::{Asks, ValueForm};
 use crate::query::binder::{Binder, Word};
 use crate::query::calls::views::Stored;
 use crate::query::calls::{AdHoc, Calls};
 use crate::query::choosing::{Choosing, mentions};
-use crate::query::keys::{Keys, keys};
+use crate::query::keys::{BoundKey, keys};
 use crate::query::reading::{quantity, regex, spelled};
 use crate::query::smoothie::{Route, RouteKind};
 use crate::query::{QueryError, fits};
@@ -14,7 +14,7 @@ use crate::routing::question::{Slot, binding as bound_question};
 use hqdl_spec::{Binding, Spec, Type};
 use hqdl_sql::blendsql::Call;
 use hqdl_sql::blendsql::runtime::Function;
-use hqdl_sql::blendsql::usage::Usage;
+use hqdl_sql::blendsql::usage::CallUsage;
 use hqdl_values::value::Value;
 
 impl Calls {
@@ -24,7 +24,7 @@ impl Calls {
         n: usize,
         call: &Call,
         bound: &Bound,
-        usage: &Usage,
+        usage: &CallUsage,
         spec: &Spec,
         text: String,
     ) -> Result<(), QueryError> {
@@ -37,7 +37,12 @@ impl Calls {
         });
         let column = &expansion.columns[bound.column];
         let words = spelled(call, usage).filter(|_| column.kind == Type::Boolean);
-        let form = Form { regex: regex(call)?, quantity: quantity(call), words, ..Form::default() };
+        let form = ValueForm {
+            regex: regex(call)?,
+            quantity: quantity(call),
+            words,
+            ..ValueForm::default()
+        };
         let plain = form.regex.is_none() && form.words.is_none();
         let mut stored = match (&bound.keys.stored, plain, &column.many) {
             (Some((source, keys, of)), true, None) => Some(Stored {
@@ -61,19 +66,7 @@ impl Calls {
             let filled = slot.map_or_else(|| binding.clone(), |s| binding.replace(s, &literal));
             match &column.many {
                 Some(many) => {
-                    let rest = binding.trim();
-                    let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))
-                        && !rest[6..].trim_start().starts_with('(');
-                    let expression = if exists {
-                        format!("count(*) FILTER (WHERE value = {}) > 0", &filled.trim()[6..])
-                    } else {
-                        filled
-                    };
-                    site.before = format!(
-                        "(SELECT CASE WHEN hq_list IS NULL THEN NULL ELSE (SELECT {expression} \
-                         FROM (SELECT value, value AS {0} FROM json_each(hq_list))) END FROM (SELECT ",
-                        hqdl_values::sql::name(&many.column)
-                    );
+                    site.before = of_list(binding, filled, &many.column);
                     " AS hq_list))".clone_into(&mut site.after);
                 }
                 None => {
@@ -88,7 +81,11 @@ impl Calls {
                             Some(stored) if other.many.is_none() => stored.reads.push(at),
                             _ => stored = None,
                         }
-                        self.asks.push(Asks::Cell { target, column: at, form: Form::default() });
+                        self.asks.push(Asks::Cell {
+                            target,
+                            column: at,
+                            form: ValueForm::default(),
+                        });
                         let arguments = [number.to_string(), "0".to_owned()];
                         let answer =
                             Function::Call.of(&[&arguments[..], &bound.keys.texts].concat());
@@ -136,7 +133,7 @@ pub(in crate::query) struct Bound {
     column: usize,
     binding: Binding,
     slot: Slot,
-    keys: Keys,
+    keys: BoundKey,
     /// What its value is brought into.
     form: fits::Given,
     why: String,
@@ -145,7 +142,7 @@ pub(in crate::query) struct Bound {
 }
 
 /// Reads what a call chooses from, when that must be known.
-pub(in crate::query) type Options<'o> =
+pub(in crate::query) type OptionsReader<'o> =
     &'o dyn Fn(&mut dyn Choosing) -> Result<Option<Vec<Value>>, QueryError>;
 
 /// The column of the spec that a call's question is bound to; the inner `Err`
@@ -156,9 +153,9 @@ pub(in crate::query) type Options<'o> =
 pub(in crate::query) fn bound(
     spec: &Spec,
     call: &Call,
-    usage: &Usage,
+    usage: &CallUsage,
     choosing: &mut dyn Choosing,
-    options: Options<'_>,
+    options: OptionsReader<'_>,
 ) -> Result<Result<Option<Bound>, String>, QueryError> {
     let mut near = None;
     for (e, expansion) in spec.expansions.iter().enumerate() {
@@ -227,9 +224,9 @@ pub(in crate::query) fn bound(
 pub(in crate::query) fn learned(
     spec: &Spec,
     call: &Call,
-    usage: &Usage,
+    usage: &CallUsage,
     choosing: &mut dyn Choosing,
-    options: Options<'_>,
+    options: OptionsReader<'_>,
     binder: &mut Binder<'_, '_>,
 ) -> Result<Result<Bound, Option<String>>, QueryError> {
     let mut reason = None;
@@ -266,4 +263,21 @@ pub(in crate::query) fn learned(
         }
     }
     Ok(Err(reason))
+}
+
+/// What stands before the list that a column of lists has: a binding over its values.
+fn of_list(binding: &str, filled: String, column: &str) -> String {
+    let rest = binding.trim();
+    let exists = rest.get(..6).is_some_and(|s| s.eq_ignore_ascii_case("exists"))
+        && !rest[6..].trim_start().starts_with('(');
+    let expression = if exists {
+        format!("count(*) FILTER (WHERE value = {}) > 0", &filled.trim()[6..])
+    } else {
+        filled
+    };
+    format!(
+        "(SELECT CASE WHEN hq_list IS NULL THEN NULL ELSE (SELECT {expression} FROM (SELECT value, \
+         value AS {} FROM json_each(hq_list))) END FROM (SELECT ",
+        hqdl_values::sql::name(column)
+    )
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::query::asks::{Asks, Form};
+use crate::query::asks::{Asks, ValueForm};
 use crate::query::binder::Binder;
 use crate::query::calls::binding::{bound, learned};
 use crate::query::calls::views::Stored;
@@ -20,11 +20,11 @@ use crate::query::reading::{
 use crate::query::smoothie::{Route, RouteKind};
 use crate::query::targets::Target;
 use crate::query::{QueryError, Request};
-use hqdl_facts::Origin;
+use hqdl_facts::QuestionOrigin;
 use hqdl_spec::{Column, Expansion, Images, Spec, Type};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::rewrite::CallSite;
-use hqdl_sql::blendsql::usage::{Compared, Usage};
+use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, Subject};
 use hqdl_values::key::{Fingerprint, ListHash};
 
@@ -49,16 +49,16 @@ pub struct Calls {
     /// Which of the spec's models each call names; `None` is that of `[model]`.
     pub(in crate::query) models: Vec<Option<String>>,
     /// The columns of expansions that the query gave birth to.
-    columns_at: HashMap<(usize, AskedColumn), usize>,
+    columns_at: HashMap<(usize, CallColumn), usize>,
     /// The expansions of questions about rows, by their models and the names of
     /// their contexts.
-    questions_at: HashMap<(Option<String>, Vec<String>, AskedColumn), usize>,
+    questions_at: HashMap<(Option<String>, Vec<String>, CallColumn), usize>,
 }
 
 /// What a column asks: its meaning, and its list of values.
-type AskedColumn = (Fingerprint, Option<ListHash>);
+type CallColumn = (Fingerprint, Option<ListHash>);
 
-fn asked(column: &Column) -> AskedColumn {
+fn asked(column: &Column) -> CallColumn {
     (column.fingerprint.clone(), column.values.as_ref().map(|v| v.hash.clone()))
 }
 
@@ -70,7 +70,7 @@ pub struct Birth {
     /// Its column.
     pub column: usize,
     /// Where the values come from.
-    pub origin: Origin,
+    pub origin: QuestionOrigin,
 }
 
 /// An expansion in the making.
@@ -105,7 +105,7 @@ impl Calls {
     pub fn decide(
         sql: &str,
         parsed: &Parsed,
-        usages: &HashMap<usize, Usage>,
+        usages: &HashMap<usize, CallUsage>,
         spec: &Spec,
         choosing: &mut dyn Choosing,
         binder: &mut Binder<'_, '_>,
@@ -122,7 +122,7 @@ impl Calls {
         };
         let (alone, usages) = (usages, &together(parsed, usages));
         for (n, call) in parsed.calls.iter().enumerate() {
-            let unknown = Usage::default();
+            let unknown = CallUsage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
             let text = sql[call.span.clone()].to_owned();
             match call.ingredient.subject() {
@@ -230,7 +230,7 @@ impl Calls {
         n: usize,
         sql: &str,
         parsed: &Parsed,
-        usage: &Usage,
+        usage: &CallUsage,
         choosing: &mut dyn Choosing,
         images: &Images,
     ) -> Result<(), QueryError> {
@@ -249,7 +249,7 @@ impl Calls {
         let mut column = column(&question, kind, values, is_list(call), &names);
         // What the answer is compared with shows what it should look like.
         column.example = usage.compared.iter().find_map(|c| match c {
-            Compared::Text(text) if column.values.is_none() => Some(text.clone()),
+            ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
             _ => None,
         });
         let untold = is_untold(call, usage, &column);
@@ -263,7 +263,7 @@ impl Calls {
         self.birth(target, at, usage);
         let whole = call.return_type.or(usage.said).is_none() && kind == Type::Real;
         let form =
-            Form { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
+            ValueForm { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Cell { target, column: at, form };
         // Only values identify; a query as an argument is one value of it.
         self.place(n, call, usage);
@@ -276,7 +276,7 @@ impl Calls {
         n: usize,
         sql: &str,
         parsed: &Parsed,
-        usage: &Usage,
+        usage: &CallUsage,
         choosing: &mut dyn Choosing,
     ) -> Result<(), QueryError> {
         let call = &parsed.calls[n];
@@ -302,7 +302,7 @@ impl Calls {
         };
         let whole = call.return_type.is_none() && kind == Type::Real;
         let form =
-            Form { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
+            ValueForm { whole, untold, regex: regex(call)?, quantity: quantity(call), words: None };
         self.asks[n] = Asks::Rows { target, form };
         // `t.c` of a table that the query does not read stands for its values.
         let named: Option<Vec<String>> = usage
@@ -321,7 +321,7 @@ impl Calls {
     }
 
     /// Where lists go: into a set after IN, or a row of VALUES.
-    pub(in crate::query) fn place(&mut self, n: usize, call: &Call, usage: &Usage) {
+    pub(in crate::query) fn place(&mut self, n: usize, call: &Call, usage: &CallUsage) {
         let site = &mut self.sites[n];
         if call.row {
             if is_list(call) {
@@ -436,7 +436,7 @@ fn of_spec(call: &Call, spec: &Spec) -> Option<String> {
 }
 
 /// A table that a context names without reading it.
-fn foreign(key: &hqdl_sql::blendsql::usage::Key, usage: &Usage) -> Option<(String, String)> {
+fn foreign(key: &hqdl_sql::blendsql::usage::Key, usage: &CallUsage) -> Option<(String, String)> {
     if key.origin.is_some() {
         return None;
     }

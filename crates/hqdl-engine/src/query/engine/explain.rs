@@ -14,7 +14,7 @@ use crate::query::smoothie::{Meta, Pass, Unbounded};
 use crate::query::targets::Demand;
 use crate::query::{QueryError, Request};
 use hqdl_sql::blendsql::most::{Most, most};
-use hqdl_sql::blendsql::plan::Told as Ruled;
+use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
 use hqdl_sql::blendsql::rewrite::Rewritten;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
 use hqdl_values::usage::Usage;

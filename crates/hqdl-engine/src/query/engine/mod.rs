@@ -29,7 +29,7 @@ use crate::query::{QueryError, Request, params, statement};
 use hqdl_spec::Spec;
 use hqdl_spec::overrides::Overrides;
 use hqdl_sql::blendsql::parse::{Parsed, parse};
-use hqdl_sql::blendsql::plan::Plan;
+use hqdl_sql::blendsql::plan::QueryPlan;
 use hqdl_sql::blendsql::plan::Refused;
 use hqdl_sql::blendsql::rewrite::{Costs, Rewriter, Rewritten};
 use hqdl_sql::blendsql::rules::stored_columns::direct;
@@ -466,7 +466,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             routes,
             notes,
             unbounded,
-            plan: Plan::default(),
+            plan: QueryPlan::default(),
             sql: self.sql.clone(),
         }
     }

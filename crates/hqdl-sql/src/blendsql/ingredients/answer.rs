@@ -4,9 +4,9 @@
 use super::{Ingredient, Subject};
 
 /// `answer(text, 'question')`
-pub struct Answer;
+pub struct AnswerFunction;
 
-impl Ingredient for Answer {
+impl Ingredient for AnswerFunction {
     fn name(&self) -> &'static str {
         "answer"
     }

@@ -10,7 +10,7 @@ mod validate;
 
 use std::ops::Range;
 
-pub use answer::Answer;
+pub use answer::AnswerFunction;
 pub use join::LlmJoin;
 pub use keyword::Keyword;
 pub use map::LlmMap;

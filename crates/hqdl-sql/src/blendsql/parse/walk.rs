@@ -10,7 +10,8 @@ use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Token};
 use crate::blendsql::parse::Builder;
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, Join, OrderTerm, Query, ResultColumn, Source, Span,
+    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, OrderTerm, Query,
+    ResultColumn, Span,
 };
 
 /// One parse tree on its way into ours.
@@ -346,7 +347,7 @@ impl<'t> Walk<'t, '_> {
         let item = |source, name| FromItem {
             source,
             name,
-            join: Join::Inner,
+            join: JoinKind::Inner,
             on: None,
             using: Vec::new(),
             natural: false,
@@ -356,10 +357,10 @@ impl<'t> Walk<'t, '_> {
                 let name = unquoted(table.table_name());
                 let alias = table.alias().map(name_of);
                 let source = if table.has_parens() {
-                    Source::Function { name: name.clone(), args: self.list(table.args())? }
+                    FromSource::Function { name: name.clone(), args: self.list(table.args())? }
                 } else {
                     let schema = Some(unquoted(table.schema())).filter(|s| !s.is_empty());
-                    Source::Table {
+                    FromSource::Table {
                         schema,
                         name: name.clone(),
                         span: self.table_span(table, after),
@@ -372,7 +373,7 @@ impl<'t> Walk<'t, '_> {
                 let select = sub.select().ok_or_else(|| broken(&span))?;
                 let query = self.query(&select)?;
                 let alias = sub.alias().map(name_of);
-                into.push(item(Source::Query(Box::new(query)), alias));
+                into.push(item(FromSource::Query(Box::new(query)), alias));
             }
             sq::TableSource::ParenTableSource(paren) => {
                 let mut inner = Vec::new();
@@ -380,7 +381,7 @@ impl<'t> Walk<'t, '_> {
                     self.from(&source, &mut inner)?;
                 }
                 let alias = paren.alias().map(name_of);
-                into.push(item(Source::Join(inner), alias));
+                into.push(item(FromSource::Join(inner), alias));
             }
             sq::TableSource::JoinPrefix(prefix) => {
                 if let Some(source) = prefix.source() {
@@ -407,7 +408,7 @@ impl<'t> Walk<'t, '_> {
                 for kind in kinds.into_iter().flatten() {
                     let (join, natural) = how(kind);
                     right.natural |= natural;
-                    if join != Join::Inner {
+                    if join != JoinKind::Inner {
                         right.join = join;
                     }
                 }
@@ -431,14 +432,14 @@ impl<'t> Walk<'t, '_> {
 const JOINS: [&str; 8] = ["natural", "left", "right", "full", "inner", "outer", "cross", "join"];
 
 /// How a kind of join joins, and whether by equal names.
-fn how(kind: sq::JoinType) -> (Join, bool) {
+fn how(kind: sq::JoinType) -> (JoinKind, bool) {
     match kind {
-        sq::JoinType::Comma | sq::JoinType::Inner | sq::JoinType::Cross => (Join::Inner, false),
-        sq::JoinType::Left => (Join::Left, false),
-        sq::JoinType::Right | sq::JoinType::Full => (Join::Outer, false),
-        sq::JoinType::NaturalInner | sq::JoinType::NaturalCross => (Join::Inner, true),
-        sq::JoinType::NaturalLeft => (Join::Left, true),
-        sq::JoinType::NaturalRight | sq::JoinType::NaturalFull => (Join::Outer, true),
+        sq::JoinType::Comma | sq::JoinType::Inner | sq::JoinType::Cross => (JoinKind::Inner, false),
+        sq::JoinType::Left => (JoinKind::Left, false),
+        sq::JoinType::Right | sq::JoinType::Full => (JoinKind::Outer, false),
+        sq::JoinType::NaturalInner | sq::JoinType::NaturalCross => (JoinKind::Inner, true),
+        sq::JoinType::NaturalLeft => (JoinKind::Left, true),
+        sq::JoinType::NaturalRight | sq::JoinType::NaturalFull => (JoinKind::Outer, true),
     }
 }
 

@@ -99,7 +99,7 @@ impl<'t> Walk<'t, '_> {
                         if let Some(select) = sq::Select::from_result(self.tree, id) {
                             query = Some(self.query(&select)?);
                         } else if let sq::InExprSource::TableRef(table) = &source
-                            && let Some(n) = self.hole(table.table_name())
+                            && let Some(n) = self.placeholder(table.table_name())
                         {
                             // `x IN {{…}}` reads as `x IN table`.
                             list = vec![self.builder.call(n)?];
@@ -127,7 +127,7 @@ impl<'t> Walk<'t, '_> {
     /// A name: a call's, or a column's.
     fn column(&self, column: &sq::ColumnRef<'t>, span: Span) -> Result<Expr, SqlError> {
         let name = unquoted(column.column());
-        if let Some(n) = self.hole(column.column()) {
+        if let Some(n) = self.placeholder(column.column()) {
             return self.builder.call(n);
         }
         let table = Some(unquoted(column.table())).filter(|t| !t.is_empty());
@@ -145,13 +145,13 @@ impl<'t> Walk<'t, '_> {
     }
 
     /// The call that a name stands for.
-    fn hole(&self, name: &str) -> Option<usize> {
+    fn placeholder(&self, name: &str) -> Option<usize> {
         let digits: String =
             name.strip_prefix("_hq")?.chars().take_while(char::is_ascii_digit).collect();
         let at: usize = digits.parse().ok()?;
         let n = *self.holes.get(at)?;
-        let hole = self.builder.all[n].hole(at);
-        (hole.trim_matches(['(', ')']) == name).then_some(n)
+        let placeholder = self.builder.all[n].placeholder(at);
+        (placeholder.trim_matches(['(', ')']) == name).then_some(n)
     }
 
     /// All expressions right inside a node of another kind.

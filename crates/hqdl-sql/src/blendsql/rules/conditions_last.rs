@@ -16,7 +16,7 @@ use crate::blendsql::aggregates::is_aggregate;
 use crate::blendsql::frame::is_random;
 use crate::blendsql::rewrite::{Declared, has_field};
 use crate::blendsql::scope::{Scope, Table};
-use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source};
+use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query};
 use crate::blendsql::truth;
 use hqdl_values::sql;
 
@@ -50,16 +50,18 @@ impl Rewriter<'_> {
     /// Whether what a FROM clause reads there joins tables beneath it.
     pub(in crate::blendsql) fn reads_join(&self, item: &FromItem) -> bool {
         match &item.source {
-            Source::Table { schema, name, .. } => {
+            FromSource::Table { schema, name, .. } => {
                 let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(name);
                 match self.ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
                     Some(cte) => cte.joins,
                     None => self.schema.joins(name),
                 }
             }
-            Source::Query(query) => self.joins(query),
-            Source::Join(inner) => item.name.is_some() || inner.iter().any(|i| self.reads_join(i)),
-            Source::Function { .. } => false,
+            FromSource::Query(query) => self.joins(query),
+            FromSource::Join(inner) => {
+                item.name.is_some() || inner.iter().any(|i| self.reads_join(i))
+            }
+            FromSource::Function { .. } => false,
         }
     }
 
@@ -72,10 +74,10 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
     ) -> Vec<(String, String)> {
         let mut of: Vec<(String, String)> = Vec::new();
-        if core.from.iter().any(|i| i.join == Join::Outer) {
+        if core.from.iter().any(|i| i.join == JoinKind::Outer) {
             return of;
         }
-        let tables = core.from.iter().filter(|i| i.join == Join::Inner);
+        let tables = core.from.iter().filter(|i| i.join == JoinKind::Inner);
         let names: Vec<&String> = tables.filter_map(|i| i.name.as_ref()).collect();
         for condition in plain.iter().filter(|e| !truth::may_fail(e, self.sql)) {
             let (mut one, mut fine) = (None, true);

@@ -10,7 +10,7 @@ pub mod one_witness;
 pub mod order;
 pub mod stored_columns;
 
-use super::plan::{Refused, Told};
+use super::plan::{Refused, RuleOutcome};
 use super::rewrite::Rewriter;
 use super::tree::Core;
 
@@ -32,11 +32,11 @@ pub const STORED_COLUMNS: &str = "stored columns";
 impl Rewriter<'_> {
     /// Notes in the plan what a rule came to in a SELECT.
     pub(super) fn note(&mut self, core: &Core, rule: &'static str, came: Result<String, Refused>) {
-        self.out.plan.select(core.span.start).rules.push(Told::of(rule, came));
+        self.out.plan.select(core.span.start).rules.push(RuleOutcome::of(rule, came));
     }
 
     /// The same of the SELECT that is being written.
     pub(super) fn note_here(&mut self, rule: &'static str, came: Result<String, Refused>) {
-        self.out.plan.select(self.here).rules.push(Told::of(rule, came));
+        self.out.plan.select(self.here).rules.push(RuleOutcome::of(rule, came));
     }
 }

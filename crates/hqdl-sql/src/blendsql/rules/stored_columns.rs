@@ -13,7 +13,9 @@ use crate::blendsql::emit;
 use crate::blendsql::parse::Parsed;
 use crate::blendsql::rewrite::{CallSite, Rewritten};
 use crate::blendsql::scope::bare;
-use crate::blendsql::tree::{Body, Core, Expr, ExprKind, FromItem, Join, Query, Source, Span};
+use crate::blendsql::tree::{
+    Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, Span,
+};
 use hqdl_values::sql;
 
 /// How a call's value is read from a published table.
@@ -72,7 +74,7 @@ struct Direct<'q> {
 }
 
 /// A table joined to a FROM clause.
-struct Joined {
+struct JoinedTable {
     alias: String,
     table: String,
     keys: Vec<String>,
@@ -83,7 +85,7 @@ struct Joined {
 /// Where a call may be read by a join.
 struct JoinPlace<'q> {
     core: &'q Core,
-    joins: Vec<Joined>,
+    joins: Vec<JoinedTable>,
 }
 
 impl<'q> Direct<'q> {
@@ -153,12 +155,12 @@ impl<'q> Direct<'q> {
 
     fn from(&mut self, item: &'q FromItem) -> Option<()> {
         match &item.source {
-            Source::Table { .. } => {}
-            Source::Function { args, .. } => {
+            FromSource::Table { .. } => {}
+            FromSource::Function { args, .. } => {
                 args.iter().try_for_each(|e| self.expr(e, &mut None))?;
             }
-            Source::Query(query) => self.query(query)?,
-            Source::Join(items) => items.iter().try_for_each(|i| self.from(i))?,
+            FromSource::Query(query) => self.query(query)?,
+            FromSource::Join(items) => items.iter().try_for_each(|i| self.from(i))?,
         }
         item.on.iter().try_for_each(|e| self.expr(e, &mut None))
     }
@@ -190,7 +192,7 @@ impl<'q> Direct<'q> {
 
     /// The alias of the table that a call reads, joined when it is not yet.
     fn joined(&mut self, place: &mut JoinPlace<'q>, n: usize, view: &View) -> String {
-        let same = |j: &&mut Joined| j.table == view.table && j.keys == view.keys;
+        let same = |j: &&mut JoinedTable| j.table == view.table && j.keys == view.keys;
         if let Some(join) = place.joins.iter_mut().find(same) {
             join.calls.push(n);
             return join.alias.clone();
@@ -198,7 +200,7 @@ impl<'q> Direct<'q> {
         let alias = format!("hq_t{}", self.joins);
         self.joins += 1;
         let (table, keys) = (view.table.clone(), view.keys.clone());
-        place.joins.push(Joined { alias: alias.clone(), table, keys, calls: vec![n] });
+        place.joins.push(JoinedTable { alias: alias.clone(), table, keys, calls: vec![n] });
         alias
     }
 }
@@ -215,7 +217,7 @@ impl JoinPlace<'_> {
             (Some(name), Some(of)) => name.eq_ignore_ascii_case(of),
             _ => false,
         };
-        self.core.from.iter().any(named) && self.core.from.iter().all(|i| i.join != Join::Outer)
+        self.core.from.iter().any(named) && self.core.from.iter().all(|i| i.join != JoinKind::Outer)
     }
 }
 

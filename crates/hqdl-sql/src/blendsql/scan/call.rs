@@ -5,7 +5,7 @@ use crate::blendsql::argument::{self, span};
 use crate::blendsql::ingredients::keyword::{KEYWORDS, find};
 use crate::blendsql::ingredients::{Arguments, Keyword, Which};
 use crate::blendsql::lexer::{Lexeme, Token};
-use crate::blendsql::scan::{Piece, Written};
+use crate::blendsql::scan::{ArgumentText, ScannedCall};
 use crate::blendsql::{Argument, Call, SqlError, choices, result};
 use hqdl_values::problem::nearest;
 
@@ -16,10 +16,11 @@ const OPERATORS: [&str; 14] = [
 ];
 
 /// Reads the arguments of a call that was taken apart.
-pub(in crate::blendsql) fn read(sql: &str, written: Written) -> Result<Call, SqlError> {
+pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call, SqlError> {
     let ingredient = written.ingredient;
     let mut parts = Parts::default();
-    let named = |k: &Piece| k.keyword.and_then(|k| find(k.text(sql))) == Some(Keyword::Question);
+    let named =
+        |k: &ArgumentText| k.keyword.and_then(|k| find(k.text(sql))) == Some(Keyword::Question);
     let question_is_named = written.pieces.iter().any(named);
     for piece in &written.pieces {
         parts.add(sql, ingredient, piece, question_is_named)?;
@@ -98,7 +99,7 @@ impl Parts {
         &mut self,
         sql: &str,
         ingredient: Which,
-        piece: &Piece,
+        piece: &ArgumentText,
         question_is_named: bool,
     ) -> Result<(), SqlError> {
         let Some(name) = piece.keyword else {

@@ -41,14 +41,14 @@ pub fn scan(sql: &str) -> Result<Vec<Call>, SqlError> {
 }
 
 /// A call taken apart, its arguments not read yet.
-pub(in crate::blendsql) struct Written {
+pub(in crate::blendsql) struct ScannedCall {
     /// `{{`
     pub open: Token,
     /// The ingredient's name.
     pub name: Token,
     pub ingredient: Which,
     pub row: bool,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<ArgumentText>,
     /// The `)` after the arguments.
     pub close: Token,
     /// Calls within the arguments.
@@ -58,7 +58,7 @@ pub(in crate::blendsql) struct Written {
 }
 
 /// One argument: what stands between two commas; never empty.
-pub(in crate::blendsql) struct Piece {
+pub(in crate::blendsql) struct ArgumentText {
     /// The keyword of `keyword=…`.
     pub keyword: Option<Token>,
     pub tokens: Vec<Token>,
@@ -151,7 +151,7 @@ impl Scanner<'_> {
         self.done();
         call::read(
             self.sql,
-            Written { open, name, ingredient, row, pieces, close, inner, end: end.end },
+            ScannedCall { open, name, ingredient, row, pieces, close, inner, end: end.end },
         )
     }
 
@@ -161,7 +161,7 @@ impl Scanner<'_> {
         open: Token,
         paren: Token,
         inner: &mut Vec<Call>,
-    ) -> Result<(Option<Piece>, Token), SqlError> {
+    ) -> Result<(Option<ArgumentText>, Token), SqlError> {
         let mut tokens: Vec<Token> = Vec::new();
         let mut nest: Vec<Token> = Vec::new();
         let mut rows = RowsExpected::default();
@@ -254,7 +254,7 @@ impl Scanner<'_> {
                 "expected a value after `=`",
             ));
         }
-        let piece = (!tokens.is_empty()).then_some(Piece { keyword, tokens });
+        let piece = (!tokens.is_empty()).then_some(ArgumentText { keyword, tokens });
         Ok((piece, end))
     }
 }

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use crate::blendsql::Call;
 use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::scope::{Origin, Schema, bare};
+use crate::blendsql::scope::{ColumnOrigin, Schema, bare};
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, Join, Query, ResultColumn, Source,
+    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ResultColumn,
 };
-use crate::blendsql::usage::{Compared, Joined, Outputs, Usage};
+use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Outputs};
 
 /// How deep recursive queries may stand in one another to be looked at twice.
 const TWICE: usize = 3;
 
 /// A column of a table, and what its values may be.
 #[derive(Debug, Clone)]
-pub(in crate::blendsql) struct Field {
+pub(in crate::blendsql) struct FollowedField {
     pub name: String,
     pub flow: Flow,
 }
@@ -29,7 +29,7 @@ pub(in crate::blendsql) struct Field {
 pub(in crate::blendsql) struct NamedTable {
     pub name: Option<String>,
     /// `None` when its columns cannot be told.
-    pub fields: Option<Vec<Field>>,
+    pub fields: Option<Vec<FollowedField>>,
 }
 
 impl NamedTable {
@@ -37,7 +37,7 @@ impl NamedTable {
         self.name.as_ref().is_some_and(|n| n.eq_ignore_ascii_case(name))
     }
 
-    fn field(&self, name: &str) -> Option<&Field> {
+    fn field(&self, name: &str) -> Option<&FollowedField> {
         self.fields.as_ref()?.iter().find(|f| f.name.eq_ignore_ascii_case(name))
     }
 }
@@ -47,9 +47,9 @@ impl NamedTable {
 pub(in crate::blendsql) struct SelectNames<'p> {
     parent: Option<&'p SelectNames<'p>>,
     pub tables: Vec<NamedTable>,
-    ctes: Vec<(String, Option<Vec<Field>>)>,
+    ctes: Vec<(String, Option<Vec<FollowedField>>)>,
     /// Result columns' own names, which conditions may use.
-    aliases: Vec<Field>,
+    aliases: Vec<FollowedField>,
     /// What the rows are grouped by, where values of groups stand.
     pub grouped: Vec<Arc<Lineage>>,
 }
@@ -63,7 +63,11 @@ impl<'p> SelectNames<'p> {
         std::iter::successors(Some(self), |n| n.parent)
     }
 
-    pub fn find(&self, table: Option<&str>, column: &str) -> Option<(Option<&NamedTable>, &Field)> {
+    pub fn find(
+        &self,
+        table: Option<&str>,
+        column: &str,
+    ) -> Option<(Option<&NamedTable>, &FollowedField)> {
         for here in self.around() {
             let mut named = here.tables.iter().filter(|t| table.is_none_or(|n| t.is(n)));
             let hit = named.clone().find_map(|t| Some((t, t.field(column)?)));
@@ -81,7 +85,7 @@ impl<'p> SelectNames<'p> {
         None
     }
 
-    pub fn cte(&self, name: &str) -> Option<&Option<Vec<Field>>> {
+    pub fn cte(&self, name: &str) -> Option<&Option<Vec<FollowedField>>> {
         let of = |n: &'_ SelectNames<'p>| {
             n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
         };
@@ -94,7 +98,7 @@ pub(in crate::blendsql) struct Follow<'q> {
     pub sql: &'q str,
     pub calls: &'q [Call],
     schema: &'q dyn Schema,
-    pub found: HashMap<usize, Usage>,
+    pub found: HashMap<usize, CallUsage>,
     /// Columns that are equal in every row that has both, in which instances.
     pub joined: Vec<Joined>,
     instances: usize,
@@ -117,7 +121,7 @@ impl<'q> Follow<'q> {
         }
     }
 
-    pub fn all(mut self, query: &Query) -> HashMap<usize, Usage> {
+    pub fn all(mut self, query: &Query) -> HashMap<usize, CallUsage> {
         self.query(query, &SelectNames::default(), None);
         self.found
     }
@@ -134,7 +138,7 @@ impl<'q> Follow<'q> {
         query: &Query,
         around: &SelectNames<'_>,
         own: Option<&Cte>,
-    ) -> Option<Vec<Field>> {
+    ) -> Option<Vec<FollowedField>> {
         let mut names = SelectNames::within(around);
         for cte in &query.with {
             let fields = self.query(&cte.query, &names, Some(cte).filter(|c| c.recursive));
@@ -169,7 +173,7 @@ impl<'q> Follow<'q> {
                         None => columns.push(flow),
                     }
                 }
-                let named = |(n, flow)| Field { name: format!("column{}", n + 1), flow };
+                let named = |(n, flow)| FollowedField { name: format!("column{}", n + 1), flow };
                 self.tail(query, &names);
                 Some(columns.into_iter().enumerate().map(named).collect())
             }
@@ -182,11 +186,16 @@ impl<'q> Follow<'q> {
         }
         for expr in query.limit.iter().chain(&query.offset) {
             let flow = self.flow(expr, names);
-            self.note(&flow, &Compared::Limit);
+            self.note(&flow, &ComparedWith::Limit);
         }
     }
 
-    fn core(&mut self, query: &Query, core: &Core, around: &SelectNames<'_>) -> Option<Vec<Field>> {
+    fn core(
+        &mut self,
+        query: &Query,
+        core: &Core,
+        around: &SelectNames<'_>,
+    ) -> Option<Vec<FollowedField>> {
         let mut names = SelectNames::within(around);
         for item in &core.from {
             self.read(item, around, &mut names);
@@ -195,8 +204,8 @@ impl<'q> Follow<'q> {
             self.followed(item, &names);
         }
         // A row that a RIGHT or FULL JOIN adds holds to nothing that stands beside it.
-        if core.from.iter().all(|i| i.join != Join::Outer) {
-            let inner = core.from.iter().filter(|i| i.join == Join::Inner);
+        if core.from.iter().all(|i| i.join != JoinKind::Outer) {
+            let inner = core.from.iter().filter(|i| i.join == JoinKind::Inner);
             for condition in inner.filter_map(|i| i.on.as_ref()).chain(&core.filter) {
                 self.equalities(condition, &names);
             }
@@ -242,8 +251,8 @@ impl<'q> Follow<'q> {
         core.columns.get(at?)?.expr.as_ref()
     }
 
-    fn columns(&mut self, core: &Core, names: &SelectNames<'_>) -> Option<Vec<Field>> {
-        let mut fields: Option<Vec<Field>> = Some(Vec::new());
+    fn columns(&mut self, core: &Core, names: &SelectNames<'_>) -> Option<Vec<FollowedField>> {
+        let mut fields: Option<Vec<FollowedField>> = Some(Vec::new());
         for column in &core.columns {
             if let Some(expr) = &column.expr {
                 let flow = self.flow(expr, names);
@@ -253,7 +262,7 @@ impl<'q> Follow<'q> {
                 };
                 let name = column.alias.clone().or(own).unwrap_or_default();
                 if let Some(fields) = &mut fields {
-                    fields.push(Field { name, flow });
+                    fields.push(FollowedField { name, flow });
                 }
                 continue;
             }
@@ -271,7 +280,7 @@ impl<'q> Follow<'q> {
                     let shared = item.is_none_or(|i| {
                         i.natural || i.using.iter().any(|u| u.eq_ignore_ascii_case(&field.name))
                     });
-                    let known = |f: &Field| f.name.eq_ignore_ascii_case(&field.name);
+                    let known = |f: &FollowedField| f.name.eq_ignore_ascii_case(&field.name);
                     if column.star_of.is_some() || !shared || !fields.iter().any(known) {
                         fields.push(field.clone());
                     }
@@ -284,17 +293,20 @@ impl<'q> Follow<'q> {
     /// Takes up a table of a FROM clause.
     fn read(&mut self, item: &FromItem, around: &SelectNames<'_>, names: &mut SelectNames<'_>) {
         let fields = match &item.source {
-            Source::Table { schema, name, .. } => {
+            FromSource::Table { schema, name, .. } => {
                 match around.cte(name).filter(|_| schema.is_none()) {
                     Some(fields) => fields.clone().map(|f| self.again(f)),
                     None => self.base(name),
                 }
             }
-            Source::Function { name, .. } => self.schema.columns(name).map(|columns| {
-                columns.into_iter().map(|name| Field { name, flow: Flow::default() }).collect()
+            FromSource::Function { name, .. } => self.schema.columns(name).map(|columns| {
+                columns
+                    .into_iter()
+                    .map(|name| FollowedField { name, flow: Flow::default() })
+                    .collect()
             }),
-            Source::Query(query) => self.query(query, around, None),
-            Source::Join(items) => {
+            FromSource::Query(query) => self.query(query, around, None),
+            FromSource::Join(items) => {
                 let at = names.tables.len();
                 items.iter().for_each(|i| self.read(i, around, names));
                 if item.name.is_none() {
@@ -311,7 +323,7 @@ impl<'q> Follow<'q> {
     }
 
     /// The columns of a table that is read once more: other rows of it.
-    fn again(&mut self, mut fields: Vec<Field>) -> Vec<Field> {
+    fn again(&mut self, mut fields: Vec<FollowedField>) -> Vec<FollowedField> {
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         for field in &mut fields {
             if let Some(lineage) = &field.flow.lineage {
@@ -332,12 +344,12 @@ impl<'q> Follow<'q> {
         fields
     }
 
-    fn base(&mut self, table: &str) -> Option<Vec<Field>> {
+    fn base(&mut self, table: &str) -> Option<Vec<FollowedField>> {
         let columns = self.schema.columns(table)?;
         self.instances += 1;
         let instance = self.instances;
         let field = |name: String| {
-            let origin = Origin { table: table.to_owned(), column: name.clone() };
+            let origin = ColumnOrigin { table: table.to_owned(), column: name.clone() };
             let affinity = self.schema.affinity(table, &name);
             let lineage =
                 Lineage::Column { instance, table: table.to_owned(), column: name.clone() };
@@ -346,7 +358,7 @@ impl<'q> Follow<'q> {
                 lineage: Some(Arc::new(lineage)),
                 ..Flow::default()
             };
-            Field { name, flow }
+            FollowedField { name, flow }
         };
         Some(columns.into_iter().map(field).collect())
     }
@@ -381,11 +393,11 @@ impl<'q> Follow<'q> {
     /// Follows what joins a table to those before it.
     fn followed(&mut self, item: &FromItem, names: &SelectNames<'_>) {
         match &item.source {
-            Source::Function { args, .. } => args.iter().for_each(|a| {
+            FromSource::Function { args, .. } => args.iter().for_each(|a| {
                 self.flow(a, names);
             }),
-            Source::Join(items) => items.iter().for_each(|i| self.followed(i, names)),
-            Source::Table { .. } | Source::Query(_) => {}
+            FromSource::Join(items) => items.iter().for_each(|i| self.followed(i, names)),
+            FromSource::Table { .. } | FromSource::Query(_) => {}
         }
         if let Some(on) = &item.on {
             self.condition(on, names);
@@ -409,17 +421,20 @@ impl<'q> Follow<'q> {
 }
 
 /// The columns of either of two queries.
-fn either(left: Option<Vec<Field>>, right: Option<Vec<Field>>) -> Option<Vec<Field>> {
+fn either(
+    left: Option<Vec<FollowedField>>,
+    right: Option<Vec<FollowedField>>,
+) -> Option<Vec<FollowedField>> {
     let right = right.unwrap_or_default();
     let mut right = right.into_iter();
-    let or = |field: Field| Field {
+    let or = |field: FollowedField| FollowedField {
         flow: field.flow.or(right.next().map(|f| f.flow).unwrap_or_default()),
         ..field
     };
     left.map(|fields| fields.into_iter().map(or).collect())
 }
 
-fn renamed(mut fields: Vec<Field>, names: &[String]) -> Vec<Field> {
+fn renamed(mut fields: Vec<FollowedField>, names: &[String]) -> Vec<FollowedField> {
     for (field, name) in fields.iter_mut().zip(names) {
         field.name.clone_from(name);
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::blendsql::flow::{Does, Flow, does};
 use crate::blendsql::lexer::{self, Brackets};
 use crate::blendsql::lineage::Lineage;
-use crate::blendsql::scope::{Affinity, Origin, bare};
+use crate::blendsql::scope::{Affinity, ColumnOrigin, bare};
 use crate::blendsql::tree::{Expr, ExprKind, Query};
 use crate::blendsql::usage::follow::{Follow, SelectNames};
-use crate::blendsql::usage::{Compared, Joined, Key, Options, Reached, Usage};
+use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Key, OptionsColumn, ReachedColumn};
 use crate::blendsql::{Call, Choices, ReturnType, Subject, rewrite};
 use hqdl_values::Type;
 
@@ -21,7 +21,7 @@ impl Follow<'_> {
         }
     }
 
-    pub(in crate::blendsql) fn note(&mut self, flow: &Flow, what: &Compared) {
+    pub(in crate::blendsql) fn note(&mut self, flow: &Flow, what: &ComparedWith) {
         for call in &flow.calls {
             let compared = &mut self.found.entry(*call).or_default().compared;
             if !compared.contains(what) {
@@ -39,21 +39,21 @@ impl Follow<'_> {
             }
             let ordered = sign.starts_with(['<', '>']) && sign != "<>";
             for text in &other.texts {
-                self.note(side, &Compared::Text(text.clone()));
+                self.note(side, &ComparedWith::Text(text.clone()));
             }
             for column in &other.columns {
                 if equal {
-                    self.note(side, &Compared::Column(column.origin.clone()));
+                    self.note(side, &ComparedWith::Column(column.origin.clone()));
                 }
                 let number = matches!(column.affinity, Some(Affinity::Integer | Affinity::Real));
                 if ordered && number {
-                    self.note(side, &Compared::Number);
+                    self.note(side, &ComparedWith::Number);
                 }
             }
             let told = [
-                (other.text, Compared::Words),
-                (other.whole || other.number, Compared::Number),
-                (other.is_truth(), Compared::Truth),
+                (other.text, ComparedWith::Words),
+                (other.whole || other.number, ComparedWith::Number),
+                (other.is_truth(), ComparedWith::Truth),
             ];
             for (_, what) in told.iter().filter(|(is, _)| *is) {
                 self.note(side, what);
@@ -273,7 +273,7 @@ impl Follow<'_> {
             }
             Does::Counts(made) => {
                 let many = if window { 1 } else { flows.len() };
-                flows.iter().take(many).for_each(|f| self.note(f, &Compared::Number));
+                flows.iter().take(many).for_each(|f| self.note(f, &ComparedWith::Number));
                 made
             }
             Does::Gives(made) => made,
@@ -318,11 +318,11 @@ impl Follow<'_> {
         match flows.as_slice() {
             [one] if after.starts_with("COLLATE") || before == "+" => one.clone(),
             [one] if before == "-" => {
-                self.note(one, &Compared::Number);
+                self.note(one, &ComparedWith::Number);
                 if one.whole && one.calls.is_empty() { Flow::whole() } else { Flow::number() }
             }
             [one] if before == "~" => {
-                self.note(one, &Compared::Number);
+                self.note(one, &ComparedWith::Number);
                 Flow::whole()
             }
             // ISNULL, NOT NULL
@@ -333,16 +333,16 @@ impl Follow<'_> {
                 Flow::truth()
             }
             [left, right] if matches!(after.as_str(), "+" | "-" | "*" | "/" | "%") => {
-                self.note(left, &Compared::Number);
-                self.note(right, &Compared::Number);
+                self.note(left, &ComparedWith::Number);
+                self.note(right, &ComparedWith::Number);
                 let whole = |f: &Flow| f.whole && !f.number && f.calls.is_empty();
                 let made = if whole(left) && whole(right) { Flow::whole() } else { Flow::number() };
                 let lineage = lineage.and_then(|parts| Lineage::op(&after, parts));
                 Flow { lineage, ..made }
             }
             [left, right] if matches!(after.as_str(), "&" | "|" | "<<" | ">>") => {
-                self.note(left, &Compared::Number);
-                self.note(right, &Compared::Number);
+                self.note(left, &ComparedWith::Number);
+                self.note(right, &ComparedWith::Number);
                 Flow::whole()
             }
             [_, _] if after == "||" => {
@@ -365,7 +365,7 @@ impl Follow<'_> {
             };
             let origin = match flow.lineage.as_deref() {
                 Some(Lineage::Column { table, column, .. }) if name.is_some() => {
-                    Some(Origin { table: table.clone(), column: column.clone() })
+                    Some(ColumnOrigin { table: table.clone(), column: column.clone() })
                 }
                 _ => None,
             };
@@ -381,7 +381,7 @@ impl Follow<'_> {
         let joins = |j: &&Joined| {
             [&j.left, &j.right].iter().all(|(instance, _)| instances.contains(instance))
         };
-        let found = Usage {
+        let found = CallUsage {
             reached: reached(&instances, names),
             joined: self.joined.iter().filter(joins).cloned().collect(),
             options: options(&self.calls[n], names),
@@ -417,11 +417,11 @@ impl Follow<'_> {
 }
 
 /// The columns of the row that are of these instances.
-fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<Reached> {
+fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<ReachedColumn> {
     if instances.is_empty() {
         return Vec::new();
     }
-    let mut found: Vec<Reached> = Vec::new();
+    let mut found: Vec<ReachedColumn> = Vec::new();
     for table in names.around().flat_map(|n| &n.tables) {
         for field in table.fields.iter().flatten() {
             let Some(Lineage::Column { instance, table: of, column }) =
@@ -437,7 +437,7 @@ fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<Reached> {
             {
                 let at = (table.name.clone(), field.name.clone());
                 let (table, column) = (of.clone(), column.clone());
-                found.push(Reached { instance: *instance, table, column, at });
+                found.push(ReachedColumn { instance: *instance, table, column, at });
             }
         }
     }
@@ -445,20 +445,20 @@ fn reached(instances: &[usize], names: &SelectNames<'_>) -> Vec<Reached> {
 }
 
 /// The column that a call's options are.
-fn options(call: &Call, names: &SelectNames<'_>) -> Option<Options> {
+fn options(call: &Call, names: &SelectNames<'_>) -> Option<OptionsColumn> {
     let Some(Choices::Column { table, column, .. }) = &call.options else { return None };
     if let Some((of, field)) = names.find(table.as_deref(), column) {
         if let Some(name) = of.and_then(|t| t.name.as_ref())
             && names.cte(name).is_some()
         {
-            return Some(Options::Named(name.clone(), column.clone()));
+            return Some(OptionsColumn::Named(name.clone(), column.clone()));
         }
         if let Some(Lineage::Column { table, column, .. }) = field.flow.lineage.as_deref() {
             let (table, column) = (table.clone(), column.clone());
-            return Some(Options::Base(Origin { table, column }));
+            return Some(OptionsColumn::Base(ColumnOrigin { table, column }));
         }
     }
-    Some(Options::Named(table.clone()?, column.clone()))
+    Some(OptionsColumn::Named(table.clone()?, column.clone()))
 }
 
 /// The flow of a name.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::blendsql::ReturnType;
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::parse::Parsed;
-use crate::blendsql::scope::{Origin, Schema};
+use crate::blendsql::scope::{ColumnOrigin, Schema};
 
 /// A value that a call is about.
 #[derive(Debug, Clone, Default)]
@@ -29,14 +29,14 @@ pub struct Key {
     /// The column's name, when it is one.
     pub name: Option<String>,
     /// The column of the database that it repeats, when it does.
-    pub origin: Option<Origin>,
+    pub origin: Option<ColumnOrigin>,
     /// What it is made of, when that is columns of the database.
     pub lineage: Option<Arc<Lineage>>,
 }
 
 /// What an answer is compared with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Compared {
+pub enum ComparedWith {
     /// A text.
     Text(String),
     /// A text that is computed.
@@ -48,7 +48,7 @@ pub enum Compared {
     /// TRUE or FALSE, or what a condition comes to.
     Truth,
     /// A column whose values it equals.
-    Column(Origin),
+    Column(ColumnOrigin),
 }
 
 /// Two columns that are equal in every row, each of an instance: what joins them.
@@ -81,7 +81,7 @@ pub struct Outputs {
 
 /// A column that the row has where a call stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reached {
+pub struct ReachedColumn {
     /// The instance of its table.
     pub instance: usize,
     /// That table.
@@ -92,7 +92,7 @@ pub struct Reached {
     pub at: (Option<String>, String),
 }
 
-impl Reached {
+impl ReachedColumn {
     /// As SQL.
     #[must_use]
     pub fn written(&self) -> String {
@@ -105,11 +105,11 @@ impl Reached {
 
 /// What is known of a call from where it stands.
 #[derive(Debug, Clone, Default)]
-pub struct Usage {
+pub struct CallUsage {
     /// Its truth counts, not its value.
     pub condition: bool,
     /// What its answer is compared with.
-    pub compared: Vec<Compared>,
+    pub compared: Vec<ComparedWith>,
     /// Calls that its answer is compared with.
     pub beside: Vec<usize>,
     /// What it is cast to, or a call that asks the same is said to return.
@@ -122,29 +122,29 @@ pub struct Usage {
     pub keys: Vec<Key>,
     /// The columns that the row has of the instances that the values are made of, and
     /// of those that are joined to these.
-    pub reached: Vec<Reached>,
+    pub reached: Vec<ReachedColumn>,
     /// What joins these instances.
     pub joined: Vec<Joined>,
     /// What the rows are grouped by, where the call is a value of the group.
     pub grouped: Vec<Arc<Lineage>>,
     /// The table or CTE that its options are a column of.
-    pub options: Option<Options>,
+    pub options: Option<OptionsColumn>,
     /// Names of the tables that can be named where it stands.
     pub tables: Vec<String>,
 }
 
 /// The column that options are taken from.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Options {
+pub enum OptionsColumn {
     /// A column of the database.
-    Base(Origin),
+    Base(ColumnOrigin),
     /// A column of a table of the query, a CTE maybe.
     Named(String, String),
 }
 
 /// What is known of each call, by its number.
 #[must_use]
-pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usize, Usage> {
+pub fn of_calls(sql: &str, parsed: &Parsed, schema: &dyn Schema) -> HashMap<usize, CallUsage> {
     follow::Follow::new(sql, &parsed.calls, schema).all(&parsed.query)
 }
 

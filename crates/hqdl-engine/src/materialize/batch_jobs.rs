@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use super::run::Run;
 use super::survey::Survey;
 use super::{Halt, MaterializeError, Report, Way, Work};
-use hqdl_facts::{Facts, NamedLock, Outcome, Request};
+use hqdl_facts::{BatchedRequest, Facts, NamedLock, Outcome};
 use hqdl_model::ModelError;
 use hqdl_model::dispatch::form::{ColumnUsed, Form, Readers, request};
-use hqdl_model::dispatch::read::{Lines, Sink};
+use hqdl_model::dispatch::read::{Lines, UnansweredSink};
 use hqdl_model::dispatch::{Dispatch, Errands};
 use hqdl_model::generate::{Claimed, Event, Listener, Stopped, claim};
 use hqdl_model::plan::RowBatch;
@@ -39,12 +39,12 @@ pub struct Imported {
 /// What failed elsewhere stays as it was: missing, and asked for by the next run.
 struct Nobody<'f>(&'f Facts);
 
-impl Sink for Nobody<'_> {
+impl UnansweredSink for Nobody<'_> {
     fn again(&mut self, _: i64, _: Vec<(RowBatch, u32)>) -> Result<(), Stopped> {
         Ok(())
     }
 
-    fn failed(&mut self, request: Request, _: ModelError) -> Result<(), Stopped> {
+    fn failed(&mut self, request: BatchedRequest, _: ModelError) -> Result<(), Stopped> {
         Ok(self.0.history().failed_elsewhere(request.id)?)
     }
 }
@@ -53,7 +53,7 @@ impl Sink for Nobody<'_> {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exported {
     /// The files that were written.
-    pub written: Vec<Written>,
+    pub written: Vec<WrittenFile>,
     /// Files from before whose cells were not written again.
     pub before: Vec<InFile>,
 }
@@ -73,7 +73,7 @@ pub struct InFile {
 
 /// A file of requests for somebody else to send.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written {
+pub struct WrittenFile {
     /// Where it is.
     pub path: PathBuf,
     /// Requests in it.
@@ -196,7 +196,7 @@ impl Work<'_> {
         }
         let files = dispatch.export(dir).map_err(MaterializeError::Stopped)?;
         self.facts.history().end(id, Outcome::Complete)?;
-        let written = |(path, requests, most)| Written { path, requests, most };
+        let written = |(path, requests, most)| WrittenFile { path, requests, most };
         Ok(Exported { written: files.into_iter().map(written).collect(), before })
     }
 
@@ -273,7 +273,7 @@ impl Work<'_> {
             let text = serde_json::to_string(&form).unwrap_or_default();
             let form = self.facts.history().form(&text)?;
             let wanted = &self.wanted[n];
-            let (mut waiting, mut claims): (Vec<Request>, Vec<Claimed>) = Default::default();
+            let (mut waiting, mut claims): (Vec<BatchedRequest>, Vec<Claimed>) = Default::default();
             self.walk(n, &survey.keys, &mut |cut: RowBatch| {
                 if *interrupt.borrow() {
                     return Err(Halt::Closed);

@@ -23,7 +23,7 @@ impl Kind {
 
 /// What a round asks about: the same command leads to the same round.
 #[derive(Debug, Clone)]
-pub struct Subject {
+pub struct RefreshSubject {
     /// Why.
     pub kind: Kind,
     /// The spec's full path.
@@ -40,7 +40,7 @@ pub struct Subject {
 
 /// A round under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenRefresh {
     /// Its id in the journal.
     pub id: i64,
     /// Facts of completions up to this one no longer count.

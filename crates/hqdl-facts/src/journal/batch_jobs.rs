@@ -1,7 +1,7 @@
 //! Batch jobs in the journal.
 
 use super::reservations::{UNDER_WAY, has_under_way};
-use crate::parcels::{BatchJob, BatchRequest, Stage};
+use crate::batch_jobs::{BatchJob, BatchRequest, Stage};
 use rusqlite::{Connection, Row as SqlRow, params};
 
 use crate::FactsError;

@@ -1,4 +1,4 @@
-//! Lending: the owner of a cache serves those who borrow it, over the Unix socket
+//! The cache server: the owner of a cache serves those who borrow it, over the Unix socket
 //! in its directory. Only processes of the same user are served; what they send
 //! is bounded, and none of them can hold up another.
 
@@ -17,11 +17,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
-use crate::desk::Job;
+use crate::commit_thread::Job;
 use crate::local_limits::LocalLimits;
 use crate::store::FactStore;
-use crate::throttle::{Place, RateLimits};
-use crate::wire::{Ask, FULL, Hello, MAGIC, PROTOCOL, Say, Trouble, Welcome};
+use crate::throttle::{EndpointPlace, RateLimits};
+use crate::wire::{Ask, FULL, Hello, MAGIC, OwnerSays, PROTOCOL, Trouble, Welcome};
 use crate::{Facts, FactsError, LocalStore, remote, wire};
 use hqdl_values::key::Entity;
 
@@ -38,7 +38,7 @@ const OPEN: usize = 10_000;
 pub type Status = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// A cache that is being lent.
-pub struct Lending {
+pub struct CacheServer {
     /// Until this ends.
     runtime: Option<tokio::runtime::Runtime>,
     stop: watch::Sender<LendingStop>,
@@ -63,7 +63,7 @@ enum LendingStop {
 /// # Errors
 /// [`FactsError`] when these facts are not this process's own, or the socket
 /// cannot be made.
-pub fn lend(facts: &Facts, status: Status) -> Result<Lending, FactsError> {
+pub fn serve(facts: &Facts, status: Status) -> Result<CacheServer, FactsError> {
     let socket = remote::socket(facts.dir());
     let failed = |error| FactsError::File { path: socket.clone(), error };
     let local = Arc::clone(&facts.store).local();
@@ -83,10 +83,10 @@ pub fn lend(facts: &Facts, status: Status) -> Result<Lending, FactsError> {
     let lender = Arc::new(Lender { store, status, user: user(&socket).map_err(failed)? });
     runtime.spawn(accept(listener, lender, stopping, sessions.clone()));
     info!(socket = %socket.display(), "lends the cache");
-    Ok(Lending { runtime: Some(runtime), stop, socket, sessions })
+    Ok(CacheServer { runtime: Some(runtime), stop, socket, sessions })
 }
 
-impl Lending {
+impl CacheServer {
     /// How many borrow now.
     #[must_use]
     pub fn borrowers(&self) -> usize {
@@ -110,7 +110,7 @@ impl Lending {
     }
 }
 
-impl Drop for Lending {
+impl Drop for CacheServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             let _ = std::fs::remove_file(&self.socket);
@@ -222,13 +222,13 @@ impl Lender {
         let welcome = Welcome { process: std::process::id(), session: session.to_string() };
         stream.write_all(&wire::frame(&welcome)?).await?;
         let (mut incoming, mut outgoing) = stream.into_split();
-        let (say, mut said) = mpsc::channel::<(u64, Say)>(UNREAD);
+        let (say, mut said) = mpsc::channel::<(u64, OwnerSays)>(UNREAD);
         let writing = tokio::spawn(async move {
             while let Some(answer) = said.recv().await {
                 let frame = match wire::frame(&answer) {
                     Ok(frame) => frame,
                     Err(error) => {
-                        let trouble = Say::Failed(Trouble::Other(error.to_string()));
+                        let trouble = OwnerSays::Failed(Trouble::Other(error.to_string()));
                         wire::frame(&(answer.0, trouble))?
                     }
                 };
@@ -316,11 +316,11 @@ async fn next(stream: &mut OwnedReadHalf) -> io::Result<Option<(u64, Ask)>> {
 struct BorrowerLine {
     lender: Arc<Lender>,
     session: Arc<str>,
-    say: mpsc::Sender<(u64, Say)>,
+    say: mpsc::Sender<(u64, OwnerSays)>,
     /// Lines of an import under way.
     lines: Option<Vec<u8>>,
     /// Limits that it uses, with its numbers there.
-    members: BTreeSet<(Place, u64)>,
+    members: BTreeSet<(EndpointPlace, u64)>,
     /// The limits, with its requests that were admitted and are not settled.
     limits: Arc<LocalLimits>,
     /// What must be done, whatever becomes of the borrower.
@@ -340,44 +340,46 @@ impl BorrowerLine {
         let store = &lender.store;
         let now = match ask {
             Ask::Get(entities) => {
-                store.index.served(|i| i.bytes_of(&entities, FULL)).map(Say::Records)
+                store.index.served(|i| i.bytes_of(&entities, FULL)).map(OwnerSays::Records)
             }
             Ask::Page { after, full } => {
-                store.index.served(|i| i.page(&after, full.min(FULL))).map(Say::Page)
+                store.index.served(|i| i.page(&after, full.min(FULL))).map(OwnerSays::Page)
             }
-            Ask::Claim(things) => Ok(Say::Claimed(store.claims.claim(&self.session, &things))),
+            Ask::Claim(things) => {
+                Ok(OwnerSays::Claimed(store.claims.claim(&self.session, &things)))
+            }
             Ask::Release(things) => {
                 store.claims.release(&self.session, &things);
-                Ok(Say::Done)
+                Ok(OwnerSays::Done)
             }
             Ask::Join { place, limits } => self.limits.join(&place, limits).map(|member| {
                 self.members.insert((place, member));
-                Say::Count(member)
+                OwnerSays::Count(member)
             }),
             Ask::Leave { place, member } => {
                 let of = (place, member);
                 if self.members.remove(&of) {
                     self.limits.leave(&of.0, member);
                 }
-                Ok(Say::Done)
+                Ok(OwnerSays::Done)
             }
             Ask::Sent(ticket) => {
                 self.limits.sent(ticket);
-                Ok(Say::Done)
+                Ok(OwnerSays::Done)
             }
             Ask::Settle { ticket, used } => {
                 self.limits.settle(ticket, used);
-                Ok(Say::Done)
+                Ok(OwnerSays::Done)
             }
             Ask::Hear { place, hint } => {
                 self.limits.observe(&place, hint);
-                Ok(Say::Done)
+                Ok(OwnerSays::Done)
             }
             Ask::Lines(more) => {
                 self.lines.get_or_insert_default().extend_from_slice(&more);
-                Ok(Say::Done)
+                Ok(OwnerSays::Done)
             }
-            Ask::Status => Ok(Say::Text((lender.status)().to_string())),
+            Ask::Status => Ok(OwnerSays::Text((lender.status)().to_string())),
             slow => {
                 self.slowly(number, slow);
                 return Ok(());
@@ -387,7 +389,7 @@ impl BorrowerLine {
         Ok(())
     }
 
-    async fn say(&self, number: u64, said: Result<Say, FactsError>) {
+    async fn say(&self, number: u64, said: Result<OwnerSays, FactsError>) {
         if number != 0 {
             let _ = self.say.send((number, told(said))).await;
         }
@@ -407,20 +409,23 @@ impl BorrowerLine {
                         error: io::Error::other("facts about what is no entity"),
                     })
                 }
-                Ask::Keep(batch) => store.keep(*batch).await.map(|()| Say::Done),
-                Ask::Reserve { run, worst, of_day, place } => {
-                    store.reserve_for(session, run, worst, of_day, place).await.map(Say::Noted)
-                }
+                Ask::Keep(batch) => store.keep(*batch).await.map(|()| OwnerSays::Done),
+                Ask::Reserve { run, worst, of_day, place } => store
+                    .reserve_for(session, run, worst, of_day, place)
+                    .await
+                    .map(OwnerSays::Noted),
                 Ask::End { reservation, in_doubt } => {
-                    store.settle(reservation, in_doubt).await.map(|()| Say::Done)
+                    store.settle(reservation, in_doubt).await.map(|()| OwnerSays::Done)
                 }
-                Ask::Wait(thing) => store.released(&thing).await.map(|()| Say::Done),
-                Ask::Admit { place, need } => Ok(Say::Count(limits.admit(&place, need).await)),
-                Ask::Flush => blocking(move || store.flush().map(|()| Say::Done)).await,
-                Ask::Rebuild => blocking(move || store.rebuild().map(Say::Count)).await,
+                Ask::Wait(thing) => store.released(&thing).await.map(|()| OwnerSays::Done),
+                Ask::Admit { place, need } => {
+                    Ok(OwnerSays::Count(limits.admit(&place, need).await))
+                }
+                Ask::Flush => blocking(move || store.flush().map(|()| OwnerSays::Done)).await,
+                Ask::Rebuild => blocking(move || store.rebuild().map(OwnerSays::Count)).await,
                 Ask::Import => {
                     let lines = Bytes::from(lines.unwrap_or_default());
-                    blocking(move || store.import(&mut &*lines).map(Say::Count)).await
+                    blocking(move || store.import(&mut &*lines).map(OwnerSays::Count)).await
                 }
                 _ => return,
             };
@@ -456,13 +461,13 @@ fn is_entity(entity: &Entity) -> bool {
 }
 
 async fn blocking(
-    work: impl FnOnce() -> Result<Say, FactsError> + Send + 'static,
-) -> Result<Say, FactsError> {
+    work: impl FnOnce() -> Result<OwnerSays, FactsError> + Send + 'static,
+) -> Result<OwnerSays, FactsError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|bug| {
         Err(FactsError::File { path: "socket".into(), error: io::Error::other(bug) })
     })
 }
 
-fn told(said: Result<Say, FactsError>) -> Say {
-    said.unwrap_or_else(|error| Say::Failed(Trouble::of(&error)))
+fn told(said: Result<OwnerSays, FactsError>) -> OwnerSays {
+    said.unwrap_or_else(|error| OwnerSays::Failed(Trouble::of(&error)))
 }

@@ -1,6 +1,6 @@
 //! Refresh jobs in the journal.
 
-use crate::rounds::{Open, Subject};
+use crate::refresh::{OpenRefresh, RefreshSubject};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::FactsError;
@@ -9,11 +9,11 @@ use crate::journal::Journal;
 use hqdl_database::now;
 
 impl RefreshJobs for Journal {
-    fn open_round(&self, s: &Subject) -> Result<Option<Open>, FactsError> {
+    fn open_round(&self, s: &RefreshSubject) -> Result<Option<OpenRefresh>, FactsError> {
         self.run(|c| open_round(c, s))
     }
 
-    fn begin_round(&self, s: &Subject, up_to: i64) -> Result<Open, FactsError> {
+    fn begin_round(&self, s: &RefreshSubject, up_to: i64) -> Result<OpenRefresh, FactsError> {
         let begun_at = now();
         self.change(|c| {
             // Somebody else may have begun it just now.
@@ -34,7 +34,7 @@ impl RefreshJobs for Journal {
                     begun_at
                 ],
             )?;
-            Ok(Open { id: c.last_insert_rowid(), up_to, begun_at })
+            Ok(OpenRefresh { id: c.last_insert_rowid(), up_to, begun_at })
         })
     }
 
@@ -46,13 +46,13 @@ impl RefreshJobs for Journal {
     }
 }
 
-fn open_round(c: &Connection, s: &Subject) -> rusqlite::Result<Option<Open>> {
+fn open_round(c: &Connection, s: &RefreshSubject) -> rusqlite::Result<Option<OpenRefresh>> {
     c.query_row(
         "SELECT id, up_to, begun_at FROM round
          WHERE kind = ?1 AND spec = ?2 AND expansion = ?3 AND meaning = ?4 AND model = ?5
            AND scope = ?6 AND ended_at IS NULL ORDER BY id DESC LIMIT 1",
         params![s.kind.name(), s.spec, s.expansion, s.meaning, s.model, s.scope],
-        |r| Ok(Open { id: r.get(0)?, up_to: r.get(1)?, begun_at: r.get(2)? }),
+        |r| Ok(OpenRefresh { id: r.get(0)?, up_to: r.get(1)?, begun_at: r.get(2)? }),
     )
     .optional()
 }

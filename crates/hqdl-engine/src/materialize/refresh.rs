@@ -4,7 +4,7 @@
 
 use super::survey::Survey;
 use super::{Report, Selection, Way, Work};
-use hqdl_facts::rounds::{Kind, Open, Subject};
+use hqdl_facts::refresh::{Kind, OpenRefresh, RefreshSubject};
 use hqdl_facts::{FactsError, History, Reason, Wanted};
 use hqdl_model::plan::ColumnPlan;
 use hqdl_spec::Spec;
@@ -12,14 +12,14 @@ use hqdl_values::cell::State;
 
 /// A round of asking again for one column.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct RefreshJob {
     expansion: usize,
     column: usize,
-    subject: Subject,
+    subject: RefreshSubject,
     /// Facts of completions up to this one no longer count.
     up_to: i64,
     /// As the journal has it, when an earlier run began it.
-    open: Option<Open>,
+    open: Option<OpenRefresh>,
 }
 
 /// The rounds that a selection asks for in an expansion; what they ask again is
@@ -30,7 +30,7 @@ pub(super) fn of(
     expansion: usize,
     wanted: &mut Wanted,
     selection: &Selection,
-) -> Result<Vec<Round>, FactsError> {
+) -> Result<Vec<RefreshJob>, FactsError> {
     let e = &spec.expansions[expansion];
     let refreshed = selection.refresh.iter().filter_map(|name| Selection::column(e, name));
     let mut columns: Vec<(Kind, usize)> = refreshed.map(|c| (Kind::Refresh, c)).collect();
@@ -42,7 +42,7 @@ pub(super) fn of(
     let mut rounds = Vec::new();
     for (kind, column) in columns {
         let Some(meaning) = wanted.meaning(column) else { continue };
-        let subject = Subject {
+        let subject = RefreshSubject {
             kind,
             spec: spec.full_path(),
             expansion: e.name.clone(),
@@ -56,12 +56,12 @@ pub(super) fn of(
             Kind::Refresh => wanted.refresh(column, up_to),
             Kind::Retry => wanted.retry(column, up_to),
         }
-        rounds.push(Round { expansion, column, subject, up_to, open });
+        rounds.push(RefreshJob { expansion, column, subject, up_to, open });
     }
     Ok(rounds)
 }
 
-impl Round {
+impl RefreshJob {
     /// Cells that it has yet to ask, in this run or a later one.
     fn left(&self, surveys: &[Survey<'_>]) -> u64 {
         let Some(survey) = surveys.get(self.expansion) else { return 0 };
@@ -87,7 +87,7 @@ impl Round {
 impl Work<'_> {
     /// What is to be said of rounds that an earlier run began.
     pub(super) fn rounds_gone_on_with(&self, surveys: &[Survey<'_>]) -> Vec<String> {
-        let gone_on = |round: &Round| {
+        let gone_on = |round: &RefreshJob| {
             let (open, left) = (round.open.as_ref()?, round.left(surveys));
             let column = &self.spec.expansions[round.expansion].columns[round.column].name;
             (left > 0).then(|| {

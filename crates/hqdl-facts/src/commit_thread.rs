@@ -24,9 +24,9 @@ use crate::journal::Journal;
 use crate::journal::reservations::Day;
 use crate::limits::RateLimitHint;
 use crate::record::Record;
-use crate::sessions::Session;
+use crate::sessions::FactsSession;
 use crate::store::{CommitUnit, Noted};
-use crate::throttle::Place;
+use crate::throttle::EndpointPlace;
 use hqdl_database::postgres::thread::Unpark;
 use hqdl_values::cell::State;
 use hqdl_values::key::Entity;
@@ -38,22 +38,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Batches that may wait; a sender waits when there are more.
 const QUEUE: usize = 256;
 
-pub(super) type Reply<T> = oneshot::Sender<Result<T, FactsError>>;
+pub(super) type OwnerReply<T> = oneshot::Sender<Result<T, FactsError>>;
 
 /// What the thread is asked to do.
 pub(super) enum Job {
     /// Keep a batch.
-    Keep(Box<CommitUnit>, Reply<()>),
+    Keep(Box<CommitUnit>, OwnerReply<()>),
     /// Note what a request of a run may cost.
-    Reserve(LeavingRequest, Reply<Noted>),
+    Reserve(LeavingRequest, OwnerReply<Noted>),
     /// A request ended without an answer; whether it may have been billed.
-    End { reservation: ReservationId, in_doubt: bool, reply: Reply<()> },
+    End { reservation: ReservationId, in_doubt: bool, reply: OwnerReply<()> },
     /// An endpoint said something of its limits, to the limiter of this name.
     Heard(String, RateLimitHint),
     /// A session begins.
-    Enter(Session, Reply<()>),
+    Enter(FactsSession, OwnerReply<()>),
     /// A session is over: what it had in flight is in doubt.
-    Over(Arc<str>, Reply<()>),
+    Over(Arc<str>, OwnerReply<()>),
     /// Do what was asked until now, and nothing more.
     Stop,
 }
@@ -65,7 +65,7 @@ pub(super) struct LeavingRequest {
     pub(super) worst: Spent,
     pub(super) of_day: Option<f64>,
     /// Where it goes, when it was admitted there.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<EndpointPlace>,
     /// It has waited, and what admitted it may say something else by now.
     pub(super) waited: bool,
 }
@@ -122,7 +122,7 @@ struct CommitThread {
     day: Day,
     /// Requests that may leave when others on their way have cost less than
     /// their worst.
-    waiting: Vec<(LeavingRequest, Reply<Noted>)>,
+    waiting: Vec<(LeavingRequest, OwnerReply<Noted>)>,
     /// When these were looked at.
     looked: Instant,
 }
