@@ -20,7 +20,7 @@ use super::{QueryError, Request};
 use hqdl_spec::Literal;
 use hqdl_spec::Type;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
-use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme};
+use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_sql::suql::Translated;
 use hqdl_values::problem::nearest;
 use hqdl_values::sql;
@@ -88,13 +88,7 @@ const WEB: Macro<'static> = Macro::Refused(
 /// [`QueryError::Sql`] for one whose arguments cannot be what it takes, or that cannot
 /// be expressed.
 pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Translated>, QueryError> {
-    let mut tokens = Vec::new();
-    let mut at = 0;
-    // What cannot be read is told when it is run.
-    while let Ok(Some(token)) = lexer::next(text, at, Brackets::Name) {
-        at = token.end;
-        tokens.push(token);
-    }
+    let tokens = tokens(text);
     let mut edits: Vec<(Range<usize>, String)> = Vec::new();
     for n in 0..tokens.len() {
         let [open, name, paren] = match tokens.get(n..n + 3) {
@@ -110,6 +104,33 @@ pub(super) fn written(request: &Request<'_>, text: &str) -> Result<Option<Transl
     }
     edits.sort_by_key(|(span, _)| (span.start, span.end));
     Ok((!edits.is_empty()).then(|| Translated::with(text, edits)))
+}
+
+/// The tokens of a query; what cannot be read is told when it is run.
+fn tokens(text: &str) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::new();
+    while let Ok(Some(token)) =
+        lexer::next(text, tokens.last().map_or(0, |t| t.end), Brackets::Name)
+    {
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// An error of a query that was written anew, in the words of the query as it was: it is
+/// about the call that is opened last before what it marks ends.
+pub(super) fn named(request: &Request<'_>, text: &str, error: QueryError) -> QueryError {
+    let QueryError::Sql(mut problem) = error else { return error };
+    let tokens = tokens(text);
+    let end = problem.span.as_ref().map_or(0, |span| span.end);
+    let call = tokens.windows(2).filter(|t| t[0].lexeme == Lexeme::Open && t[0].start < end).last();
+    let name = call.map(|t| t[1].text(text));
+    if let Some(name) = name.filter(|name| find(&request.spec.ingredients, name).is_some()) {
+        for ingredient in ["`LLMMap`", "`LLMQA`"] {
+            problem.message = problem.message.replace(ingredient, &format!("`{name}`"));
+        }
+    }
+    QueryError::Sql(problem)
 }
 
 fn find<'s>(own: &'s [IngredientTable], name: &str) -> Option<Macro<'s>> {

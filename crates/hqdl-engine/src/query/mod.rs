@@ -192,7 +192,8 @@ fn in_sqlite<T>(
             run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
         };
         match macros::written(request, sql)? {
-            Some(written) => placed(&written, |sql| classified(request, sql, run)),
+            Some(written) => placed(&written, |sql| classified(request, sql, run))
+                .map_err(|error| macros::named(request, sql, error)),
             None => classified(request, sql, run),
         }
     })
