@@ -123,7 +123,7 @@ pub(super) fn named(request: &Request<'_>, text: &str, error: QueryError) -> Que
     let QueryError::Sql(mut problem) = error else { return error };
     let tokens = tokens(text);
     let end = problem.span.as_ref().map_or(0, |span| span.end);
-    let call = tokens.windows(2).filter(|t| t[0].lexeme == Lexeme::Open && t[0].start < end).last();
+    let call = tokens.windows(2).rfind(|t| t[0].lexeme == Lexeme::Open && t[0].start < end);
     let name = call.map(|t| t[1].text(text));
     if let Some(name) = name.filter(|name| find(&request.spec.ingredients, name).is_some()) {
         for ingredient in ["`LLMMap`", "`LLMQA`"] {
