@@ -128,6 +128,25 @@ fn an_ingredient_of_a_spec_asks_its_question() {
     assert_eq!(endpoint.count(), asked + 1);
 }
 
+/// `SQLite` takes a quoted name that is no column for a text, which nobody meant.
+#[test]
+fn a_column_that_is_none_is_no_text_to_ask_about() {
+    let endpoint = endpoint();
+    let project = project(&endpoint);
+    for call in [
+        "LLMQA('Which?', 't::nope')",
+        "LLMQA('Which?', t.nope)",
+        "RAGQA('Which?', t.nope)",
+        "DocumentSearch('Which?', 't::nope')",
+        "LLMQA('Which?', options='t::nope')",
+        "LLMQA('Which?', options=t.nope)",
+    ] {
+        let ended = query(&project, &format!("SELECT {{{{{call}}}}}")).exits(2);
+        assert!(ended.stderr.contains("no such column: t.nope"), "{call}: {}", ended.stderr);
+    }
+    assert_eq!(endpoint.count(), 0);
+}
+
 #[test]
 fn what_a_call_lacks_is_told_with_its_place() {
     let endpoint = endpoint();

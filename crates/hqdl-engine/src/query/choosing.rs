@@ -61,7 +61,7 @@ pub(super) fn options(
     use hqdl_values::sql::name;
     let column = |table: &str, column: &str| {
         // With its table, or a name that is none would be a text.
-        format!("SELECT DISTINCT hq_of.{} FROM {} AS hq_of", name(column), name(table))
+        format!("SELECT DISTINCT {1}.{0} FROM {1}", name(column), name(table))
     };
     let with = |text: &str| format!("{}{text}", cte_text(sql, parsed, call, text));
     match (&call.options, &usage.options) {

@@ -353,7 +353,8 @@ impl CallText<'_> {
             sql::text(&question_text)
         );
         if let Some((table, column)) = column {
-            let query = format!("SELECT {} FROM {}", sql::name(&column), sql::name(&table));
+            // With its table, or a name that is none would be a text.
+            let query = format!("SELECT {1}.{0} FROM {1}", sql::name(&column), sql::name(&table));
             return Ok(vec![(self.open.start..self.end, format!("{begin}{query}{end}"))]);
         }
         let tokens = &documents.tokens;

@@ -182,7 +182,8 @@ impl FromReader<'_> {
             here = self.levels[level].outer;
         }
         if call.ingredient.subject() == Subject::Rows {
-            let new = format!("(SELECT {} FROM {})", name(column), name(table));
+            // With its table, or a name that is none would be a text.
+            let new = format!("(SELECT {1}.{0} FROM {1})", name(column), name(table));
             self.edits.push((span.clone(), new));
         }
     }

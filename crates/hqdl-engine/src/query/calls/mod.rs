@@ -312,7 +312,7 @@ impl Calls {
                 let (table, column) = foreign(key, usage)?;
                 let (table, column) =
                     (hqdl_values::sql::name(&table), hqdl_values::sql::name(&column));
-                Some(format!("(SELECT {column} FROM {table})"))
+                Some(format!("(SELECT {table}.{column} FROM {table})"))
             })
             .collect();
         self.sites[n].keys = named.filter(|keys| !keys.is_empty());
