@@ -125,6 +125,9 @@ pub struct Rewriter<'q> {
     pub(super) aliases: Vec<String>,
     /// Common table expressions at hand.
     pub(super) ctes: Vec<Declared>,
+    /// Calls in subqueries of expressions beneath a FROM clause: their values may be
+    /// computed once, for the first row that needs them.
+    pub(super) once_below: Vec<usize>,
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
@@ -173,6 +176,7 @@ impl<'q> Rewriter<'q> {
             firsts: false,
             aliases: Vec::new(),
             ctes: Vec::new(),
+            once_below: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
             here: usize::MAX,
@@ -188,6 +192,13 @@ impl<'q> Rewriter<'q> {
         if let (Body::Core(core), false) = (&query.body, parsed.lone) {
             self.root = core.span.start;
         }
+        let mut once = Vec::new();
+        query.each_below(&mut |e| {
+            if let Some(inner) = e.inside().1 {
+                inner.each(&mut |e| own_calls(e, &mut |n| once.push(n)));
+            }
+        });
+        self.once_below = once;
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows);
         self.out.plan.settle(self.sql, query);

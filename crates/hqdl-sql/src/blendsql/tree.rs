@@ -336,6 +336,20 @@ impl Query {
         within.iter().flat_map(|q| &q.with).for_each(see);
     }
 
+    /// Shows the expressions of its common table expressions and of what its FROM clause
+    /// reads to `see`.
+    pub fn each_below<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
+        self.with.iter().for_each(|c| c.query.each(see));
+        match &self.body {
+            Body::Core(core) => core.from.iter().for_each(|i| i.each(see)),
+            Body::Compound(left, right) => {
+                left.each_below(see);
+                right.each_below(see);
+            }
+            Body::Values(..) => {}
+        }
+    }
+
     /// Shows every expression in it to `see`.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         self.with.iter().for_each(|c| c.query.each(see));

@@ -134,6 +134,9 @@ impl Rewriter<'_> {
     /// Calls inside subqueries of an expression that do not tell themselves, each
     /// time, whether they wait: `SQLite` runs what does not hang on the row once.
     pub(super) fn unheard(&self, expr: &Expr, scope: &Scope<'_>, found: &mut Vec<usize>) {
+        if !self.once_below.is_empty() && self.bears(expr, scope) && self.hides_calls(expr, scope) {
+            found.extend(&self.once_below);
+        }
         let (exprs, query) = expr.inside();
         exprs.into_iter().for_each(|e| self.unheard(e, scope, found));
         let Some(query) = query else { return };
