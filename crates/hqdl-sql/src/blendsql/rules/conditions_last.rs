@@ -9,7 +9,8 @@
 //! `SQLite` evaluates a condition as soon as all that it names is there, so it names
 //! every table. What a view or a subquery joins beneath it cannot name: that is read
 //! as `SELECT … LIMIT -1`, which `SQLite` keeps apart, with the plain conditions that
-//! are about it alone inside.
+//! are about it alone inside. The condition of a LEFT JOIN stays there, and names every
+//! table up to it: where WHERE makes the join an inner one, `SQLite` reads it in any order.
 
 use super::Rewriter;
 use crate::blendsql::aggregates::is_aggregate;

@@ -13,7 +13,10 @@
 //! rows of the answer are settled once as many as are needed pass and none before
 //! them is open. What is asked for is what is open in this prefix. Nothing here
 //! depends on how often or in which order `SQLite` evaluates a condition, and ties
-//! are cut once: the rows that were yielded are the answer.
+//! are cut once: the rows that were yielded are the answer. What a subquery beneath the
+//! FROM clause computes once, for the first row, is waited for by all that name it. Where
+//! there is no order, some rows are read on before anything is asked: what is known may
+//! settle the answer.
 
 use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
