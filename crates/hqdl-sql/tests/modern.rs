@@ -76,7 +76,7 @@ fn older_forms_become_todays() {
         // A context that no FROM reads.
         (
             "SELECT {{LLMQA('q', 'd::content', options='t;f')}}",
-            "SELECT {{LLMQA('q', (SELECT \"content\" FROM \"d\"), options='t;f')}}",
+            "SELECT {{LLMQA('q', (SELECT \"d\".\"content\" FROM \"d\"), options='t;f')}}",
         ),
         ("SELECT {{LLMQA('q', 'd::c')}} FROM d", "SELECT {{LLMQA('q', 'd::c')}} FROM d"),
         // Values and casts.
