@@ -287,8 +287,10 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
     match dialect {
         Dialect::Sqlite => may_have_calls(sql),
         // What cannot be read is told when it is run. No column makes a call.
-        Dialect::Suql => suql::translate_over(sql, &|_| Some(vec!["c".to_owned()]))
-            .is_ok_and(|t| may_have_calls(&t.sql)),
+        Dialect::Suql => suql::translate_over(sql, &|_| {
+            Some(suql::TableColumns { names: vec!["c".to_owned()], has_rowid: true })
+        })
+        .is_ok_and(|t| may_have_calls(&t.sql)),
     }
 }
 

@@ -12,10 +12,11 @@ use hqdl_database::publish::affinity;
 use hqdl_sql::blendsql::parse::parse;
 use hqdl_sql::blendsql::scope::{Affinity, Schema};
 use hqdl_sql::blendsql::tree::{Body, FromItem, FromSource};
+use hqdl_sql::suql::TableColumns;
 
 /// The columns of a table or view, in order; `None` where there is none of this name, or
 /// it cannot be read.
-pub(super) fn columns(database: &Path, table: &str) -> Option<Vec<String>> {
+pub(super) fn columns(database: &Path, table: &str) -> Option<TableColumns> {
     let connection =
         Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
     connection.busy_timeout(Duration::from_secs(5)).ok()?;
@@ -23,7 +24,11 @@ pub(super) fn columns(database: &Path, table: &str) -> Option<Vec<String>> {
     let mut statement = connection.prepare(sql).ok()?;
     let names = statement.query_map([table], |row| row.get(0)).ok()?;
     let names: Vec<String> = names.collect::<Result<_, _>>().ok()?;
-    (!names.is_empty()).then_some(names)
+    let sql =
+        "SELECT type = 'table' AND NOT wr FROM pragma_table_list WHERE name = ?1 COLLATE NOCASE";
+    let has_rowid = connection.query_row(sql, [table], |row| row.get(0)).unwrap_or(false);
+    let has_rowid = has_rowid && !names.iter().any(|name| name.eq_ignore_ascii_case("rowid"));
+    (!names.is_empty()).then_some(TableColumns { names, has_rowid })
 }
 
 /// The tables of a database, read once.

@@ -123,7 +123,7 @@ pub(super) fn does(name: &str) -> Does {
         "likely" | "unlikely" | "likelihood" | "first_value" | "last_value" | "nth_value" => {
             Does::Passes(1)
         }
-        "lag" | "lead" => Does::Passes(1),
+        "lag" | "lead" | "suql_number" => Does::Passes(1),
         "max" | "min" => Does::Orders,
         "nullif" => Does::NullIf,
         "iif" | "if" => Does::Chooses,

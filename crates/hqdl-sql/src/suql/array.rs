@@ -42,6 +42,7 @@ impl Parser<'_> {
         if !opens || !any && !self.is_word("ALL") {
             return Ok(None);
         }
+        Self::no_truth(left)?;
         self.at += 2;
         let is_query = self.query_at(0);
         let start = self.here();
@@ -63,12 +64,12 @@ impl Parser<'_> {
             if is_query {
                 let words = format!("{{}} {within} ({{}})");
                 let piece = Piece::filled(&words, vec![operand, array.text], span);
-                return Ok(Some(Piece { level: SPECIAL, ..piece }));
+                return Ok(Some(Piece { level: SPECIAL, ..piece.boolean() }));
             }
             if let Some(inside) = elements(&array) {
                 let words = format!("{{}} {within} ({{}})");
                 let piece = Piece::filled(&words, vec![operand, inside], span);
-                return Ok(Some(Piece { level: SPECIAL, ..piece }));
+                return Ok(Some(Piece { level: SPECIAL, ..piece.boolean() }));
             }
         }
         let array = if is_query {
@@ -81,7 +82,7 @@ impl Parser<'_> {
         let sign = if negated { format!("not {sign}") } else { sign.to_owned() };
         let words = format!("{function}({{}}, '{sign}', {{}})");
         let piece = Piece::filled(&words, vec![left.text.clone(), array], span);
-        Ok(Some(Piece { level: PRIMARY, ..piece }))
+        Ok(Some(Piece { level: PRIMARY, ..piece.boolean() }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::parser::{ExprShape, PRIMARY, Parser, Piece, joined, spliced, unsaid};
+use super::parser::{ExprShape, Parser, Piece, joined, spliced, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
@@ -228,7 +228,7 @@ impl Parser<'_> {
             let text = joined(start, vec![query], end);
             return Ok(Piece { shape: ExprShape::Query, ..Piece::new(text, start..end) });
         }
-        let mut all = self.list()?;
+        let all = self.list()?;
         let end = self.expect(b')')?;
         let shape = match all.as_slice() {
             [one] => match &one.shape {
@@ -240,15 +240,23 @@ impl Parser<'_> {
         if let ([one], ExprShape::Interval(_)) = (all.as_slice(), &shape) {
             return Ok(Piece { span: start..end, ..one.clone() });
         }
-        for piece in &mut all {
-            Self::no_interval(piece)?;
+        for piece in &all {
+            Self::no_span(piece)?;
         }
         let text = joined(start, all, end);
         Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
-    /// A span of time is no value of its own.
+    /// What is no value by itself: a span of time, a text cast to what may be an ENUM.
     pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
+        match &piece.shape {
+            ExprShape::Enum(name) => Err(super::kinds::no_type(name, piece.span.clone())),
+            _ => Self::no_span(piece),
+        }
+    }
+
+    /// A span of time is no value by itself.
+    pub fn no_span(piece: &Piece) -> Result<(), SqlError> {
         match piece.shape {
             ExprShape::Interval(_) => Err(unsaid(
                 piece.span.clone(),
@@ -267,7 +275,9 @@ impl Parser<'_> {
             self.at += 1;
             if self.is(b'*') {
                 let star = self.take()?;
-                return Ok(Piece::old(first.start..star.end));
+                let span = first.start..star.end;
+                let table = names.last().map(|token| token.content(self.sql));
+                return Ok(Piece::new(vec![Part::Star(span.clone(), table)], span));
             }
             let next = self.take()?;
             if !matches!(next.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
@@ -286,8 +296,19 @@ impl Parser<'_> {
             [table, column] => Part::Column(span.clone(), Some(content(table)), content(column)),
             _ => Part::Old(span.clone()),
         };
-        let date = matches!(names.as_slice(), [one] if one.is_word(self.sql, "CURRENT_DATE"));
-        let shape = if date { ExprShape::Date } else { ExprShape::Plain };
+        let alone = |word: &str| matches!(names.as_slice(), [one] if one.is_word(self.sql, word));
+        let truth = match names.as_slice() {
+            [column] => self.is_truth(None, &content(column)),
+            [table, column] => self.is_truth(Some(&content(table)), &content(column)),
+            _ => false,
+        };
+        let shape = if alone("CURRENT_DATE") {
+            ExprShape::Date
+        } else if truth || alone("TRUE") || alone("FALSE") {
+            ExprShape::Boolean
+        } else {
+            ExprShape::Plain
+        };
         Ok(Piece { shape, ..Piece::new(vec![part], span) })
     }
 
@@ -302,7 +323,7 @@ impl Parser<'_> {
             "EXISTS" if opens => {
                 self.at += 1;
                 let query = self.parentheses()?;
-                Ok(Some(Piece { level: PRIMARY, ..spliced(token.start, query, PRIMARY) }))
+                Ok(Some(spliced(token.start, query, super::parser::PRIMARY).boolean()))
             }
             "CAST" if opens => self.cast_function().map(Some),
             "ARRAY" if opens || next.is_some_and(|t| t.is(b'[')) => self.array().map(Some),
@@ -323,6 +344,11 @@ impl Parser<'_> {
                 let span = token.start..text.span.end;
                 let shape = if word == "DATE" { ExprShape::Date } else { ExprShape::Plain };
                 let words = format!("{}({{}})", name.to_lowercase());
+                if let ExprShape::Literal(said) = &text.shape
+                    && let Some(piece) = super::kinds::literal(&words, said, &text.span)?
+                {
+                    return Ok(Some(Piece { span, ..piece }));
+                }
                 Ok(Some(Piece { shape, ..Piece::filled(&words, vec![text.text], span) }))
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
@@ -337,11 +363,17 @@ impl Parser<'_> {
         let start = self.here();
         self.at += 1;
         let mut pieces = Vec::new();
+        let mut operand = None;
         if !self.is_word("WHEN") {
-            pieces.push(self.expr()?);
+            operand = Some(self.expr()?);
+            pieces.extend(operand.clone());
         }
         while self.word("WHEN") {
-            pieces.push(self.expr()?);
+            let mut when = self.expr()?;
+            if let Some(operand) = operand.clone() {
+                (_, when) = Self::as_truths(operand, when)?;
+            }
+            pieces.push(when);
             self.expect_word("THEN")?;
             pieces.push(self.expr()?);
         }

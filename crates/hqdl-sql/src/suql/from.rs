@@ -1,7 +1,7 @@
 //! FROM clauses.
 
 use super::function::ROWS;
-use super::parser::{Parser, Piece, SuqlSelect, Unnested, unsaid};
+use super::parser::{Parser, Piece, SuqlSelect, SuqlTable, TableOf, Unnested, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
@@ -21,6 +21,9 @@ impl Parser<'_> {
             let _ = self.word("INNER") || self.word("CROSS");
             if self.word("LEFT") || self.word("RIGHT") || self.word("FULL") {
                 self.word("OUTER");
+                if let Some(select) = self.selects.last_mut() {
+                    select.outer = true;
+                }
             }
             if !self.word("JOIN") {
                 self.at = start;
@@ -65,7 +68,7 @@ impl Parser<'_> {
             pieces.extend(inner);
             self.expect(b')')?;
             if let (Some(alias), _) = self.alias()? {
-                self.reads(Some(alias), false);
+                self.reads(Some(alias), TableOf::Query);
             }
             return Ok(());
         }
@@ -89,7 +92,11 @@ impl Parser<'_> {
             let table = self.here();
             let last = self.tokens[self.at - 1].content(self.sql);
             let (alias, columns) = self.alias()?;
-            self.reads(alias.or(Some(last)), false);
+            let common =
+                self.common.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(&last));
+            let truths = common.map(|(_, truths)| truths.clone()).unwrap_or_default();
+            self.reads(alias.or(Some(last.clone())), TableOf::Named(last));
+            self.says_truths(truths);
             if !columns.is_empty() {
                 let span = table..self.before();
                 let help = "select them by name in a subquery";
@@ -107,7 +114,7 @@ impl Parser<'_> {
         if !ROWS.contains(&function.as_str()) {
             pieces.extend(args);
             let (alias, _) = self.alias()?;
-            self.reads(alias.or(Some(function)), false);
+            self.reads(alias.or(Some(function)), TableOf::Query);
             return Ok(());
         }
         let [array] = args.as_slice() else {
@@ -121,7 +128,7 @@ impl Parser<'_> {
         let span = name.start..self.before();
         let words = format!("json_each(suql_array({{}})) AS {}", hqdl_values::sql::name(&alias));
         pieces.push(Piece::filled(&words, vec![array.text.clone()], span));
-        self.reads(Some(alias.clone()), true);
+        self.reads(Some(alias.clone()), TableOf::Array);
         if let Some(select) = self.selects.last_mut() {
             select.unnested.push(Unnested { alias, names, array: None });
         }
@@ -137,7 +144,9 @@ impl Parser<'_> {
         pieces: &mut Vec<Piece>,
     ) -> Result<(), SqlError> {
         let (alias, columns) = self.alias()?;
-        self.reads(alias.clone(), false);
+        self.reads(alias.clone(), TableOf::Query);
+        let truths = std::mem::take(&mut self.truths);
+        self.says_truths(if columns.is_empty() { truths } else { Vec::new() });
         if columns.is_empty() {
             pieces.push(query);
             return Ok(());
@@ -171,9 +180,16 @@ impl Parser<'_> {
     }
 
     /// Notes that the SELECT at hand reads a table.
-    fn reads(&mut self, name: Option<String>, array: bool) {
+    fn reads(&mut self, name: Option<String>, of: TableOf) {
         if let Some(select) = self.selects.last_mut() {
-            select.tables.push((name, array));
+            select.tables.push(SuqlTable { name, of, truths: Vec::new() });
+        }
+    }
+
+    /// Notes which columns of the table read last are true or false.
+    fn says_truths(&mut self, truths: Vec<String>) {
+        if let Some(last) = self.selects.last_mut().and_then(|select| select.tables.last_mut()) {
+            last.truths = truths;
         }
     }
 

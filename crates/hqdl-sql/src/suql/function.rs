@@ -47,6 +47,13 @@ const FUNCTIONS: [(&str, usize, &str); 35] = [
     ("to_date", 2, "date({})"),
 ];
 
+/// What a regular expression matches of a text: its first group, or all of it.
+const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
+
+/// Those that are true or false.
+const TRUTHS: [&str; 6] =
+    ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
+
 /// As many arguments as are written.
 const ANY_NUMBER: usize = usize::MAX;
 
@@ -116,15 +123,13 @@ impl Parser<'_> {
             let asked = hqdl_values::sql::text(&asked);
             let words = format!("(answer({{}}, {asked}) = 'Yes')");
             let document = pieces.swap_remove(0);
-            return self.tail(Piece::filled(&words, vec![document.text], start..end));
+            let piece = Piece::filled(&words, vec![document.text], start..end);
+            return self.tail(piece.boolean());
         }
         if let ("count", [one]) = (name.as_str(), pieces.as_mut_slice())
-            && self.sql.get(one.span.clone()).is_some_and(|text| text.ends_with(".*"))
+            && let [Part::Star(span, Some(table))] = one.text.as_slice()
         {
-            // A row that a LEFT JOIN did not find has no number.
-            let star = one.span.end - 1..one.span.end;
-            one.text =
-                vec![Part::Old(one.span.start..star.start), Part::New("rowid".to_owned(), star)];
+            one.text = vec![Part::Rows(span.clone(), table.clone(), !plain)];
         }
         if let Some((_, count, words)) =
             FUNCTIONS.iter().find(|(n, count, _)| *n == name && [args, ANY_NUMBER].contains(count))
@@ -134,8 +139,10 @@ impl Parser<'_> {
             } else {
                 return Err(unsaid(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
             };
-            piece = self.tail(piece)?;
-            return Ok(piece);
+            if TRUTHS.contains(&name.as_str()) {
+                piece = piece.boolean();
+            }
+            return self.tail(piece);
         }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), pieces.as_slice()) {
             let ExprShape::Literal(part) = part.shape.clone() else {
@@ -228,8 +235,9 @@ impl Parser<'_> {
             return Ok(pieces.swap_remove(0));
         }
         let end = self.before();
+        let shape = pieces[0].shape.clone();
         let text = joined(start, pieces, end);
-        Ok(Piece::new(text, start..end))
+        Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
     /// A window's parentheses, their first just taken.
@@ -312,6 +320,13 @@ impl Parser<'_> {
                 let from = if self.word("FROM") { Some(self.expr()?) } else { None };
                 let length = if self.word("FOR") { Some(self.expr()?) } else { None };
                 let end = self.expect(b')')?;
+                if let Some(ExprShape::Literal(_)) = from.as_ref().map(|from| &from.shape) {
+                    if length.is_some() {
+                        return Err(unsaid(start..end, "a pattern with an escape", ""));
+                    }
+                    let pieces = [of.text].into_iter().chain(from.map(|from| from.text)).collect();
+                    return Ok(Some(Piece::filled(MATCHED, pieces, start..end)));
+                }
                 let one = || vec![Part::New("1".to_owned(), start..end)];
                 let mut pieces = vec![of.text, from.map_or_else(one, |f| f.text)];
                 pieces.extend(length.map(|l| l.text));
@@ -345,8 +360,14 @@ impl Parser<'_> {
         self.at += 2;
         let pieces = self.list()?;
         let end = self.expect(b')')?;
-        let text = joined(token.end, pieces, end);
         let span = token.start..end;
+        if let [of, pattern] = pieces.as_slice()
+            && matches!(pattern.shape, ExprShape::Literal(_))
+        {
+            let pieces = vec![of.text.clone(), pattern.text.clone()];
+            return Ok(Piece::filled(MATCHED, pieces, span));
+        }
+        let text = joined(token.end, pieces, end);
         let name = Part::New("substr".to_owned(), token.span());
         Ok(Piece::new([vec![name], text].concat(), span))
     }

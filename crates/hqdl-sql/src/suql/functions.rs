@@ -4,6 +4,8 @@
 
 use std::cmp::Ordering;
 
+use jiff::Span;
+use jiff::civil::{Date, DateTime};
 use regex::{Regex, RegexBuilder};
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
@@ -15,26 +17,22 @@ use hqdl_values::value::Value;
 
 /// What a function gives.
 type GivenType = rusqlite::Result<Sql>;
+/// A function of values of which none is NULL.
+type Strict = fn(&[ValueRef<'_>]) -> GivenType;
 /// A pattern as a regular expression; `None` when it is none.
 type Reading = fn(&str) -> Option<String>;
+
+const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
+    .union(FunctionFlags::SQLITE_DETERMINISTIC)
+    .union(FunctionFlags::SQLITE_INNOCUOUS);
 
 /// Registers the functions on a connection.
 ///
 /// # Errors
 /// When `SQLite` does not take them.
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
-    let flags = FunctionFlags::SQLITE_UTF8
-        | FunctionFlags::SQLITE_DETERMINISTIC
-        | FunctionFlags::SQLITE_INNOCUOUS;
-    // NULL for NULL, as operators have it.
-    let make = |name: &str, count: i32, run: fn(&[ValueRef<'_>]) -> GivenType| {
-        connection.create_scalar_function(name, count, flags, move |ctx: &Context<'_>| {
-            let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
-            let null = values.contains(&ValueRef::Null);
-            let given = if null { Ok(Sql::Null) } else { run(&values) };
-            given.map(ToSqlOutput::Owned)
-        })
-    };
+    let flags = FLAGS;
+    let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
     make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
     make("suql_any", 3, |v| quantified(v, true))?;
     make("suql_all", 3, |v| quantified(v, false))?;
@@ -58,6 +56,19 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
         let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
         Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
+    })?;
+    // What no other row gives; NULL is a value of a row.
+    connection.create_scalar_function("suql_row", -1, flags, |ctx: &Context<'_>| {
+        let value = |n: usize| match ctx.get_raw(n) {
+            ValueRef::Blob(bytes) => serde_json::json!({ "blob": bytes }),
+            other => Value::read(other).map_or(Json::Null, |value| match value {
+                Value::Real(real) if real.fract() == 0.0 && real.abs() < 9e15 => {
+                    Json::from(real as i64)
+                }
+                value => value.to_json(),
+            }),
+        };
+        Ok((0..ctx.len()).map(value).collect::<Json>().to_string())
     })?;
     make("suql_replace", -1, replaced)?;
     make("suql_split_part", 3, |v| part(&text(v[0]), &text(v[1]), v[2]))?;
@@ -94,18 +105,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         };
         Ok(said.map_err(wrong)?.map_or(Sql::Null, Sql::Text))
     })?;
-    make("suql_truth", 1, |v| match v[0] {
-        ValueRef::Integer(i) => Ok(truth(i != 0)),
-        ValueRef::Real(r) => Ok(truth(r != 0.0)),
-        other => {
-            let text = text(other).trim().to_lowercase();
-            match text.as_str() {
-                "t" | "true" | "y" | "yes" | "on" | "1" => Ok(truth(true)),
-                "f" | "false" | "n" | "no" | "off" | "0" => Ok(truth(false)),
-                _ => Err(wrong(format!("\"{text}\" is neither true nor false"))),
-            }
-        }
-    })?;
+    read_as(connection)?;
     let patterns: [(&str, Reading, bool); 5] = [
         ("suql_like", like, false),
         ("suql_ilike", like, true),
@@ -127,6 +127,100 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// A function that gives NULL for NULL, as operators do.
+fn strict(connection: &Connection, name: &str, count: i32, run: Strict) -> rusqlite::Result<()> {
+    connection.create_scalar_function(name, count, FLAGS, move |ctx: &Context<'_>| {
+        let values: Vec<ValueRef<'_>> = (0..ctx.len()).map(|n| ctx.get_raw(n)).collect();
+        let null = values.contains(&ValueRef::Null);
+        let given = if null { Ok(Sql::Null) } else { run(&values) };
+        given.map(ToSqlOutput::Owned)
+    })
+}
+
+/// Registers the functions that read values as numbers, dates and truths.
+fn read_as(connection: &Connection) -> rusqlite::Result<()> {
+    strict(connection, "suql_truth", 1, |v| match v[0] {
+        ValueRef::Integer(i) => Ok(truth(i != 0)),
+        ValueRef::Real(r) => Ok(truth(r != 0.0)),
+        other => {
+            let text = text(other);
+            truth_of(&text)
+                .map(truth)
+                .ok_or_else(|| wrong(format!("\"{text}\" is neither true nor false")))
+        }
+    })?;
+    strict(connection, "suql_number", 1, |v| match v[0] {
+        ValueRef::Integer(i) => Ok(Sql::Integer(i)),
+        ValueRef::Real(r) => Ok(Sql::Real(r)),
+        other => {
+            let text = text(other);
+            number_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no number")))
+        }
+    })?;
+    strict(connection, "suql_days_after", 2, |v| moved(v[0], v[1], false))?;
+    strict(connection, "suql_days_before", 2, |v| match date(v[1]) {
+        Some(other) => {
+            let of = date(v[0]).ok_or_else(|| wrong(format!("\"{}\" is no date", text(v[0]))))?;
+            Ok(Sql::Integer(i64::from((of - other).get_days())))
+        }
+        None => moved(v[0], v[1], true),
+    })
+}
+
+/// Whether a text says true or false, as `PostgreSQL` reads it: by the beginning of a
+/// word that no other word has.
+pub(super) fn truth_of(text: &str) -> Option<bool> {
+    let text = text.trim().to_lowercase();
+    let begins = |word: &str| !text.is_empty() && word.starts_with(&text);
+    match text.as_str() {
+        "o" => None,
+        "1" => Some(true),
+        "0" => Some(false),
+        _ if ["true", "yes", "on"].into_iter().any(begins) => Some(true),
+        _ if ["false", "no", "off"].into_iter().any(begins) => Some(false),
+        _ => None,
+    }
+}
+
+/// The number that a text is.
+pub(super) fn number_of(text: &str) -> Option<Sql> {
+    let text = text.trim();
+    if let Ok(whole) = text.parse::<i64>() {
+        return Some(Sql::Integer(whole));
+    }
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    text.parse::<f64>().ok().filter(|real| is_number && real.is_finite()).map(Sql::Real)
+}
+
+/// The day that a text says, with a time or without one.
+pub(super) fn date_of(text: &str) -> Option<Date> {
+    text.trim().trim_end_matches('Z').parse::<DateTime>().ok().map(DateTime::date)
+}
+
+fn date(value: ValueRef<'_>) -> Option<Date> {
+    match value {
+        ValueRef::Text(_) => date_of(&text(value)),
+        _ => None,
+    }
+}
+
+/// A date some days later, or earlier.
+fn moved(of: ValueRef<'_>, days: ValueRef<'_>, back: bool) -> GivenType {
+    let not = |value: ValueRef<'_>, what: &str| wrong(format!("\"{}\" is no {what}", text(value)));
+    let days = match days {
+        ValueRef::Integer(days) => days,
+        ValueRef::Text(_) => match number_of(&text(days)) {
+            Some(Sql::Integer(days)) => days,
+            _ => return Err(not(days, "number of days")),
+        },
+        _ => return Err(not(days, "number of days")),
+    };
+    let date = date(of).ok_or_else(|| not(of, "date"))?;
+    let span = Span::new().try_days(if back { -days } else { days });
+    let moved = span.and_then(|span| date.checked_add(span));
+    moved.map(|date| Sql::Text(date.to_string())).map_err(|_| not(of, "date that far away"))
 }
 
 /// `split_part(text, delimiter, n)`: the `n`th field, from the end where that is negative;

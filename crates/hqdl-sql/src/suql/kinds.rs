@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::expr::OTHER;
+use super::functions::{date_of, number_of};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -17,10 +18,10 @@ const TYPES: [(&[&str], &str); 11] = [
     ),
     (
         &["INT", "INTEGER", "INT2", "INT4", "INT8", "BIGINT", "SMALLINT"],
-        "CAST(round({}) AS INTEGER)",
+        "CAST(round(suql_number({})) AS INTEGER)",
     ),
-    (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST({} AS REAL)"),
-    (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST({} AS NUMERIC)"),
+    (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST(suql_number({}) AS REAL)"),
+    (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST(suql_number({}) AS NUMERIC)"),
     (&["BOOL", "BOOLEAN"], "suql_truth({})"),
     (&["DATE"], "date({})"),
     (&["TIMESTAMP", "TIMESTAMPTZ"], "datetime({})"),
@@ -55,9 +56,9 @@ const OTHERS: [&str; 18] = [
 
 /// What a call is asked for when it is cast: the engine reads the type.
 const CALLS: [(&str, &str); 5] = [
-    ("CAST(round({}) AS INTEGER)", "CAST({} AS INTEGER)"),
-    ("CAST({} AS REAL)", "CAST({} AS REAL)"),
-    ("CAST({} AS NUMERIC)", "CAST({} AS NUMERIC)"),
+    ("CAST(round(suql_number({})) AS INTEGER)", "CAST({} AS INTEGER)"),
+    ("CAST(suql_number({}) AS REAL)", "CAST({} AS REAL)"),
+    ("CAST(suql_number({}) AS NUMERIC)", "CAST({} AS NUMERIC)"),
     ("suql_truth({})", "CAST({} AS BOOLEAN)"),
     ("date({})", "date({})"),
 ];
@@ -109,11 +110,19 @@ impl Parser<'_> {
 
     fn cast_to(&mut self, of: Piece, kind: &WrittenType, start: usize) -> Result<Piece, SqlError> {
         let span = start..self.before();
-        if let Some(name) = kind.named
-            && !matches!(of.shape, ExprShape::Literal(_))
-        {
-            let kind = name.content(self.sql).to_ascii_uppercase();
-            return Err(unsaid(name.span(), &format!("the type `{kind}`"), ""));
+        if let Some(token) = kind.named {
+            let name = token.content(self.sql);
+            let of_enum = match of.shape {
+                ExprShape::Literal(_) => true,
+                ExprShape::Array => kind.array,
+                _ => false,
+            };
+            if !of_enum || slip(&name).is_some() {
+                return Err(no_type(&name, token.span()));
+            }
+            if !kind.array {
+                return Ok(Piece { shape: ExprShape::Enum(name), ..Piece::new(of.text, span) });
+            }
         }
         if kind.array {
             let literal = match &of.shape {
@@ -139,12 +148,21 @@ impl Parser<'_> {
             };
             return Self::span_of_time(&text.clone(), span);
         }
+        if let ExprShape::Literal(text) = &of.shape
+            && let Some(piece) = literal(kind.words, text, &of.span)?
+        {
+            return Ok(Piece { span, ..piece });
+        }
         let of_call = of.shape == ExprShape::Call;
         let words = match CALLS.iter().find(|(words, _)| of_call && *words == kind.words) {
             Some((_, words)) => words,
             None => kind.words,
         };
-        let shape = if kind.words == "date({})" { ExprShape::Date } else { ExprShape::Plain };
+        let shape = match kind.words {
+            "date({})" => ExprShape::Date,
+            "suql_truth({})" => ExprShape::Boolean,
+            _ => ExprShape::Plain,
+        };
         let level = if words == "{}" { of.level } else { PRIMARY };
         let words = match kind.scale {
             Some(scale) => format!("round({words}, {scale})"),
@@ -161,7 +179,8 @@ impl Parser<'_> {
         let words = match found {
             Some((_, words)) => *words,
             None if OTHERS.contains(&name.as_str()) => {
-                return Err(unsaid(token.span(), &format!("the type `{name}`"), ""));
+                let help = format!("{KNOWN_TYPES} are known");
+                return Err(unsaid(token.span(), &format!("the type `{name}`"), &help));
             }
             None => "{}",
         };
@@ -235,6 +254,68 @@ impl Parser<'_> {
             }
             None => Err(unsaid(span, "this interval", "write one like '3 days'")),
         }
+    }
+}
+
+/// The types that are told where one is not known.
+const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, boolean, date, timestamp, time, \
+                           interval, json, and arrays of them";
+
+/// What is said of a type that is none, or none where it stands.
+pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
+    let error = SqlError::new(span, format!("the type `{name}` is not known"), "here");
+    match slip(name) {
+        Some(meant) => error.help(format!("did you mean `{}`?", meant.to_lowercase())),
+        None => error.help(format!(
+            "{KNOWN_TYPES} are; a value of an ENUM is compared: price = 'cheap'::{name}"
+        )),
+    }
+}
+
+/// The type that a name is a slip of. A short one may be any ENUM's.
+fn slip(name: &str) -> Option<&'static str> {
+    let upper = name.to_ascii_uppercase();
+    let all = TYPES.iter().flat_map(|(names, _)| names.iter().copied());
+    let close = |known: &&str| {
+        known.len() > 4 && upper.len() > 4 && strsim::osa_distance(known, &upper) == 1
+    };
+    all.filter(|known| *known != upper).find(close)
+}
+
+/// A text that is cast, where it can be read as what it is cast to; `None` where the
+/// cast is `SQLite`'s own.
+pub(super) fn literal(
+    words: &str,
+    text: &str,
+    span: &Range<usize>,
+) -> Result<Option<Piece>, SqlError> {
+    let wrong = |what: &str, help: &str| {
+        let error = SqlError::new(span.clone(), format!("'{text}' is no {what}"), "cast here");
+        Err(if help.is_empty() { error } else { error.help(help) })
+    };
+    let word = text.trim().to_ascii_lowercase();
+    let made =
+        |words: &str| Piece::new(vec![Part::New(words.to_owned(), span.clone())], span.clone());
+    match words {
+        "suql_truth({})" => Parser::truth(text, span.clone()).map(Some),
+        _ if words.contains("suql_number") => match number_of(text) {
+            Some(_) => Ok(None),
+            None => wrong("number", ""),
+        },
+        "date({})" => {
+            let date = |words: &str| Piece { shape: ExprShape::Date, ..made(words) };
+            match word.as_str() {
+                "now" | "today" => Ok(Some(date("date('now')"))),
+                "tomorrow" => Ok(Some(date("date('now', '+1 days')"))),
+                "yesterday" => Ok(Some(date("date('now', '-1 days')"))),
+                _ if date_of(text).is_some() => Ok(None),
+                _ => wrong("date", "write it as in '2024-01-31'"),
+            }
+        }
+        "datetime({})" if word != "now" && date_of(text).is_none() => {
+            wrong("time of a day", "write it as in '2024-01-31 15:00:00'")
+        }
+        _ => Ok(None),
     }
 }
 

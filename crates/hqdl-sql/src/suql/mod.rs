@@ -23,6 +23,7 @@
 //! `NULLS FIRST` or `NULLS LAST`.
 
 mod array;
+mod count;
 mod distinct_on;
 mod expr;
 mod from;
@@ -36,13 +37,39 @@ mod star;
 mod text;
 mod to_char;
 
-pub use star::Columns;
+pub use star::{Columns, TableColumns};
 pub use text::Translated;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use crate::blendsql::SqlError;
+use crate::blendsql::lexer::{self, Brackets, Lexeme};
 
 /// Bytes of stack for a query; what is not used costs nothing.
 const STACK: usize = 64 << 20;
+
+/// What is known of the tables of a query, where it may count rows of theirs: `count(t.*)`.
+fn counted_rows(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns> {
+    let mut tables = HashMap::new();
+    let lower = sql.to_ascii_lowercase();
+    if !lower.contains("count") || !lower.contains(".*") {
+        return tables;
+    }
+    let mut at = 0;
+    while let Ok(Some(token)) = lexer::next(sql, at, Brackets::List) {
+        at = token.end;
+        if matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name) {
+            let name = token.content(sql).to_lowercase();
+            if let (Entry::Vacant(place), true) = (tables.entry(name.clone()), !name.is_empty())
+                && let Some(table) = columns(&name)
+            {
+                place.insert(table);
+            }
+        }
+    }
+    tables
+}
 
 /// Brings a query into `SQLite`'s words; of a database that nothing is known of.
 ///
@@ -59,9 +86,12 @@ pub fn translate(sql: &str) -> Result<Translated, SqlError> {
 pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, SqlError> {
     // Asked before another thread is there.
     let rewritten = distinct_on::written(sql, columns)?;
+    let tables = counted_rows(sql, columns);
     let read = || {
         let in_words = |sql: &str| -> Result<Translated, SqlError> {
-            let text = parser::Parser::new(sql)?.statement()?;
+            let mut parser = parser::Parser::new(sql)?;
+            parser.tables.clone_from(&tables);
+            let text = parser.statement()?;
             Ok(Translated::of(sql, &text))
         };
         match rewritten {

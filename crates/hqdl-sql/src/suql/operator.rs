@@ -1,7 +1,10 @@
 //! Operators between expressions.
 
+use std::ops::Range;
+
 use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
-use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
+use super::functions::truth_of;
+use super::parser::{ExprShape, PRIMARY, Parser, Piece, joined, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -94,6 +97,7 @@ impl Parser<'_> {
             self.word("NOT");
             if self.words(&["DISTINCT", "FROM"]) {
                 let right = Self::operand(self.binary(COMPARE)?);
+                let (left, right) = Self::as_truths(left, right)?;
                 return Ok(between(left, right, IS));
             }
             if self.is_word("UNKNOWN") {
@@ -102,7 +106,7 @@ impl Parser<'_> {
                 text.push(Part::Old(left.span.end..unknown.start));
                 text.push(Part::New("NULL".to_owned(), unknown.span()));
                 let span = start..unknown.end;
-                return Ok(Piece { span, text, shape: ExprShape::Plain, level: IS });
+                return Ok(Piece { span, text, shape: ExprShape::Boolean, level: IS });
             }
             if !["NULL", "TRUE", "FALSE"].iter().any(|w| self.is_word(w)) {
                 return Err(self.expected("NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"));
@@ -112,7 +116,7 @@ impl Parser<'_> {
         let end = self.before();
         let mut text = left.text;
         text.push(Part::Old(left.span.end.min(sign)..end));
-        Ok(Piece { span: start..end, text, shape: ExprShape::Plain, level: IS })
+        Ok(Piece { span: start..end, text, shape: ExprShape::Boolean, level: IS })
     }
 
     /// IN, LIKE, BETWEEN and their like.
@@ -126,12 +130,17 @@ impl Parser<'_> {
                 if !self.is(b'(') {
                     // PostgreSQL has no table here: what is no list is an array.
                     let array = self.binary(OTHER)?;
+                    Self::no_truth(&left)?;
                     let words =
                         if negated { "suql_all({}, '<>', {})" } else { "suql_any({}, '=', {})" };
                     let span = left.span.start..array.span.end;
-                    return Ok(Piece::filled(words, vec![left.text, array.text], span));
+                    return Ok(Piece::filled(words, vec![left.text, array.text], span).boolean());
                 }
-                let right = self.binary(OTHER)?;
+                let right = if left.shape == ExprShape::Boolean && !self.query_at(1) {
+                    self.truths_in_list()?
+                } else {
+                    self.binary(OTHER)?
+                };
                 Ok(between(Self::operand(left), right, SPECIAL))
             }
             "BETWEEN" => {
@@ -159,6 +168,7 @@ impl Parser<'_> {
                 if let Some(quantified) = self.quantified(&left, how, negated)? {
                     return Ok(quantified);
                 }
+                Self::no_truth(&left)?;
                 let right = self.binary(OTHER)?;
                 if self.is_word("ESCAPE") {
                     self.at += 1;
@@ -178,8 +188,14 @@ impl Parser<'_> {
             return Ok(quantified);
         }
         let right = self.binary(SPECIAL)?;
-        Self::no_interval(&left)?;
-        Self::no_interval(&right)?;
+        Self::no_span(&left)?;
+        Self::no_span(&right)?;
+        let (left, right) = Self::as_truths(left, right)?;
+        let of_enum = |piece: &Piece| matches!(piece.shape, ExprShape::Enum(_));
+        if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
+            let help = "compare it with the values that are meant: IN ('…', '…')";
+            return Err(unsaid(across(&left, &right), "the order of an ENUM's values", help));
+        }
         if left.shape == ExprShape::Array || right.shape == ExprShape::Array {
             let span = across(&left, &right);
             let words = match sign {
@@ -189,7 +205,7 @@ impl Parser<'_> {
             };
             let level = if sign == "=" { PRIMARY } else { NOT };
             let piece = Piece::filled(words, vec![left.text, right.text], span);
-            return Ok(Piece { level, ..piece });
+            return Ok(Piece { level, ..piece.boolean() });
         }
         Ok(between(Self::operand(left), Self::operand(right), COMPARE))
     }
@@ -211,17 +227,19 @@ impl Parser<'_> {
                 return self.moved(left, &right, sign);
             }
             "^" => both("pow({}, {})", left, right),
-            "@>" => both("suql_contains({}, {})", left, right),
-            "<@" => both("suql_contains({}, {})", right, left),
-            "&&" => both("suql_overlaps({}, {})", left, right),
+            "@>" => both("suql_contains({}, {})", left, right).boolean(),
+            "<@" => both("suql_contains({}, {})", right, left).boolean(),
+            "&&" => both("suql_overlaps({}, {})", left, right).boolean(),
             "||" if arrays => both("suql_joined({}, {})", left, right),
             "~" | "~*" | "!~" | "!~*" => {
+                Self::no_truth(&left)?;
                 let negated = sign.starts_with('!');
                 let how = if sign.ends_with('*') { "imatch" } else { "match" };
                 let end = span.end;
                 alike(left, right, how, negated, end)
             }
             "~~" | "~~*" | "!~~" | "!~~*" => {
+                Self::no_truth(&left)?;
                 let how = if sign.ends_with('*') { "ilike" } else { "like" };
                 let end = span.end;
                 alike(left, right, how, sign.starts_with('!'), end)
@@ -242,12 +260,91 @@ impl Parser<'_> {
             _ => {
                 Self::no_interval(&left)?;
                 Self::no_interval(&right)?;
+                if let Some(days) = self.days(&left, &right, sign) {
+                    return Ok(days);
+                }
                 let of = |p: Piece| {
                     if p.level == UNARY || p.level >= ADD { p } else { Self::operand(p) }
                 };
                 between(of(left), of(right), operator.level)
             }
         })
+    }
+
+    /// A date with days added to it or taken away, or the days between two dates; `None`
+    /// where neither operand is written as a date.
+    fn days(&self, left: &Piece, right: &Piece, sign: &str) -> Option<Piece> {
+        let date = |piece: &Piece| piece.shape == ExprShape::Date;
+        let is_number = |piece: &Piece| {
+            let text = self.sql.get(piece.span.clone()).unwrap_or_default();
+            text.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
+        };
+        let (words, of, by) = match sign {
+            "+" if date(left) && !date(right) => ("suql_days_after({}, {})", left, right),
+            "+" if date(right) && !date(left) => ("suql_days_after({}, {})", right, left),
+            "-" if date(left) || date(right) => ("suql_days_before({}, {})", left, right),
+            _ => return None,
+        };
+        let shape = if sign == "+" || is_number(by) { ExprShape::Date } else { ExprShape::Plain };
+        let pieces = vec![of.text.clone(), by.text.clone()];
+        Some(Piece { shape, ..Piece::filled(words, pieces, across(left, right)) })
+    }
+
+    /// Two operands, a text beside what is true or false read as that.
+    ///
+    /// # Errors
+    /// For a text that says neither.
+    pub fn as_truths(left: Piece, right: Piece) -> Result<(Piece, Piece), SqlError> {
+        match (&left.shape, &right.shape) {
+            (ExprShape::Boolean, ExprShape::Literal(text)) => {
+                let truth = Self::truth(text, right.span.clone())?;
+                Ok((left, truth))
+            }
+            (ExprShape::Literal(text), ExprShape::Boolean) => {
+                let truth = Self::truth(text, left.span.clone())?;
+                Ok((truth, right))
+            }
+            _ => Ok((left, right)),
+        }
+    }
+
+    /// A text that says true or false, as that.
+    pub fn truth(text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
+        let Some(truth) = truth_of(text) else {
+            let error = SqlError::new(
+                span,
+                format!("'{text}' is neither true nor false"),
+                "compared with what is",
+            );
+            return Err(error.help("write TRUE or FALSE, or a text that says one: 'yes', 'no'"));
+        };
+        let word = if truth { "TRUE" } else { "FALSE" };
+        Ok(Piece::new(vec![Part::New(word.to_owned(), span.clone())], span).boolean())
+    }
+
+    /// `('yes', 'true')`, behind IN.
+    fn truths_in_list(&mut self) -> Result<Piece, SqlError> {
+        let start = self.here();
+        self.expect(b'(')?;
+        let all: Result<Vec<Piece>, SqlError> = self
+            .list()?
+            .into_iter()
+            .map(|piece| match piece.shape.clone() {
+                ExprShape::Literal(text) => Self::truth(&text, piece.span),
+                _ => Ok(piece),
+            })
+            .collect();
+        let end = self.expect(b')')?;
+        Ok(Piece::new(joined(start, all?, end), start..end))
+    }
+
+    /// What is true or false is no text and no part of an array.
+    pub fn no_truth(piece: &Piece) -> Result<(), SqlError> {
+        if piece.shape != ExprShape::Boolean {
+            return Ok(());
+        }
+        let error = SqlError::new(piece.span.clone(), "this is true or false, and no text", "here");
+        Err(error.help("compare it with TRUE or FALSE"))
     }
 
     /// A date and a span of time.
@@ -291,12 +388,12 @@ pub(super) fn alike(left: Piece, right: Piece, how: &str, negated: bool, end: us
     if plain {
         let words = if negated { "{} NOT LIKE {}" } else { "{} LIKE {}" };
         let pieces = vec![left.tight(), right.text];
-        return Piece { level: SPECIAL, ..Piece::filled(words, pieces, span) };
+        return Piece { level: SPECIAL, ..Piece::filled(words, pieces, span).boolean() };
     }
     let not = if negated { "NOT " } else { "" };
     let words = format!("{not}suql_{how}({{}}, {{}})");
     let level = if negated { NOT } else { PRIMARY };
-    Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span) }
+    Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span).boolean() }
 }
 
 /// Two operands with what stands between them as it is.
@@ -305,5 +402,6 @@ fn between(left: Piece, right: Piece, level: u8) -> Piece {
     let mut text = left.text;
     text.push(Part::Old(left.span.end..right.span.start));
     text.extend(right.text);
-    Piece { span, text, shape: ExprShape::Plain, level }
+    let shape = if level < OTHER { ExprShape::Boolean } else { ExprShape::Plain };
+    Piece { span, text, shape, level }
 }

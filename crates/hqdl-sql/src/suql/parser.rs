@@ -1,7 +1,9 @@
 //! The tokens of a query, and where the parser stands among them.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
+use super::star::TableColumns;
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
@@ -40,6 +42,10 @@ pub(super) enum ExprShape {
     Interval(Vec<String>),
     /// A date without a time.
     Date,
+    /// True or false: a text that it is compared with is read as one.
+    Boolean,
+    /// A text cast to an ENUM of this name, which only a comparison can hold.
+    Enum(String),
 }
 
 /// What a SELECT reads.
@@ -47,9 +53,40 @@ pub(super) enum ExprShape {
 pub(super) struct SuqlSelect {
     /// Arrays that its rows are made of.
     pub unnested: Vec<Unnested>,
-    /// The names of its tables, in their order; `None` for one that has none, and
-    /// whether it is an array.
-    pub tables: Vec<(Option<String>, bool)>,
+    /// Its tables, in their order.
+    pub tables: Vec<SuqlTable>,
+    /// Its own columns by their names, and whether they are true or false; a column of
+    /// its tables says its table and name.
+    pub results: Vec<(String, ResultOf)>,
+    /// Whether rows of a table may lack: it stands in an outer join.
+    pub outer: bool,
+}
+
+/// What a SELECT reads, by the name that it has there.
+pub(super) struct SuqlTable {
+    /// The name; `None` for one that has none.
+    pub name: Option<String>,
+    pub of: TableOf,
+    /// Its columns that are true or false.
+    pub truths: Vec<String>,
+}
+
+/// Where the rows of a table come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TableOf {
+    /// A table of the database, or a common table expression.
+    Named(String),
+    /// An array.
+    Array,
+    /// A query, or a function.
+    Query,
+}
+
+/// What a result column is, as far as truths go.
+pub(super) enum ResultOf {
+    Truth,
+    Column(Option<String>, String),
+    All,
 }
 
 /// An array that a SELECT's rows are made of.
@@ -69,6 +106,12 @@ pub(super) struct Parser<'s> {
     pub depth: usize,
     /// What each SELECT around reads, the innermost last.
     pub selects: Vec<SuqlSelect>,
+    /// Common table expressions around, and which of their columns are true or false.
+    pub common: Vec<(String, Vec<String>)>,
+    /// What is known of the database's tables, by their names in lower case.
+    pub tables: HashMap<String, TableColumns>,
+    /// The columns of the query read last that are true or false.
+    pub truths: Vec<String>,
     /// Whether rows may be made here: in result columns, GROUP BY, ORDER BY.
     pub may_unnest: bool,
     pub fresh: usize,
@@ -92,7 +135,18 @@ impl<'s> Parser<'s> {
             at = token.end;
             tokens.push(token);
         }
-        Ok(Self { sql, tokens, at: 0, depth: 0, selects: Vec::new(), may_unnest: false, fresh: 0 })
+        Ok(Self {
+            sql,
+            tokens,
+            at: 0,
+            depth: 0,
+            selects: Vec::new(),
+            common: Vec::new(),
+            tables: HashMap::new(),
+            truths: Vec::new(),
+            may_unnest: false,
+            fresh: 0,
+        })
     }
 
     pub fn peek(&self) -> Option<Token> {
@@ -247,6 +301,11 @@ impl Piece {
         Self::new(text, span)
     }
 
+    /// True or false, by what it says.
+    pub fn boolean(self) -> Self {
+        Self { shape: ExprShape::Boolean, ..self }
+    }
+
     /// The text, in parentheses where it might fall apart.
     pub fn tight(self) -> Text {
         if self.level == PRIMARY {
@@ -270,7 +329,8 @@ pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
     let span = start..operand.span.end;
     let mut text = vec![Part::Old(start..operand.span.start)];
     text.extend(operand.text);
-    Piece { span, text, shape: ExprShape::Plain, level }
+    let shape = if level == super::expr::NOT { ExprShape::Boolean } else { ExprShape::Plain };
+    Piece { span, text, shape, level }
 }
 
 /// Pieces of the query, with what stands between them as it is.

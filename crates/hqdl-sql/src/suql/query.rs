@@ -1,6 +1,8 @@
 //! Queries and their clauses.
 
-use super::parser::{Parser, Piece, SuqlSelect, joined, unsaid};
+use super::parser::{
+    ExprShape, Parser, Piece, ResultOf, SuqlSelect, SuqlTable, TableOf, joined, unsaid,
+};
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
@@ -27,8 +29,11 @@ impl Parser<'_> {
     pub fn query(&mut self) -> Result<Text, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
         self.selects.push(SuqlSelect::default());
+        let common = self.common.len();
         let query = self.clauses();
-        self.selects.pop();
+        self.common.truncate(common);
+        let select = self.selects.pop();
+        self.truths = select.map(|select| select.own_truths()).unwrap_or_default();
         self.may_unnest = outer;
         query
     }
@@ -39,8 +44,9 @@ impl Parser<'_> {
         if self.word("WITH") {
             self.word("RECURSIVE");
             loop {
-                self.take()?;
-                if self.symbol(b'(') {
+                let name = self.take()?.content(self.sql);
+                let renamed = self.symbol(b'(');
+                if renamed {
                     while !self.symbol(b')') {
                         self.take()?;
                     }
@@ -52,6 +58,8 @@ impl Parser<'_> {
                 let at = self.here();
                 let query = self.deeper(Self::query)?;
                 pieces.push(Piece::new(query, at..self.before()));
+                let truths = std::mem::take(&mut self.truths);
+                self.common.push((name, if renamed { Vec::new() } else { truths }));
                 self.expect(b')')?;
                 if !self.symbol(b',') {
                     break;
@@ -67,6 +75,10 @@ impl Parser<'_> {
             }
             self.word("ALL");
             self.body(&mut pieces)?;
+            // What one of the queries has, another may not.
+            if let Some(select) = self.selects.last_mut() {
+                select.results.clear();
+            }
         }
         if self.words(&["ORDER", "BY"]) {
             self.may_unnest = true;
@@ -81,6 +93,7 @@ impl Parser<'_> {
             return Err(unsaid(word.span(), "a lock of rows", "a query only reads"));
         }
         if let Some(select) = self.selects.last() {
+            self.counted(&mut text, select)?;
             rename(&mut text, select);
         }
         // What is left may mean something of a query around.
@@ -129,18 +142,7 @@ impl Parser<'_> {
             let at = self.here();
             pieces.push(Piece::new(vec![Part::New("1 ".to_owned(), at..at)], at..at));
         } else {
-            loop {
-                let mut item = self.expr()?;
-                Self::no_interval(&item)?;
-                if &self.sql[item.span.clone()] == "*" {
-                    item.text = vec![Part::Star(item.span.clone())];
-                }
-                pieces.push(item);
-                self.result_alias(&mut pieces[..])?;
-                if !self.symbol(b',') {
-                    break;
-                }
-            }
+            self.results(pieces)?;
         }
         self.may_unnest = false;
         if self.is_word("INTO") {
@@ -178,11 +180,54 @@ impl Parser<'_> {
         }
         let Some(select) = self.selects.last() else { return Ok(()) };
         let added = Self::unnested_text(select, end, has_from);
-        pieces[from..].iter_mut().for_each(|piece| rename(&mut piece.text, select));
+        for piece in &mut pieces[from..] {
+            self.counted(&mut piece.text, select)?;
+            rename(&mut piece.text, select);
+        }
         if !added.is_empty() {
             pieces.insert(slot, Piece::new(added, end..end));
         }
         Ok(())
+    }
+
+    /// The result columns of a SELECT.
+    fn results(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+        loop {
+            let mut item = self.expr()?;
+            Self::no_interval(&item)?;
+            let mut result = match item.text.as_slice() {
+                [Part::Column(_, table, column)] => {
+                    Some((column.clone(), ResultOf::Column(table.clone(), column.clone())))
+                }
+                _ => (item.shape == ExprShape::Boolean).then(|| (String::new(), ResultOf::Truth)),
+            };
+            if &self.sql[item.span.clone()] == "*" {
+                item.text = vec![Part::Star(item.span.clone(), None)];
+                result = Some((String::new(), ResultOf::All));
+            }
+            pieces.push(item);
+            let before = self.at;
+            self.result_alias(&mut pieces[..])?;
+            let alias = self.tokens.get(self.at - 1).filter(|_| self.at > before);
+            let alias = alias.map(|token| token.content(self.sql));
+            if let (Some((name, of)), Some(select)) = (result, self.selects.last_mut()) {
+                select.results.push((alias.unwrap_or(name), of));
+            }
+            if !self.symbol(b',') {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a column of the tables around is true or false for certain: one of a query
+    /// in FROM, or of a common table expression, that says so.
+    pub fn is_truth(&self, table: Option<&str>, column: &str) -> bool {
+        let Some(table) = table else {
+            return self.selects.last().is_some_and(|select| select.is_truth(None, column));
+        };
+        let of = |select: &&SuqlSelect| select.named(table).is_some();
+        let select = self.selects.iter().rev().find(of);
+        select.is_some_and(|select| select.is_truth(Some(table), column))
     }
 
     /// The alias of a result column; an element has its array's name without one.
@@ -283,6 +328,42 @@ impl Parser<'_> {
     }
 }
 
+impl SuqlSelect {
+    /// The table that the query calls so.
+    pub fn named(&self, table: &str) -> Option<&SuqlTable> {
+        let is = |name: &String| name.eq_ignore_ascii_case(table);
+        self.tables.iter().find(|table| table.name.as_ref().is_some_and(is))
+    }
+
+    /// Whether a column of its tables is true or false for certain.
+    fn is_truth(&self, table: Option<&str>, column: &str) -> bool {
+        let table = match (table, self.tables.as_slice()) {
+            (Some(table), _) => self.named(table),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        };
+        table.is_some_and(|t| t.truths.iter().any(|name| name.eq_ignore_ascii_case(column)))
+    }
+
+    /// The columns of its results that are true or false.
+    fn own_truths(&self) -> Vec<String> {
+        let mut truths = Vec::new();
+        for (name, of) in &self.results {
+            match of {
+                ResultOf::Truth => truths.push(name.clone()),
+                ResultOf::Column(table, column) if self.is_truth(table.as_deref(), column) => {
+                    truths.push(name.clone());
+                }
+                ResultOf::Column(..) => {}
+                ResultOf::All => {
+                    truths.extend(self.tables.iter().flat_map(|table| table.truths.clone()));
+                }
+            }
+        }
+        truths
+    }
+}
+
 fn plain(text: Option<&Text>) -> bool {
     text.is_none_or(|t| t.iter().all(|p| !matches!(p, Part::New(..))))
 }
@@ -297,8 +378,8 @@ fn rename(text: &mut Text, select: &SuqlSelect) {
     let tables: Vec<&String> = select
         .tables
         .iter()
-        .filter(|(_, array)| !array)
-        .filter_map(|(name, _)| name.as_ref())
+        .filter(|table| table.of != TableOf::Array)
+        .filter_map(|table| table.name.as_ref())
         .collect();
     let mut renamed = false;
     for part in text {
@@ -328,16 +409,28 @@ fn rename(text: &mut Text, select: &SuqlSelect) {
                     *part = Part::New(name, span.clone());
                 }
             }
-            Part::Star(span) if !select.unnested.is_empty() => {
-                let named = select.tables.iter().map(|(name, array)| {
-                    let name = hqdl_values::sql::name(name.as_ref()?);
-                    Some(if *array {
-                        format!("{name}.value AS {name}")
+            Part::Star(span, of) if !select.unnested.is_empty() => {
+                let is_meant =
+                    |name: &String| of.as_ref().is_none_or(|of| name.eq_ignore_ascii_case(of));
+                let element = |name: &String| {
+                    let found = select.unnested.iter().find(|u| u.alias == *name);
+                    found.and_then(|u| u.names.first()).unwrap_or(name).clone()
+                };
+                let of_table = |name: &String, of: &TableOf| {
+                    let table = hqdl_values::sql::name(name);
+                    if *of == TableOf::Array {
+                        format!("{table}.value AS {}", hqdl_values::sql::name(&element(name)))
                     } else {
-                        format!("{name}.*")
-                    })
-                });
-                if let Some(all) = named.collect::<Option<Vec<String>>>() {
+                        format!("{table}.*")
+                    }
+                };
+                let named: Option<Vec<String>> = select
+                    .tables
+                    .iter()
+                    .filter(|t| t.name.as_ref().is_none_or(is_meant))
+                    .map(|t| t.name.as_ref().map(|name| of_table(name, &t.of)))
+                    .collect();
+                if let Some(all) = named.filter(|all| !all.is_empty()) {
                     *part = Part::New(all.join(", "), span.clone());
                 }
                 renamed = false;

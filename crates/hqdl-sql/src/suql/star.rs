@@ -6,8 +6,17 @@ use std::ops::Range;
 use crate::blendsql::lexer::{Lexeme, Token};
 use hqdl_values::sql::name;
 
+/// What is known of a table of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableColumns {
+    /// Its columns, as `*` has them.
+    pub names: Vec<String>,
+    /// Whether each of its rows has a number by the name of `rowid`: views have none.
+    pub has_rowid: bool,
+}
+
 /// The columns of a table of the database, by its name; `None` where there is none.
-pub type Columns<'c> = &'c dyn Fn(&str) -> Option<Vec<String>>;
+pub type Columns<'c> = &'c dyn Fn(&str) -> Option<TableColumns>;
 
 /// Words that stand before or within a join.
 const JOINS: [&str; 7] = ["JOIN", "INNER", "CROSS", "LEFT", "RIGHT", "FULL", "OUTER"];
@@ -53,7 +62,7 @@ pub(super) fn tables(
         if is_common(sql, tokens, &table) {
             return None;
         }
-        tables.push(StarTable { called: name(&called), columns: columns(&table)? });
+        tables.push(StarTable { called: name(&called), columns: columns(&table)?.names });
         // What joins it.
         if next(at).is_some_and(|t| t.is_word(sql, "ON")) {
             let mut depth = 0_usize;

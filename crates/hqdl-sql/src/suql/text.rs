@@ -17,8 +17,10 @@ pub(super) enum Part {
     Column(Range<usize>, Option<String>, String),
     /// A column's name in a query within the one at hand.
     Inner(Range<usize>, Option<String>, String),
-    /// `*`: all columns of all tables.
-    Star(Range<usize>),
+    /// `*`: all columns of all tables; `t.*`: of one.
+    Star(Range<usize>, Option<String>),
+    /// `t.*` that is counted, and whether each different row is once.
+    Rows(Range<usize>, String, bool),
 }
 
 /// A query in `SQLite`'s words, and where each of them comes from.
@@ -38,7 +40,8 @@ impl Translated {
                 Part::Old(span)
                 | Part::Column(span, ..)
                 | Part::Inner(span, ..)
-                | Part::Star(span) => {
+                | Part::Star(span, _)
+                | Part::Rows(span, ..) => {
                     parts.push((sql.len(), span.clone(), true));
                     sql.push_str(old.get(span.clone()).unwrap_or_default());
                 }
