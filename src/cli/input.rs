@@ -16,7 +16,7 @@ use crate::model::{Model, SetupError};
 use crate::problem::Problems;
 use crate::query::{self, Again, Dialect, Param, Plain, QueryError, Request};
 use crate::session::Session;
-use crate::spec::Provider;
+use crate::spec::{Draft, Provider};
 use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
@@ -97,7 +97,10 @@ impl<'o> Input<'o> {
         let about = options.spec.as_deref().or(flags.db.as_deref());
         let command = about.map_or_else(String::new, |a| format!("{command} {}", a.display()));
         let session = match (&options.spec, &flags.db) {
-            (Some(spec), _) => session::open(spec, &flags, options.budget, &command)?,
+            (Some(spec), _) => {
+                let draft = Draft::read(spec)?.for_queries();
+                session::of(draft, &flags, options.budget, &command)?
+            }
             (None, Some(db)) => session::bare(db, &flags, options.budget, &command)?,
             (None, None) => {
                 return Err(Failure::input(

@@ -147,3 +147,66 @@ fn a_row_that_fits_nowhere_is_an_error_even_so() {
     let ended = query(&project, &[], sql).exits(2);
     assert!(ended.stderr.contains("`context_tokens` is 0"), "{}", ended.stderr);
 }
+
+/// What stands behind the value of `LLMMap` is its context: all rows and columns of it.
+#[test]
+fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 3);
+    let asked = |context: &str| {
+        let sql = format!(
+            "SELECT {{{{LLMMap('What of it?', note.text, context={context})}}}} FROM note WHERE id = 1"
+        );
+        query(&project, &[], &sql).exits(0);
+        endpoint.requests().last().unwrap().question.rows[0].key[1].clone()
+    };
+    let rows = asked("(SELECT id, text FROM note WHERE id > 1)");
+    let rows: Json = serde_json::from_str(rows.as_str().unwrap()).unwrap();
+    let expected = json!([[2, "Wörter of note 2"], [3, "Wörter of note 3"]]);
+    assert_eq!(rows, json!({ "columns": ["id", "text"], "rows": expected }));
+    let column = asked("(SELECT n.id AS other FROM note AS n WHERE n.id <> note.id)");
+    let column: Json = serde_json::from_str(column.as_str().unwrap()).unwrap();
+    assert_eq!(column, json!({ "columns": ["other"], "rows": [[2], [3]] }));
+    // One value is itself.
+    assert_eq!(asked("(SELECT id FROM note WHERE id = 3)"), json!(3));
+    let before = endpoint.count();
+    let explained = project.hqdl(&[
+        "explain",
+        "--spec",
+        "specs/x.toml",
+        "--json",
+        "SELECT {{LLMMap('And this?', text, context=(SELECT id FROM note))}} FROM note",
+    ]);
+    assert_eq!(explained.exits(0).lines[0]["values_asked"], json!(3));
+    assert_eq!(endpoint.count(), before);
+}
+
+/// A context is a text: what cannot be said in one is an error that names its column.
+#[test]
+fn a_blob_in_a_context_is_an_error_with_its_column() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 2);
+    for call in [
+        "LLMQA('What is there?', (SELECT id, CAST(text AS BLOB) AS photo FROM note))",
+        "LLMMap('What is there?', id, context=(SELECT id, CAST(text AS BLOB) AS photo FROM note))",
+    ] {
+        let ended = query(&project, &[], &format!("SELECT {{{{{call}}}}} FROM note")).exits(2);
+        for said in ["the column `photo` of a context", "image=true"] {
+            assert!(ended.stderr.contains(said), "{said:?} is not in:\n{}", ended.stderr);
+        }
+    }
+    assert_eq!(endpoint.count(), 0);
+}
+
+/// A regular expression that an answer must match is shown, and is no part of the question.
+#[test]
+fn a_pattern_is_shown_to_the_model() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 2);
+    let map = "SELECT {{LLMMap('fn:initial', text, regex='[A-Z]+')}} FROM note";
+    query(&project, &[], map).exits(0);
+    let system = endpoint.requests()[0].body["messages"][0]["content"].as_str().unwrap().to_owned();
+    assert!(system.contains(r#""pattern":"[A-Z]+""#), "{system}");
+    query(&project, &[], &map.replace(", regex='[A-Z]+'", "")).exits(0);
+    assert_eq!(endpoint.count(), 1);
+}

@@ -113,6 +113,10 @@ fn an_ingredient_of_a_spec_asks_its_question() {
         let sql = format!("SELECT {{{{{call}}}}} FROM t WHERE name = 'plum'");
         assert_eq!(rows(&project, &sql), json!([[about]]), "{call}");
     }
+    // A column is called by what was written: the call, or its question.
+    let sql = "SELECT {{Translate(name, 'French')}}, {{LLMMap('What?', name, example_outputs=('a', 'b'))}} FROM t";
+    let named = query(&project, sql).exits(0).lines[0]["columns"].clone();
+    assert_eq!(named, json!(["{{Translate(name, 'French')}}", "What?"]));
     // Options, and the model that it names; a call may say others.
     let colour = "SELECT DISTINCT {{Colour(name)}} FROM t";
     assert_eq!(rows(&project, colour), json!([["it's green"]]));

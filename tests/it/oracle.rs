@@ -48,6 +48,9 @@ pub fn answer(column: &AskedColumn, row: &AskedRow) -> Json {
         // How many values it wants is said after the question.
         let call =
             call.rfind(" (").filter(|_| call.ends_with(" values)")).map_or(call, |n| &call[..n]);
+        // So is what is said of it.
+        let said = " Answer with a part of the text, word by word.";
+        let call = call.strip_suffix(said).unwrap_or(call);
         let (name, parameter) = call.split_once(':').unwrap_or((call, ""));
         let found = match name {
             "first_sorted" => first_sorted(values, &context(row)),

@@ -88,9 +88,9 @@ pub fn read(
         why: why.to_owned(),
         raw: cut(raw).to_owned(),
     };
-    let dated = |row: usize, cells: Vec<Answer>| {
+    let in_row = |row: usize, cells: Vec<Answer>| {
         let cells = cells.into_iter().zip(checkers);
-        cells.map(|(cell, checker)| checker.dated(cell, |part| keys.part(row, part))).collect()
+        cells.map(|(cell, checker)| checker.in_row(cell, |part| keys.part(row, part))).collect()
     };
     rows.into_iter()
         .zip(conflicts)
@@ -106,8 +106,8 @@ pub fn read(
             }
             Some(FoundRow { cells: Err(why), text, .. }) => failed(State::Invalid, &why, &text),
             Some(FoundRow { cells: Ok(cells), note, text, .. }) => RowOutcome::Read(match note {
-                None => dated(n, cells),
-                Some(note) => dated(n, cells)
+                None => in_row(n, cells),
+                Some(note) => in_row(n, cells)
                     .into_iter()
                     .map(|a| if a.state.shows() { a.repaired(&note, cut(&text)) } else { a })
                     .collect(),

@@ -110,6 +110,11 @@ pub(super) fn system(
             "An example of a column shows the form of its values, not which one is right.\n",
         );
     }
+    if asked.iter().any(|c| c.pattern.is_some()) {
+        text.push_str(
+            "A pattern of a column is a regular expression that its values match as a whole.\n",
+        );
+    }
     if asked.iter().any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean)) {
         text.push_str("Write dates as YYYY-MM-DD, booleans as true or false, URLs in full.\n");
     }
@@ -161,6 +166,9 @@ pub(super) fn system(
         }
         if let Some(example) = &column.example {
             line["example"] = example.as_str().into();
+        }
+        if let Some(pattern) = &column.pattern {
+            line["pattern"] = pattern.as_str().into();
         }
         if let Some(list) = &column.values {
             let at = lists.iter().position(|l| l.hash == list.hash).unwrap_or_default();

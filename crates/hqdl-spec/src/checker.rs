@@ -45,6 +45,8 @@ pub struct Checker {
     unknown: Option<Vec<String>>,
     /// The part of the key that holds the year of a date given without one.
     year: Option<usize>,
+    /// The part of the key that a value must be a part of.
+    part_of: Option<usize>,
 }
 
 impl Checker {
@@ -64,13 +66,17 @@ impl Checker {
                 .as_ref()
                 .map(|words| words.iter().map(|w| w.trim().to_lowercase()).collect()),
             year: column.year,
+            part_of: column.part_of,
         }
     }
 
-    /// An answer that is a date but for its year, with the year that its row's key
-    /// holds; `part` tells the parts of that key.
+    /// An answer as it reads in its row, whose key has these parts: a date but for its
+    /// year has the one that the key holds, and what must be a part of a text is one.
     #[must_use]
-    pub fn dated<'k>(&self, answer: Answer, part: impl Fn(usize) -> Option<&'k str>) -> Answer {
+    pub fn in_row<'k>(&self, answer: Answer, part: impl Fn(usize) -> Option<&'k str>) -> Answer {
+        if let Some(text) = self.part_of.and_then(&part) {
+            return part_of(text, answer);
+        }
         let read = || {
             let year = part(self.year?)?;
             let four = year.len() == 4 && year.bytes().all(|b| b.is_ascii_digit());
@@ -459,4 +465,36 @@ fn kept_items(raw: &str) -> Vec<String> {
 
 fn bare(text: &str) -> &str {
     text.trim().trim_matches(|c| matches!(c, '\'' | '"' | '[' | ']' | '`')).trim()
+}
+
+/// An answer whose texts must be parts of a text, in its spelling.
+fn part_of(text: &str, answer: Answer) -> Answer {
+    let found = |value: &Value| {
+        let said = value.text()?;
+        let said = said.trim();
+        if text.contains(said) {
+            return Some(Value::from(said));
+        }
+        // Where no letter is longer in lower case, places are the same.
+        let lower = text.to_lowercase();
+        let at = lower.find(&said.to_lowercase()).filter(|_| lower.len() == text.len())?;
+        text.get(at..at + said.len()).map(Value::from)
+    };
+    let parts = match &answer.value {
+        CellValue::One(value) => found(value).map(CellValue::One),
+        CellValue::Many(all) => {
+            all.iter().map(found).collect::<Option<Vec<Value>>>().map(CellValue::Many)
+        }
+        CellValue::Nothing => return answer,
+    };
+    match parts {
+        Some(value) => Answer { value, ..answer },
+        None => {
+            let said = answer.raw.clone().unwrap_or_else(|| match &answer.value {
+                CellValue::One(value) => value.to_string(),
+                other => other.to_json().to_string(),
+            });
+            Answer::without_value(State::Invalid, said)
+        }
+    }
 }

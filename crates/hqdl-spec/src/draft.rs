@@ -56,6 +56,8 @@ pub struct Draft {
     pub(super) one_model: bool,
     /// Whether there is no file: it may lack expansions, and a model.
     pub(super) bare: bool,
+    /// Whether it may lack expansions all the same: a query needs none.
+    for_queries: bool,
 }
 
 impl Draft {
@@ -93,6 +95,7 @@ impl Draft {
                 recordings: None,
                 one_model: false,
                 bare: false,
+                for_queries: false,
             }),
             // Not reached while the schema is made from the types; if it were,
             // the shape's own problems are the best that can be said.
@@ -128,6 +131,7 @@ impl Draft {
             recordings: None,
             one_model: false,
             bare: true,
+            for_queries: false,
         }
     }
 
@@ -331,7 +335,7 @@ impl Draft {
                 check.ingredients(&self.file.ingredient, &models)
             },
         };
-        if self.file.expansion.is_empty() && !self.bare {
+        if self.file.expansion.is_empty() && !self.bare && !self.for_queries {
             check.error(
                 &[],
                 "the spec has no expansion",
@@ -344,6 +348,13 @@ impl Draft {
         let failed = problems.iter().any(|p| p.severity == Severity::Error);
         let problems = self.problems(problems);
         if failed { Err(problems) } else { Ok((spec, problems)) }
+    }
+
+    /// The same for queries, which need no expansion: ingredients and models of a spec are
+    /// of use without one.
+    #[must_use]
+    pub fn for_queries(self) -> Self {
+        Self { for_queries: true, ..self }
     }
 
     /// A warning about the rows that a place in the spec leads to.

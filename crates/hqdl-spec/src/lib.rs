@@ -300,6 +300,8 @@ impl Column {
             aliases: BTreeMap::new(),
             unify: false,
             year: None,
+            part_of: None,
+            pattern: None,
             example: None,
             bindings: Vec::new(),
             classify: false,
@@ -400,6 +402,13 @@ pub struct Column {
     /// of what the column means.
     #[serde(default)]
     pub year: Option<usize>,
+    /// The part of the key that its values are parts of. No part of what it means.
+    #[serde(default)]
+    pub part_of: Option<usize>,
+    /// A regular expression that its values match, shown to the model; no part of what
+    /// it means.
+    #[serde(default)]
+    pub pattern: Option<String>,
     /// A value of the kind that is expected, shown to the model; no part of what
     /// it means.
     pub example: Option<String>,

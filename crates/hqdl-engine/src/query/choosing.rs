@@ -7,6 +7,7 @@ use super::QueryError;
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith, Outputs};
 use hqdl_sql::blendsql::{Call, Choices};
+use hqdl_values::problem::Problem;
 use hqdl_values::value::Value;
 
 /// The most values that are taken for options from a compared column.
@@ -68,7 +69,14 @@ pub(super) fn options(
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
             let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
-            choosing.values(&with(&text), usize::MAX)
+            let values = choosing.values(&with(&text), usize::MAX);
+            // Its own places are in another text.
+            values.map_err(|error| match error {
+                QueryError::Sql(problem) if problem.span.is_none() => {
+                    QueryError::Sql(Box::new(Problem { span: Some(span.clone()), ..*problem }))
+                }
+                other => other,
+            })
         }
         (Some(Choices::Column { .. }), Some(OptionsColumn::Base(origin))) => {
             let text = column(&origin.table, &origin.column);

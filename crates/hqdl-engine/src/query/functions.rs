@@ -8,7 +8,8 @@ use rusqlite::functions::{Aggregate, Context, FunctionFlags};
 use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use serde_json::Value as Json;
 
-use super::live::{Live, Shared, int, lock};
+use super::live::{Live, Shared, broken, int, lock};
+use super::smoothie::owned;
 use hqdl_sql::blendsql::runtime::Function;
 use hqdl_values::value::Value;
 
@@ -63,8 +64,9 @@ pub fn register(connection: &Connection, live: &Shared) -> rusqlite::Result<()> 
             Function::Any => make(function, |_, values| Ok(Sql::Integer(kleene(values, 1)))),
             Function::Note => make(function, |live, values| Ok(live.note(int(values, 0)))),
             Function::Noted => make(function, |live, _| Ok(live.noted())),
-            Function::Rows => {
-                connection.create_aggregate_function(function.name(), -1, flags, RowsAggregate)
+            Function::Rows | Function::Values => {
+                let aggregate = RowsAggregate { alone: function == Function::Values };
+                connection.create_aggregate_function(function.name(), -1, flags, aggregate)
             }
         }?;
     }
@@ -82,31 +84,71 @@ fn kleene(values: &[ValueRef<'_>], settles: i64) -> i64 {
     }
 }
 
-/// [`Function::Rows`].
-struct RowsAggregate;
+/// [`Function::Rows`] and [`Function::Values`].
+struct RowsAggregate {
+    /// The one value of one row is itself.
+    alone: bool,
+}
 
-impl Aggregate<(Json, Vec<Json>), ToSqlOutput<'static>> for RowsAggregate {
-    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<(Json, Vec<Json>)> {
+/// The rows of a context so far.
+#[derive(Default)]
+struct ContextSoFar {
+    titles: Json,
+    rows: Vec<Json>,
+    /// The one value of the first row.
+    first: Option<Sql>,
+    /// What cannot be shown in a text.
+    unreadable: Option<String>,
+}
+
+impl Aggregate<ContextSoFar, ToSqlOutput<'static>> for RowsAggregate {
+    fn init(&self, ctx: &mut Context<'_>) -> rusqlite::Result<ContextSoFar> {
         let titles: String = ctx.get(0).unwrap_or_default();
-        Ok((serde_json::from_str(&titles).unwrap_or_default(), Vec::new()))
+        let titles = serde_json::from_str(&titles).unwrap_or_default();
+        Ok(ContextSoFar { titles, ..ContextSoFar::default() })
     }
 
-    fn step(&self, ctx: &mut Context<'_>, state: &mut (Json, Vec<Json>)) -> rusqlite::Result<()> {
-        let value = |n| match Value::read(ctx.get_raw(n)) {
-            Ok(value) => value.to_json(),
-            Err(why) => format!("({why})").into(),
-        };
-        state.1.push((1..ctx.len()).map(value).collect());
+    fn step(&self, ctx: &mut Context<'_>, so_far: &mut ContextSoFar) -> rusqlite::Result<()> {
+        if self.alone && so_far.rows.is_empty() && ctx.len() == 2 {
+            so_far.first = Some(owned(ctx.get_raw(1)));
+        }
+        let mut row = Vec::with_capacity(ctx.len());
+        for n in 1..ctx.len() {
+            let value = Value::read(ctx.get_raw(n)).map(|value| value.to_json());
+            row.push(value.unwrap_or_else(|why| {
+                let column = so_far.titles.get(n - 1).and_then(Json::as_str).unwrap_or_default();
+                so_far.unreadable.get_or_insert_with(|| unreadable(column, &why.to_string()));
+                Json::Null
+            }));
+        }
+        so_far.rows.push(row.into());
         Ok(())
     }
 
     fn finalize(
         &self,
         _: &mut Context<'_>,
-        state: Option<(Json, Vec<Json>)>,
+        so_far: Option<ContextSoFar>,
     ) -> rusqlite::Result<ToSqlOutput<'static>> {
-        let (titles, rows) = state.unwrap_or_default();
-        let text = serde_json::json!({ "columns": titles, "rows": rows }).to_string();
-        Ok(ToSqlOutput::Owned(Sql::Text(text)))
+        let ContextSoFar { titles, rows, first, unreadable } = so_far.unwrap_or_default();
+        let value = match (rows.len(), first) {
+            (0, _) if self.alone => Sql::Null,
+            (1, Some(first)) => first,
+            _ => match unreadable {
+                Some(why) => return Err(broken(&why)),
+                None => {
+                    Sql::Text(serde_json::json!({ "columns": titles, "rows": rows }).to_string())
+                }
+            },
+        };
+        Ok(ToSqlOutput::Owned(value))
     }
+}
+
+/// What is said of a column of a context that no model can be shown as text.
+fn unreadable(column: &str, why: &str) -> String {
+    format!(
+        "the column `{column}` of a context has a value that cannot be shown in a text: {why}; \
+         leave it out, or ask about each image: LLMMap('…', t.{column}, image=true)"
+    )
 }

@@ -20,6 +20,8 @@ use super::{QueryError, Request};
 use hqdl_spec::Literal;
 use hqdl_spec::Type;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
+use hqdl_sql::blendsql::ReturnType;
+use hqdl_sql::blendsql::ingredients::{self, Ingredient};
 use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_sql::suql::Translated;
 use hqdl_values::problem::nearest;
@@ -129,6 +131,27 @@ pub(super) fn named(request: &Request<'_>, text: &str, error: QueryError) -> Que
         for ingredient in ["`LLMMap`", "`LLMQA`"] {
             problem.message = problem.message.replace(ingredient, &format!("`{name}`"));
         }
+        for ingredient in ["{{LLMMap(", "{{LLMQA("] {
+            let help = problem.help.take();
+            problem.help = help.map(|help| help.replace(ingredient, &format!("{{{{{name}(")));
+        }
+    }
+    QueryError::Sql(problem)
+}
+
+/// An error about an ingredient that is none, with the names of all that there are.
+pub(super) fn listed(request: &Request<'_>, error: QueryError) -> QueryError {
+    let QueryError::Sql(mut problem) = error else { return error };
+    let unknown = problem.message.strip_prefix("there is no ingredient `");
+    if let Some(word) = unknown.and_then(|rest| rest.strip_suffix('`')) {
+        let own = request.spec.ingredients.iter().map(|i| i.name.as_str());
+        let written = ingredients::all().map(Ingredient::name);
+        let done = KNOWN.iter().filter(|(_, of)| !matches!(of, Macro::Refused(..)));
+        let all: Vec<&str> = own.chain(written).chain(done.map(|(name, _)| *name)).collect();
+        problem.help = Some(match nearest(word, all.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("there are {}", all.join(", ")),
+        });
     }
     QueryError::Sql(problem)
 }
@@ -145,14 +168,7 @@ impl CallText<'_> {
     fn edits(&self, of: Macro<'_>) -> Result<Vec<(Range<usize>, String)>, QueryError> {
         let name = self.name.text(self.text);
         match of {
-            Macro::Typed(ingredient, kind) => {
-                let said = if self.says("return_type") || self.says("output_type") {
-                    String::new()
-                } else {
-                    format!("return_type='{kind}', ")
-                };
-                Ok(vec![(self.name.start..self.paren.end, format!("{ingredient}({said}"))])
-            }
+            Macro::Typed(ingredient, kind) => self.typed(ingredient, kind),
             Macro::Own(own) => self.own(own),
             Macro::Caption => Ok(self.caption()),
             Macro::Image => Ok(vec![(
@@ -168,6 +184,45 @@ impl CallText<'_> {
                 instead,
             )),
         }
+    }
+
+    /// `{{LLMQAList('…')}}` and the like: the ingredient's name says the type, of a list
+    /// that of its values may be said.
+    fn typed(
+        &self,
+        ingredient: &str,
+        kind: &str,
+    ) -> Result<Vec<(Range<usize>, String)>, QueryError> {
+        let name = self.name.text(self.text);
+        let says = |piece: &&ArgumentPiece| {
+            piece.keyword.is_some_and(|keyword| {
+                ["return_type", "output_type"].iter().any(|w| keyword.is_word(self.text, w))
+            })
+        };
+        let Some(piece) = self.pieces.iter().find(says) else {
+            let call = format!("{ingredient}(return_type='{kind}', ");
+            return Ok(vec![(self.name.start..self.paren.end, call)]);
+        };
+        let mut edits = vec![(self.name.start..self.paren.end, format!("{ingredient}("))];
+        let written = match piece.tokens.as_slice() {
+            [one] => one.content(self.text),
+            _ => self.text.get(piece.span()).unwrap_or_default().to_owned(),
+        };
+        // What is no type is told where types are read.
+        let (Some(said), Some(own)) = (ReturnType::parse(&written), ReturnType::parse(kind)) else {
+            return Ok(edits);
+        };
+        if own.list && !said.list {
+            edits.push((piece.span(), format!("'list[{}]'", written.trim())));
+        } else if !own.list && said != own && name.to_lowercase().ends_with(kind) {
+            return Err(QueryError::sql(
+                format!("`{name}` answers with {kind}, not with {}", written.trim()),
+                Some(piece.span()),
+                "contradicts the name",
+                format!("leave it out, or write `{ingredient}`"),
+            ));
+        }
+        Ok(edits)
     }
 
     /// What is put before the arguments of a call that does not say it itself.

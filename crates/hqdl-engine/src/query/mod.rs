@@ -45,6 +45,7 @@ mod first_rows;
 mod fits;
 mod functions;
 pub mod guard;
+mod headers;
 mod join;
 pub mod json;
 mod kept;
@@ -80,6 +81,7 @@ pub use params::Param;
 pub use plain::Plain;
 pub use smoothie::{Meta, Pass, Route, RouteKind, Sink, Smoothie, Unbounded};
 
+use self::headers::WrittenHeaders;
 use hqdl_facts::{Facts, Wanted};
 use hqdl_model::generate::Listener;
 use hqdl_model::{self as model, Model, ModelChoice};
@@ -191,11 +193,12 @@ fn in_sqlite<T>(
         let run = |sql: &str| {
             run(&Request { sql, dialect: Dialect::Sqlite, classify: false, ..request.clone() })
         };
-        match macros::written(request, sql)? {
+        let ended = match macros::written(request, sql)? {
             Some(written) => placed(&written, |sql| classified(request, sql, run))
                 .map_err(|error| macros::named(request, sql, error)),
             None => classified(request, sql, run),
-        }
+        };
+        ended.map_err(|error| macros::listed(request, error))
     })
 }
 
@@ -299,6 +302,7 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
 /// # Errors
 /// [`QueryError`]; what was answered until then is kept.
 pub fn run(request: &Request<'_>, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+    let sink = &mut WrittenHeaders::of(request.sql, request.dialect, sink);
     if is_server(request.database) {
         return deep(|| server::run(request, Some(sink)))?;
     }

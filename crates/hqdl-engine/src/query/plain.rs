@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::guard::Guard;
+use super::headers::WrittenHeaders;
 use super::params::{self, Param};
 use super::server;
 use super::smoothie::{Meta, Pass, Sink};
@@ -37,6 +38,10 @@ impl Plain<'_> {
     /// [`QueryError`] when it is wrong, too slow or interrupted, or the
     /// database or the sink fails.
     pub fn run(&self, sink: &mut dyn Sink) -> Result<Meta, QueryError> {
+        if self.dialect == Dialect::Suql {
+            let mut sink = WrittenHeaders::of(self.sql, self.dialect, sink);
+            return self.prepared(Some(&mut sink));
+        }
         self.prepared(Some(sink))
     }
 

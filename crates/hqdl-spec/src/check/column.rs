@@ -85,6 +85,8 @@ impl Check<'_> {
             aliases,
             unify: c.unify,
             year: self.year(&at("year"), e, c),
+            part_of: None,
+            pattern: None,
             example: None,
             bindings,
             fingerprint: meaning.fingerprint(),

@@ -5,7 +5,7 @@ use super::runtime::Function;
 use super::tree::{Core, Expr, ExprKind, Query};
 
 /// Functions that make a SELECT one of groups.
-pub(super) const AGGREGATES: [&str; 17] = [
+pub(super) const AGGREGATES: [&str; 18] = [
     "avg",
     "count",
     "group_concat",
@@ -21,6 +21,7 @@ pub(super) const AGGREGATES: [&str; 17] = [
     "percentile_cont",
     "percentile_disc",
     Function::Rows.name(),
+    Function::Values.name(),
     "max",
     "min",
 ];

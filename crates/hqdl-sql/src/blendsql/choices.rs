@@ -35,7 +35,8 @@ pub(super) fn read(sql: &str, tokens: &[Token]) -> Result<Option<Choices>, SqlEr
         [text] if text.lexeme == Lexeme::Text => {
             // How BlendSQL once wrote lists; a list of one has no semicolon.
             let words = text.content(sql);
-            let items = words.split(';').map(|item| Value::from(item.trim()));
+            let items = words.split(';').map(str::trim);
+            let items = items.filter(|_| !words.trim().is_empty()).map(Value::from);
             return Ok(Some(Choices::List(items.collect())));
         }
         [parameter] if parameter.lexeme == Lexeme::Parameter => {

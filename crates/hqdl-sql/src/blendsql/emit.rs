@@ -30,10 +30,10 @@ pub(super) fn row_of(list: &str, width: u32) -> String {
 }
 
 /// The rows of a query as one value, under a name that the query has no use for.
-pub(super) fn context(own: &str, titles: &[String], query: &str) -> String {
+pub(super) fn context(form: Function, own: &str, titles: &[String], query: &str) -> String {
     let names: Vec<String> = (1..=titles.len()).map(|n| format!("c{n}")).collect();
     let names = names.join(", ");
-    let rows = Function::Rows.of(&[&format!("json_array({})", titles.join(", ")), &names]);
+    let rows = form.of(&[&format!("json_array({})", titles.join(", ")), &names]);
     format!("(WITH {own}({names}) AS ({query}) SELECT {rows} FROM {own})")
 }
 

@@ -73,6 +73,7 @@ impl Scanner<'_> {
             question,
             options: None,
             return_type: None,
+            substring: false,
             quantifier: None,
             regex: None,
             narrow: None,

@@ -79,6 +79,8 @@ pub struct Call {
     pub options: Option<Choices>,
     /// What the answer is read as.
     pub return_type: Option<ReturnType>,
+    /// Whether it is a part of the text that is asked about: `return_type='substring'`.
+    pub substring: bool,
     /// How many answers there may be.
     pub quantifier: Option<Quantifier>,
     /// What the answer must match.

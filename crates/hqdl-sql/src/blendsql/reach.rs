@@ -6,6 +6,7 @@ use super::emit;
 use super::ingredients::Subject;
 use super::most::{ANSWER, At, CONTEXT, Probing, sum};
 use super::rewrite::name_text;
+use super::runtime::Function;
 use super::tree::{Expr, ExprKind, Query};
 use super::truth::may_fail;
 
@@ -175,7 +176,10 @@ impl Probing<'_, '_> {
         }
         let keys: Vec<String> = match &site.keys {
             Some(keys) => keys.clone(),
-            None => args.iter().map(|a| self.argument(a, rows, at)).collect(),
+            None => {
+                let forms = args.iter().enumerate();
+                forms.map(|(n, a)| self.argument(a, site.context(n), at)).collect()
+            }
         };
         let text = emit::call(n, false, &keys);
         let text =
@@ -184,7 +188,7 @@ impl Probing<'_, '_> {
         Some(format!("(({text}) IS NULL)"))
     }
 
-    fn argument(&mut self, arg: &Expr, rows: bool, at: At<'_>) -> String {
+    fn argument(&mut self, arg: &Expr, context: Option<Function>, at: At<'_>) -> String {
         match &arg.kind {
             ExprKind::Column { table, column } => {
                 let found = at.frame.scope.find(table.as_deref(), column).is_some();
@@ -193,7 +197,7 @@ impl Probing<'_, '_> {
                     None => name_text(arg, self.rows.sql),
                 }
             }
-            ExprKind::Scalar(_) => self.rows.rewriter.argument(arg, rows, &at.frame.scope),
+            ExprKind::Scalar(_) => self.rows.rewriter.argument(arg, context, &at.frame.scope),
             _ => format!("({})", self.rows.text(arg, at.frame)),
         }
     }

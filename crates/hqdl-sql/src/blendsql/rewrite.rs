@@ -25,6 +25,7 @@ use super::ingredients::Subject;
 use super::parse::Parsed;
 use super::plan::FirstRows;
 use super::plan::QueryPlan;
+use super::runtime::Function;
 use super::scope::{Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
 
@@ -37,11 +38,23 @@ pub struct CallSite {
     pub keys: Option<Vec<String>>,
     /// What stands after it.
     pub after: String,
-    /// What it is asked about: a query among the arguments of one about rows stands
-    /// for its rows, not for its value.
+    /// What it is asked about.
     pub subject: Subject,
     /// The list it gives is a row of so many values.
     pub row: Option<u32>,
+}
+
+impl CallSite {
+    /// What makes one value of a query that is its `n`th argument; `None` where that is
+    /// the value of its first row.
+    pub(super) fn context(&self, n: usize) -> Option<Function> {
+        match self.subject {
+            Subject::Rows => Some(Function::Rows),
+            // What stands behind the value that is asked about is context.
+            Subject::Value if n > 0 => Some(Function::Values),
+            _ => None,
+        }
+    }
 }
 
 /// What was learnt of conditions and calls.
@@ -382,10 +395,10 @@ impl<'q> Rewriter<'q> {
         let nested = args.iter().any(Expr::has_call);
         let keys: Vec<String> = match &site.keys {
             Some(keys) => keys.clone(),
-            None => args
-                .iter()
-                .map(|a| self.argument(a, site.subject == Subject::Rows, scope))
-                .collect(),
+            None => {
+                let forms = args.iter().enumerate();
+                forms.map(|(n, a)| self.argument(a, site.context(n), scope)).collect()
+            }
         };
         let text = emit::call(n, nested, &keys);
         if let Some(width) = site.row {
@@ -394,11 +407,16 @@ impl<'q> Rewriter<'q> {
         format!("{}{text}{}", site.before, site.after)
     }
 
-    pub(super) fn argument(&mut self, arg: &Expr, rows: bool, scope: &Scope<'_>) -> String {
-        match &arg.kind {
-            ExprKind::Column { .. } => name_text(arg, self.sql),
-            ExprKind::Scalar(query) if rows => self.context(query, scope),
-            ExprKind::Scalar(query) => {
+    pub(super) fn argument(
+        &mut self,
+        arg: &Expr,
+        context: Option<Function>,
+        scope: &Scope<'_>,
+    ) -> String {
+        match (&arg.kind, context) {
+            (ExprKind::Column { .. }, _) => name_text(arg, self.sql),
+            (ExprKind::Scalar(query), Some(form)) => self.context(form, query, scope),
+            (ExprKind::Scalar(query), None) => {
                 format!("({})", self.query(query, scope, Role::Rows))
             }
             _ => format!("({})", self.value(arg, scope)),
@@ -406,7 +424,7 @@ impl<'q> Rewriter<'q> {
     }
 
     /// The rows of a query as one value.
-    fn context(&mut self, query: &Query, scope: &Scope<'_>) -> String {
+    fn context(&mut self, form: Function, query: &Query, scope: &Scope<'_>) -> String {
         let outputs = self.resolver().outputs(query, scope);
         let text = self.query(query, scope, Role::Rows);
         match outputs {
@@ -418,7 +436,7 @@ impl<'q> Rewriter<'q> {
                 while self.sql.to_lowercase().contains(&own) {
                     own.push('_');
                 }
-                emit::context(&own, &titles, &text)
+                emit::context(form, &own, &titles, &text)
             }
             None => format!("({text})"),
         }

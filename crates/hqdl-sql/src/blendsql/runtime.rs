@@ -6,8 +6,8 @@
 //! and one more, so that 0 is none: where it differs afterwards, a call in it is
 //! pending. A *truth* is 1, 0, or 2 while a pending call decides it.
 
-/// A function of the engine. All but [`Function::Rows`], an aggregate, are scalar;
-/// none is deterministic, since `SQLite` must not evaluate one before it is reached.
+/// A function of the engine. All are scalar but [`Function::Rows`] and
+/// [`Function::Values`], which are aggregates; none is deterministic, since `SQLite` must not evaluate one before it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `hq_call(call, mark, value, …)`: the answer of a call about these values; NULL
@@ -55,11 +55,14 @@ pub enum Function {
     Noted,
     /// `hq_rows(titles, value, …)`: rows as one JSON text.
     Rows,
+    /// `hq_values(titles, value, …)`: the same, but for the one value of one row, which
+    /// is itself, and no rows, which are NULL.
+    Values,
 }
 
 impl Function {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Call,
         Self::Rank,
         Self::Row,
@@ -80,6 +83,7 @@ impl Function {
         Self::Note,
         Self::Noted,
         Self::Rows,
+        Self::Values,
     ];
 
     /// Its name in SQL.
@@ -106,6 +110,7 @@ impl Function {
             Self::Note => "hq_note",
             Self::Noted => "hq_noted",
             Self::Rows => "hq_rows",
+            Self::Values => "hq_values",
         }
     }
 

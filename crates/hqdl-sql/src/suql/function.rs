@@ -144,6 +144,9 @@ impl Parser<'_> {
             }
             return self.tail(piece);
         }
+        if let Some(error) = self.miscounted(&name, args, names, start..end) {
+            return Err(error);
+        }
         if let ("date_part" | "date_trunc", [part, _]) = (name.as_str(), pieces.as_slice()) {
             let ExprShape::Literal(part) = part.shape.clone() else {
                 return Err(unsaid(
@@ -159,6 +162,31 @@ impl Parser<'_> {
         let shape = if asks { ExprShape::Call } else { ExprShape::Plain };
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
+    }
+
+    /// What is said of a function of `PostgreSQL`'s that has another number of values;
+    /// `None` where `SQLite` has one of that name, too.
+    fn miscounted(
+        &self,
+        name: &str,
+        args: usize,
+        names: &[Token],
+        span: std::ops::Range<usize>,
+    ) -> Option<SqlError> {
+        const SQLITE: [&str; 2] = ["json_array_length", "power"];
+        let mut counts: Vec<usize> =
+            FUNCTIONS.iter().filter(|(n, ..)| *n == name).map(|(_, count, _)| *count).collect();
+        if name == "is_relevant" {
+            counts.push(2);
+        }
+        if counts.is_empty() || SQLITE.contains(&name) {
+            return None;
+        }
+        let takes: Vec<String> = counts.iter().map(ToString::to_string).collect();
+        let written = names.last().map_or(name, |token| token.text(self.sql));
+        let takes = takes.join(" or ");
+        let message = format!("`{written}` takes {takes} values, and here are {args}");
+        Some(SqlError::new(span, message, "this call"))
     }
 
     /// A function by the name that `SQLite` has for it.

@@ -21,12 +21,15 @@ use crate::query::smoothie::{Route, RouteKind};
 use crate::query::targets::Target;
 use crate::query::{QueryError, Request};
 use hqdl_facts::QuestionOrigin;
+use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Images, Spec, Type};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::rewrite::CallSite;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
 use hqdl_sql::blendsql::{Call, Subject};
+use hqdl_values::cell::State;
 use hqdl_values::key::{Fingerprint, ListHash};
+use hqdl_values::value::Value;
 
 /// What a query's calls ask for.
 #[derive(Default)]
@@ -237,6 +240,7 @@ impl Calls {
         let call = &parsed.calls[n];
         let values = options(sql, parsed, call, usage, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
+        consistent(call, kind, values.as_deref())?;
         // A question about a value is the same question wherever the value stands.
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| match n {
@@ -252,6 +256,8 @@ impl Calls {
             ComparedWith::Text(text) if column.values.is_none() => Some(text.clone()),
             _ => None,
         });
+        column.pattern.clone_from(&call.regex);
+        column.part_of = (call.substring && !call.image).then_some(0);
         let untold = is_untold(call, usage, &column);
         let target = self.target(self.models[n].clone(), "values", names, Vec::new());
         if call.image {
@@ -282,12 +288,14 @@ impl Calls {
         let call = &parsed.calls[n];
         let values = options(sql, parsed, call, usage, choosing, true)?;
         let kind = kind(call, usage, values.as_deref());
+        consistent(call, kind, values.as_deref())?;
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
         let question = filled(&call.question, &contexts) + &said_quantity(call);
         let key = vec!["rows".to_owned()];
-        let column = column(&question, kind, values, is_list(call), &key);
+        let mut column = column(&question, kind, values, is_list(call), &key);
+        column.pattern.clone_from(&call.regex);
         let untold = is_untold(call, usage, &column);
         // A question about rows is alone in its expansion: rows differ.
         let asks = (self.models[n].clone(), contexts.clone(), asked(&column));
@@ -373,7 +381,12 @@ impl Calls {
     pub(in crate::query) fn column(&mut self, target: usize, mut column: Column) -> usize {
         let columns = &mut self.expansions[target].expansion.columns;
         match self.columns_at.entry((target, asked(&column))) {
-            Entry::Occupied(known) => *known.get(),
+            Entry::Occupied(known) => {
+                // Calls that want other patterns share the answer, which is read for each.
+                let same = columns.get_mut(*known.get()).filter(|c| c.pattern != column.pattern);
+                same.into_iter().for_each(|column| column.pattern = None);
+                *known.get()
+            }
             Entry::Vacant(new) => {
                 if !columns.is_empty() {
                     column.name = format!("answer_{}", columns.len() + 1);
@@ -433,6 +446,31 @@ fn unseen(call: &Call, expansion: &Expansion) -> Option<String> {
 fn of_spec(call: &Call, spec: &Spec) -> Option<String> {
     let (name, _) = call.model.as_ref()?;
     spec.model_named(name).flatten().map(str::to_owned)
+}
+
+/// Makes sure that some answer can be what a call says: one of its options, of its type.
+fn consistent(call: &Call, kind: Type, values: Option<&[Value]>) -> Result<(), QueryError> {
+    let Some(values) = values.filter(|_| call.options.is_some()) else { return Ok(()) };
+    if values.is_empty() {
+        return Err(QueryError::sql(
+            "there is nothing among the options",
+            Some(call.span.clone()),
+            "no answer can be one of them",
+            "leave `options` out to let any answer pass",
+        ));
+    }
+    let checker = Checker::new(&column("", kind, None, false, &[]));
+    let reads = |value: &Value| value.text().is_some_and(|t| checker.text(&t).state == State::Ok);
+    let said = call.return_type.is_some();
+    match values.iter().find(|value| **value != Value::Null && !reads(value)) {
+        Some(value) if said => Err(QueryError::sql(
+            format!("the option '{value}' can be no answer of the type {}", kind.name()),
+            Some(call.span.clone()),
+            "the return type and the options of this call contradict each other",
+            "leave one of them out",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A table that a context names without reading it.

@@ -34,7 +34,7 @@ use hqdl_sql::blendsql::plan::Refused;
 use hqdl_sql::blendsql::rewrite::{Costs, Rewriter, Rewritten};
 use hqdl_sql::blendsql::rules::stored_columns::direct;
 use hqdl_sql::blendsql::spelling::Spelled;
-use hqdl_sql::blendsql::{self, SqlError, usage};
+use hqdl_sql::blendsql::{self, Argument, SqlError, usage};
 use hqdl_values::problem::nearest;
 use hqdl_values::usage::Usage;
 
@@ -350,8 +350,16 @@ impl<'r, 'a> Engine<'r, 'a> {
             return Some(self.spelled.place(&deepest.span));
         }
         let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
-        let at = self.request.sql.find(name)?;
-        Some(at..at + name.len())
+        if let Some(at) = self.request.sql.find(name) {
+            return Some(at..at + name.len());
+        }
+        // A column in the old spelling, 't::c'.
+        self.parsed.calls.iter().flat_map(|call| &call.values).find_map(|value| match value {
+            Argument::Column { table: Some(table), column, span } => {
+                (format!("{table}.{column}") == name).then(|| self.spelled.place(span))
+            }
+            _ => None,
+        })
     }
 
     /// Notes the questions that are asked now, and where their values come from.

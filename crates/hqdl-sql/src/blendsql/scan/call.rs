@@ -6,8 +6,9 @@ use crate::blendsql::ingredients::keyword::{KEYWORDS, find};
 use crate::blendsql::ingredients::{Arguments, Keyword, Which};
 use crate::blendsql::lexer::{Lexeme, Token};
 use crate::blendsql::scan::{ArgumentText, ScannedCall};
-use crate::blendsql::{Argument, Call, SqlError, choices, result};
+use crate::blendsql::{Argument, Call, Choices, SqlError, choices, result};
 use hqdl_values::problem::nearest;
+use hqdl_values::value::Value;
 
 /// Operators that are words.
 const OPERATORS: [&str; 14] = [
@@ -61,6 +62,7 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
         values,
         options: parts.options,
         return_type: parts.return_type,
+        substring: parts.substring,
         quantifier: parts.quantifier,
         regex: parts.regex,
         narrow: parts.narrow,
@@ -84,6 +86,7 @@ struct Parts {
     values: Vec<Argument>,
     options: Option<crate::blendsql::Choices>,
     return_type: Option<crate::blendsql::ReturnType>,
+    substring: bool,
     quantifier: Option<crate::blendsql::Quantifier>,
     regex: Option<String>,
     narrow: Option<u32>,
@@ -123,10 +126,23 @@ impl Parts {
             Keyword::Context => self.values.extend(argument::read(sql, tokens)?),
             Keyword::Left => self.left = argument::read(sql, tokens)?,
             Keyword::Right => self.right = argument::read(sql, tokens)?,
-            Keyword::Options => self.options = choices::read(sql, tokens)?,
+            Keyword::Options => {
+                self.options = choices::read(sql, tokens)?;
+                let none = matches!(&self.options, Some(Choices::List(values))
+                    if values.iter().all(|v| *v == Value::Null));
+                if none {
+                    let error = SqlError::new(
+                        span(tokens),
+                        "there is nothing among the options",
+                        "no answer can be one of them",
+                    );
+                    return Err(error.help("leave `options` out to let any answer pass"));
+                }
+            }
             Keyword::ReturnType => {
                 self.return_type = result::return_type(sql, tokens)?;
                 if result::is_substring(sql, tokens) {
+                    self.substring = true;
                     self.appended.push("Answer with a part of the text, word by word.".to_owned());
                 }
             }
@@ -139,10 +155,11 @@ impl Parts {
             }
             Keyword::Image => self.image = result::truth(sql, tokens, "image")?,
             Keyword::Examples => self.appended.extend(result::examples(sql, tokens)?),
-            Keyword::Long if result::is_true(sql, tokens) => {
-                self.appended.push("Answer at length.".to_owned());
+            Keyword::Long => {
+                if result::truth(sql, tokens, "long_answer")? {
+                    self.appended.push("Answer at length.".to_owned());
+                }
             }
-            Keyword::Long => {}
             Keyword::Shots if result::is_nothing(sql, tokens) => {}
             Keyword::Shots => {
                 return Err(SqlError::new(
