@@ -54,7 +54,11 @@ impl TrueValues {
             .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
         if !self.tables.contains(&question.table.as_str()) {
             self.beside.fetch_add(1, Ordering::Relaxed);
-            return Err(ModelError::NoAnswer("the truth has no such column".to_owned()));
+            let asked: Vec<&str> = question.columns.iter().map(|c| c.about.trim()).collect();
+            return Err(ModelError::NoAnswer(format!(
+                "the true values have no column that answers \"{}\"",
+                asked.join("\", \"")
+            )));
         }
         let names: Vec<&str> = question.key.iter().map(String::as_str).collect();
         let rows: Vec<Json> = question

@@ -210,3 +210,21 @@ fn a_pattern_is_shown_to_the_model() {
     query(&project, &[], &map.replace(", regex='[A-Z]+'", "")).exits(0);
     assert_eq!(endpoint.count(), 1);
 }
+
+/// An answer that is no part of the text it is to be a part of is none, and asked again
+/// as others are that cannot be read.
+#[test]
+fn a_part_of_a_text_that_is_none_is_no_answer() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 3);
+    let sql = "SELECT id, {{LLMMap('fn:say:NOTE 2', text, return_type='substring')}} FROM note ORDER BY 1";
+    let ended = query(&project, &[], sql).exits(1);
+    assert_eq!(ended.lines[0]["rows"], json!([[1, null], [2, "note 2"], [3, null]]));
+    assert_eq!(ended.lines[0]["meta"]["values_missing"], 2);
+    let before = endpoint.count();
+    query(&project, &[], sql).exits(1);
+    assert_eq!(endpoint.count(), before);
+    query(&project, &["--retry-failed"], sql).exits(1);
+    let asked: usize = endpoint.requests()[before..].iter().map(|r| r.question.rows.len()).sum();
+    assert!(asked >= 2 && endpoint.requests()[before].question.rows.len() == 2);
+}

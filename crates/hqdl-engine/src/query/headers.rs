@@ -12,7 +12,7 @@ use hqdl_sql::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
 /// What a result column is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Header {
+enum WrittenHeader {
     /// By its text, or its question.
     Written(String),
     /// As what runs has it: by an alias, or a column's name.
@@ -24,7 +24,7 @@ enum Header {
 /// Gives result columns the names that the query as it was written gives them.
 pub(super) struct WrittenHeaders<'s> {
     sink: &'s mut dyn Sink,
-    headers: Vec<Header>,
+    headers: Vec<WrittenHeader>,
 }
 
 impl<'s> WrittenHeaders<'s> {
@@ -37,7 +37,7 @@ impl<'s> WrittenHeaders<'s> {
 impl Sink for WrittenHeaders<'_> {
     fn columns(&mut self, names: &[String]) -> std::io::Result<()> {
         let mut named = names.to_vec();
-        let stars = self.headers.iter().filter(|h| **h == Header::Star).count();
+        let stars = self.headers.iter().filter(|h| **h == WrittenHeader::Star).count();
         let same = if stars == 0 {
             self.headers.len() == named.len()
         } else {
@@ -46,16 +46,16 @@ impl Sink for WrittenHeaders<'_> {
         if same {
             // Up to the first star they are counted from the left, behind the last one from
             // the right; what is between two is not told apart.
-            let written = |header: &Header| match header {
-                Header::Written(name) => Some(name.clone()),
-                Header::AsItRuns | Header::Star => None,
+            let written = |header: &WrittenHeader| match header {
+                WrittenHeader::Written(name) => Some(name.clone()),
+                WrittenHeader::AsItRuns | WrittenHeader::Star => None,
             };
-            let left = self.headers.iter().take_while(|h| **h != Header::Star);
+            let left = self.headers.iter().take_while(|h| **h != WrittenHeader::Star);
             for (name, header) in named.iter_mut().zip(left) {
                 written(header).into_iter().for_each(|written| *name = written);
             }
             if stars > 0 {
-                let right = self.headers.iter().rev().take_while(|h| **h != Header::Star);
+                let right = self.headers.iter().rev().take_while(|h| **h != WrittenHeader::Star);
                 for (name, header) in named.iter_mut().rev().zip(right) {
                     written(header).into_iter().for_each(|written| *name = written);
                 }
@@ -96,7 +96,7 @@ const OPERATORS: [&str; 19] = [
 const NO_ALIAS: [&str; 3] = ["END", "ISNULL", "NOTNULL"];
 
 /// The headers of the first SELECT of a query; `None` where it begins otherwise.
-fn headers(sql: &str, dialect: Dialect) -> Option<Vec<Header>> {
+fn headers(sql: &str, dialect: Dialect) -> Option<Vec<WrittenHeader>> {
     let brackets = if dialect == Dialect::Suql { Brackets::List } else { Brackets::Name };
     let mut tokens: Vec<Token> = Vec::new();
     while let Some(token) = lexer::next(sql, tokens.last().map_or(0, |t| t.end), brackets).ok()? {
@@ -151,10 +151,10 @@ fn headers(sql: &str, dialect: Dialect) -> Option<Vec<Header>> {
 }
 
 /// What a result column is called whose tokens these are.
-fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<Header> {
+fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<WrittenHeader> {
     let (first, last) = (item.first()?, item.last()?);
     if last.is(b'*') && matches!(item.len(), 1 | 3 | 5) {
-        return Some(Header::Star);
+        return Some(WrittenHeader::Star);
     }
     let text = sql.get(first.start..last.end)?;
     let names_column = item.iter().enumerate().all(|(n, token)| match n % 2 {
@@ -162,18 +162,18 @@ fn header(sql: &str, item: &[Token], dialect: Dialect) -> Option<Header> {
         _ => token.is(b'.') || token.lexeme == Lexeme::Colons && dialect == Dialect::Sqlite,
     });
     if names_column || is_aliased(sql, item, dialect) {
-        return Some(Header::AsItRuns);
+        return Some(WrittenHeader::AsItRuns);
     }
     // A call is named by its question, where it has one.
     if first.lexeme == Lexeme::Open && closes(item) {
         let question = question(sql, item);
-        return Some(Header::Written(question.unwrap_or_else(|| text.to_owned())));
+        return Some(WrittenHeader::Written(question.unwrap_or_else(|| text.to_owned())));
     }
     let alone = item.get(1).is_some_and(|t| t.is(b'(')) && closes(item.get(1..)?);
     if ["answer", "unnest"].iter().any(|w| first.is_word(sql, w)) && alone {
-        return Some(Header::AsItRuns);
+        return Some(WrittenHeader::AsItRuns);
     }
-    Some(Header::Written(text.to_owned()))
+    Some(WrittenHeader::Written(text.to_owned()))
 }
 
 /// Whether the first token's partner is the last one.

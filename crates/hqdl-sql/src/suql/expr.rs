@@ -97,7 +97,7 @@ impl Parser<'_> {
             let at = self.here();
             self.at += 1;
             let operand = self.deeper(|p| p.binary(NOT.max(least.min(NOT))))?;
-            return Ok(spliced(at, operand, NOT));
+            return Ok(spliced(at, operand, NOT).boolean());
         }
         if self.is(b'-') || self.is(b'+') {
             self.at += 1;
@@ -250,7 +250,7 @@ impl Parser<'_> {
     /// What is no value by itself: a span of time, a text cast to what may be an ENUM.
     pub fn no_interval(piece: &Piece) -> Result<(), SqlError> {
         match &piece.shape {
-            ExprShape::Enum(name) => Err(super::kinds::no_type(name, piece.span.clone())),
+            ExprShape::Enum(name) => Err(super::literal::no_type(name, piece.span.clone())),
             _ => Self::no_span(piece),
         }
     }
@@ -345,7 +345,7 @@ impl Parser<'_> {
                 let shape = if word == "DATE" { ExprShape::Date } else { ExprShape::Plain };
                 let words = format!("{}({{}})", name.to_lowercase());
                 if let ExprShape::Literal(said) = &text.shape
-                    && let Some(piece) = super::kinds::literal(&words, said, &text.span)?
+                    && let Some(piece) = super::literal::literal(&words, said, &text.span)?
                 {
                     return Ok(Some(Piece { span, ..piece }));
                 }

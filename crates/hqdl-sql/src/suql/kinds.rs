@@ -3,33 +3,11 @@
 use std::ops::Range;
 
 use super::expr::OTHER;
-use super::functions::{date_of, number_of};
+use super::literal::{KNOWN_TYPES, TYPES, literal, no_type, slip};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::{Lexeme, Token};
-
-/// Types of a name in `PostgreSQL`, and what does the same in `SQLite`: `{}` is
-/// what is cast.
-const TYPES: [(&[&str], &str); 11] = [
-    (
-        &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
-        "CAST({} AS TEXT)",
-    ),
-    (
-        &["INT", "INTEGER", "INT2", "INT4", "INT8", "BIGINT", "SMALLINT"],
-        "CAST(round(suql_number({})) AS INTEGER)",
-    ),
-    (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST(suql_number({}) AS REAL)"),
-    (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST(suql_number({}) AS NUMERIC)"),
-    (&["BOOL", "BOOLEAN"], "suql_truth({})"),
-    (&["DATE"], "date({})"),
-    (&["TIMESTAMP", "TIMESTAMPTZ"], "datetime({})"),
-    (&["TIME", "TIMETZ"], "time({})"),
-    (&["JSON", "JSONB"], "{}"),
-    (&["ENUM"], "{}"),
-    (&["FREE_TEXT"], "CAST({} AS TEXT)"),
-];
 
 /// Types of `PostgreSQL`'s that `SQLite` has nothing for; any other name is taken for
 /// that of an ENUM.
@@ -254,68 +232,6 @@ impl Parser<'_> {
             }
             None => Err(unsaid(span, "this interval", "write one like '3 days'")),
         }
-    }
-}
-
-/// The types that are told where one is not known.
-const KNOWN_TYPES: &str = "text, integer, bigint, real, numeric, boolean, date, timestamp, time, \
-                           interval, json, and arrays of them";
-
-/// What is said of a type that is none, or none where it stands.
-pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
-    let error = SqlError::new(span, format!("the type `{name}` is not known"), "here");
-    match slip(name) {
-        Some(meant) => error.help(format!("did you mean `{}`?", meant.to_lowercase())),
-        None => error.help(format!(
-            "{KNOWN_TYPES} are; a value of an ENUM is compared: price = 'cheap'::{name}"
-        )),
-    }
-}
-
-/// The type that a name is a slip of. A short one may be any ENUM's.
-fn slip(name: &str) -> Option<&'static str> {
-    let upper = name.to_ascii_uppercase();
-    let all = TYPES.iter().flat_map(|(names, _)| names.iter().copied());
-    let close = |known: &&str| {
-        known.len() > 4 && upper.len() > 4 && strsim::osa_distance(known, &upper) == 1
-    };
-    all.filter(|known| *known != upper).find(close)
-}
-
-/// A text that is cast, where it can be read as what it is cast to; `None` where the
-/// cast is `SQLite`'s own.
-pub(super) fn literal(
-    words: &str,
-    text: &str,
-    span: &Range<usize>,
-) -> Result<Option<Piece>, SqlError> {
-    let wrong = |what: &str, help: &str| {
-        let error = SqlError::new(span.clone(), format!("'{text}' is no {what}"), "cast here");
-        Err(if help.is_empty() { error } else { error.help(help) })
-    };
-    let word = text.trim().to_ascii_lowercase();
-    let made =
-        |words: &str| Piece::new(vec![Part::New(words.to_owned(), span.clone())], span.clone());
-    match words {
-        "suql_truth({})" => Parser::truth(text, span.clone()).map(Some),
-        _ if words.contains("suql_number") => match number_of(text) {
-            Some(_) => Ok(None),
-            None => wrong("number", ""),
-        },
-        "date({})" => {
-            let date = |words: &str| Piece { shape: ExprShape::Date, ..made(words) };
-            match word.as_str() {
-                "now" | "today" => Ok(Some(date("date('now')"))),
-                "tomorrow" => Ok(Some(date("date('now', '+1 days')"))),
-                "yesterday" => Ok(Some(date("date('now', '-1 days')"))),
-                _ if date_of(text).is_some() => Ok(None),
-                _ => wrong("date", "write it as in '2024-01-31'"),
-            }
-        }
-        "datetime({})" if word != "now" && date_of(text).is_none() => {
-            wrong("time of a day", "write it as in '2024-01-31 15:00:00'")
-        }
-        _ => Ok(None),
     }
 }
 

@@ -30,6 +30,7 @@ mod from;
 mod function;
 pub mod functions;
 mod kinds;
+mod literal;
 mod operator;
 mod parser;
 mod query;

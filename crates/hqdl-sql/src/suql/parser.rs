@@ -329,8 +329,7 @@ pub(super) fn spliced(start: usize, operand: Piece, level: u8) -> Piece {
     let span = start..operand.span.end;
     let mut text = vec![Part::Old(start..operand.span.start)];
     text.extend(operand.text);
-    let shape = if level == super::expr::NOT { ExprShape::Boolean } else { ExprShape::Plain };
-    Piece { span, text, shape, level }
+    Piece { span, text, shape: ExprShape::Plain, level }
 }
 
 /// Pieces of the query, with what stands between them as it is.
