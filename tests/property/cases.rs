@@ -12,22 +12,24 @@ use hqdl::spec::{Draft, Provider};
 use rusqlite::Connection;
 
 use crate::case_file::{Bound, Case, cases};
-use crate::other_truths::Truth;
+use crate::other_truths::{LetterCase, Truth};
 use crate::stub::Stub;
 use crate::{plain, surplus};
 
 fn number(db: &Path, bound: &Bound) -> Result<u64, String> {
     match &bound.number {
         Ok(number) => Ok(*number),
-        Err(sql) => match plain(db, sql, &Truth::default())?.first().map(|r| r[0].clone()) {
-            Some(rusqlite::types::Value::Integer(n)) => Ok(n as u64),
-            _ => Err(format!("{sql} counts nothing")),
-        },
+        Err(sql) => {
+            match plain(db, sql, &Truth::of(LetterCase::Told))?.first().map(|r| r[0].clone()) {
+                Some(rusqlite::types::Value::Integer(n)) => Ok(n as u64),
+                _ => Err(format!("{sql} counts nothing")),
+            }
+        }
     }
 }
 
 fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>, String> {
-    let stub = Arc::new(Stub::new(name.to_owned()));
+    let stub = Arc::new(Stub::new(name.to_owned(), LetterCase::Told));
     let mut wrong = Vec::new();
     for step in &case.steps {
         if let Some(sql) = &step.change {
@@ -67,7 +69,7 @@ fn run(case: &Case, db: &Path, facts: &Facts, name: &str) -> Result<Vec<String>,
             }
         };
         if let (Some(sql), None) = (&step.plain, &step.every) {
-            let expected = plain(db, sql, &Truth::default())?;
+            let expected = plain(db, sql, &Truth::of(LetterCase::Told))?;
             let surplus = surplus(&rows.rows, &expected);
             if !surplus.is_empty() {
                 wrong.push(format!("rows: {surplus:?}\n{}\n{}", step.query, meta.sql));

@@ -16,10 +16,28 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 ";
 
 /// Of these, queries whose most cannot be told: an answer decides what is asked.
-pub const UNBOUNDED: usize = 4;
+pub const UNBOUNDED: usize = 5;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 28] = [
+pub const QUERIES: [(&str, &str); 30] = [
+    // A column that is computed from a column that is an answer hangs on it, too.
+    (
+        "SELECT t.i FROM (SELECT s.i, s.k, s.y || '!' AS z FROM (SELECT p.id AS i, nullif(p.n, p.n) AS k, \
+         {{LLMMap('fn:upper', p.a, return_type='str')}} AS y FROM p) AS s) AS t WHERE t.z = 'BOB!' OR \
+         {{LLMMap('fn:initial', t.k, return_type='str')}} = '4' OR {{LLMMap('fn:contains:a', t.k)}}",
+        "SELECT i FROM (SELECT id AS i, nullif(n, n) AS k, hq_upper(a) || '!' AS z FROM p) WHERE z = 'BOB!' OR \
+         hq_initial(k) = '4' OR hq_contains(k, 'a')",
+    ),
+    // So does one that a subquery reads from a common table expression.
+    (
+        "WITH RECURSIVE g AS (SELECT q.pid AS k, {{LLMMap('fn:upper', q.c, return_type='str')}} AS x FROM q UNION ALL \
+         SELECT g.k + 100, g.x FROM g WHERE g.k < 100), d AS (SELECT (SELECT g.x FROM g WHERE g.k = p.id ORDER BY 1 \
+         LIMIT 1) AS y, {{LLMMap('fn:contains:a', p.a)}} AS z FROM p) SELECT DISTINCT r.k FROM r WHERE EXISTS (SELECT 1 \
+         FROM d WHERE d.z = (r.v IS NOT NULL) AND {{LLMMap('fn:length', d.y, return_type='int')}} NOT BETWEEN 1 AND 3)",
+        "WITH RECURSIVE g AS (SELECT pid AS k, hq_upper(c) AS x FROM q UNION ALL SELECT k + 100, x FROM g WHERE k < 100), \
+         d AS (SELECT (SELECT x FROM g WHERE k = id ORDER BY 1 LIMIT 1) AS y, hq_contains(a, 'a') AS z FROM p) SELECT \
+         DISTINCT k FROM r WHERE EXISTS (SELECT 1 FROM d WHERE z = (v IS NOT NULL) AND hq_length(y) NOT BETWEEN 1 AND 3)",
+    ),
     // A value that is computed once, for the first row, is waited for by the others, too.
     (
         "WITH t AS (SELECT p.id AS i, (SELECT max(q.c) FROM q WHERE {{LLMMap('fn:initial', q.c)}} IS NOT NULL) AS x \

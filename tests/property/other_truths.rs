@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use rusqlite::types::Value as Sql;
 use serde_json::Value as Json;
 
-use crate::functions::register_as;
+use crate::functions::{compute, register_as};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Other {
@@ -17,25 +18,57 @@ enum Other {
     Seeded(u64),
 }
 
+/// Whether answers tell texts apart that differ in case alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LetterCase {
+    Told,
+    Ignored,
+}
+
+impl LetterCase {
+    /// A text, as far as answers know it.
+    pub fn fold(self, text: &str) -> String {
+        if self == Self::Told { text.to_owned() } else { text.to_lowercase() }
+    }
+
+    /// An answer, as far as it is one.
+    pub fn fold_answer(self, answer: Json) -> Json {
+        match answer {
+            Json::String(text) => self.fold(&text).into(),
+            other => other,
+        }
+    }
+}
+
 /// What the functions say.
 #[derive(Debug, Clone)]
 pub struct Truth {
     agreed: Arc<HashSet<(String, String)>>,
     other: Other,
-}
-
-impl Default for Truth {
-    fn default() -> Self {
-        Self { agreed: Arc::default(), other: Other::Same }
-    }
+    case: LetterCase,
 }
 
 impl Truth {
+    /// The true one.
+    pub fn of(case: LetterCase) -> Self {
+        Self { agreed: Arc::default(), other: Other::Same, case }
+    }
+
+    /// Rows, as far as it tells them apart.
+    pub fn read(&self, rows: Vec<Vec<Sql>>) -> Vec<Vec<Sql>> {
+        let read = |cell| match cell {
+            Sql::Text(text) => Sql::Text(self.case.fold(&text)),
+            other => other,
+        };
+        rows.into_iter().map(|row| row.into_iter().map(read).collect()).collect()
+    }
+
     /// Those under which the rows must be the same.
-    pub fn others(agreed: HashSet<(String, String)>, seed: u64) -> Vec<Self> {
-        let agreed = Arc::new(agreed);
+    pub fn others(agreed: HashSet<(String, String)>, seed: u64, case: LetterCase) -> Vec<Self> {
+        let folded = agreed.into_iter().map(|(question, value)| (question, case.fold(&value)));
+        let agreed = Arc::new(folded.collect());
         let all = [Other::Null, Other::Flipped, Other::Seeded(seed), Other::Seeded(!seed)];
-        all.map(|other| Self { agreed: Arc::clone(&agreed), other }).to_vec()
+        all.map(|other| Self { agreed: Arc::clone(&agreed), other, case }).to_vec()
     }
 }
 
@@ -54,6 +87,11 @@ impl fmt::Display for Truth {
 pub fn register(connection: &Connection, truth: &Truth) {
     let truth = truth.clone();
     register_as(connection, move |name, parameter, value, found| {
+        let value = &truth.case.fold(value);
+        let found = match truth.case {
+            LetterCase::Told => found,
+            LetterCase::Ignored => truth.case.fold_answer(compute(name, value, parameter)),
+        };
         let question = match parameter {
             "" => format!("fn:{name}"),
             parameter => format!("fn:{name}:{parameter}"),

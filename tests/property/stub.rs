@@ -2,7 +2,10 @@
 
 use std::sync::Mutex;
 
+use serde_json::Value as Json;
+
 use crate::oracle;
+use crate::other_truths::LetterCase;
 use hqdl::model::{Model, Reply, ReplyFuture};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::value::Value;
@@ -22,11 +25,12 @@ pub struct Pair {
 pub struct Stub {
     name: String,
     asked: Mutex<Vec<Pair>>,
+    case: LetterCase,
 }
 
 impl Stub {
-    pub fn new(name: String) -> Self {
-        Self { name, asked: Mutex::default() }
+    pub fn new(name: String, case: LetterCase) -> Self {
+        Self { name, asked: Mutex::default(), case }
     }
 
     /// What was asked since the last time.
@@ -40,7 +44,11 @@ impl Stub {
             let value = Value::from_json(&row.key[0]).canonical().unwrap().into_owned();
             let (question, kind) = (column.about.clone(), column.kind.clone());
             self.asked.lock().unwrap().push(Pair { question, kind, value });
-            oracle::answer(column, row)
+            let mut row = row.clone();
+            if let Json::String(text) = &mut row.key[0] {
+                *text = self.case.fold(text);
+            }
+            self.case.fold_answer(oracle::answer(column, &row))
         });
         Reply { content, ..Reply::default() }
     }

@@ -44,7 +44,7 @@ pub(super) fn classified(
     let schema = KnownSchema::read(&guard)?;
     let mut compared: Vec<ComparedColumn> = Vec::new();
     let root = Scope::within(None);
-    Resolver { schema: &schema }.each(&parsed.query, &root, &mut |expr, scope, _| {
+    Resolver { schema: &schema, called: &[] }.each(&parsed.query, &root, &mut |expr, scope, _| {
         compared.extend(ComparedColumn::of(expr, scope, &spelled.text));
     });
     let lists = Lists { request, guard: &guard };

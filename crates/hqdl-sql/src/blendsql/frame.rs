@@ -1,7 +1,7 @@
 //! What a part of a query sees of the rest, when its possible rows are found.
 
 use super::scope::Scope;
-use super::tree::{Body, Expr, FromItem, FromSource, Query};
+use super::tree::{Expr, Query};
 
 /// What a part of a query sees.
 pub(super) struct Frame<'p> {
@@ -63,54 +63,13 @@ pub(super) fn is_random(name: &str) -> bool {
 /// Whether a query reads a table of this name.
 pub(super) fn reads(query: &Query, name: &str) -> bool {
     let mut found = false;
-    each_table(query, &mut |table| found |= table.eq_ignore_ascii_case(name));
+    query.each_table(&mut |table| found |= table.eq_ignore_ascii_case(name));
     found
-}
-
-/// Shows the name of every table that a query reads to `see`.
-pub(super) fn each_table<'e>(query: &'e Query, see: &mut dyn FnMut(&'e str)) {
-    each_item(query, &mut |item| {
-        if let FromSource::Table { name, .. } = &item.source {
-            see(name);
-        }
-    });
 }
 
 /// Whether a query joins by USING or NATURAL.
 pub(super) fn joins_by_name(query: &Query) -> bool {
     let mut found = false;
-    each_item(query, &mut |item| found |= item.natural || !item.using.is_empty());
+    query.each_item(&mut |item| found |= item.natural || !item.using.is_empty());
     found
-}
-
-/// Shows everything that a query reads to `see`.
-fn each_item<'e>(query: &'e Query, see: &mut dyn FnMut(&'e FromItem)) {
-    of_from(query, see);
-    query.each(&mut |e| {
-        if let Some(inner) = e.inside().1 {
-            of_from(inner, see);
-        }
-    });
-}
-
-/// Those of a query's own FROM clauses, without its expressions'.
-fn of_from<'e>(query: &'e Query, see: &mut dyn FnMut(&'e FromItem)) {
-    query.with.iter().for_each(|cte| of_from(&cte.query, see));
-    match &query.body {
-        Body::Core(core) => core.from.iter().for_each(|i| of_item(i, see)),
-        Body::Compound(left, right) => {
-            of_from(left, see);
-            of_from(right, see);
-        }
-        Body::Values(..) => {}
-    }
-}
-
-fn of_item<'e>(item: &'e FromItem, see: &mut dyn FnMut(&'e FromItem)) {
-    see(item);
-    match &item.source {
-        FromSource::Table { .. } | FromSource::Function { .. } => {}
-        FromSource::Query(query) => of_from(query, see),
-        FromSource::Join(items) => items.iter().for_each(|i| of_item(i, see)),
-    }
 }

@@ -11,7 +11,7 @@
 //! is not.
 
 use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
-use super::frame::{Frame, each_table, is_random, joins_by_name, reads};
+use super::frame::{Frame, is_random, joins_by_name, reads};
 use super::rewrite::{CallSite, Rewriter};
 use super::scope::{Field, Resolver, bare, renamed};
 use super::tree::{Body, Core, Cte, Expr, ExprKind, Query};
@@ -35,7 +35,7 @@ pub(super) struct Possible<'q> {
 }
 
 impl<'q> Possible<'q> {
-    pub(super) fn resolver(&self) -> Resolver<'q> {
+    pub(super) fn resolver(&self) -> Resolver<'_> {
         self.rewriter.resolver()
     }
 
@@ -110,7 +110,7 @@ impl<'q> Possible<'q> {
         let live =
             |name: &str| around.scope.cte(name).is_some_and(|f| f.iter().flatten().any(|f| f.live));
         let by_name = joins_by_name(query);
-        each_table(query, &mut |name| {
+        query.each_table(&mut |name| {
             settled &= around.is_exact(name) && !(by_name && live(name));
         });
         let opaque = around.each().any(|f| f.opaque);

@@ -20,13 +20,12 @@
 use std::collections::HashMap;
 
 use super::emit;
-use super::frame::each_table;
 use super::ingredients::Subject;
 use super::parse::Parsed;
 use super::plan::FirstRows;
 use super::plan::QueryPlan;
 use super::runtime::Function;
-use super::scope::{Resolver, Schema, Scope, bare};
+use super::scope::{CalledRows, Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
 
 /// How a call is written in the SQL that is run.
@@ -138,6 +137,8 @@ pub struct Rewriter<'q> {
     pub(super) aliases: Vec<String>,
     /// Common table expressions at hand.
     pub(super) ctes: Vec<Declared>,
+    /// Calls that the rows of each common table expression come from.
+    pub(super) called: Vec<(String, Vec<usize>)>,
     /// Calls in subqueries of expressions beneath a FROM clause: their values may be
     /// computed once, for the first row that needs them.
     pub(super) once_below: Vec<usize>,
@@ -154,8 +155,6 @@ pub(super) struct Declared {
     pub(super) name: String,
     /// `SQLite` may take it apart.
     pub(super) joins: bool,
-    /// Calls that its rows come from, those of others that it reads, too.
-    pub(super) calls: Vec<usize>,
 }
 
 /// What a query stands in.
@@ -189,6 +188,7 @@ impl<'q> Rewriter<'q> {
             firsts: false,
             aliases: Vec::new(),
             ctes: Vec::new(),
+            called: Vec::new(),
             once_below: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
@@ -205,12 +205,12 @@ impl<'q> Rewriter<'q> {
         if let (Body::Core(core), false) = (&query.body, parsed.lone) {
             self.root = core.span.start;
         }
+        self.called = called_rows(query);
         let mut once = Vec::new();
-        query.each_below(&mut |e| {
-            if let Some(inner) = e.inside().1 {
-                inner.each(&mut |e| own_calls(e, &mut |n| once.push(n)));
-            }
-        });
+        query
+            .each_below(&mut |e| once.extend(e.inside().1.iter().flat_map(|q| self.calls_read(q))));
+        once.sort_unstable();
+        once.dedup();
         self.once_below = once;
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows);
@@ -269,8 +269,8 @@ impl<'q> Rewriter<'q> {
         found
     }
 
-    pub(super) fn resolver(&self) -> Resolver<'q> {
-        Resolver { schema: self.schema }
+    pub(super) fn resolver(&self) -> Resolver<'_> {
+        Resolver { schema: self.schema, called: &self.called }
     }
 
     /// The text of a span, its parts replaced.
@@ -299,12 +299,11 @@ impl<'q> Rewriter<'q> {
         let around = self.ctes.len();
         for cte in &query.with {
             // One that reads itself stands where it is, as it is.
-            let calls = self.calls_read(&cte.query);
-            self.ctes.push(Declared { name: cte.name.clone(), joins: false, calls: calls.clone() });
+            self.ctes.push(Declared { name: cte.name.clone(), joins: false });
             let text = self.query(&cte.query, &scope, Role::Rows);
             parts.push((cte.query.span.clone(), text));
             let joins = self.joins(&cte.query);
-            self.ctes.extend(joins.then(|| Declared { name: cte.name.clone(), joins, calls }));
+            self.ctes.extend(joins.then(|| Declared { name: cte.name.clone(), joins }));
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, &scope, role, &mut parts),
@@ -337,23 +336,14 @@ impl<'q> Rewriter<'q> {
 
     /// Calls in a query, and in the common table expressions that it reads by name.
     pub(super) fn calls_read(&self, query: &Query) -> Vec<usize> {
-        let mut calls = Vec::new();
-        query.each(&mut |e| {
-            if let ExprKind::Call(n, _) = &e.kind {
-                calls.push(*n);
-            }
-        });
-        each_table(query, &mut |table| calls.extend(self.calls_named(table)));
-        calls.sort_unstable();
-        calls.dedup();
-        calls
+        calls_read(query, &self.called)
     }
 
     /// Whether an expression has a call, or a subquery that reads one by the name of a
     /// common table expression: it is written anew.
     pub(super) fn is_written(&self, expr: &Expr) -> bool {
         let mut found = expr.has_call();
-        if !self.ctes.is_empty() {
+        if !self.called.is_empty() {
             expr.each(&mut |e| {
                 found |= e.inside().1.is_some_and(|q| !self.calls_read(q).is_empty());
             });
@@ -363,8 +353,7 @@ impl<'q> Rewriter<'q> {
 
     /// Calls in a common table expression of this name.
     pub(super) fn calls_named(&self, table: &str) -> Vec<usize> {
-        let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(table);
-        self.ctes.iter().rev().find(named).map_or(Vec::new(), |cte| cte.calls.clone())
+        calls_named(table, &self.called).to_vec()
     }
 
     pub(super) fn value_part(
@@ -441,6 +430,55 @@ impl<'q> Rewriter<'q> {
             None => format!("({text})"),
         }
     }
+}
+
+/// Calls that the rows of each common table expression of a query come from.
+fn called_rows(query: &Query) -> Vec<(String, Vec<usize>)> {
+    let mut all: Vec<(String, Vec<&Query>)> = Vec::new();
+    query.each_cte(&mut |cte| match all
+        .iter_mut()
+        .find(|(name, _)| name.eq_ignore_ascii_case(&cte.name))
+    {
+        Some((_, queries)) => queries.push(&cte.query),
+        None => all.push((cte.name.clone(), vec![&cte.query])),
+    });
+    let mut called: Vec<(String, Vec<usize>)> =
+        all.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
+    // One may read another that is declared behind it.
+    let mut more = true;
+    while more {
+        more = false;
+        for (n, (_, queries)) in all.iter().enumerate() {
+            let mut calls: Vec<usize> =
+                queries.iter().flat_map(|q| calls_read(q, &called)).collect();
+            calls.sort_unstable();
+            calls.dedup();
+            more |= calls.len() > called[n].1.len();
+            called[n].1 = calls;
+        }
+    }
+    called.retain(|(_, calls)| !calls.is_empty());
+    called
+}
+
+fn calls_read(query: &Query, called: &CalledRows) -> Vec<usize> {
+    let mut calls = Vec::new();
+    query.each(&mut |e| {
+        if let ExprKind::Call(n, _) = &e.kind {
+            calls.push(*n);
+        }
+    });
+    if !called.is_empty() {
+        query.each_table(&mut |table| calls.extend(calls_named(table, called)));
+        calls.sort_unstable();
+        calls.dedup();
+    }
+    calls
+}
+
+fn calls_named<'c>(table: &str, called: &'c CalledRows) -> &'c [usize] {
+    let named = |(name, _): &&(String, _)| name.eq_ignore_ascii_case(table);
+    called.iter().find(named).map_or(&[], |(_, calls)| calls)
 }
 
 /// A name as SQL: as it was written, but for the old spelling `'t::c'`.

@@ -177,7 +177,13 @@ impl<'p> Scope<'p> {
 pub struct Resolver<'s> {
     /// The database.
     pub schema: &'s dyn Schema,
+    /// Calls that the rows of common table expressions come from.
+    pub called: &'s CalledRows,
 }
+
+/// Calls that the rows of common table expressions come from, those of others that they
+/// read, too, by name: expressions of one name are one.
+pub type CalledRows = [(String, Vec<usize>)];
 
 impl Resolver<'_> {
     /// The scope that declares the CTEs of a query.
@@ -261,7 +267,7 @@ impl Resolver<'_> {
         match &query.body {
             Body::Core(core) => {
                 let inner = self.core(core, &scope);
-                Self::columns(core, &inner, &mut |expr| expr.has_call())
+                Self::columns(core, &inner, &mut |expr| self.is_live(expr, &inner))
             }
             Body::Compound(left, right) => {
                 // A row may come from either side, so no column repeats one of the database.
@@ -274,11 +280,40 @@ impl Resolver<'_> {
                         .collect(),
                 )
             }
-            Body::Values(_, width) => {
-                let field = |n| Field { name: format!("column{n}"), origin: None, live: false };
+            Body::Values(exprs, width) => {
+                let live = exprs.iter().any(|e| self.is_live(e, &scope));
+                let field = |n| Field { name: format!("column{n}"), origin: None, live };
                 Some((1..=*width).map(field).collect())
             }
         }
+    }
+
+    /// Whether a value depends on a call: one in it, one whose answer is a column that it
+    /// names, or one that the rows of a subquery in it come from. A name within a subquery
+    /// counts as if it stood outside.
+    fn is_live(&self, expr: &Expr, scope: &Scope<'_>) -> bool {
+        let mut found = false;
+        expr.each(&mut |e| match &e.kind {
+            ExprKind::Call(..) => found = true,
+            ExprKind::Column { table, column } => {
+                found |= scope.find(table.as_deref(), column).is_some_and(|hit| hit.field.live);
+            }
+            _ => {}
+        });
+        found || !self.called.is_empty() && self.reads_called(expr)
+    }
+
+    /// Whether a subquery of an expression reads rows that come from calls, by name.
+    fn reads_called(&self, expr: &Expr) -> bool {
+        let (exprs, query) = expr.inside();
+        let mut found = exprs.into_iter().any(|e| self.reads_called(e));
+        if let Some(query) = query {
+            query.each_table(&mut |table| {
+                let named = |(name, _): &(String, _)| name.eq_ignore_ascii_case(table);
+                found |= self.called.iter().any(named);
+            });
+        }
+        found
     }
 
     /// The columns that a SELECT yields in its scope; `live` tells of an expression

@@ -350,6 +350,38 @@ impl Query {
         }
     }
 
+    /// Shows the name of every table that it reads to `see`.
+    pub fn each_table<'e>(&'e self, see: &mut dyn FnMut(&'e str)) {
+        self.each_item(&mut |item| {
+            if let FromSource::Table { name, .. } = &item.source {
+                see(name);
+            }
+        });
+    }
+
+    /// Shows everything that it reads to `see`.
+    pub fn each_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
+        self.each_own_item(see);
+        self.each(&mut |e| {
+            if let Some(inner) = e.inside().1 {
+                inner.each_own_item(see);
+            }
+        });
+    }
+
+    /// What its own FROM clauses read, without those of its expressions.
+    fn each_own_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
+        self.with.iter().for_each(|cte| cte.query.each_own_item(see));
+        match &self.body {
+            Body::Core(core) => core.from.iter().for_each(|i| i.each_own_item(see)),
+            Body::Compound(left, right) => {
+                left.each_own_item(see);
+                right.each_own_item(see);
+            }
+            Body::Values(..) => {}
+        }
+    }
+
     /// Shows every expression in it to `see`.
     pub fn each<'e>(&'e self, see: &mut dyn FnMut(&'e Expr)) {
         self.with.iter().for_each(|c| c.query.each(see));
@@ -380,6 +412,15 @@ impl FromItem {
             FromSource::Query(query) => see(query),
             FromSource::Join(items) => items.iter().for_each(|i| i.each_query(see)),
             FromSource::Table { .. } | FromSource::Function { .. } => {}
+        }
+    }
+
+    fn each_own_item<'e>(&'e self, see: &mut dyn FnMut(&'e FromItem)) {
+        see(self);
+        match &self.source {
+            FromSource::Table { .. } | FromSource::Function { .. } => {}
+            FromSource::Query(query) => query.each_own_item(see),
+            FromSource::Join(items) => items.iter().for_each(|i| i.each_own_item(see)),
         }
     }
 
