@@ -627,7 +627,8 @@ impl Writer<'_> {
         let call = self.call(kind, &argument);
         let bare = self.bare(scope, kind);
         match (self.rng.u8(0..12), kind) {
-            (0..5, _) => bare,
+            (0..4, _) => bare,
+            (4, _) => self.computed(scope, kind, depth),
             (5..8, _) => call,
             (8, Kind::Text) => format!("coalesce({call}, {bare})"),
             (8, Kind::Int) => format!("{call} + {bare}"),
@@ -678,6 +679,26 @@ impl Writer<'_> {
                 format!("(SELECT max({column}) FROM {source} WHERE {filter})")
             }
             _ => bare,
+        }
+    }
+
+    /// A value without a call of its own, computed from columns.
+    fn computed(&mut self, scope: &Scope, kind: Kind, depth: u8) -> String {
+        let (text, int) = (self.bare(scope, Kind::Text), self.bare(scope, Kind::Int));
+        let other = self.bare(scope, kind);
+        match (self.rng.u8(0..7), kind) {
+            (0, Kind::Text) => format!("{text} || '!'"),
+            (1, Kind::Text) => format!("coalesce({text}, 'none')"),
+            (2, Kind::Text) => format!("substr({text}, 1, 2)"),
+            (3, Kind::Text) => format!("nullif({text}, {other})"),
+            (4, Kind::Text) => format!("CASE WHEN {int} > 2 THEN {text} ELSE {other} END"),
+            (0, Kind::Int) => format!("{int} + 1"),
+            (1, Kind::Int) => format!("length({text})"),
+            (2, Kind::Int) => format!("({text} IS NULL)"),
+            (3, Kind::Int) => format!("({int} >= {other})"),
+            (4, Kind::Int) => format!("iif({text} > 'c', {int}, {other})"),
+            (5, _) if depth > 0 => format!("(SELECT {other})"),
+            _ => other,
         }
     }
 
