@@ -19,7 +19,19 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 5;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 30] = [
+pub const QUERIES: [(&str, &str); 32] = [
+    // A result that names no column waits for no row of its subquery.
+    (
+        "SELECT {{LLMMap('fn:upper', t.y, return_type='str')}} FROM p JOIN (SELECT 'Bob' AS y FROM r WHERE r.v < r.v) \
+         AS t WHERE {{LLMMap('fn:contains:o', t.y)}}",
+        "SELECT hq_upper(t.y) FROM p JOIN (SELECT 'Bob' AS y FROM r WHERE r.v < r.v) AS t WHERE hq_contains(t.y, 'o')",
+    ),
+    // Rows are compared as far as they must be: values that ask for less share fewer requests.
+    (
+        "SELECT {{LLMMap('fn:null_if:e', p.a, return_type='str')}} AS g, count(*) FILTER (WHERE (p.n, \
+         {{LLMMap('fn:vowels', p.a, return_type='int')}}) = (2, p.n)) AS h FROM p GROUP BY 1",
+        "SELECT hq_null_if(a, 'e') AS g, count(*) FILTER (WHERE (n, hq_vowels(a)) = (2, n)) AS h FROM p GROUP BY 1",
+    ),
     // A column that is computed from a column that is an answer hangs on it, too.
     (
         "SELECT t.i FROM (SELECT s.i, s.k, s.y || '!' AS z FROM (SELECT p.id AS i, nullif(p.n, p.n) AS k, \

@@ -391,3 +391,22 @@ fn random_queries_give_the_rows_of_plain_sql() {
     let shown: Vec<String> = failed.iter().take(shown as usize).cloned().collect();
     assert!(failed.is_empty(), "{} failed, such as\n{}", failed.len(), shown.join("\n"));
 }
+
+/// A query that failed, as it was told: in a file that `HQDL_PROPERTY_FILE` names, so that it
+/// can be looked at after the generator has changed.
+#[test]
+#[ignore = "a look at one query"]
+fn a_query_of_a_file_gives_the_rows_of_plain_sql() {
+    let Some(path) = std::env::var_os("HQDL_PROPERTY_FILE") else { return };
+    let told = std::fs::read_to_string(path).unwrap();
+    let part = |from: &str, to: &str| {
+        let rest = &told[told.find(from).unwrap() + from.len()..];
+        rest[..rest.find(to).unwrap_or(rest.len())].to_owned()
+    };
+    let query = part("-- query\n", "\n-- plain");
+    let plain = part("-- plain\n", "\n-- database");
+    let sql = part("-- database\n", "\nstack backtrace");
+    let generated = Generated { query, plain, every: None, ordered: Vec::new() };
+    held(&sql, &generated, 0, &Shared::new(), LetterCase::Told)
+        .unwrap_or_else(|why| panic!("{why}"));
+}

@@ -118,6 +118,9 @@ fn joins(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
             return None;
         }
         let Body::Core(core) = query.body else { return None };
+        if core.computes_of_no_row() {
+            return None;
+        }
         match core.from.as_slice() {
             [] => Some(()),
             [FromItem { source: FromSource::Table { name, .. }, .. }] => {

@@ -415,6 +415,14 @@ impl Probing<'_, '_> {
                     let some = matches!(name.as_str(), "iif" | "if" | "coalesce" | "ifnull");
                     of_rows |= some && args.iter().filter(|a| live(a)).count() > 1;
                 }
+                // SQLite compares rows, lists and both ends of a range as far as it must.
+                ExprKind::Other(parts) => {
+                    let text = &self.rows.sql[e.span.clone()];
+                    let in_part =
+                        text.starts_with('(') || text.to_ascii_uppercase().contains("BETWEEN");
+                    of_rows |= in_part && parts.iter().skip(1).any(live);
+                }
+                ExprKind::In { list, .. } => of_rows |= list.iter().skip(1).any(live),
                 ExprKind::Case { .. } | ExprKind::And(_) | ExprKind::Or(_) => {
                     of_rows |= e.inside().0.into_iter().filter(|part| live(part)).count() > 1;
                 }

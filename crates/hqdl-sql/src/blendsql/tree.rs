@@ -286,6 +286,12 @@ impl Expr {
         }
     }
 
+    /// Whether it names a column, subqueries aside.
+    fn names_a_column(&self) -> bool {
+        matches!(self.kind, ExprKind::Column { .. })
+            || self.inside().0.into_iter().any(Self::names_a_column)
+    }
+
     /// Whether there is a call in it, however deep.
     #[must_use]
     pub fn has_call(&self) -> bool {
@@ -304,6 +310,16 @@ impl Expr {
         if let Some(query) = query {
             query.each(see);
         }
+    }
+}
+
+impl Core {
+    /// Whether a result of what it reads names no column: where `SQLite` makes it part of the
+    /// SELECT around it, that result waits for no row.
+    #[must_use]
+    pub fn computes_of_no_row(&self) -> bool {
+        !self.from.is_empty()
+            && self.columns.iter().filter_map(|c| c.expr.as_ref()).any(|e| !e.names_a_column())
     }
 }
 

@@ -23,7 +23,8 @@ use hqdl_values::sql;
 
 impl Rewriter<'_> {
     /// Whether a query joins tables, and `SQLite` may make these part of the SELECT
-    /// around it; those of an EXISTS, too.
+    /// around it; those of an EXISTS, too, and one that a result of it
+    /// names no column of.
     pub(in crate::blendsql) fn joins(&self, query: &Query) -> bool {
         if !query.with.is_empty() {
             return true;
@@ -41,6 +42,7 @@ impl Rewriter<'_> {
                 !whole
                     && (core.from.len() > 1
                         || exists
+                        || core.computes_of_no_row()
                         || core.from.iter().any(|i| self.reads_join(i)))
             }
             Body::Compound(left, right) => self.joins(left) || self.joins(right),
