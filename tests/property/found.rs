@@ -16,10 +16,18 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 ";
 
 /// Of these, queries whose most cannot be told: an answer decides what is asked.
-pub const UNBOUNDED: usize = 5;
+pub const UNBOUNDED: usize = 6;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 32] = [
+pub const QUERIES: [(&str, &str); 33] = [
+    // A row settled what others waited for, and a condition that reads both waited on.
+    (
+        "WITH t AS (SELECT min({{LLMMap('fn:upper', p.a, return_type='str')}} || '!') AS y FROM p WHERE p.n IN \
+         (SELECT q.m FROM q WHERE NOT {{LLMMap('fn:contains:e', q.c)}})) SELECT t.y FROM t WHERE \
+         {{LLMMap('fn:length', t.y, return_type='int')}} > 9 OR {{LLMMap('fn:starts_with:E', t.y)}}",
+        "WITH t AS (SELECT min(hq_upper(a) || '!') AS y FROM p WHERE n IN (SELECT m FROM q WHERE NOT \
+         hq_contains(c, 'e'))) SELECT y FROM t WHERE hq_length(y) > 9 OR hq_starts_with(y, 'E')",
+    ),
     // A result that names no column waits for no row of its subquery.
     (
         "SELECT {{LLMMap('fn:upper', t.y, return_type='str')}} FROM p JOIN (SELECT 'Bob' AS y FROM r WHERE r.v < r.v) \

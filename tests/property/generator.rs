@@ -688,7 +688,7 @@ impl Writer<'_> {
         let other = self.bare(scope, kind);
         match (self.rng.u8(0..7), kind) {
             (0, Kind::Text) => format!("{text} || '!'"),
-            (1, Kind::Text) => format!("coalesce({text}, 'none')"),
+            (1, Kind::Text) => format!("coalesce({text}, 'nothing')"),
             (2, Kind::Text) => format!("substr({text}, 1, 2)"),
             (3, Kind::Text) => format!("nullif({text}, {other})"),
             (4, Kind::Text) => format!("CASE WHEN {int} > 2 THEN {text} ELSE {other} END"),

@@ -109,6 +109,11 @@ impl Engine<'_, '_> {
                     // What it noted was settled by other rows: the next pass goes further.
                     continue;
                 }
+                if !firsts && !lock(&self.live).statement.thorough {
+                    // What a condition waits for was settled by other rows, and let go.
+                    lock(&self.live).statement.thorough = true;
+                    continue;
+                }
                 if !firsts {
                     let why = "a call waits for nothing: this is a bug of hqdl";
                     return Err(QueryError::sql(why, None, "", "please report this query"));

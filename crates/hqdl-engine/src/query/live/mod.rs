@@ -87,6 +87,8 @@ pub struct Statement {
     leaves: HashMap<usize, Vec<usize>>,
     /// What is only looked up is noted, too: all conditions of a row.
     pub survey: bool,
+    /// All that is reached is asked: nothing is only looked up, and no row settles others.
+    pub thorough: bool,
     /// A value that is not known ends the pass: tables were to answer.
     pub stored: bool,
     /// Whether each call stands in a recursive common table expression, whose
@@ -174,7 +176,7 @@ impl Live {
 
     fn pend(&mut self, call: usize) {
         self.pass.pended += 1;
-        if self.pass.quiet.is_empty() {
+        if !self.is_quiet() {
             self.pass.pending_of[call] += 1;
         }
     }
@@ -232,7 +234,7 @@ impl Live {
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
-                if !self.pass.quiet.is_empty() && !self.statement.survey {
+                if self.is_quiet() && !self.statement.survey {
                     return Ok(Sql::Null);
                 }
                 // What is only looked at is asked nobody: it fills no pass.
@@ -267,7 +269,7 @@ impl Live {
         let (mut l, mut r) = (Vec::new(), Vec::new());
         spell(&[*left], &mut l);
         spell(&[*right], &mut r);
-        let quiet = !self.pass.quiet.is_empty();
+        let quiet = self.is_quiet();
         let pairs = &mut self.known.joins[join];
         if let Some(partners) = pairs.known.get(&l).and_then(|known| known.get(&r)) {
             return Ok(Sql::Integer(i64::from(*partners)));
@@ -305,6 +307,11 @@ impl Live {
         Sql::Null
     }
 
+    /// Whether calls are only looked up.
+    fn is_quiet(&self) -> bool {
+        !self.pass.quiet.is_empty() && !self.statement.thorough
+    }
+
     /// Whether the conditions of a row are looked at for the first time.
     fn looks_at_rows(&self) -> bool {
         matches!(self.pass.quiet.as_slice(), [(_, true)])
@@ -313,7 +320,9 @@ impl Live {
     /// [`Function::Settled`]: what was only looked up does not wait; where it is
     /// needed it is asked.
     pub(in crate::query) fn settled(&mut self, values: &[ValueRef<'_>]) -> Sql {
-        if let Some((pended, _)) = self.pass.quiet.pop() {
+        if let Some((pended, _)) = self.pass.quiet.pop()
+            && !self.statement.thorough
+        {
             self.pass.pended = pended;
         }
         Sql::Integer(int(values, 1))

@@ -155,9 +155,10 @@ impl Live {
     pub(in crate::query) fn close(&mut self, values: &[ValueRef<'_>]) -> rusqlite::Result<Sql> {
         let frame = self.pass.notes.pop(false)?;
         let (state, waits) = (int(values, 1), self.pass.pended - frame.pended);
+        let thorough = self.statement.thorough;
         let notes = &mut self.pass.notes;
         match notes.stack.last_mut() {
-            Some(run) if run.run && run.unit == frame.unit => {
+            Some(run) if run.run && run.unit == frame.unit && !thorough => {
                 let mut value = Vec::new();
                 spell(values.get(2..).unwrap_or_default(), &mut value);
                 run.waits += waits;
@@ -184,7 +185,7 @@ impl Live {
         // Once one row with a value is certain, others with it change nothing.
         let settled = value == Sql::Integer(settles)
             || frame.rows.values().all(|value| value.certain || !value.open);
-        if settled && waits == frame.waits && waits > 0 {
+        if settled && waits == frame.waits && waits > 0 && !self.statement.thorough {
             self.pass.pended = frame.pended;
             return Ok(value);
         }
