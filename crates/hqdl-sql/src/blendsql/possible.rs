@@ -34,7 +34,7 @@ pub(super) struct Possible<'q> {
     pub rewriter: Rewriter<'q>,
 }
 
-impl<'q> Possible<'q> {
+impl Possible<'_> {
     pub(super) fn resolver(&self) -> Resolver<'_> {
         self.rewriter.resolver()
     }
