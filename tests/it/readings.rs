@@ -289,3 +289,65 @@ fn a_header_tells_what_parts_the_fields() {
         assert!(told[0].is_string(), "{content}: {told:?}");
     }
 }
+
+const NAMED_DRIVERS: &str = r#"
+[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "llm"
+source = "film"
+key = ["title", "year"]
+[[expansion.column]]
+name = "name"
+[[expansion.column]]
+name = "driver_code"
+[[expansion.column]]
+name = "dob"
+type = "date"
+[[expansion.column]]
+name = "nationality"
+[[expansion.column]]
+name = "url"
+type = "url"
+"#;
+
+/// A field that lacks never moves another's value into its column: what types tell is
+/// read, the rest is open.
+#[test]
+fn a_field_that_lacks_shifts_none() {
+    let all = [
+        ("name", "Christian Danner"),
+        ("driver_code", "CD"),
+        ("dob", "19450316"),
+        ("nationality", "French"),
+        ("url", "http://x.org/d"),
+    ];
+    let right = json!(["Christian Danner", "CD", "1945-03-16", "French", "http://x.org/d"]);
+    let rows: [&[(&str, i64)]; 2] = [&[("Alien", 1979)], &[("Alien", 1979), ("Heat", 1995)]];
+    for films in rows {
+        for lacking in 0..all.len() {
+            for quote in ["", "'", "\"'"] {
+                let close: String = quote.chars().rev().collect();
+                let fields = all.iter().enumerate().filter(|(n, _)| *n != lacking);
+                let fields: Vec<String> =
+                    fields.map(|(_, (_, value))| format!("{quote}{value}{close}")).collect();
+                let lines = films.iter().enumerate().map(|(n, (title, _))| {
+                    format!("{quote}{} {title}{close},{}", n + 1, fields.join(","))
+                });
+                let content = lines.collect::<Vec<_>>().join("\n");
+                for cells in read(NAMED_DRIVERS, films, &content) {
+                    let Some(cells) = cells.as_array() else { continue };
+                    for (n, cell) in cells.iter().enumerate() {
+                        let open = cell.is_object();
+                        assert!(open || *cell == right[n], "{content}\n{cells:?}");
+                    }
+                    // Both neighbours of what lacks have types.
+                    let told = lacking != 3 || cells[2] == right[2];
+                    assert!(told && cells[lacking].is_object(), "{content}\n{cells:?}");
+                }
+            }
+        }
+    }
+}

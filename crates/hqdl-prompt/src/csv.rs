@@ -13,6 +13,7 @@ use super::found::{Ending, FoundRow, is_fence};
 use super::quotes;
 use super::record::{CsvRecord, around, in_brackets, lenient, never_closed, plain, record, table};
 use hqdl_spec::checker::Checker;
+use hqdl_spec::coerce::within_quotes;
 use hqdl_values::cell::{Answer, State};
 
 /// Most lines that one row may run over.
@@ -321,7 +322,15 @@ fn reading(
     line: &str,
 ) -> Option<LineReading> {
     let texts: Vec<&str> = fields.iter().map(|f| f.text.as_str()).collect();
-    let places = keys.places(&texts);
+    let mut places = keys.places(&texts);
+    if places.is_empty() {
+        // A label in quotes within those of its field is a label all the same.
+        let unquoted: Vec<&str> = texts
+            .iter()
+            .map(|text| within_quotes(text).map_or(*text, |(_, inner)| inner))
+            .collect();
+        places = keys.places(&unquoted);
+    }
     let place = match likeliest(&places, fields, keys, checkers)? {
         Likeliest::One(place) => place,
         Likeliest::Unclear(row) => {
@@ -341,6 +350,8 @@ fn reading(
                 .unwrap_or_else(|| fields::cell(field, checker))
         };
         Ok(rest.iter().zip(checkers).map(cell).collect())
+    } else if let Some(bare) = quotes::around_all(named, rest) {
+        fields::cells(&bare, checkers)
     } else {
         fields::cells(rest, checkers)
     };

@@ -6,6 +6,7 @@
 //! in quotes that nothing proves anything about (a song called `"Heroes"`) keeps them.
 
 use super::align::RequestKeys;
+use super::fields::RowField;
 use super::label::says_none;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::coerce::within_quotes;
@@ -57,4 +58,17 @@ pub fn of_writer(named: &[&str], cells: &[&str], checkers: &[&Checker]) -> Optio
 pub fn taken_off(quote: Option<char>, cell: &str, checker: &Checker) -> Option<Answer> {
     let (_, inner) = within_quotes(cell).filter(|(q, _)| Some(*q) == quote)?;
     Some(checker.text(inner).repaired(NOTE, cell))
+}
+
+/// The fields of a row without the quotes that its writer puts around all of them, as what
+/// names it shows: of a row whose fields are not yet those of columns.
+pub fn around_all(named: &[&str], fields: &[RowField]) -> Option<Vec<RowField>> {
+    let quote = named.iter().find_map(|text| within_quotes(text))?.0;
+    let bare = |field: &RowField| {
+        let (_, inner) = within_quotes(&field.text).filter(|(q, _)| *q == quote)?;
+        Some(RowField { text: inner.to_owned(), quoted: true, unclear: field.unclear })
+    };
+    let open =
+        |field: &RowField| says_none(&field.text) || field.text.trim().parse::<f64>().is_ok();
+    fields.iter().map(|f| bare(f).or_else(|| open(f).then(|| f.clone()))).collect()
 }

@@ -13,6 +13,7 @@ use super::server;
 use super::smoothie::{Meta, Pass, Sink};
 use super::{Dialect, QueryError, statement};
 use hqdl_spec::is_server;
+use hqdl_sql::blendsql::parse::{Parsed, parse};
 use hqdl_values::value::Value;
 
 /// A query without calls.
@@ -85,7 +86,17 @@ impl Plain<'_> {
         params::all_used(self.params, &used, &params::names(&statement))?;
         let mut passes = Vec::new();
         if let Some(sink) = sink {
-            guard.stream(&mut statement, self.sql, sink)?;
+            guard.stream(&mut statement, self.sql, sink).map_err(|error| match error {
+                QueryError::Sql(mut problem) if problem.span.is_none() => {
+                    let parsed = parse(self.sql, Vec::new()).ok();
+                    let place = |parsed: Parsed| {
+                        statement::failing(&parsed.query, self.sql, &problem.message)
+                    };
+                    problem.span = parsed.and_then(place);
+                    QueryError::Sql(problem)
+                }
+                other => other,
+            })?;
             passes.push(Pass { demanded: 0, seconds: began.elapsed().as_secs_f64() });
         }
         Ok(Meta {
