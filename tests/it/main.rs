@@ -83,6 +83,7 @@ mod restaurants;
 mod rounds;
 mod routing;
 mod shots;
+mod snapshots;
 mod spec;
 mod stored_columns;
 mod stores;

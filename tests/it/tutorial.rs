@@ -67,7 +67,7 @@ fn commands(lines: &[&str]) -> Vec<String> {
 }
 
 /// What differs from run to run, as the page shows it.
-fn steady(said: &str, project: &Project) -> String {
+pub fn steady(said: &str, project: &Project) -> String {
     let mut said = said.replace(&project.path("").display().to_string(), "/home/you/cities/");
     said = said.replace(project.base_url(), "http://127.0.0.1:11434/v1");
     for (rule, with) in [

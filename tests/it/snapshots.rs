@@ -1,0 +1,109 @@
+//! What people read, as a whole: help, plans of runs and of queries, errors. A change of
+//! these is seen as one: `INSTA_UPDATE=always cargo test --test it snapshots` writes down
+//! what is said now, for the reviewer to read.
+
+use insta::assert_snapshot;
+
+use crate::project::{Project, heroes, honest};
+use crate::tutorial::steady;
+
+/// Queries, each for what another rule does with it.
+const QUERIES: [(&str, &str); 11] = [
+    (
+        "stored",
+        "SELECT name FROM hero WHERE {{LLMMap('What is the eye colour?', name, full_name)}} = 'Blue'",
+    ),
+    ("conditions_last", "SELECT name FROM hero WHERE {{LLMMap('Is it old?', name)}} AND id > 2"),
+    (
+        "order_of_conditions",
+        "SELECT name FROM hero WHERE {{LLMMap('Is it old?', name)}} AND {{LLMMap('Does it fly?', name)}}",
+    ),
+    (
+        "first_rows",
+        "SELECT name FROM hero WHERE {{LLMMap('Is it old?', name)}} ORDER BY id LIMIT 2",
+    ),
+    (
+        "one_witness",
+        "SELECT 1 WHERE EXISTS (SELECT 1 FROM hero WHERE {{LLMMap('Is it old?', name)}})",
+    ),
+    (
+        "groups",
+        "SELECT name, count(*) FROM hero WHERE {{LLMMap('Is it old?', name)}} GROUP BY name HAVING count(*) > 1",
+    ),
+    (
+        "all_rows",
+        "SELECT {{LLMMap('How old is it?', name, return_type='int')}} AS age FROM hero ORDER BY 1",
+    ),
+    ("nested", "SELECT {{LLMMap('Which land?', {{LLMMap('Which town?', name)}})}} FROM hero"),
+    ("context", "SELECT {{LLMQA('Who is oldest?', (SELECT name FROM hero))}}"),
+    ("join", "SELECT a.name, b.name FROM hero a JOIN hero b ON {{LLMJoin(a.name, b.name)}}"),
+    (
+        "recursion",
+        "WITH RECURSIVE r(x) AS (SELECT name FROM hero UNION SELECT {{LLMMap('Whose heir is it?', x)}} FROM r) \
+         SELECT x FROM r",
+    ),
+];
+
+fn said(project: &Project, args: &[&str]) -> String {
+    let ended = project.hqdl(args);
+    let mut text = format!("$ hqdl {}\n{}", args.join(" "), ended.stdout);
+    if !ended.stderr.is_empty() {
+        text = format!("{text}--- stderr\n{}", ended.stderr);
+    }
+    steady(&text, project)
+}
+
+#[test]
+fn plans_of_queries() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    for (name, sql) in QUERIES {
+        let text = said(&project, &["explain", "-v", "--spec", "specs/x.toml", sql]);
+        assert_snapshot!(format!("explain_{name}"), text);
+    }
+}
+
+#[test]
+fn plans_of_runs() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    assert_snapshot!("plan", said(&project, &["plan", "specs/x.toml"]));
+    assert_snapshot!("check", said(&project, &["check", "specs/x.toml"]));
+}
+
+#[test]
+fn help() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let text = said(&project, &["--help"]);
+    let commands = text.lines().skip_while(|l| *l != "Commands:").skip(1);
+    let names: Vec<String> = commands
+        .take_while(|l| !l.is_empty())
+        .filter_map(|l| Some(l.split_whitespace().next()?.to_owned()))
+        .collect();
+    assert_snapshot!("help", text);
+    assert!(names.len() > 8, "{names:?}");
+    for name in names {
+        assert_snapshot!(format!("help_{name}"), said(&project, &[&name, "--help"]));
+    }
+}
+
+#[test]
+fn errors() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    for (name, sql) in [
+        ("no_such_ingredient", "SELECT {{LLMRank('Which?', name)}} FROM hero"),
+        ("no_such_argument", "SELECT {{LLMMap('Which?', name, colour='red')}} FROM hero"),
+        ("no_such_column", "SELECT {{LLMMap('Which?', nmae)}} FROM hero"),
+        ("no_end", "SELECT {{LLMMap('Which?', name) FROM hero"),
+        ("no_sql", "SELEC 1"),
+        (
+            "options_and_type",
+            "SELECT {{LLMMap('Which?', name, return_type='int', options=('a', 'b'))}} FROM hero",
+        ),
+    ] {
+        let text = said(&project, &["query", "--spec", "specs/x.toml", sql]);
+        assert_snapshot!(format!("error_{name}"), text);
+    }
+}
