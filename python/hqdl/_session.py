@@ -425,7 +425,11 @@ def _column(values: Any) -> Any:
     if type(values).__module__.startswith("pandas") and not hasattr(values, "__arrow_c_stream__"):
         return _of_pandas(values)
     if hasattr(values, "tolist") and not hasattr(values, "__arrow_c_stream__"):
-        return values.tolist()
+        values = values.tolist()
+    if not (isinstance(values, Iterable) or hasattr(values, "__arrow_c_stream__")):
+        raise InputError(
+            f"the values are {values!r:.50}", "pass a list, a series or an Arrow array"
+        )
     return values
 
 
@@ -477,6 +481,12 @@ class _Tables:
 def _load(path: str, name: str, table: Any) -> None:
     if isinstance(table, Mapping):
         columns = [str(column) for column in table]
+        for column, said in zip(columns, table.values()):
+            if isinstance(said, (str, bytes)) or not isinstance(said, Iterable):
+                raise InputError(
+                    f"the column `{column}` of `{name}` is {said!r:.50}",
+                    "pass a list, a series or an Arrow array for each column",
+                )
         values = [list(column) for column in table.values()]
         if len({len(column) for column in values}) > 1:
             raise InputError(f"the columns of `{name}` are not of one length")

@@ -155,6 +155,8 @@ def test_instants_are_the_same_in_any_zone(endpoint: Endpoint, model: hqdl.Model
         pa.array([2**63], pa.uint64()),
         pa.array([decimal.Decimal("0.12345678901234567890")]),
         "ant",
+        5,
+        None,
     ],
     ids=str,
 )

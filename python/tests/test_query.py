@@ -101,6 +101,9 @@ def test_a_column_that_sql_does_not_have_is_named(column: pa.Array) -> None:
         hqdl.query("SELECT 1", tables={"t": 7})
     with pytest.raises(hqdl.InputError, match="one length"):
         hqdl.query("SELECT 1", tables={"t": {"a": [1], "b": []}})
+    for scalar in (1, None, "text"):
+        with pytest.raises(hqdl.InputError, match="the column `a` of `t`"):
+            hqdl.query("SELECT 1", tables={"t": {"a": scalar}})
 
 
 def test_empty_frames_and_empty_results(endpoint: Endpoint) -> None:

@@ -80,14 +80,15 @@ impl Value {
         }
     }
 
-    /// The value as JSON, as it stands in prompts, exports and bookkeeping.
+    /// The value as JSON, as it stands in prompts, exports and bookkeeping. JSON has no
+    /// infinite numbers: they are their text, since null would be no value.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Null => serde_json::Value::Null,
             Self::Integer(i) => (*i).into(),
-            Self::Real(r) => serde_json::Number::from_f64(*r)
-                .map_or(serde_json::Value::Null, serde_json::Value::Number),
+            Self::Real(r) if r.is_infinite() => spell(*r).into(),
+            Self::Real(r) => (*r).into(),
             Self::Text(text) => text.as_str().into(),
         }
     }

@@ -1,0 +1,16 @@
+//! Values as JSON.
+
+use hqdl_values::value::Value;
+
+/// What stands in a prompt and in the bookkeeping is the value, whatever its magnitude.
+#[test]
+fn no_value_is_null_in_json_but_null() {
+    let reals = [f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, -0.0, 0.1];
+    let all = reals.map(Value::Real).into_iter();
+    for value in all.chain([Value::Integer(i64::MIN), Value::from(""), Value::from("Inf")]) {
+        let json = value.to_json();
+        assert!(!json.is_null(), "{value}");
+        assert_eq!(Value::from_json(&json).canonical(), value.canonical());
+    }
+    assert!(Value::Null.to_json().is_null());
+}
