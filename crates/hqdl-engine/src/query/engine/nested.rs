@@ -38,7 +38,6 @@ impl Choosing for Nested<'_, '_> {
             let there = sql.replace(" COLLATE BINARY", "");
             let rows = self.guard.database().select(&there, most);
             let rows = rows.map_err(|e| QueryError::sql(e, None, "", ""))?;
-            one_column(rows.first().map_or(1, Vec::len))?;
             let mut values: Vec<Value> = Vec::new();
             for value in rows.into_iter().flatten().filter(|v| *v != Value::Null) {
                 if !values.contains(&value) {
@@ -63,7 +62,6 @@ impl Choosing for Nested<'_, '_> {
                 Err(error) => return Err(error),
             }
         }
-        one_column(kept.columns.len())?;
         let mut values: Vec<Value> = Vec::new();
         for cell in kept.rows.iter().flatten() {
             let Ok(value) = Value::read(ValueRef::from(cell)) else { continue };
@@ -107,13 +105,4 @@ impl Choosing for Nested<'_, '_> {
         self.guard.connection().execute_batch(&make).map_err(|e| self.guard.error(&e, &make))?;
         Ok(format!("temp.{name}"))
     }
-}
-
-/// What is chosen from are the values of one column.
-fn one_column(columns: usize) -> Result<(), QueryError> {
-    if columns <= 1 {
-        return Ok(());
-    }
-    let said = format!("options are the values of one column, and this query has {columns}");
-    Err(QueryError::sql(said, None, "these are the options", "name the column that has them"))
 }
