@@ -26,7 +26,7 @@ use hqdl_spec::{Column, Expansion, Images, Spec, Type};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::rewrite::CallSite;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
-use hqdl_sql::blendsql::{Call, Subject};
+use hqdl_sql::blendsql::{Call, Choices, Subject};
 use hqdl_values::cell::State;
 use hqdl_values::key::{Fingerprint, ListHash};
 use hqdl_values::value::Value;
@@ -240,7 +240,7 @@ impl Calls {
         let call = &parsed.calls[n];
         let values = options(sql, parsed, call, usage, choosing, false)?;
         let kind = kind(call, usage, values.as_deref());
-        consistent(call, kind, values.as_deref())?;
+        consistent(call, kind, values.as_deref(), parsed)?;
         // A question about a value is the same question wherever the value stands.
         let names: Vec<String> = (1..=usage.keys.len())
             .map(|n| match n {
@@ -288,7 +288,7 @@ impl Calls {
         let call = &parsed.calls[n];
         let values = options(sql, parsed, call, usage, choosing, true)?;
         let kind = kind(call, usage, values.as_deref());
-        consistent(call, kind, values.as_deref())?;
+        consistent(call, kind, values.as_deref(), parsed)?;
         let contexts: Vec<String> =
             (1..=call.values.len()).map(|n| format!("context_{n}")).collect();
         let contexts = if contexts.len() == 1 { vec!["context".to_owned()] } else { contexts };
@@ -449,9 +449,16 @@ fn of_spec(call: &Call, spec: &Spec) -> Option<String> {
 }
 
 /// Makes sure that some answer can be what a call says: one of its options, of its type.
-fn consistent(call: &Call, kind: Type, values: Option<&[Value]>) -> Result<(), QueryError> {
+fn consistent(
+    call: &Call,
+    kind: Type,
+    values: Option<&[Value]>,
+    parsed: &Parsed,
+) -> Result<(), QueryError> {
     let Some(values) = values.filter(|_| call.options.is_some()) else { return Ok(()) };
-    if values.is_empty() {
+    // Where another call may give them, that it has no answer is no error of the query.
+    let written = matches!(call.options, Some(Choices::List(_))) || parsed.calls.len() == 1;
+    if values.is_empty() && written {
         return Err(QueryError::sql(
             "there is nothing among the options",
             Some(call.span.clone()),
