@@ -66,6 +66,8 @@ struct WrittenType {
     interval: bool,
     /// Digits after the point, where they are said.
     scale: Option<u32>,
+    /// Characters of a text, where they are said.
+    length: Option<u32>,
 }
 
 impl Parser<'_> {
@@ -127,6 +129,7 @@ impl Parser<'_> {
             return Self::span_of_time(&text.clone(), span);
         }
         if let ExprShape::Literal(text) = &of.shape
+            && kind.length.is_none()
             && let Some(piece) = literal(kind.words, text, &of.span)?
         {
             return Ok(Piece { span, ..piece });
@@ -142,9 +145,10 @@ impl Parser<'_> {
             _ => ExprShape::Plain,
         };
         let level = if words == "{}" { of.level } else { PRIMARY };
-        let words = match kind.scale {
-            Some(scale) => format!("round({words}, {scale})"),
-            None => words.to_owned(),
+        let words = match (kind.scale, kind.length) {
+            (Some(scale), _) => format!("round({words}, {scale})"),
+            (None, Some(length)) => format!("substr({words}, 1, {length})"),
+            (None, None) => words.to_owned(),
         };
         Ok(Piece { shape, level, ..Piece::filled(&words, vec![of.text], span) })
     }
@@ -167,7 +171,8 @@ impl Parser<'_> {
         for more in ["PRECISION", "VARYING"] {
             self.word(more);
         }
-        let mut scale = None;
+        let of_text = ["VARCHAR", "CHAR", "CHARACTER", "BPCHAR"].contains(&name.as_str());
+        let (mut scale, mut length) = (None, None);
         if self.symbol(b'(') {
             let mut last = None;
             let mut many = false;
@@ -180,7 +185,8 @@ impl Parser<'_> {
                 }
             }
             self.expect(b')')?;
-            scale = if number { Some(last.filter(|_| many).unwrap_or(0)) } else { None };
+            scale = number.then(|| last.filter(|_| many).unwrap_or(0));
+            length = last.filter(|_| of_text);
         }
         let _ = self.words(&["WITHOUT", "TIME", "ZONE"]) || self.words(&["WITH", "TIME", "ZONE"]);
         let mut array = false;
@@ -192,7 +198,7 @@ impl Parser<'_> {
             self.expect(b']')?;
             array = true;
         }
-        Ok(WrittenType { words, named, array, interval, scale })
+        Ok(WrittenType { words, named, array, interval, scale, length })
     }
 
     /// `INTERVAL '…'`, its text just taken.

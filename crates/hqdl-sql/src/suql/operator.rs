@@ -356,13 +356,16 @@ impl Parser<'_> {
         Self::no_interval(&left)?;
         let parts: Vec<String> = parts
             .iter()
-            .map(|part| {
+            .flat_map(|part| {
                 let turned = match (sign, part.strip_prefix('-')) {
                     ("-", Some(rest)) => format!("+{rest}"),
                     ("-", None) => format!("-{}", part.trim_start_matches('+')),
                     _ => part.clone(),
                 };
-                hqdl_values::sql::text(&turned)
+                // A month that has no such day ends with its last, as in PostgreSQL.
+                let ends = turned.ends_with("months") || turned.ends_with("years");
+                let floor = ends.then(|| hqdl_values::sql::text("floor"));
+                std::iter::once(hqdl_values::sql::text(&turned)).chain(floor)
             })
             .collect();
         let name = if left.shape == ExprShape::Date { "date" } else { "datetime" };
