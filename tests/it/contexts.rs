@@ -181,6 +181,28 @@ fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
     assert_eq!(endpoint.count(), before);
 }
 
+/// The columns of a context are called as SQLite calls them, whether there are rows or not.
+#[test]
+fn the_columns_of_a_context_have_names() {
+    let endpoint = oracle::endpoint();
+    let project = notes(&endpoint, 2);
+    let asked = |context: &str| {
+        let sql = format!("SELECT {{{{LLMQA('What is there?', {context})}}}}");
+        query(&project, &[], &sql).exits(0);
+        let text = endpoint.requests().last().unwrap().question.rows[0].context[0].clone();
+        let shown: Json = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        (shown["columns"].clone(), shown["rows"].as_array().unwrap().len())
+    };
+    let computed = "upper(n.text), n.id + 1, count(*) OVER () AS all_of_them, 'x'";
+    let names = json!(["upper(n.text)", "n.id + 1", "all_of_them", "'x'"]);
+    let query = |rows: &str| format!("(SELECT {computed} FROM note n {rows})");
+    assert_eq!(asked(&query("")), (names.clone(), 2));
+    assert_eq!(asked(&query("WHERE id > 9")), (names.clone(), 0));
+    let within = format!("(SELECT * FROM {} AS s)", query("WHERE id > 1"));
+    assert_eq!(asked(&within), (names, 1));
+    assert_eq!(asked("(SELECT id, text FROM note WHERE id > 9)"), (json!(["id", "text"]), 0));
+}
+
 /// A context is a text: what cannot be said in one is an error that names its column.
 #[test]
 fn a_blob_in_a_context_is_an_error_with_its_column() {

@@ -169,7 +169,7 @@ fn spellings_become_those_of_sqlite() {
         ),
         (
             "SELECT a::text, a::int, (a + 1)::float8, a::numeric(3, 1), a::boolean, 'x'::varchar(3), '2024-01-01'::date, b::text[], CAST(a AS double precision)",
-            "SELECT CAST(a AS TEXT), CAST(round(suql_number(a)) AS INTEGER), CAST(suql_number((a + 1)) AS REAL), round(CAST(suql_number(a) AS NUMERIC), 1), suql_truth(a), substr(CAST('x' AS TEXT), 1, 3), date('2024-01-01'), b, CAST(suql_number(a) AS REAL)",
+            "SELECT CAST(a AS TEXT), CAST(suql_integer(a, 32) AS INTEGER), CAST(suql_number((a + 1)) AS REAL), round(CAST(suql_number(a) AS NUMERIC), 1), suql_truth(a), substr(CAST('x' AS TEXT), 1, 3), date('2024-01-01'), b, CAST(suql_number(a) AS REAL)",
         ),
         (
             "SELECT answer(r, 'how many?')::int > 3, (answer(r, 'is it?'))::bool, answer(r::text, 'x')",
@@ -382,9 +382,19 @@ fn arrays_and_patterns_follow_postgresql() {
         let found = rows(&connection, &sql).unwrap_or_else(|e| panic!("{sql}: {e}"));
         assert_eq!(found, [[expected]], "{expression}: {sql}");
     }
-    for wrong in ["'a' ~ '('", "('may' || 'be')::boolean", "('a' || 1)::int", r"'a' LIKE 'a\'"] {
+    for wrong in [
+        "'a' ~ ('(' || '')",
+        "('may' || 'be')::boolean",
+        "('a' || 1)::int",
+        r"'a' LIKE ('a' || '\')",
+        "(32767 + 1)::smallint",
+        "(9e18 * 2)::bigint",
+    ] {
         let sql = translate(&format!("SELECT {wrong}")).unwrap().sql;
         assert!(rows(&connection, &sql).is_err(), "{sql}");
+    }
+    for wrong in ["'a' ~ '('", r"'a' LIKE 'a\'", "'99999'::int2", "'9223372036854775808'::int8"] {
+        assert!(translate(&format!("SELECT {wrong}")).is_err(), "{wrong}");
     }
 }
 

@@ -130,7 +130,8 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         // very long, and the exact distance takes space.
         .filter(|(far, name, _)| name.chars().count().abs_diff(length) <= *far)
         .map(|(far, known, name)| (far, strsim::damerau_levenshtein(&lower, &known), name))
-        .filter(|(far, distance, _)| distance <= far)
+        // Half of a short name is another name.
+        .filter(|(far, distance, _)| distance <= far && distance * 2 < length.max(2))
         .min_by_key(|(_, distance, _)| *distance)
         .map(|(_, _, name)| name)
 }

@@ -68,22 +68,17 @@ pub(super) fn options(
     match (&call.options, &usage.options) {
         (Some(Choices::List(values)), _) => Ok(Some(values.clone())),
         (Some(Choices::Query(span)), _) => {
-            let text = format!("SELECT * FROM ({})", &sql[span.clone()]);
-            let values = choosing.values(&with(&text), usize::MAX);
-            // Its own places are in another text.
-            values.map_err(|error| match error {
-                QueryError::Sql(problem) if problem.span.is_none() => {
-                    QueryError::Sql(Box::new(Problem { span: Some(span.clone()), ..*problem }))
-                }
-                other => other,
-            })
+            let text = with(&format!("SELECT * FROM ({})", &sql[span.clone()]));
+            let begins = text.len() - ")".len() - span.len();
+            choosing.values(&text, usize::MAX).map_err(|e| placed(e, span, Some(begins)))
         }
-        (Some(Choices::Column { .. }), Some(OptionsColumn::Base(origin))) => {
+        (Some(Choices::Column { span, .. }), Some(OptionsColumn::Base(origin))) => {
             let text = column(&origin.table, &origin.column);
-            choosing.values(&text, usize::MAX)
+            choosing.values(&text, usize::MAX).map_err(|e| placed(e, span, None))
         }
-        (Some(Choices::Column { .. }), Some(OptionsColumn::Named(table, of))) => {
-            choosing.values(&with(&column(table, of)), usize::MAX)
+        (Some(Choices::Column { span, .. }), Some(OptionsColumn::Named(table, of))) => {
+            let text = with(&column(table, of));
+            choosing.values(&text, usize::MAX).map_err(|e| placed(e, span, None))
         }
         (Some(Choices::Column { column, span, .. }), None) => Err(QueryError::sql(
             format!("the options `{column}` are no column that can be told"),
@@ -103,6 +98,19 @@ pub(super) fn options(
         }
         (None, _) => Ok(None),
     }
+}
+
+/// An error in a text that was put together for a part of the query, with its place there:
+/// where the part is copied, byte by byte, else all of it.
+fn placed(error: QueryError, part: &Range<usize>, copied: Option<usize>) -> QueryError {
+    let QueryError::Sql(problem) = error else { return error };
+    let within = problem.span.as_ref().zip(copied).and_then(|(span, begins)| {
+        let start = span.start.checked_sub(begins)? + part.start;
+        let end = span.end.checked_sub(begins)? + part.start;
+        (end <= part.end).then_some(start..end)
+    });
+    let span = Some(within.unwrap_or_else(|| part.clone()));
+    QueryError::Sql(Box::new(Problem { span, ..*problem }))
 }
 
 /// The WITH clause for SQL that runs beside the query, for a call of it: the

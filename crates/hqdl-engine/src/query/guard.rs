@@ -336,8 +336,14 @@ impl Guard {
         let tables = || self.database.tables();
         let known: Vec<String> = match message.split_once(": ") {
             Some(("no such table", _)) => tables(),
-            Some(("no such column", _)) => tables()
+            Some(("no such column", name)) => tables()
                 .iter()
+                // Of the table that it names, where there is one.
+                .filter(|table| {
+                    let named = name.rsplit_once('.').map(|(of, _)| of);
+                    let is = |t: &String| named.is_some_and(|of| t.eq_ignore_ascii_case(of));
+                    is(table) || !tables().iter().any(is)
+                })
                 .filter_map(|t| self.database.columns(t))
                 .flatten()
                 .map(|(name, _)| name)

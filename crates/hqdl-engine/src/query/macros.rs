@@ -143,7 +143,9 @@ pub(super) fn named(request: &Request<'_>, text: &str, error: QueryError) -> Que
 pub(super) fn listed(request: &Request<'_>, error: QueryError) -> QueryError {
     let QueryError::Sql(mut problem) = error else { return error };
     let unknown = problem.message.strip_prefix("there is no ingredient `");
-    if let Some(word) = unknown.and_then(|rest| rest.strip_suffix('`')) {
+    let unknown = unknown.and_then(|rest| rest.strip_suffix('`'));
+    let none = ["a call is empty", "a call names no ingredient"].contains(&&*problem.message);
+    if let Some(word) = unknown.or(none.then_some("")) {
         let own = request.spec.ingredients.iter().map(|i| i.name.as_str());
         let written = ingredients::all().map(Ingredient::name);
         let done = KNOWN.iter().filter(|(_, of)| !matches!(of, Macro::Refused(..)));
@@ -408,9 +410,15 @@ impl CallText<'_> {
             sql::text(&question_text)
         );
         if let Some((table, column)) = column {
-            // With its table, or a name that is none would be a text.
-            let query = format!("SELECT {1}.{0} FROM {1}", sql::name(&column), sql::name(&table));
-            return Ok(vec![(self.open.start..self.end, format!("{begin}{query}{end}"))]);
+            let place = documents.span();
+            let (table, column) = (sql::name(&table), sql::name(&column));
+            // The column stays where it is written: what is wrong with it is told there.
+            return Ok(vec![
+                (self.open.start..place.start, format!("{begin}SELECT ")),
+                // With its table, or a name that is none would be a text.
+                (place.clone(), format!("{table}.{column}")),
+                (place.end..self.end, format!(" FROM {table}{end}")),
+            ]);
         }
         let tokens = &documents.tokens;
         let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {

@@ -99,10 +99,13 @@ pub(super) fn is_name(token: Token) -> bool {
     matches!(token.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name)
 }
 
-/// `t::c` within a text.
+/// `t::c` within a text. Names may have apostrophes; where a sentence would begin, before
+/// `::`, none with blanks has.
 fn column_in(text: &str) -> Option<(String, String)> {
     let (table, column) = text.split_once("::")?;
-    Some((part(table)?, part(column)?))
+    let sentence = table.contains('\'') && table.trim().contains(char::is_whitespace);
+    let table = part(table).filter(|_| !sentence)?;
+    Some((table, part(column)?))
 }
 
 /// One side of `::`: a name, quoted or such that it can be no sentence.
@@ -115,7 +118,6 @@ fn part(text: &str) -> Option<String> {
     {
         return Some(unquote(text)).filter(|name| !name.is_empty());
     }
-    let strange =
-        |c: char| matches!(c, '"' | '`' | '\'' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
+    let strange = |c: char| matches!(c, '"' | '`' | '?' | '!' | ';' | '{' | '}' | '\n' | '\r');
     (!text.is_empty() && !text.contains("::") && !text.contains(strange)).then(|| text.to_owned())
 }

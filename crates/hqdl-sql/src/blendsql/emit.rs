@@ -33,7 +33,13 @@ pub(super) fn row_of(list: &str, width: u32) -> String {
 pub(super) fn context(form: Function, own: &str, titles: &[String], query: &str) -> String {
     let names: Vec<String> = (1..=titles.len()).map(|n| format!("c{n}")).collect();
     let names = names.join(", ");
-    let rows = form.of(&[&format!("json_array({})", titles.join(", ")), &names]);
+    let titles = format!("json_array({})", titles.join(", "));
+    let mut rows = form.of(&[&titles, &names]);
+    if form == Function::Rows {
+        // Nobody tells a function its values where there is no row.
+        let none = format!("json_object('columns', {titles}, 'rows', json_array())");
+        rows = format!("CASE count(*) WHEN 0 THEN {none} ELSE {rows} END");
+    }
     format!("(WITH {own}({names}) AS ({query}) SELECT {rows} FROM {own})")
 }
 

@@ -13,7 +13,7 @@ use super::SqlError;
 pub enum Lexeme {
     /// A keyword or a bare name.
     Word,
-    /// `'…'`
+    /// `'…'`, or as `PostgreSQL` has it `$$…$$`, `$tag$…$tag$`
     Text,
     /// `"…"`: a name to `SQLite`, often a text to users of `BlendSQL`.
     Quoted,
@@ -71,6 +71,10 @@ impl Token {
     pub fn content(self, sql: &str) -> String {
         let text = self.text(sql);
         match self.lexeme {
+            Lexeme::Text if text.starts_with('$') => {
+                let tag = text.get(1..).and_then(|rest| rest.find('$')).map_or(0, |end| end + 2);
+                text.get(tag..text.len().saturating_sub(tag)).unwrap_or_default().to_owned()
+            }
             Lexeme::Text | Lexeme::Quoted | Lexeme::Name => unquote(text),
             _ => text.to_owned(),
         }
@@ -124,6 +128,9 @@ pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, S
         (b'}', Some(b'}')) => of(Lexeme::Close, start + 2),
         (b':', Some(b':')) => of(Lexeme::Colons, start + 2),
         (b'?', _) => of(Lexeme::Parameter, run(bytes, start + 1, |b| b.is_ascii_digit())),
+        (b'$', Some(next)) if in_word(next) && dollar_quoted(sql, start).is_some() => {
+            of(Lexeme::Text, dollar_quoted(sql, start).unwrap_or(start + 1))
+        }
         (b':' | b'@' | b'$', Some(next)) if in_word(next) => {
             of(Lexeme::Parameter, run(bytes, start + 1, in_word))
         }
@@ -180,6 +187,20 @@ fn quoted(bytes: &[u8], start: usize, quote: u8, what: &str) -> Result<usize, Sq
             _ => return Ok(at + 1),
         }
     }
+}
+
+/// Where the text that begins with `$$` or `$tag$` at `start` ends; `None` where it is a
+/// parameter, or is never closed.
+fn dollar_quoted(sql: &str, start: usize) -> Option<usize> {
+    let rest = sql.get(start..)?;
+    let length = rest.get(1..)?.find('$')? + 2;
+    let (tag, rest) = rest.split_at_checked(length)?;
+    let name = &tag.as_bytes()[1..length - 1];
+    let is_name = |b: &u8| in_word(*b) && *b != b'$';
+    if !name.iter().all(is_name) || name.first().is_some_and(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(start + length + rest.find(tag)? + length)
 }
 
 fn unclosed(bytes: &[u8], start: usize, what: &str, close: &str) -> SqlError {

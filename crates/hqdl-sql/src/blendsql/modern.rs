@@ -9,6 +9,7 @@
 //! | `{{LLMQA('q', 'a::x')}}` where no FROM reads `a` | `(SELECT x FROM a)` |
 //! | `FROM VALUES {{…}}` | `FROM (VALUES {{…}})` |
 //! | `FROM {{LLMQA(…)}}` | `FROM (SELECT {{…}} AS value)`; of a list, a row a value |
+//! | `FROM (…) AS t(a, b)`, `FROM VALUES {{…}} AS t(a, b)` | `FROM (WITH t_(a, b) AS (…) SELECT * FROM t_) AS t` |
 //! | `{{…}}::INT` | `CAST({{…}} AS INT)` |
 //!
 //! What a FROM reads is told from its words, at each depth of parentheses and
@@ -60,6 +61,7 @@ impl FromReader<'_> {
     fn read(&mut self, span: Range<usize>, calls: &[Call], outer: Option<(usize, usize)>) {
         let mut places: Vec<(usize, usize)> = Vec::new();
         let mut at = span.start;
+        let first = self.levels.len();
         let mut open = vec![self.level(outer)];
         let mut left =
             calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
@@ -85,6 +87,9 @@ impl FromReader<'_> {
                 let outer = (here, self.levels[here].tokens.len());
                 open.push(self.level(Some(outer)));
             }
+        }
+        for level in first..self.levels.len() {
+            self.named_columns(level);
         }
         let found = calls.iter().filter(|c| span.start <= c.span.start && c.span.end <= span.end);
         // The tables that joins before it have added to a FROM.
@@ -128,8 +133,16 @@ impl FromReader<'_> {
             self.join(call, level, at, added);
         } else if call.row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
             let values = before(1).map_or(call.span.start, |t| t.start);
-            self.edits.push((values..values, "(".to_owned()));
-            self.edits.push((call.span.end..call.span.end, ")".to_owned()));
+            if let Some((own, columns)) = self.renamed(level, at + 1) {
+                let begin = format!("(WITH {own}{} AS (", &self.sql[columns.clone()]);
+                let end = format!(") SELECT * FROM {own})");
+                self.edits.push((values..values, begin));
+                self.edits.push((call.span.end..call.span.end, end));
+                self.edits.push((columns, String::new()));
+            } else {
+                self.edits.push((values..values, "(".to_owned()));
+                self.edits.push((call.span.end..call.span.end, ")".to_owned()));
+            }
         } else if call.ingredient.subject() == Subject::Rows
             && !call.row
             && (is(1, "FROM") || is(1, "JOIN") || before(1).is_some_and(|t| t.is(b',')))
@@ -157,6 +170,52 @@ impl FromReader<'_> {
                 self.column(call, level, at, (table, column, span));
             }
         }
+    }
+
+    /// `FROM (SELECT …) AS t(a, b)`, which has names for its columns.
+    fn named_columns(&mut self, level: usize) {
+        let tokens = &self.levels[level].tokens;
+        let queries: Vec<usize> = (1..tokens.len())
+            .filter(|at| {
+                let [before, open] = [tokens[at - 1], tokens[*at]];
+                let query = ["SELECT", "VALUES", "WITH"].iter().any(|word| {
+                    next(self.sql, open.end, Brackets::Name)
+                        .is_ok_and(|t| t.is_some_and(|t| t.is_word(self.sql, word)))
+                });
+                let item = before.is_word(self.sql, "FROM")
+                    || before.is_word(self.sql, "JOIN")
+                    || before.is(b',') && self.levels[level].is_in_from(self.sql, *at);
+                open.is(b'(') && query && item
+            })
+            .collect();
+        for at in queries {
+            let Some((own, columns)) = self.renamed(level, at + 2) else { continue };
+            let tokens = &self.levels[level].tokens;
+            let (open, close) = (tokens[at].start, tokens[at + 1].end);
+            let begin = format!("(WITH {own}{} AS ", &self.sql[columns.clone()]);
+            self.edits.push((open..open, begin));
+            self.edits.push((close..close, format!(" SELECT * FROM {own})")));
+            self.edits.push((columns, String::new()));
+        }
+    }
+
+    /// The names of columns behind a table's name, `[AS] t (a, b)` from the `at`th word on:
+    /// a name for the rows that the query has not, and their place.
+    fn renamed(&self, level: usize, at: usize) -> Option<(String, Range<usize>)> {
+        let tokens = &self.levels[level].tokens;
+        let at = at + usize::from(tokens.get(at)?.is_word(self.sql, "AS"));
+        let is_name = |t: &&Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+        let named = tokens.get(at).filter(is_name)?;
+        let open = tokens.get(at + 1).filter(|t| t.is(b'('))?;
+        let close = tokens.get(at + 2).filter(|t| t.is(b')'))?;
+        if ["ON", "USING"].iter().any(|word| named.is_word(self.sql, word)) {
+            return None;
+        }
+        let mut own = format!("{}_", named.content(self.sql));
+        while self.sql.to_lowercase().contains(&own.to_lowercase()) {
+            own.push('_');
+        }
+        Some((name(&own), open.start..close.end))
     }
 
     /// `'t::c'`, by the name that its row has here.

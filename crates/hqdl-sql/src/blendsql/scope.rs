@@ -359,7 +359,9 @@ impl Resolver<'_> {
             };
             let origin = hit.and_then(|f| f.field.origin.clone());
             let live = hit.is_some_and(|f| f.field.live) || live(expr);
-            let name = column.alias.clone().or(own).unwrap_or_default();
+            // As SQLite calls it.
+            let written = || column.written.clone();
+            let name = column.alias.clone().or(own).unwrap_or_else(written);
             fields.push(Field { name, origin, live });
         }
         Some(fields)

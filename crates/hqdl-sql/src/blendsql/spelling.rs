@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::lexer::{Brackets, Lexeme, in_word, next};
+use super::lexer::{Brackets, Lexeme, next};
 use super::{SqlError, modern, scan, tree::Span};
 
 /// A text and what was changed in it.
@@ -137,48 +137,26 @@ fn without_end(sql: &str) -> &str {
 /// `?` gets its number: a condition may be run in another place than where it
 /// was written.
 fn numbers(sql: &str) -> Vec<(usize, String)> {
-    let bytes = sql.as_bytes();
-    let mut found = Vec::new();
-    let (mut at, mut last) = (0, 0u32);
-    let mut named: Vec<&str> = Vec::new();
-    while at < bytes.len() {
-        match bytes[at] {
-            quote @ (b'\'' | b'"' | b'`') => {
-                at += 1;
-                while at < bytes.len() && bytes[at] != quote {
-                    at += 1;
-                }
-            }
-            b'[' => at += sql[at..].find(']').unwrap_or(0),
-            b'-' if bytes.get(at + 1) == Some(&b'-') => {
-                at += sql[at..].find('\n').unwrap_or(sql.len() - at - 1);
-            }
-            b'/' if bytes.get(at + 1) == Some(&b'*') => {
-                at += sql[at + 2..].find("*/").map_or(sql.len() - at - 1, |n| n + 3);
-            }
-            // A name takes a number too, where it is first used.
-            b':' | b'@' | b'$' if at == 0 || !(in_word(bytes[at - 1]) || bytes[at - 1] == b':') => {
-                let length = bytes[at + 1..].iter().take_while(|b| in_word(**b)).count();
-                let name = &sql[at..=at + length];
-                if length > 0 && !named.contains(&name) {
-                    named.push(name);
-                    last += 1;
-                }
-            }
-            b'?' => {
-                let digits: String =
-                    sql[at + 1..].chars().take_while(char::is_ascii_digit).collect();
-                match digits.parse::<u32>() {
-                    Ok(number) => last = last.max(number),
-                    Err(_) => {
-                        last += 1;
-                        found.push((at + 1, last.to_string()));
-                    }
-                }
-            }
-            _ => {}
+    let (mut found, mut named, mut last): (Vec<_>, Vec<&str>, u32) = (Vec::new(), Vec::new(), 0);
+    let mut at = 0;
+    while let Ok(Some(token)) = next(sql, at, Brackets::Name) {
+        at = token.end;
+        let text = token.text(sql);
+        if token.lexeme != Lexeme::Parameter || named.contains(&text) {
+            continue;
         }
-        at += 1;
+        match text.strip_prefix('?') {
+            Some("") => {
+                last += 1;
+                found.push((token.end, last.to_string()));
+            }
+            Some(number) => last = last.max(number.parse().unwrap_or(last)),
+            // A name takes a number too, where it is first used.
+            None => {
+                named.push(text);
+                last += 1;
+            }
+        }
     }
     found
 }

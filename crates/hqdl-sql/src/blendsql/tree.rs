@@ -82,6 +82,8 @@ pub struct ResultColumn {
     pub star_of: Option<String>,
     /// Its alias.
     pub alias: Option<String>,
+    /// Its expression as it is written: its name where it has no other.
+    pub written: String,
     /// Where it stands.
     pub span: Span,
 }

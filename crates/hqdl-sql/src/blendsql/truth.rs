@@ -208,7 +208,7 @@ impl Rewriter<'_> {
 }
 
 /// Functions that take whatever they are given.
-const SAFE: [&str; 34] = [
+const SAFE: [&str; 35] = [
     "char",
     "coalesce",
     "date",
@@ -243,6 +243,7 @@ const SAFE: [&str; 34] = [
     // They fail at what is none of theirs; `PostgreSQL`, whose they are, promises no
     // order of conditions either.
     "suql_number",
+    "suql_integer",
     "suql_days_after",
     "suql_days_before",
 ];

@@ -18,7 +18,7 @@ use super::parser::Parser;
 use super::star::{self, Columns};
 use super::text::Translated;
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{Lexeme, Token};
+use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 use hqdl_values::sql::name;
 
 /// Words that, behind an operand, stand before another.
@@ -52,7 +52,14 @@ pub(super) fn written(sql: &str, columns: Columns<'_>) -> Result<Option<Translat
         };
         let last = (0..tokens.len()).rev().filter(begins);
         let mut selects = last.filter_map(|n| OnSelect::read(now, &tokens, n, columns));
-        let Some(edits) = selects.next().map(|select| select.edits(now)) else { return Ok(text) };
+        let Some(select) = selects.next() else { return Ok(text) };
+        if let Some(term) = select.out_of_order(now) {
+            let span = text.as_ref().map_or(term.clone(), |text| text.place(&term));
+            let message = "the order begins with something else than what DISTINCT ON names";
+            let error = SqlError::new(span, message, "expected what DISTINCT ON names first");
+            return Err(error.help("of the rows that agree, the first in the order is kept"));
+        }
+        let edits = select.edits(now);
         let next = Translated::with(now, edits);
         text = Some(match &text {
             None => next,
@@ -149,6 +156,39 @@ impl OnSelect {
         };
         let item = counted.or_else(named);
         item.map_or(text, |item| item.text(sql))
+    }
+
+    /// The term of the order before which all that ON names should stand.
+    fn out_of_order(&self, sql: &str) -> Option<Range<usize>> {
+        let words = |term: &Term| {
+            let meant = self.meant(sql, term);
+            let (mut words, mut at): (Vec<String>, usize) = (Vec::new(), 0);
+            while let Ok(Some(token)) = lexer::next(meant, at, Brackets::List) {
+                at = token.end;
+                // A column, with its table or without it, is the same.
+                if words.last().is_some_and(|last| last == ".") && is_name(&token) {
+                    words.truncate(words.len().saturating_sub(2));
+                }
+                words.push(if is_name(&token) {
+                    token.content(meant).to_lowercase()
+                } else {
+                    token.text(meant).to_owned()
+                });
+            }
+            words
+        };
+        let mut on: Vec<Vec<String>> = self.on.iter().map(words).collect();
+        for term in &self.order {
+            let meant = words(term);
+            if on.is_empty() {
+                return None;
+            }
+            if !on.contains(&meant) {
+                return Some(term.of.clone());
+            }
+            on.retain(|o| *o != meant);
+        }
+        None
     }
 
     fn edits(&self, sql: &str) -> Vec<(Range<usize>, String)> {

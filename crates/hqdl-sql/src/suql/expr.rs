@@ -133,9 +133,6 @@ impl Parser<'_> {
         let Some(token) = self.peek() else { return Err(self.expected("an expression")) };
         match token.lexeme {
             Lexeme::Number | Lexeme::Parameter | Lexeme::Call => {
-                if token.text(self.sql).starts_with("$$") {
-                    return Err(unsaid(token.span(), "a text in $$", "write it in '…'"));
-                }
                 self.at += 1;
                 let mut piece = Piece::old(token.span());
                 if token.lexeme == Lexeme::Call {
@@ -143,11 +140,15 @@ impl Parser<'_> {
                 }
                 Ok(piece)
             }
-            // E'…' with its escapes.
+            // E'…' with its escapes, and $$…$$.
             Lexeme::Text if !token.text(self.sql).starts_with('\'') => {
                 self.at += 1;
-                let inside = token.start + 2..token.end - 1;
-                let text = unescaped(self.sql.get(inside).unwrap_or_default());
+                let text = if token.text(self.sql).starts_with('$') {
+                    token.content(self.sql)
+                } else {
+                    let inside = token.start + 2..token.end - 1;
+                    unescaped(self.sql.get(inside).unwrap_or_default())
+                };
                 let part = Part::New(hqdl_values::sql::text(&text), token.span());
                 let shape = ExprShape::Literal(text);
                 Ok(Piece { shape, ..Piece::new(vec![part], token.span()) })
@@ -218,11 +219,16 @@ impl Parser<'_> {
     }
 
     fn parentheses(&mut self) -> Result<Piece, SqlError> {
+        self.in_parentheses(false)
+    }
+
+    /// What stands in parentheses; whether the rows of a query there may have no columns.
+    fn in_parentheses(&mut self, bare: bool) -> Result<Piece, SqlError> {
         let start = self.here();
         self.at += 1;
         if self.query_at(0) {
             let at = self.here();
-            let text = self.deeper(Self::query)?;
+            let text = self.deeper(|p| p.query_of(bare))?;
             let query = Piece::new(text, at..self.before());
             let end = self.expect(b')')?;
             let text = joined(start, vec![query], end);
@@ -322,7 +328,7 @@ impl Parser<'_> {
             "CASE" => self.case().map(Some),
             "EXISTS" if opens => {
                 self.at += 1;
-                let query = self.parentheses()?;
+                let query = self.in_parentheses(true)?;
                 Ok(Some(spliced(token.start, query, super::parser::PRIMARY).boolean()))
             }
             "CAST" if opens => self.cast_function().map(Some),

@@ -1,5 +1,6 @@
 //! Functions.
 
+use super::operator::is_pattern;
 use super::parser::{ExprShape, Parser, Piece, joined, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -7,7 +8,7 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 35] = [
+const FUNCTIONS: [(&str, usize, &str); 37] = [
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
     ("array_to_string", 2, "(SELECT group_concat(value, {1}) FROM json_each(suql_array({})))"),
@@ -35,6 +36,8 @@ const FUNCTIONS: [(&str, usize, &str); 35] = [
     ("regexp_match", 2, "suql_groups({}, {1})"),
     ("regexp_replace", 3, "suql_replace({})"),
     ("regexp_replace", 4, "suql_replace({})"),
+    ("regexp_replace", 5, "suql_replace({})"),
+    ("regexp_replace", 6, "suql_replace({})"),
     ("right", 2, "substr({}, -({1}))"),
     ("split_part", 3, "suql_split_part({})"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
@@ -126,6 +129,11 @@ impl Parser<'_> {
             let piece = Piece::filled(&words, vec![document.text], start..end);
             return self.tail(piece.boolean());
         }
+        if let ("regexp_like" | "regexp_match" | "regexp_replace", [_, pattern, ..]) =
+            (name.as_str(), pieces.as_slice())
+        {
+            is_pattern(pattern, "match")?;
+        }
         if let ("count", [one]) = (name.as_str(), pieces.as_mut_slice())
             && let [Part::Star(span, Some(table))] = one.text.as_slice()
         {
@@ -182,9 +190,11 @@ impl Parser<'_> {
         if counts.is_empty() || SQLITE.contains(&name) {
             return None;
         }
-        let takes: Vec<String> = counts.iter().map(ToString::to_string).collect();
+        let takes = match (counts.first(), counts.last()) {
+            (Some(least), Some(most)) if counts.len() > 2 => format!("{least} to {most}"),
+            _ => counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or "),
+        };
         let written = names.last().map_or(name, |token| token.text(self.sql));
-        let takes = takes.join(" or ");
         let message = format!("`{written}` takes {takes} values, and here are {args}");
         Some(SqlError::new(span, message, "this call"))
     }
@@ -352,6 +362,7 @@ impl Parser<'_> {
                     if length.is_some() {
                         return Err(unsaid(start..end, "a pattern with an escape", ""));
                     }
+                    from.as_ref().map_or(Ok(()), |pattern| is_pattern(pattern, "match"))?;
                     let pieces = [of.text].into_iter().chain(from.map(|from| from.text)).collect();
                     return Ok(Some(Piece::filled(MATCHED, pieces, start..end)));
                 }
@@ -392,6 +403,7 @@ impl Parser<'_> {
         if let [of, pattern] = pieces.as_slice()
             && matches!(pattern.shape, ExprShape::Literal(_))
         {
+            is_pattern(pattern, "match")?;
             let pieces = vec![of.text.clone(), pattern.text.clone()];
             return Ok(Piece::filled(MATCHED, pieces, span));
         }

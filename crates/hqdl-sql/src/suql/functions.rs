@@ -106,15 +106,9 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(said.map_err(wrong)?.map_or(Sql::Null, Sql::Text))
     })?;
     read_as(connection)?;
-    let patterns: [(&str, Reading, bool); 5] = [
-        ("suql_like", like, false),
-        ("suql_ilike", like, true),
-        ("suql_similar", similar, false),
-        ("suql_match", |p| Some(p.to_owned()), false),
-        ("suql_imatch", |p| Some(p.to_owned()), true),
-    ];
-    for (name, read, fold) in patterns {
-        connection.create_scalar_function(name, 2, flags, move |ctx: &Context<'_>| {
+    for how in ["like", "ilike", "similar", "match", "imatch"] {
+        let (name, read, fold) = (format!("suql_{how}"), reading(how), how.starts_with('i'));
+        connection.create_scalar_function(name.as_str(), 2, flags, move |ctx: &Context<'_>| {
             let (of, pattern) = (ctx.get_raw(0), ctx.get_raw(1));
             if of == ValueRef::Null || pattern == ValueRef::Null {
                 return Ok(ToSqlOutput::Owned(Sql::Null));
@@ -159,6 +153,20 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
             number_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no number")))
         }
     })?;
+    strict(connection, "suql_integer", 2, |v| {
+        let number = match v[0] {
+            ValueRef::Integer(i) => Some(Sql::Integer(i)),
+            ValueRef::Real(r) => Some(Sql::Real(r)),
+            other => number_of(&text(other)),
+        };
+        let said = || Value::read(v[0]).map_or_else(|_| text(v[0]), |value| value.to_string());
+        let number = number.ok_or_else(|| wrong(format!("\"{}\" is no number", text(v[0]))))?;
+        let ValueRef::Integer(bits) = v[1] else { return Ok(Sql::Null) };
+        let bits = u32::try_from(bits).unwrap_or(i64::BITS);
+        integer_of(&number, bits).map(Sql::Integer).ok_or_else(|| {
+            wrong(format!("{} is out of the range of an integer of {bits} bits", said()))
+        })
+    })?;
     strict(connection, "suql_days_after", 2, |v| moved(v[0], v[1], false))?;
     strict(connection, "suql_days_before", 2, |v| match date(v[1]) {
         Some(other) => {
@@ -192,6 +200,18 @@ pub(super) fn number_of(text: &str) -> Option<Sql> {
     }
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
     text.parse::<f64>().ok().filter(|real| is_number && real.is_finite()).map(Sql::Real)
+}
+
+/// A number as an integer of so many bits, rounded; `None` where these do not hold it.
+pub(super) fn integer_of(number: &Sql, bits: u32) -> Option<i64> {
+    let whole = match number {
+        Sql::Integer(whole) => *whole,
+        // From 2^63 on there is no `i64`; below, the cast is exact.
+        Sql::Real(real) if real.round().abs() < 9_223_372_036_854_775_808.0 => real.round() as i64,
+        _ => return None,
+    };
+    let most = i64::MAX >> (i64::BITS - bits.clamp(1, i64::BITS));
+    (-most - 1..=most).contains(&whole).then_some(whole)
 }
 
 /// The day that a text says, with a time or without one.
@@ -255,17 +275,39 @@ fn capitals(text: &str) -> String {
     made
 }
 
-/// `regexp_replace(text, pattern, replacement[, flags])`: the first match, or with
-/// `g` all of them; `\\1` is what the first group matched, `\\&` the whole match.
+/// `regexp_replace(text, pattern, replacement[, flags])`: the first match, or with `g` all
+/// of them; `regexp_replace(text, pattern, replacement, start[, n[, flags]])`: from the
+/// character `start` on the `n`th match, all of them where that is 0. `\\1` is what the
+/// first group matched, `\\&` the whole match.
 fn replaced(values: &[ValueRef<'_>]) -> GivenType {
     let [of, pattern, with, rest @ ..] = values else {
-        return Err(wrong("regexp_replace takes three or four values".to_owned()));
+        return Err(wrong("regexp_replace takes three values to six".to_owned()));
     };
-    let flags = rest.first().map(|f| text(*f)).unwrap_or_default();
+    let (start, nth, flags) = match rest {
+        [] => (1, None, String::new()),
+        [ValueRef::Integer(start)] => (*start, None, String::new()),
+        [flags] => (1, None, text(*flags)),
+        [ValueRef::Integer(start), ValueRef::Integer(n)] => (*start, Some(*n), String::new()),
+        [ValueRef::Integer(start), ValueRef::Integer(n), flags] => (*start, Some(*n), text(*flags)),
+        _ => {
+            return Err(wrong(
+                "regexp_replace counts characters and matches by whole numbers".to_owned(),
+            ));
+        }
+    };
+    let count = |n: Option<i64>, what: &str| {
+        let n = n.and_then(|n| usize::try_from(n).ok());
+        n.ok_or_else(|| wrong(format!("regexp_replace counts {what}")))
+    };
+    let skipped = count(start.checked_sub(1), "characters from 1")?;
+    let nth = match nth {
+        None => usize::from(!flags.contains('g')),
+        nth => count(nth, "matches from 1; 0 is all of them")?,
+    };
     if let Some(flag) = flags.chars().find(|c| !"gi".contains(*c)) {
         return Err(wrong(format!("regexp_replace knows the flags g and i, not `{flag}`")));
     }
-    let regex = compiled(&text(*pattern), |p| Some(p.to_owned()), flags.contains('i'))?;
+    let regex = compiled(&text(*pattern), reading("match"), flags.contains('i'))?;
     let mut replacement = String::new();
     let with = text(*with);
     let mut chars = with.chars();
@@ -285,13 +327,42 @@ fn replaced(values: &[ValueRef<'_>]) -> GivenType {
         }
     }
     let of = text(*of);
-    // 0 is all of them.
-    let most = usize::from(!flags.contains('g'));
-    let replaced = regex.replacen(&of, most, &replacement);
-    Ok(Sql::Text(replaced.into_owned()))
+    let from = of.char_indices().nth(skipped).map_or(of.len(), |(at, _)| at);
+    let (mut made, mut at) = (String::with_capacity(of.len()), 0);
+    let (mut next, mut last, mut n) = (Some(from), None, 0);
+    while let Some(captures) = next.and_then(|next| regex.captures_at(&of, next)) {
+        let Some(whole) = captures.get(0) else { break };
+        let more = of[whole.end()..].chars().next().map(|c| whole.end() + c.len_utf8());
+        next = if whole.is_empty() { more } else { Some(whole.end()) };
+        // Nothing, right behind a match, is none.
+        if whole.is_empty() && last == Some(whole.end()) {
+            continue;
+        }
+        last = Some(whole.end());
+        n += 1;
+        if nth == 0 || n == nth {
+            made.push_str(&of[at..whole.start()]);
+            captures.expand(&replacement, &mut made);
+            at = whole.end();
+        }
+        if n == nth {
+            break;
+        }
+    }
+    made.push_str(&of[at..]);
+    Ok(Sql::Text(made))
 }
 
-fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {
+/// How the pattern of an operator is read: by its name in a function's.
+pub(super) fn reading(how: &str) -> Reading {
+    match how {
+        "like" | "ilike" => like,
+        "similar" => similar,
+        _ => |pattern| Some(pattern.to_owned()),
+    }
+}
+
+pub(super) fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {
     let written = read(pattern).ok_or_else(|| wrong(format!("`{pattern}` is no pattern")))?;
     let built =
         RegexBuilder::new(&written).case_insensitive(fold).dot_matches_new_line(true).build();

@@ -33,8 +33,10 @@ const OTHERS: [&str; 18] = [
 ];
 
 /// What a call is asked for when it is cast: the engine reads the type.
-const CALLS: [(&str, &str); 5] = [
-    ("CAST(round(suql_number({})) AS INTEGER)", "CAST({} AS INTEGER)"),
+const CALLS: [(&str, &str); 7] = [
+    ("CAST(suql_integer({}, 16) AS INTEGER)", "CAST({} AS INTEGER)"),
+    ("CAST(suql_integer({}, 32) AS INTEGER)", "CAST({} AS INTEGER)"),
+    ("CAST(suql_integer({}, 64) AS INTEGER)", "CAST({} AS INTEGER)"),
     ("CAST(suql_number({}) AS REAL)", "CAST({} AS REAL)"),
     ("CAST(suql_number({}) AS NUMERIC)", "CAST({} AS NUMERIC)"),
     ("suql_truth({})", "CAST({} AS BOOLEAN)"),

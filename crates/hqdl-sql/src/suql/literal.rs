@@ -3,22 +3,22 @@
 
 use std::ops::Range;
 
-use super::functions::{date_of, number_of};
+use super::functions::{date_of, integer_of, number_of};
 use super::parser::{ExprShape, Parser, Piece};
 use super::text::Part;
 use crate::blendsql::SqlError;
+use rusqlite::types::Value as Sql;
 
 /// Types of a name in `PostgreSQL`, and what does the same in `SQLite`: `{}` is
 /// what is cast.
-pub(super) const TYPES: [(&[&str], &str); 11] = [
+pub(super) const TYPES: [(&[&str], &str); 13] = [
     (
         &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
         "CAST({} AS TEXT)",
     ),
-    (
-        &["INT", "INTEGER", "INT2", "INT4", "INT8", "BIGINT", "SMALLINT"],
-        "CAST(round(suql_number({})) AS INTEGER)",
-    ),
+    (&["INT2", "SMALLINT"], "CAST(suql_integer({}, 16) AS INTEGER)"),
+    (&["INT", "INTEGER", "INT4"], "CAST(suql_integer({}, 32) AS INTEGER)"),
+    (&["INT8", "BIGINT"], "CAST(suql_integer({}, 64) AS INTEGER)"),
     (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST(suql_number({}) AS REAL)"),
     (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST(suql_number({}) AS NUMERIC)"),
     (&["BOOL", "BOOLEAN"], "suql_truth({})"),
@@ -55,6 +55,22 @@ pub(super) fn slip(name: &str) -> Option<&'static str> {
     all.filter(|known| *known != upper).find(close)
 }
 
+/// A number that is cast to a type of integers, which must hold it.
+pub(super) fn in_range(
+    words: &str,
+    number: &Sql,
+    text: &str,
+    span: &Range<usize>,
+) -> Result<Option<Piece>, SqlError> {
+    let bits = [16, 32, 64].into_iter().find(|bits| words.contains(&format!(", {bits})")));
+    if bits.is_none_or(|bits| integer_of(number, bits).is_some()) {
+        return Ok(None);
+    }
+    let message = format!("{text} is out of the range of this type");
+    let error = SqlError::new(span.clone(), message, "cast here");
+    Err(error.help("smallint holds 16 bits, integer 32, bigint 64"))
+}
+
 /// A text that is cast, where it can be read as what it is cast to; `None` where the
 /// cast is `SQLite`'s own.
 pub(super) fn literal(
@@ -73,6 +89,10 @@ pub(super) fn literal(
         "suql_truth({})" => Parser::truth(text, span.clone()).map(Some),
         _ if words.contains("suql_number") => match number_of(text) {
             Some(_) => Ok(None),
+            None => wrong("number", ""),
+        },
+        _ if words.contains("suql_integer") => match number_of(text) {
+            Some(number) => in_range(words, &number, text, span),
             None => wrong("number", ""),
         },
         "date({})" => {

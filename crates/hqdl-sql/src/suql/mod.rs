@@ -41,11 +41,12 @@ mod to_char;
 pub use star::{Columns, TableColumns};
 pub use text::Translated;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::blendsql::SqlError;
-use crate::blendsql::lexer::{self, Brackets, Lexeme};
+use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 
 /// Bytes of stack for a query; what is not used costs nothing.
 const STACK: usize = 64 << 20;
@@ -72,6 +73,31 @@ fn counted_rows(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns
     tables
 }
 
+/// The query with blanks in the place of `public.` before a table and a name of it: the
+/// schema of what is in no other.
+fn without_schema(sql: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(sql);
+    let (mut at, mut last) = (0, [None; 4]);
+    while let Ok(Some(token)) = lexer::next(sql, at, Brackets::List) {
+        at = token.end;
+        last.rotate_left(1);
+        last[3] = Some(token);
+        let is_name = |t: Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+        if let [Some(schema), Some(dot), Some(table), Some(second)] = last
+            && is_name(schema)
+            && schema.content(sql).eq_ignore_ascii_case("public")
+            && dot.is(b'.')
+            && is_name(table)
+            && second.is(b'.')
+            && !sql[..schema.start].trim_end().ends_with('.')
+        {
+            let blanks = " ".repeat(dot.end - schema.start);
+            text.to_mut().replace_range(schema.start..dot.end, &blanks);
+        }
+    }
+    text
+}
+
 /// Brings a query into `SQLite`'s words; of a database that nothing is known of.
 ///
 /// # Errors
@@ -85,6 +111,8 @@ pub fn translate(sql: &str) -> Result<Translated, SqlError> {
 /// # Errors
 /// [`SqlError`] at what cannot be read, or cannot be said in `SQLite`.
 pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, SqlError> {
+    let sql = without_schema(sql);
+    let sql = sql.as_ref();
     // Asked before another thread is there.
     let rewritten = distinct_on::written(sql, columns)?;
     let tables = counted_rows(sql, columns);

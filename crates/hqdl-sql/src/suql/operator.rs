@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
-use super::functions::truth_of;
+use super::functions::{compiled, reading, truth_of};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, joined, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -177,7 +177,7 @@ impl Parser<'_> {
                         return Err(unsaid(escape.span, "another ESCAPE than `\\`", ""));
                     }
                 }
-                Ok(alike(left, right, how, negated, self.before()))
+                alike(left, right, how, negated, self.before())
             }
         }
     }
@@ -236,13 +236,13 @@ impl Parser<'_> {
                 let negated = sign.starts_with('!');
                 let how = if sign.ends_with('*') { "imatch" } else { "match" };
                 let end = span.end;
-                alike(left, right, how, negated, end)
+                alike(left, right, how, negated, end)?
             }
             "~~" | "~~*" | "!~~" | "!~~*" => {
                 Self::no_truth(&left)?;
                 let how = if sign.ends_with('*') { "ilike" } else { "like" };
                 let end = span.end;
-                alike(left, right, how, sign.starts_with('!'), end)
+                alike(left, right, how, sign.starts_with('!'), end)?
             }
             "#>" | "#>>" => {
                 return Err(unsaid(span, &format!("`{sign}`"), "use json_extract(x, '$.path')"));
@@ -376,7 +376,17 @@ impl Parser<'_> {
 }
 
 /// A comparison with a pattern.
-pub(super) fn alike(left: Piece, right: Piece, how: &str, negated: bool, end: usize) -> Piece {
+///
+/// # Errors
+/// For a pattern that cannot be read.
+pub(super) fn alike(
+    left: Piece,
+    right: Piece,
+    how: &str,
+    negated: bool,
+    end: usize,
+) -> Result<Piece, SqlError> {
+    is_pattern(&right, how)?;
     let span = left.span.start..end;
     // SQLite's LIKE folds the case of ASCII, and has no escape unless told.
     let plain = match &right.shape {
@@ -391,12 +401,24 @@ pub(super) fn alike(left: Piece, right: Piece, how: &str, negated: bool, end: us
     if plain {
         let words = if negated { "{} NOT LIKE {}" } else { "{} LIKE {}" };
         let pieces = vec![left.tight(), right.text];
-        return Piece { level: SPECIAL, ..Piece::filled(words, pieces, span).boolean() };
+        return Ok(Piece { level: SPECIAL, ..Piece::filled(words, pieces, span).boolean() });
     }
     let not = if negated { "NOT " } else { "" };
     let words = format!("{not}suql_{how}({{}}, {{}})");
     let level = if negated { NOT } else { PRIMARY };
-    Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span).boolean() }
+    Ok(Piece { level, ..Piece::filled(&words, vec![left.text, right.text], span).boolean() })
+}
+
+/// Whether a pattern that is written out can be read: what cannot is told before anything
+/// is asked.
+///
+/// # Errors
+/// For one that cannot.
+pub(super) fn is_pattern(pattern: &Piece, how: &str) -> Result<(), SqlError> {
+    let ExprShape::Literal(text) = &pattern.shape else { return Ok(()) };
+    compiled(text, reading(how), false)
+        .map(drop)
+        .map_err(|error| SqlError::new(pattern.span.clone(), error.to_string(), "this pattern"))
 }
 
 /// Two operands with what stands between them as it is.

@@ -16,6 +16,11 @@ impl Parser<'_> {
         }
         let start = self.here();
         let query = if self.query_at(0) { self.query()? } else { self.expr()?.text };
+        if let Some(Part::Rows(span, table, _)) = query.iter().find(|p| matches!(p, Part::Rows(..)))
+        {
+            let message = format!("no table here is called `{table}`");
+            return Err(SqlError::new(span.clone(), message, "its rows are counted here"));
+        }
         let end = self.before();
         let ended = self.symbol(b';');
         if self.peek().is_some() && !ended {
@@ -27,10 +32,15 @@ impl Parser<'_> {
 
     /// A query with its WITH, ORDER BY and LIMIT.
     pub fn query(&mut self) -> Result<Text, SqlError> {
+        self.query_of(false)
+    }
+
+    /// A query; whether its rows may have no columns, as behind EXISTS.
+    pub fn query_of(&mut self, bare: bool) -> Result<Text, SqlError> {
         let outer = std::mem::replace(&mut self.may_unnest, false);
         self.selects.push(SuqlSelect::default());
         let common = self.common.len();
-        let query = self.clauses();
+        let query = self.clauses(bare);
         self.common.truncate(common);
         let select = self.selects.pop();
         self.truths = select.map(|select| select.own_truths()).unwrap_or_default();
@@ -38,7 +48,7 @@ impl Parser<'_> {
         query
     }
 
-    fn clauses(&mut self) -> Result<Text, SqlError> {
+    fn clauses(&mut self, bare: bool) -> Result<Text, SqlError> {
         let start = self.here();
         let mut pieces = Vec::new();
         if self.word("WITH") {
@@ -66,7 +76,7 @@ impl Parser<'_> {
                 }
             }
         }
-        self.body(&mut pieces)?;
+        self.body(&mut pieces, bare)?;
         while ["UNION", "INTERSECT", "EXCEPT"].iter().any(|w| self.is_word(w)) {
             self.at += 1;
             if self.is_word("DISTINCT") {
@@ -74,7 +84,7 @@ impl Parser<'_> {
                 pieces.push(Piece::new(Vec::new(), word.span()));
             }
             self.word("ALL");
-            self.body(&mut pieces)?;
+            self.body(&mut pieces, bare)?;
             // What one of the queries has, another may not.
             if let Some(select) = self.selects.last_mut() {
                 select.results.clear();
@@ -106,11 +116,11 @@ impl Parser<'_> {
     }
 
     /// One SELECT, VALUES, or a query in parentheses.
-    fn body(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+    fn body(&mut self, pieces: &mut Vec<Piece>, bare: bool) -> Result<(), SqlError> {
         if self.is(b'(') {
             let start = self.here();
             self.at += 1;
-            let query = self.deeper(Self::query)?;
+            let query = self.deeper(|p| p.query_of(bare))?;
             let end = self.expect(b')')?;
             pieces.push(Piece::filled("SELECT * FROM ({})", vec![query], start..end));
             return Ok(());
@@ -140,6 +150,14 @@ impl Parser<'_> {
         if self.is_word("FROM") {
             // PostgreSQL's rows may have no columns: EXISTS (SELECT FROM t).
             let at = self.here();
+            if !bare {
+                let help = "name a column, or write SELECT 1 FROM";
+                return Err(unsaid(
+                    at..self.peek().map_or(at, |t| t.end),
+                    "a row without columns",
+                    help,
+                ));
+            }
             pieces.push(Piece::new(vec![Part::New("1 ".to_owned(), at..at)], at..at));
         } else {
             self.results(pieces)?;

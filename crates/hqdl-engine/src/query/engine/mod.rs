@@ -350,8 +350,11 @@ impl<'r, 'a> Engine<'r, 'a> {
             return Some(self.spelled.place(&deepest.span));
         }
         let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
-        if let Some(at) = self.request.sql.find(name) {
-            return Some(at..at + name.len());
+        let quoted: Vec<String> = name.split('.').map(hqdl_values::sql::name).collect();
+        for written in [name, &quoted.join(".")] {
+            if let Some(at) = self.request.sql.find(written) {
+                return Some(at..at + written.len());
+            }
         }
         // A column in the old spelling, 't::c'.
         self.parsed.calls.iter().flat_map(|call| &call.values).find_map(|value| match value {

@@ -97,7 +97,9 @@ pub(in crate::blendsql) fn listed(ingredient: &dyn Ingredient) -> String {
     let mut seen: Vec<Keyword> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     for (name, keyword) in KEYWORDS {
-        if ingredient.takes(keyword) && keyword != Keyword::Tuning && !seen.contains(&keyword) {
+        // Examples are refused, whoever takes the argument.
+        let told = !matches!(keyword, Keyword::Tuning | Keyword::Shots);
+        if told && ingredient.takes(keyword) && !seen.contains(&keyword) {
             seen.push(keyword);
             names.push(name);
         }

@@ -60,8 +60,13 @@ pub fn parse(sql: &str, calls: Vec<Call>) -> Result<Parsed, SqlError> {
     let query = if let (true, [only]) = (lone, numbers.as_slice()) {
         let expr = Builder { sql, all: &all }.call(*only)?;
         let span = expr.span.clone();
-        let column =
-            ResultColumn { expr: Some(expr), star_of: None, alias: None, span: span.clone() };
+        let column = ResultColumn {
+            expr: Some(expr),
+            star_of: None,
+            alias: None,
+            written: sql.get(span.clone()).unwrap_or_default().to_owned(),
+            span: span.clone(),
+        };
         Query::of(Core::of(vec![column], span))
     } else {
         Builder { sql, all: &all }.statement(&masked, 0, &numbers)?
@@ -103,7 +108,7 @@ fn number(mut call: Call, all: &mut Vec<Call>) -> usize {
 
 /// Parses pieces of one text.
 pub(in crate::blendsql) struct Builder<'s> {
-    sql: &'s str,
+    pub(in crate::blendsql) sql: &'s str,
     pub(in crate::blendsql) all: &'s [Call],
 }
 

@@ -198,16 +198,19 @@ impl<'t> Walk<'t, '_> {
         for column in select.columns().iter().flat_map(sq::ResultColumnList::iter) {
             let star = column.flags().star();
             let expr = column.expr();
+            let (star_expr, expr) = match expr {
+                Some(e) if !star => (None, Some(self.expr(&e)?)),
+                other => (other, None),
+            };
+            let written = expr.as_ref().and_then(|e| self.builder.sql.get(e.span.clone()));
             columns.push(ResultColumn {
-                star_of: match (star, &expr) {
+                written: written.unwrap_or_default().to_owned(),
+                star_of: match (star, &star_expr) {
                     (true, Some(sq::Expr::ColumnRef(of))) => Some(unquoted(of.column())),
                     _ => None,
                 }
                 .or_else(|| self.star_of(&column)),
-                expr: match expr {
-                    Some(e) if !star => Some(self.expr(&e)?),
-                    _ => None,
-                },
+                expr,
                 alias: column.alias().map(name_of),
                 span: self.span(column.node_id()),
             });

@@ -55,6 +55,19 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
         empty,
         close: written.close.span(),
     })?;
+    let list = parts.return_type.is_some_and(|t| t.list) || parts.quantifier.is_some();
+    if written.row && list && parts.quantifier.is_none_or(|quantifier| quantifier.max.is_none()) {
+        let span = written.open.start..written.end;
+        let error = SqlError::new(
+            span,
+            "a row of VALUES has as many columns as a list has values, and how many is not said",
+            "a list of any length",
+        );
+        return Err(error.help(
+            "say how many: quantifier='{3}', or '{1,3}'; a row for each value is \
+             FROM {{LLMQA(…)}}",
+        ));
+    }
     Ok(Call {
         ingredient,
         span: written.open.start..written.end,
