@@ -19,7 +19,7 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 6;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 33] = [
+pub const QUERIES: [(&str, &str); 35] = [
     // A row settled what others waited for, and a condition that reads both waited on.
     (
         "WITH t AS (SELECT min({{LLMMap('fn:upper', p.a, return_type='str')}} || '!') AS y FROM p WHERE p.n IN \
@@ -250,5 +250,24 @@ pub const QUERIES: [(&str, &str); 33] = [
          {{LLMMap('fn:length', p.a)}} > 3 OR {{LLMMap('fn:initial', p.a, return_type='str')}} <> 'g'",
         "WITH g AS (SELECT sum(hq_length(c)) AS x FROM q) SELECT p.id FROM g JOIN p ON p.n < g.x \
          WHERE hq_contains(a, 'b') OR hq_length(a) > 3 OR hq_initial(a) <> 'g'",
+    ),
+    // The value of an `iif` in a join's condition waits for its truth.
+    (
+        "SELECT p.id FROM p JOIN q ON p.id = q.pid AND iif({{LLMMap('fn:ends_with:a', q.c)}}, \
+         {{LLMMap('fn:vowels', q.c, return_type='int')}} > 1, q.c IS NOT NULL)",
+        "SELECT p.id FROM p JOIN q ON p.id = q.pid AND iif(hq_ends_with(c, 'a'), hq_vowels(c) > 1, \
+         c IS NOT NULL)",
+    ),
+    // A call is evaluated for the rows that a LIMIT beneath it leaves.
+    (
+        "WITH g AS (SELECT s.id, {{LLMMap('fn:upper', s.c, return_type='str')}} AS x FROM (SELECT \
+         id, c FROM q ORDER BY m DESC, id LIMIT 3) AS s) SELECT d.i FROM (SELECT a.id AS i FROM \
+         (SELECT * FROM (SELECT e.x AS k, e.id FROM g AS e)) AS a FULL JOIN (SELECT * FROM (SELECT \
+         e.x AS k FROM g AS e)) AS b USING (k), g AS f WHERE k > 'A') AS d WHERE \
+         {{LLMMap('fn:starts_with:a', 'ab')}}",
+        "WITH g AS (SELECT s.id, hq_upper(s.c) AS x FROM (SELECT id, c FROM q ORDER BY m DESC, id \
+         LIMIT 3) AS s) SELECT d.i FROM (SELECT a.id AS i FROM (SELECT * FROM (SELECT e.x AS k, e.id \
+         FROM g AS e)) AS a FULL JOIN (SELECT * FROM (SELECT e.x AS k FROM g AS e)) AS b USING (k), \
+         g AS f WHERE k > 'A') AS d WHERE hq_starts_with('ab', 'a')",
     ),
 ];

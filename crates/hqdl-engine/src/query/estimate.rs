@@ -12,6 +12,7 @@ use super::passages::ShownPassages;
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
 use hqdl_model::plan::{ColumnPlan, ExpansionPlan, Meter, Plan, reasoning};
+use hqdl_sql::blendsql::most::Together;
 use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::Usage;
 
@@ -32,7 +33,7 @@ impl Engine<'_, '_> {
     pub(super) fn estimate(
         &self,
         demands: &[Demand],
-        once: bool,
+        together: Together,
         compared: Compared,
     ) -> Result<(u64, Usage), QueryError> {
         let reasoning = reasoning(self.request.facts.history(), self.request.spec)?;
@@ -41,11 +42,11 @@ impl Engine<'_, '_> {
         {
             let live = lock(&self.live);
             for (n, entities) in by_target(demands) {
-                self.count(&live.known.targets[n], entities, once, &mut most)?;
+                self.count(&live.known.targets[n], entities, together, &mut most)?;
             }
         }
         for (n, wanted) in self.calls.joins.iter().enumerate() {
-            self.pairs(n, wanted, once, &mut most)?;
+            self.pairs(n, wanted, together, &mut most)?;
         }
         let embeddings = most.compared.borrow().usage(self.request);
         most.add(&embeddings, 1);
@@ -58,7 +59,7 @@ impl Engine<'_, '_> {
         &self,
         n: usize,
         wanted: &super::calls::Join,
-        once: bool,
+        together: Together,
         most: &mut MostEach,
     ) -> Result<(), QueryError> {
         let wishes = lock(&self.live).known.joins[n].take();
@@ -70,14 +71,14 @@ impl Engine<'_, '_> {
             let asked = join::AskedPartners::of(wanted, list, &wishes, request, &mut counts)?;
             let [target] = asked.targets;
             if let Some(entities) = by_target(&asked.demands).remove(&0) {
-                self.count(&target, entities, once, most)?;
+                self.count(&target, entities, together, most)?;
                 longest = asked.demands.first().map(|d| (target, *d)).or(longest);
             }
         }
         lock(&self.live).known.counts.reused = counts.reused;
         let pairs: u64 = wishes.iter().map(|(_, _, rights)| rights.len() as u64).sum();
         let more = pairs.saturating_sub(most.values - before);
-        if !once
+        if together == Together::No
             && more > 0
             && let Some((target, demand)) = longest
         {
@@ -93,7 +94,7 @@ impl Engine<'_, '_> {
         &self,
         target: &Target,
         entities: BTreeMap<usize, Vec<usize>>,
-        once: bool,
+        together: Together,
         most: &mut MostEach,
     ) -> Result<(), QueryError> {
         let values: u64 = entities.values().map(|columns| columns.len() as u64).sum();
@@ -104,9 +105,15 @@ impl Engine<'_, '_> {
         let columns: std::collections::BTreeSet<usize> =
             entities.values().flatten().copied().collect();
         let rows = self.request.choice(&target.expansion).rows;
-        let together = self.used(target, entities, rows, most)?;
-        most.add(&together, 1);
-        if let (false, Some((_, entity))) = (once, longest) {
+        let count = entities.len() as u64;
+        let used = self.used(target, entities, rows, most)?;
+        most.add(&used, 1);
+        let requests = match together {
+            Together::All => used.requests,
+            Together::APart => apart(count, columns.len(), rows),
+            Together::No => values,
+        };
+        if let (true, Some((_, entity))) = (requests > used.requests, longest) {
             let mut largest = Usage::default();
             for column in columns {
                 let one = self.alone(target, entity, column, most)?;
@@ -115,7 +122,7 @@ impl Engine<'_, '_> {
                 largest.cost_usd = largest.cost_usd.max(one.cost_usd);
                 largest.requests = 1;
             }
-            most.add(&largest, values.saturating_sub(together.requests));
+            most.add(&largest, requests - used.requests);
         }
         Ok(())
     }
@@ -171,6 +178,14 @@ impl Engine<'_, '_> {
             ..Usage::default()
         })
     }
+}
+
+/// The most requests for some entities, whichever of so many columns each of them lacks:
+/// those that lack the same ones share requests, all but the last of which are full.
+fn apart(entities: u64, columns: usize, rows: u32) -> u64 {
+    let rows = u64::from(rows.max(1));
+    let lacking = 1_u64.checked_shl(columns as u32).map_or(u64::MAX, |all| all - 1);
+    (entities + lacking.min(entities) * (rows - 1)) / rows
 }
 
 impl MostEach {

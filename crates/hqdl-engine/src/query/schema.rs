@@ -39,6 +39,8 @@ pub(super) struct KnownSchema {
     pub collates: bool,
     /// Those that join tables, or may.
     joins: HashSet<String>,
+    /// Views that may have a LIMIT.
+    limits: HashSet<String>,
     functions: HashMap<String, Vec<String>>,
 }
 
@@ -100,7 +102,30 @@ impl KnownSchema {
         ];
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
         let joins = joins(guard).map_err(failed)?;
-        Ok(Self { tables, affinities, collates, joins, functions })
+        let limits = limits(guard).map_err(failed)?;
+        Ok(Self { tables, affinities, collates, joins, limits, functions })
+    }
+}
+
+/// Views that may have a LIMIT, or read one that has.
+fn limits(guard: &Guard) -> rusqlite::Result<HashSet<String>> {
+    let views = "SELECT lower(name), lower(sql) FROM sqlite_schema WHERE type = 'view'";
+    let mut views = guard.connection().prepare(views)?;
+    let views: Vec<(String, String)> =
+        views.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
+    let mut found: HashSet<String> = HashSet::new();
+    loop {
+        let reads =
+            |sql: &str| sql.contains("limit") || found.iter().any(|name| sql.contains(name));
+        let more: Vec<&String> = views
+            .iter()
+            .filter(|(name, sql)| !found.contains(name) && reads(sql))
+            .map(|(name, _)| name)
+            .collect();
+        if more.is_empty() {
+            return Ok(found);
+        }
+        found.extend(more.into_iter().cloned());
     }
 }
 
@@ -141,6 +166,10 @@ impl Schema for KnownSchema {
 
     fn joins(&self, table: &str) -> bool {
         self.joins.contains(&table.to_lowercase())
+    }
+
+    fn limits(&self, table: &str) -> bool {
+        self.limits.contains(&table.to_lowercase())
     }
 
     fn affinity(&self, table: &str, column: &str) -> Option<Affinity> {

@@ -26,6 +26,12 @@ use hqdl_values::sql::name;
 /// A part of the text and what is read in its place.
 pub(super) type Edit = (Range<usize>, String);
 
+/// What may stand behind a table and is no alias.
+const NO_ALIAS: [&str; 18] = [
+    "ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER", "WHERE",
+    "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "INDEXED", "NOT",
+];
+
 /// The edits that bring a query into today's forms. They do not overlap.
 pub(super) fn edits(sql: &str, calls: &[Call]) -> Vec<Edit> {
     let mut reader = FromReader { sql, levels: Vec::new(), edits: Vec::new() };
@@ -208,7 +214,7 @@ impl FromReader<'_> {
         let named = tokens.get(at).filter(is_name)?;
         let open = tokens.get(at + 1).filter(|t| t.is(b'('))?;
         let close = tokens.get(at + 2).filter(|t| t.is(b')'))?;
-        if ["ON", "USING"].iter().any(|word| named.is_word(self.sql, word)) {
+        if NO_ALIAS.iter().any(|word| named.is_word(self.sql, word)) {
             return None;
         }
         let mut own = format!("{}_", named.content(self.sql));
@@ -371,11 +377,6 @@ impl Level {
 
 /// The tables that a SELECT reads by name.
 fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
-    /// What may stand behind a table and is no alias.
-    const NO_ALIAS: [&str; 18] = [
-        "ON", "USING", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER",
-        "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "INDEXED", "NOT",
-    ];
     const END: [&str; 6] = ["WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT"];
     let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
     let Some(from) = tokens.iter().position(|t| t.is_word(sql, "FROM")) else { return Vec::new() };

@@ -28,8 +28,20 @@ pub struct Most {
     pub probes: Vec<Probe>,
     /// Calls that cannot be bounded, by number, and why.
     pub unknown: BTreeMap<usize, &'static str>,
-    /// Nothing waits for the answer to anything: all is asked in one pass.
-    pub once: bool,
+    /// Whether what is counted is asked together.
+    pub together: Together,
+}
+
+/// Whether what may be asked is asked together, as many as share a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Together {
+    /// In one pass, each of it.
+    All,
+    /// In one pass, or a part of it: rows that want other columns share no request.
+    APart,
+    /// In several passes: something waits for an answer.
+    #[default]
+    No,
 }
 
 /// A statement that evaluates calls for all rows that may reach them.
@@ -62,8 +74,9 @@ pub fn most(sql: &str, query: &Query, lone: bool, sites: &[CallSite], schema: &d
     let costs = Costs::default();
     let rewriter = Rewriter::new(sql, sites, schema, &costs);
     let rows = Possible { sql, sites, rewriter };
-    let mut out = Most { once: true, ..Most::default() };
-    let mut probing = Probing { rows, out: &mut out, calls: Vec::new(), of_groups: false };
+    let mut out = Most::default();
+    let mut probing =
+        Probing { rows, out: &mut out, once: true, calls: Vec::new(), of_groups: false };
     let root = Frame::root();
     let frame = probing.rows.ctes(query, &root);
     let with = frame.with();
@@ -75,7 +88,46 @@ pub fn most(sql: &str, query: &Query, lone: bool, sites: &[CallSite], schema: &d
             probing.out.probes.push(Probe { sql: format!("{with}SELECT {text}"), calls });
         }
     });
+    out.together = match probing.once {
+        false => Together::No,
+        true if is_all_asked(query) => Together::All,
+        true => Together::APart,
+    };
     out
+}
+
+/// Whether each call of a query is evaluated for each of its rows: they stand in its
+/// results alone, and there where nothing decides whether they are evaluated.
+fn is_all_asked(query: &Query) -> bool {
+    fn always(expr: &Expr) -> bool {
+        let known = match &expr.kind {
+            ExprKind::Function { name, filter, window, .. } => {
+                let chooses = ["iif", "if", "coalesce", "ifnull", "nullif", "min", "max"];
+                filter.is_none() && !window && !chooses.contains(&name.as_str())
+            }
+            ExprKind::Call(..)
+            | ExprKind::Paren(_)
+            | ExprKind::Column { .. }
+            | ExprKind::Literal
+            | ExprKind::Compare(..)
+            | ExprKind::Cast(..)
+            | ExprKind::Not(_) => true,
+            _ => false,
+        };
+        !expr.has_call() || known && expr.inside().0.into_iter().all(always)
+    }
+    let Body::Core(core) = &query.body else { return false };
+    let mut calls = 0;
+    query.each(&mut |e| calls += usize::from(matches!(e.kind, ExprKind::Call(..))));
+    let mut results = 0;
+    let columns: Vec<&Expr> = core.columns.iter().filter_map(|c| c.expr.as_ref()).collect();
+    for column in &columns {
+        column.each(&mut |e| results += usize::from(matches!(e.kind, ExprKind::Call(..))));
+    }
+    query.limit.is_none()
+        && core.group.is_empty()
+        && calls == results
+        && columns.into_iter().all(always)
 }
 
 /// Where an expression is evaluated.
@@ -93,6 +145,8 @@ pub(super) struct At<'f> {
 pub(super) struct Probing<'q, 'o> {
     pub(super) rows: Possible<'q>,
     pub(super) out: &'o mut Most,
+    /// Nothing waits for the answer to anything so far.
+    pub(super) once: bool,
     /// Calls that the statement at hand evaluates.
     pub(super) calls: Vec<usize>,
     /// The SELECT at hand has calls that are asked about groups.
@@ -138,10 +192,10 @@ impl Probing<'_, '_> {
             Body::Core(core) => self.core(query, core, frame, lone, give),
             Body::Compound(left, right) => {
                 // Which rows LIMIT leaves may be another thing once answers are there.
-                self.out.once &= query.limit.is_none();
+                self.once &= query.limit.is_none();
                 // EXCEPT and INTERSECT may end before the right side where the left has no rows.
                 let all = self.rows.operator(left, right).starts_with("UNION");
-                self.out.once &= all || !left.has_call();
+                self.once &= all || !left.has_call();
                 for side in [left, right] {
                     if let Some(text) = self.query(side, frame) {
                         give(self, text);
@@ -162,7 +216,7 @@ impl Probing<'_, '_> {
             }
         }
         for limit in query.limit.iter().chain(&query.offset).filter(|e| e.has_call()) {
-            self.out.once = false;
+            self.once = false;
             let at = At { frame, groups: false, of_rows: false, grouped: false };
             if let Some(text) = self.reach(limit, at) {
                 give(self, text);
@@ -404,7 +458,10 @@ impl Probing<'_, '_> {
             && (core.distinct && values || core.windows.iter().chain(&core.group).any(live));
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         let order = query.order.iter().map(|o| &o.expr);
-        for expr in columns.chain(&core.filter).chain(&core.having).chain(order) {
+        let mut on: Vec<&Expr> = Vec::new();
+        core.from.iter().for_each(|i| conditions(i, 0, &mut |condition, _| on.push(condition)));
+        let rows = columns.chain(&core.filter).chain(&core.having).chain(order);
+        for expr in rows.chain(&core.group).chain(&core.windows).chain(on) {
             own(expr, &mut |e| match &e.kind {
                 ExprKind::Function { name, args, filter, window } => {
                     let first = matches!(name.as_str(), "min" | "max") && !window;
@@ -430,7 +487,7 @@ impl Probing<'_, '_> {
             });
         }
         if stages > 1 || chosen || of_rows {
-            self.out.once = false;
+            self.once = false;
         }
     }
 }

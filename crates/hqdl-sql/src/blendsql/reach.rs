@@ -112,7 +112,7 @@ impl Probing<'_, '_> {
     /// The parts of AND or OR, where the plain ones leave it open.
     fn guarded(&mut self, parts: &[Expr], open: &str, at: At<'_>) -> Option<String> {
         if parts.iter().filter(|p| p.has_call()).count() > 1 {
-            self.out.once = false;
+            self.once = false;
         }
         let of = parts.iter().filter_map(|p| self.reach(p, at)).collect();
         let text = sum(of)?;
@@ -135,14 +135,14 @@ impl Probing<'_, '_> {
     fn several(&mut self, expr: &Expr) {
         let (exprs, _) = expr.inside();
         if exprs.into_iter().filter(|e| e.has_call()).count() > 1 {
-            self.out.once = false;
+            self.once = false;
         }
     }
 
     fn subquery(&mut self, expr: &Expr, query: &Query, at: At<'_>) -> Option<String> {
         if super::rules::one_witness::settled_by_a_row(expr).is_ok() {
             // Its rows are asked about some at a time.
-            self.out.once = false;
+            self.once = false;
         }
         if at.groups {
             return None;
@@ -154,7 +154,7 @@ impl Probing<'_, '_> {
         let site = self.rows.sites.get(n)?.clone();
         let rows = site.subject == Subject::Rows;
         if args.iter().any(Expr::has_call) {
-            self.out.once = false;
+            self.once = false;
             self.unknown(n, if rows { CONTEXT } else { ANSWER });
             return sum(args.iter().filter_map(|a| self.reach(a, at)).collect());
         }

@@ -155,6 +155,8 @@ pub(super) struct Declared {
     pub(super) name: String,
     /// `SQLite` may take it apart.
     pub(super) joins: bool,
+    /// It has a LIMIT, or reads what has one.
+    pub(super) limits: bool,
 }
 
 /// What a query stands in.
@@ -299,11 +301,12 @@ impl<'q> Rewriter<'q> {
         let around = self.ctes.len();
         for cte in &query.with {
             // One that reads itself stands where it is, as it is.
-            self.ctes.push(Declared { name: cte.name.clone(), joins: false });
+            let name = cte.name.clone();
+            self.ctes.push(Declared { name, joins: false, limits: false });
             let text = self.query(&cte.query, &scope, Role::Rows);
             parts.push((cte.query.span.clone(), text));
-            let joins = self.joins(&cte.query);
-            self.ctes.extend(joins.then(|| Declared { name: cte.name.clone(), joins }));
+            let (joins, limits) = (self.joins(&cte.query), self.is_limited(&cte.query));
+            self.ctes.push(Declared { name: cte.name.clone(), joins, limits });
         }
         match &query.body {
             Body::Core(core) => self.core(query, core, &scope, role, &mut parts),

@@ -13,6 +13,11 @@ pub trait Schema {
         false
     }
 
+    /// Whether it is a view that may have a LIMIT.
+    fn limits(&self, _table: &str) -> bool {
+        false
+    }
+
     /// How a column turns what is stored in it, when that is known.
     fn affinity(&self, _table: &str, _column: &str) -> Option<Affinity> {
         None

@@ -56,8 +56,13 @@ impl Rewriter<'_> {
             || core.from.iter().any(|i| self.joined_by_calls(i, &scope));
         let apart = early.then(|| self.of_one_table(core, &plain, &scope));
         let aliases = std::mem::replace(&mut self.aliases, outer_aliases);
+        let order = query.order.iter().map(|o| &o.expr);
+        let own = core.columns.iter().filter_map(|c| c.expr.as_ref()).chain(&core.filter);
+        let asks = own.chain(&core.group).chain(&core.having).chain(order).any(Expr::has_call);
         for item in &core.from {
-            self.read_from(item, around, &scope, apart.as_deref(), parts);
+            let limited = (asks && self.reads_limit(item)).then_some(&[][..]);
+            let joined = apart.as_deref().filter(|_| self.reads_join(item));
+            self.read_from(item, around, &scope, joined.or(limited), parts);
         }
         let outer_aliases = std::mem::replace(&mut self.aliases, aliases);
         let fence = fence(&scope);
@@ -301,7 +306,6 @@ impl Rewriter<'_> {
         apart: Option<&[(String, String)]>,
         parts: &mut Vec<(Span, String)>,
     ) {
-        let apart = apart.filter(|_| self.reads_join(item));
         let name = item.name.as_deref();
         match &item.source {
             FromSource::Table { span, .. } => {
@@ -325,6 +329,7 @@ impl Rewriter<'_> {
             }
             FromSource::Join(items) => {
                 for inner in items {
+                    let apart = apart.filter(|_| self.reads_join(inner) || self.reads_limit(inner));
                     self.read_from(inner, around, scope, apart, parts);
                     if let Some(on) = inner.on.as_ref().filter(|on| on.has_call()) {
                         let text = truth::all(self, &[on], scope);

@@ -13,7 +13,7 @@ use crate::query::live::lock;
 use crate::query::smoothie::{Meta, Pass, Unbounded};
 use crate::query::targets::Demand;
 use crate::query::{QueryError, Request};
-use hqdl_sql::blendsql::most::{Most, most};
+use hqdl_sql::blendsql::most::{Most, Together, most};
 use hqdl_sql::blendsql::plan::RuleOutcome as Ruled;
 use hqdl_sql::blendsql::rewrite::Rewritten;
 use hqdl_sql::blendsql::rules::STORED_COLUMNS;
@@ -40,7 +40,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
     // What is looked at last is what the estimate knows the documents of.
     let compared = engine.compared(&rewritten)?;
     let asked = engine.most(&rewritten)?;
-    let (values, usage) = engine.estimate(&asked.demands, asked.once, compared)?;
+    let (values, usage) = engine.estimate(&asked.demands, asked.together, compared)?;
     engine.passes.push(Pass { demanded: values, seconds: pass.elapsed().as_secs_f64() });
     let mut meta = engine.meta(usage, began);
     meta.values_asked += values;
@@ -59,8 +59,7 @@ pub fn explain(request: &Request<'_>) -> Result<Meta, QueryError> {
 struct MostAsked {
     demands: Vec<Demand>,
     unbounded: Vec<Unbounded>,
-    /// It is asked in one pass, as many together as share a request.
-    once: bool,
+    together: Together,
 }
 
 impl Engine<'_, '_> {
@@ -69,7 +68,7 @@ impl Engine<'_, '_> {
         let (text, sites) = (&self.spelled.text, &self.calls.sites);
         let most = most(text, &self.parsed.query, self.parsed.lone, sites, &self.schema);
         if let Some(demands) = self.of_first_rows(rewritten, &most)? {
-            return Ok(MostAsked { demands, unbounded: Vec::new(), once: true });
+            return Ok(MostAsked { demands, unbounded: Vec::new(), together: Together::All });
         }
         self.survey(rewritten);
         let call = |n: usize| self.calls.routes.get(n).map_or(String::new(), |r| r.call.clone());
@@ -88,7 +87,8 @@ impl Engine<'_, '_> {
             }
         }
         let demands = lock(&self.live).pass.notes.all();
-        Ok(MostAsked { demands, unbounded, once: most.once && rewritten.first.is_none() })
+        let together = if rewritten.first.is_none() { most.together } else { Together::No };
+        Ok(MostAsked { demands, unbounded, together })
     }
 
     /// What is asked of the first rows, where no call decides which these are, they are
@@ -100,7 +100,8 @@ impl Engine<'_, '_> {
     ) -> Result<Option<Vec<Demand>>, QueryError> {
         let random = self.spelled.text.to_ascii_lowercase().contains("random");
         let Some(rule) = &rewritten.first else { return Ok(None) };
-        let (waits, hidden) = (rule.conditions > 0 || !most.once, rule.unheard || random);
+        let (waits, hidden) =
+            (rule.conditions > 0 || most.together == Together::No, rule.unheard || random);
         if waits || hidden || !most.unknown.is_empty() {
             return Ok(None);
         }

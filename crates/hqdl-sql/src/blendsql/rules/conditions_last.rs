@@ -68,6 +68,34 @@ impl Rewriter<'_> {
         }
     }
 
+    /// Whether what a FROM clause reads there is limited to some rows. `SQLite` may make it
+    /// part of the SELECT around it, and evaluate the results of that for rows which the
+    /// limit leaves out.
+    pub(in crate::blendsql) fn reads_limit(&self, item: &FromItem) -> bool {
+        match &item.source {
+            FromSource::Table { schema, name, .. } => {
+                let named = |cte: &&Declared| cte.name.eq_ignore_ascii_case(name);
+                match self.ctes.iter().rev().find(named).filter(|_| schema.is_none()) {
+                    Some(cte) => cte.limits,
+                    None => self.schema.limits(name),
+                }
+            }
+            FromSource::Query(query) => self.is_limited(query),
+            FromSource::Join(inner) => inner.iter().any(|i| self.reads_limit(i)),
+            FromSource::Function { .. } => false,
+        }
+    }
+
+    /// Whether a query is limited to some rows, or reads what is.
+    pub(in crate::blendsql) fn is_limited(&self, query: &Query) -> bool {
+        query.limit.is_some()
+            || match &query.body {
+                Body::Core(core) => core.from.iter().any(|i| self.reads_limit(i)),
+                Body::Compound(left, right) => self.is_limited(left) || self.is_limited(right),
+                Body::Values(..) => false,
+            }
+    }
+
     /// The plain conditions of WHERE that are about one table alone, for each table
     /// that has the rows which are joined.
     pub(in crate::blendsql) fn of_one_table(
