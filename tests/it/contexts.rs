@@ -181,7 +181,7 @@ fn a_query_behind_the_value_of_a_map_is_all_its_rows() {
     assert_eq!(endpoint.count(), before);
 }
 
-/// The columns of a context are called as SQLite calls them, whether there are rows or not.
+/// The columns of a context are called as `SQLite` calls them, whether there are rows or not.
 #[test]
 fn the_columns_of_a_context_have_names() {
     let endpoint = oracle::endpoint();

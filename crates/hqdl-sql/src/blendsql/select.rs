@@ -56,13 +56,9 @@ impl Rewriter<'_> {
             || core.from.iter().any(|i| self.joined_by_calls(i, &scope));
         let apart = early.then(|| self.of_one_table(core, &plain, &scope));
         let aliases = std::mem::replace(&mut self.aliases, outer_aliases);
-        let order = query.order.iter().map(|o| &o.expr);
-        let own = core.columns.iter().filter_map(|c| c.expr.as_ref()).chain(&core.filter);
-        let asks = own.chain(&core.group).chain(&core.having).chain(order).any(Expr::has_call);
         for item in &core.from {
-            let limited = (asks && self.reads_limit(item)).then_some(&[][..]);
-            let joined = apart.as_deref().filter(|_| self.reads_join(item));
-            self.read_from(item, around, &scope, joined.or(limited), parts);
+            let apart = self.kept_apart(item, has_own_call(query, core), apart.as_deref());
+            self.read_from(item, around, &scope, apart, parts);
         }
         let outer_aliases = std::mem::replace(&mut self.aliases, aliases);
         let fence = fence(&scope);
@@ -298,6 +294,18 @@ impl Rewriter<'_> {
             || inner.iter().any(|i| self.joined_by_calls(i, scope))
     }
 
+    /// Whether a table is kept apart, and by which plain conditions: where what it joins
+    /// beneath, or the rows that it is limited to, come before calls.
+    fn kept_apart<'p>(
+        &self,
+        item: &FromItem,
+        asks: bool,
+        early: Option<&'p [(String, String)]>,
+    ) -> Option<&'p [(String, String)]> {
+        let limited = (asks && self.reads_limit(item)).then_some(&[][..]);
+        early.filter(|_| self.reads_join(item)).or(limited)
+    }
+
     fn read_from(
         &mut self,
         item: &FromItem,
@@ -339,6 +347,13 @@ impl Rewriter<'_> {
             }
         }
     }
+}
+
+/// Whether a SELECT has calls beside those of what it reads.
+fn has_own_call(query: &Query, core: &Core) -> bool {
+    let order = query.order.iter().map(|o| &o.expr);
+    let own = core.columns.iter().filter_map(|c| c.expr.as_ref()).chain(&core.filter);
+    own.chain(&core.group).chain(&core.having).chain(order).any(Expr::has_call)
 }
 
 /// How many tables what a FROM clause reads there is.
