@@ -3,7 +3,8 @@
 //! * `saved`: from a spec's saving to the first request to the model.
 //! * `idle`: memory and processor time of a daemon that nobody asks for anything.
 //! * `queries`: small routed queries, 1,000 a second and as many as go: how long
-//!   they take.
+//!   they take; with `HQDL_BENCH_URL` (an empty database of a server) those of a second
+//!   daemon, too, whose facts are there, at a rate that leaves both time.
 
 // A bench that cannot be set up has nothing to measure.
 #![allow(clippy::expect_used, clippy::print_stdout)]
@@ -30,18 +31,31 @@ fn main() {
     let arrivals = Arrivals::default();
     let (_runtime, url) = endpoint(&arrivals);
     set_up(dir.path());
-    let idle = Daemon::start(dir.path());
+    let idle = Daemon::start(dir.path(), "cache");
     let (mb, ticks) = idle.at_rest();
     println!("idle      {mb:.1} MB, {ticks} hundredths of a second of processor in 10 s (no spec)");
     drop(idle);
     write_spec(dir.path(), &url, 0);
-    let daemon = Daemon::start(dir.path());
+    let daemon = Daemon::start(dir.path(), "cache");
     daemon.rests();
     let (mb, ticks) = daemon.at_rest();
     println!(
         "idle      {mb:.1} MB, {ticks} hundredths of a second of processor in 10 s (after a run)"
     );
     saved(dir.path(), &url, &daemon, &arrivals);
+    if let Ok(server) = std::env::var("HQDL_BENCH_URL") {
+        // Of its own, since what is published here hangs on these facts.
+        let other = tempfile::tempdir().expect("a directory");
+        set_up(other.path());
+        write_spec(other.path(), &url, 0);
+        let far = Daemon::start(other.path(), &server);
+        far.rests();
+        for (what, daemon) in [("facts here", &daemon), ("facts on a server", &far)] {
+            println!("{what}:");
+            queries(&daemon.address, Some(50.0));
+        }
+        return;
+    }
     queries(&daemon.address, Some(1000.0));
     queries(&daemon.address, None);
 }
@@ -115,9 +129,9 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(dir: &Path) -> Self {
+    fn start(dir: &Path, cache: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hqdl"))
-            .args(["daemon", "--listen", "127.0.0.1:0", "--cache", "cache"])
+            .args(["daemon", "--listen", "127.0.0.1:0", "--cache", cache])
             .current_dir(dir)
             .env("HQDL_BENCH_KEY", "none")
             .stdout(Stdio::null())

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use hqdl::Row;
 use hqdl::cell::{Answer, CellValue};
 use hqdl::facts::server::{CacheServer, serve};
 use hqdl::facts::{
-    ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome, Record, RunId,
+    BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome,
+    Record, RunId,
 };
 use hqdl::key::{Entity, KeyColumns, Meaning};
 use hqdl::limits::{Need, PerMinute};
@@ -18,6 +20,7 @@ use hqdl::value::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+use crate::daemon::until;
 use crate::postgres;
 
 /// Two sessions that share a store, whatever kind of it each has.
@@ -99,6 +102,8 @@ of_every_store! {
     facts_taken_in_twice_are_taken_in_once_and_bad_ones_not_at_all
     what_was_written_comes_back_as_it_was
     a_line_that_takes_the_place_of_a_value_is_told
+    nobody_sees_less_than_they_have_seen
+    a_request_that_is_split_is_whole_or_two
     what_one_session_is_admitted_for_another_waits_for
     a_column_costs_the_shares_of_its_cells
     what_an_endpoint_refused_is_known_to_all
@@ -335,6 +340,127 @@ fn a_line_that_takes_the_place_of_a_value_is_told(pairs: Vec<Pair>) {
         let since = other.history().answered_since(3, &[of]).unwrap();
         assert_eq!(since, [entity("B"), entity("C")].into(), "{what}");
     }
+}
+
+/// Whatever two do in whatever order: what one reads of an entity is one of the values it
+/// has had, and never an earlier one than it has seen, or than there was when it last
+/// looked at the store in any other way.
+fn nobody_sees_less_than_they_have_seen(pairs: Vec<Pair>) {
+    const NAMES: [&str; 4] = ["A", "B", "C", "D"];
+    for Pair { what, one, other, runtime, .. } in &pairs {
+        let run = one.history().begin("test", "a spec").unwrap();
+        let of = one.history().meaning(&meaning()).unwrap();
+        let all: Vec<Entity> = NAMES.iter().map(|name| entity(name)).collect();
+        let mut kept = [0; NAMES.len()];
+        // What each must see at the least: of entities, and the line that changed a value.
+        let mut floors = [[0; NAMES.len()]; 2];
+        let (mut changed, mut lines) = (0, [0; 2]);
+        let mut random = fastrand::Rng::with_seed(17);
+        for step in 1..=400 {
+            let who = random.usize(..2);
+            let facts = [one, other][who];
+            let wanted: Vec<usize> = (0..NAMES.len()).filter(|_| random.bool()).collect();
+            let entities: Vec<&Entity> = wanted.iter().map(|n| &all[*n]).collect();
+            let mut seen = true;
+            match random.usize(..8) {
+                0 | 1 => {
+                    let names: Vec<&str> = wanted.iter().map(|n| NAMES[*n]).collect();
+                    let unit = unit(facts, run, &names, &step.to_string());
+                    runtime.block_on(facts.keep(unit)).unwrap();
+                    changed = facts.history().changed(of).unwrap();
+                    wanted.iter().for_each(|n| kept[*n] = step);
+                }
+                2 => drop(facts.history().place().unwrap()),
+                3 => drop(runtime.block_on(facts.get_latest(&entities)).unwrap()),
+                4 => facts.catch_up().unwrap(),
+                _ => seen = false,
+            }
+            if seen {
+                (floors[who], lines[who]) = (kept, changed);
+            }
+            for (n, value) in wanted.iter().zip(values(&facts.get_many(&entities).unwrap())) {
+                let value = value.map_or(0, |v| v.parse::<i32>().unwrap());
+                let floor = &mut floors[who][*n];
+                assert!((*floor..=kept[*n]).contains(&value), "{what}, step {step}: {value}");
+                *floor = value;
+            }
+            let line = facts.history().changed(of).unwrap();
+            assert!((lines[who]..=changed).contains(&line), "{what}, step {step}: line {line}");
+            lines[who] = line;
+        }
+        let all: Vec<&Entity> = all.iter().collect();
+        for facts in [one, other] {
+            until("what the other has kept is seen", || {
+                values(&facts.recent().get_many(&all).unwrap()) == kept.map(|v| Some(v.to_string()))
+            });
+        }
+    }
+}
+
+/// Rows of a request that waits are in one queue or the other, whatever fails between.
+fn a_request_that_is_split_is_whole_or_two(pairs: Vec<Pair>) {
+    for Pair { what, one, .. } in &pairs {
+        let history = one.history();
+        let run = history.begin("test", "a spec").unwrap();
+        let row = |name: &&str| {
+            let key = vec![Value::from((*name).to_owned())];
+            (entity(name), Row { key, context: Vec::new() })
+        };
+        let rows: Vec<_> = ["A", "B", "C"].iter().map(row).collect();
+        let request = BatchedRequest {
+            id: 0,
+            form: history.form("a form").unwrap(),
+            model: history.model("a model").unwrap(),
+            columns: vec![0],
+            whole: vec![0],
+            meanings: vec![history.meaning(&meaning()).unwrap()],
+            rows: rows.clone(),
+            attempt: 1,
+            sent: 0,
+            run,
+            sent_at: String::new(),
+            worst: Spent::default(),
+        };
+        history.enqueue(run, &[request]).unwrap();
+        let mut first = history.next_waiting(run, 0).unwrap().unwrap();
+        let journal = one.dir().join("journal.sqlite");
+        if journal.exists() {
+            // The disk is full, say, when the second one is written.
+            let journal = rusqlite::Connection::open(journal).unwrap();
+            let full = "CREATE TRIGGER full BEFORE INSERT ON request BEGIN SELECT RAISE(ABORT, 'full'); END";
+            journal.execute_batch(full).unwrap();
+            history.split(run, &mut first, 1).unwrap_err();
+            assert_eq!(first.rows, rows, "{what}: in memory");
+            let kept = history.next_waiting(run, 0).unwrap().unwrap();
+            assert_eq!(kept.rows, rows, "{what}: in the journal");
+            journal.execute_batch("DROP TRIGGER full").unwrap();
+        }
+        history.split(run, &mut first, 1).unwrap();
+        let kept = history.next_waiting(run, 0).unwrap().unwrap();
+        let rest = history.next_waiting(run, kept.id).unwrap().unwrap();
+        assert_eq!(
+            (&first.rows, kept.rows, rest.rows),
+            (&rows[..1].to_vec(), rows[..1].to_vec(), rows[1..].to_vec()),
+            "{what}"
+        );
+        assert_eq!(history.waiting(run).unwrap(), 2, "{what}");
+    }
+}
+
+/// Ids that were read of a cache are none of another one.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn ids_are_read_again_of_a_cache_in_the_place_of_another() {
+    let (dir, url) = (tempfile::tempdir().unwrap(), postgres::database());
+    let begin = || Facts::connect(&url, dir.path(), "hqdl test", Arc::new(|_: &str| ())).unwrap();
+    let one = begin();
+    let ids = ["a", "b"].map(|name| one.history().model(name).unwrap());
+    postgres::sql_at(&url, "DROP SCHEMA hqdl CASCADE");
+    let other = begin();
+    let turned = ["b", "a"].map(|name| other.history().model(name).unwrap());
+    assert_eq!(turned, ids);
+    one.catch_up().unwrap();
+    assert_eq!(["b", "a"].map(|name| one.history().model(name).unwrap()), turned);
 }
 
 /// Limits are of all who share a store, and so is what they were admitted for.

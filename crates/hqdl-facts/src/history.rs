@@ -8,7 +8,9 @@
 //!
 //! * what it writes is committed, and safe on the disk, before it returns, in one
 //!   transaction a call; killed in its midst, it has written nothing;
-//! * it sees what others have committed before it was called;
+//! * it sees what others have committed before it was called; [`Answers::changed`] and
+//!   [`Dictionary::meanings_named`] what they had before the last
+//!   [`super::FactStore::catch_up`];
 //! * lines and completions are seen in the order of their ids: who has seen one
 //!   sees none with a lower id later (tables are published up to a line, and
 //!   refresh jobs ask again for what came up to a completion);

@@ -14,33 +14,36 @@ use hqdl_values::usage::Spent;
 const REQUEST: &str = "SELECT r.id, r.form, r.model, r.columns, r.whole, r.meanings, r.attempt, r.sent,
     coalesce(p.run, 0), coalesce(p.sent_at, p.written_at, ''), r.worst_usd, r.worst_tokens FROM request AS r LEFT JOIN parcel AS p ON p.id = r.parcel";
 
+/// Puts requests in the queue of a run, within a transaction.
+fn enqueue(c: &Connection, run: RunId, requests: &[BatchedRequest]) -> rusqlite::Result<()> {
+    let mut request = c.prepare_cached(
+        "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
+         VALUES ('waiting', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    let mut row = c.prepare_cached(
+        "INSERT INTO request_row (request, number, entity, row) VALUES (?1, ?2, ?3, ?4)",
+    )?;
+    for r in requests {
+        let id = request.insert(params![
+            r.form,
+            r.model,
+            text(&r.columns),
+            text(&r.whole),
+            text(&r.meanings),
+            r.attempt,
+            r.sent,
+            run
+        ])?;
+        for (n, (entity, cells)) in r.rows.iter().enumerate() {
+            row.execute(params![id, n, entity.as_str(), text(cells)])?;
+        }
+    }
+    Ok(())
+}
+
 impl BatchRequests for Journal {
     fn enqueue(&self, run: RunId, requests: &[BatchedRequest]) -> Result<(), FactsError> {
-        self.change(|c| {
-            let mut request = c.prepare_cached(
-                "INSERT INTO request (state, form, model, columns, whole, meanings, attempt, sent, run)
-                 VALUES ('waiting', ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            )?;
-            let mut row = c.prepare_cached(
-                "INSERT INTO request_row (request, number, entity, row) VALUES (?1, ?2, ?3, ?4)",
-            )?;
-            for r in requests {
-                let id = request.insert(params![
-                    r.form,
-                    r.model,
-                    text(&r.columns),
-                    text(&r.whole),
-                    text(&r.meanings),
-                    r.attempt,
-                    r.sent,
-                    run
-                ])?;
-                for (n, (entity, cells)) in r.rows.iter().enumerate() {
-                    row.execute(params![id, n, entity.as_str(), text(cells)])?;
-                }
-            }
-            Ok(())
-        })
+        self.change(|c| enqueue(c, run, requests))
     }
 
     fn split(
@@ -49,10 +52,15 @@ impl BatchRequests for Journal {
         request: &mut BatchedRequest,
         rows: usize,
     ) -> Result<(), FactsError> {
-        let rest = request.rows.split_off(rows.min(request.rows.len()));
-        let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
-        self.change(|c| c.execute(sql, params![request.id, rows]).map(drop))?;
-        self.enqueue(run, &[BatchedRequest { rows: rest, ..request.clone() }])
+        let rows = rows.min(request.rows.len());
+        let rest = [BatchedRequest { rows: request.rows[rows..].to_vec(), ..request.clone() }];
+        self.change(|c| {
+            let sql = "DELETE FROM request_row WHERE request = ?1 AND number >= ?2";
+            c.execute(sql, params![request.id, rows])?;
+            enqueue(c, run, &rest)
+        })?;
+        request.rows.truncate(rows);
+        Ok(())
     }
 
     fn waiting(&self, run: RunId) -> Result<u64, FactsError> {

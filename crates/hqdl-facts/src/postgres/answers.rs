@@ -50,6 +50,7 @@ impl Server {
         );
         loop {
             let lines = self.all(&sql, &[&after, &MANY], StoredLine::read)?;
+            self.copy.seen();
             let Some(last) = lines.last() else { return Ok(after) };
             after = last.id;
             for line in lines {
@@ -130,12 +131,13 @@ impl Answers for Server {
 
     fn place(&self) -> Result<(String, i64), FactsError> {
         let last = self.one("SELECT line FROM hqdl.head", &[], id)?;
+        self.copy.seen();
         Ok((self.cache.clone(), last))
     }
 
     fn changed(&self, meaning: u32) -> Result<i64, FactsError> {
         let sql = "SELECT changed FROM hqdl.meaning WHERE id = $1";
-        self.one(sql, &[&meaning.cast_signed()], id)
+        self.known_change(meaning, || self.one(sql, &[&meaning.cast_signed()], id))
     }
 
     fn answered_since(&self, line: i64, meanings: &[u32]) -> Result<HashSet<Entity>, FactsError> {
@@ -149,6 +151,7 @@ impl Answers for Server {
         let mut after = line;
         loop {
             let lines = self.all(&sql, &[&after, &MANY, &meanings], StoredLine::read)?;
+            self.copy.seen();
             let Some(last) = lines.last() else { return Ok(found) };
             after = last.id;
             found.extend(lines.iter().filter_map(|line| Entity::parse(line.entity()).ok()));

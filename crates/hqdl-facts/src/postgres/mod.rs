@@ -14,6 +14,7 @@
 
 mod answers;
 mod claims;
+mod copy;
 mod jobs;
 mod keep;
 mod key;
@@ -40,6 +41,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use self::claims::Claims;
+use self::copy::LocalCopy;
 use self::limits::ServerLimits;
 use self::link::Link;
 pub use self::link::Say;
@@ -80,6 +82,7 @@ pub(super) struct Server {
     cache: String,
     presence: Presence,
     claims: Claims,
+    copy: LocalCopy,
     /// For what outlives the call that begins it.
     me: Weak<Self>,
 }
@@ -109,8 +112,8 @@ impl PostgresStore {
             .map_err(|error| FactsError::File { path: dir.clone(), error })?;
         let presence = Presence::new(holder, lease);
         let server = Arc::new_cyclic(|me| {
-            let (claims, me) = (Claims::default(), Weak::clone(me));
-            Server { link, dir, cache, presence, claims, me }
+            let (claims, copy, me) = (Claims::default(), LocalCopy::default(), Weak::clone(me));
+            Server { link, dir, cache, presence, claims, copy, me }
         });
         server.link.here(server.keep_spooled())?;
         let (units, waiting) = mpsc::channel(QUEUE);
@@ -175,7 +178,12 @@ impl FactStore for PostgresStore {
 
     fn get_many(&self, entities: &[&Entity]) -> Result<Vec<Option<Record>>, FactsError> {
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
-        self.server.link.here(self.server.records(&entities))
+        if entities.len() <= copy::FEW {
+            return self.server.known_records(&entities);
+        }
+        let found = self.server.link.here(self.server.records(&entities));
+        self.server.copy.seen();
+        found
     }
 
     fn get_latest<'a>(
@@ -184,11 +192,17 @@ impl FactStore for PostgresStore {
     ) -> StoreFuture<'a, Vec<Option<Record>>> {
         let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
         let server = Arc::clone(&self.server);
-        self.on_server(async move { server.records(&entities).await })
+        self.on_server(async move {
+            let found = server.records(&entities).await;
+            server.copy.seen();
+            found
+        })
     }
 
     fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError> {
-        self.server.link.here(self.server.page_after(after))
+        let page = self.server.link.here(self.server.page_after(after));
+        self.server.copy.seen();
+        page
     }
 
     fn is_remote(&self) -> bool {
@@ -196,7 +210,7 @@ impl FactStore for PostgresStore {
     }
 
     fn catch_up(&self) -> Result<(), FactsError> {
-        // Whoever looks up sees all there is.
+        self.server.copy.seen();
         Ok(())
     }
 
@@ -210,6 +224,7 @@ impl FactStore for PostgresStore {
 
     fn rebuild(&self) -> Result<u64, FactsError> {
         // There is no index beside the table; what is worth a look is whether it is whole.
+        self.server.copy.seen();
         self.history().check()?;
         self.server.link.here(self.server.entities())
     }
@@ -218,7 +233,9 @@ impl FactStore for PostgresStore {
         let read = |entities: &[Entity]| self.server.link.here(self.server.records(entities));
         let (run, units, count) = super::transfer::units(self.history(), &read, input)?;
         let units: Vec<keep::KeptUnit> = units.into_iter().map(keep::KeptUnit::new).collect();
-        self.server.link.here(self.server.commit(&units, false))?;
+        let kept = self.server.link.here(self.server.commit(&units, false));
+        self.server.copy.seen();
+        kept?;
         self.history().end(run, super::Outcome::Complete)?;
         Ok(count)
     }
@@ -229,7 +246,9 @@ impl FactStore for PostgresStore {
             let (reply, kept) = oneshot::channel();
             let units = self.units.as_ref().ok_or_else(ended)?;
             units.send((unit, reply)).await.map_err(|_| ended())?;
-            kept.await.map_err(|_| ended())?
+            let kept = kept.await.map_err(|_| ended())?;
+            self.server.copy.seen();
+            kept
         })
     }
 

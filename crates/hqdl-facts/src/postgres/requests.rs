@@ -111,15 +111,16 @@ impl BatchRequests for Server {
         request: &mut BatchedRequest,
         rows: usize,
     ) -> Result<(), FactsError> {
-        let rest = request.rows.split_off(rows.min(request.rows.len()));
-        let rest = [BatchedRequest { rows: rest, ..request.clone() }];
-        let (id, rows) = (request.id, super::count(rows));
+        let rows = rows.min(request.rows.len());
+        let rest = [BatchedRequest { rows: request.rows[rows..].to_vec(), ..request.clone() }];
+        let (id, left) = (request.id, super::count(rows));
         self.once_only(&async |all: &Transaction<'_>| {
             let sql = "DELETE FROM hqdl.request_row WHERE request = $1 AND number >= $2";
-            all.execute(sql, &[&id, &rows]).await?;
+            all.execute(sql, &[&id, &left]).await?;
             enqueue(all, run, &rest).await
-        })
-        .map(drop)
+        })?;
+        request.rows.truncate(rows);
+        Ok(())
     }
 
     fn waiting(&self, run: RunId) -> Result<u64, FactsError> {

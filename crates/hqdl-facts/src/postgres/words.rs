@@ -7,6 +7,7 @@ use tokio_postgres::types::ToSql;
 use crate::FactsError;
 use crate::history::Dictionary;
 use crate::postgres::Server;
+use crate::postgres::copy;
 use crate::postgres::link::{Client, Worked};
 use hqdl_values::key::{ListHash, Meaning};
 
@@ -96,7 +97,21 @@ impl Server {
     }
 
     /// The id of a text in a dictionary, where it is entered when it is new.
-    fn intern(&self, look: &str, enter: &str, values: &Parameters<'_>) -> Result<u32, FactsError> {
+    fn intern(
+        &self,
+        (of, text): (copy::DictionaryTable, &str),
+        [look, enter]: [&str; 2],
+        values: &Parameters<'_>,
+    ) -> Result<u32, FactsError> {
+        self.known_id(of, text, || self.interned(look, enter, values))
+    }
+
+    fn interned(
+        &self,
+        look: &str,
+        enter: &str,
+        values: &Parameters<'_>,
+    ) -> Result<u32, FactsError> {
         let id = |row: &Row| Ok(row.try_get::<_, i32>(0)?.cast_unsigned());
         if let Some(id) = self.first(look, &values[..1], id)? {
             return Ok(id);
@@ -110,10 +125,13 @@ impl Dictionary for Server {
     fn model(&self, name: &str) -> Result<u32, FactsError> {
         let name = super::text(name);
         self.intern(
-            "SELECT id FROM hqdl.model WHERE name = $1",
-            "INSERT INTO hqdl.model (name, recorded)
-             VALUES ($1, $1 LIKE '% (recording ________)')
-             ON CONFLICT (name) DO NOTHING",
+            (copy::DictionaryTable::Model, &name),
+            [
+                "SELECT id FROM hqdl.model WHERE name = $1",
+                "INSERT INTO hqdl.model (name, recorded)
+                 VALUES ($1, $1 LIKE '% (recording ________)')
+                 ON CONFLICT (name) DO NOTHING",
+            ],
             &[&name],
         )
     }
@@ -122,22 +140,30 @@ impl Dictionary for Server {
         let fingerprint = meaning.fingerprint();
         let text = serde_json::to_string(meaning).unwrap_or_default();
         self.intern(
-            "SELECT id FROM hqdl.meaning WHERE fingerprint = $1",
-            "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
-             ON CONFLICT (fingerprint) DO NOTHING",
+            (copy::DictionaryTable::Meaning, fingerprint.as_str()),
+            [
+                "SELECT id FROM hqdl.meaning WHERE fingerprint = $1",
+                "INSERT INTO hqdl.meaning (fingerprint, name, meaning) VALUES ($1, $2, $3)
+                 ON CONFLICT (fingerprint) DO NOTHING",
+            ],
             &[&fingerprint.as_str(), &super::text(&meaning.column), &text],
         )
     }
 
     fn meanings_named(&self, column: &str) -> Result<Vec<u32>, FactsError> {
         let sql = "SELECT id FROM hqdl.meaning WHERE name = $1";
-        self.all(sql, &[&super::text(column)], |r| Ok(r.try_get::<_, i32>(0)?.cast_unsigned()))
+        self.known_meanings(column, || {
+            self.all(sql, &[&super::text(column)], |r| Ok(r.try_get::<_, i32>(0)?.cast_unsigned()))
+        })
     }
 
     fn value_list(&self, hash: &ListHash) -> Result<u32, FactsError> {
         self.intern(
-            "SELECT id FROM hqdl.value_list WHERE hash = $1",
-            "INSERT INTO hqdl.value_list (hash) VALUES ($1) ON CONFLICT (hash) DO NOTHING",
+            (copy::DictionaryTable::ValueList, hash.as_str()),
+            [
+                "SELECT id FROM hqdl.value_list WHERE hash = $1",
+                "INSERT INTO hqdl.value_list (hash) VALUES ($1) ON CONFLICT (hash) DO NOTHING",
+            ],
             &[&super::text(hash.as_str())],
         )
     }

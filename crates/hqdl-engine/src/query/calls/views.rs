@@ -52,7 +52,8 @@ pub(in crate::query) fn views(
         let expansion = &request.spec.expansions[stored.expansion];
         let standing = known.entry(stored.expansion).or_insert_with(|| {
             let standing = guard.database().standing(request.spec, &expansion.name)?;
-            let place = request.facts.history().place().ok()?;
+            // How far the facts have come is asked of each column below.
+            let place = (request.facts.history().id().ok()?, 0);
             let model = request.choice(expansion).name;
             let now =
                 PublishedVersion::now(request.spec, stored.expansion, &model, overrides, place);

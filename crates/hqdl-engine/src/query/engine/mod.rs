@@ -167,7 +167,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             Some(_) => "a call stands where a table cannot be joined, or a value is missing",
         };
         let direct = views.and_then(|v| direct(&text, &parsed, &calls.sites, &v, server));
-        let facts = request.facts.latest().clone();
+        let facts = request.facts.recent().clone();
         let contexts = Contexts::new(request);
         let mut live = Live::new(facts, calls.asks.clone(), targets, calls.joins.len(), contexts);
         live.known.overrides = overrides;
