@@ -16,6 +16,8 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
+use foldhash::HashMap;
+
 use super::label::{self, fold};
 use super::markup::unescaped;
 use hqdl_values::value::Value;
@@ -26,6 +28,11 @@ pub struct RequestKeys {
     /// Whether a key holds a line break, so that a line of an answer may be the
     /// end of one key and look like another.
     broken: bool,
+    /// The rows by what their first parts are compared as.
+    by_first: HashMap<String, Vec<usize>>,
+    /// The rows of which that says too little: their first part is nothing, or may be
+    /// split over several fields.
+    open: Vec<usize>,
 }
 
 /// A row of a request.
@@ -33,8 +40,6 @@ struct AlignedRow {
     parts: Vec<KeyPart>,
     /// The tag of its label.
     tag: String,
-    /// The words of its key.
-    words: Vec<String>,
     /// The number that its key begins with, of all the digits there.
     number: Option<usize>,
 }
@@ -92,8 +97,7 @@ impl RequestKeys {
         let part = |value: &Value| {
             let text = value.canonical().unwrap_or_default().into_owned();
             let folded = fold(&text);
-            let meant = Some(fold(&unescaped(&text)));
-            let meant = meant.filter(|meant| !meant.is_empty() && *meant != folded);
+            let meant = plain(&text).filter(|meant| !meant.is_empty() && *meant != folded);
             KeyPart { folded, meant, null: *value == Value::Null, text }
         };
         let keys: Vec<&[Value]> = rows.into_iter().collect();
@@ -101,12 +105,51 @@ impl RequestKeys {
         let row = |(key, tag): (&&[Value], String)| AlignedRow {
             parts: key.iter().map(part).collect(),
             tag: fold(&tag),
-            words: label::folded_words(key),
             number: key.first().and_then(begins_with),
         };
         let rows: Vec<AlignedRow> = keys.iter().zip(tags).map(row).collect();
         let broken = rows.iter().flat_map(|r| &r.parts).any(|p| p.text.contains(['\n', '\r']));
-        Self { rows, broken }
+        let mut by_first: HashMap<String, Vec<usize>> = HashMap::default();
+        let mut open = Vec::new();
+        for (n, row) in rows.iter().enumerate() {
+            match row.parts.first() {
+                Some(part) if !part.folded.is_empty() && !part.text.contains(',') => {
+                    let forms = [Some(&part.folded), part.meant.as_ref()];
+                    for form in forms.into_iter().flatten() {
+                        by_first.entry(form.clone()).or_default().push(n);
+                    }
+                }
+                _ => open.push(n),
+            }
+        }
+        Self { rows, broken, by_first, open }
+    }
+
+    /// The rows that fields may fit, each once: those that [`Self::spelled_fits`] tells of, and
+    /// some more. Texts that are the same are folded to the same.
+    fn candidates(&self, fields: &[&str], spelled: &[SpelledField<'_>]) -> Vec<usize> {
+        let rows = self.begun_by(spelled);
+        debug_assert!(
+            (0..self.rows.len()).all(|row| rows.binary_search(&row).is_ok()
+                || self.spelled_fits(row, fields, spelled).is_none()),
+            "a row that fits is a candidate"
+        );
+        rows
+    }
+
+    fn begun_by(&self, spelled: &[SpelledField<'_>]) -> Vec<usize> {
+        let Some(first) = spelled.first() else { return self.open.clone() };
+        if label::says_none(first.field) {
+            return (0..self.rows.len()).collect();
+        }
+        let Forms { canonical, folded, plain } = first.forms();
+        let canonical = canonical.as_deref().map(fold);
+        let forms = [Some(folded), plain.as_ref(), canonical.as_ref()];
+        let found = forms.into_iter().flatten().filter_map(|form| self.by_first.get(form));
+        let mut rows: Vec<usize> = found.flatten().chain(&self.open).copied().collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
     }
 
     /// How many rows were asked about.
@@ -217,22 +260,26 @@ impl RequestKeys {
     /// The ways in which what stands after its number names a row.
     fn named(&self, row: usize, tag: &str, rest: &[&str]) -> Vec<RowPlace> {
         let mut places: Vec<RowPlace> = Vec::new();
-        let mut add = |fit, taken, echo| {
-            if !places.iter().any(|p| p.taken == taken) {
+        let takes = |places: &[RowPlace], taken: usize| places.iter().any(|p| p.taken == taken);
+        let add = |places: &mut Vec<RowPlace>, fit, taken, echo| {
+            if !takes(places, taken) {
                 places.push(RowPlace { row, fit, taken, echo });
             }
         };
         let whole = |fields: &[&str]| {
-            self.fits(row, fields).filter(|(fit, _)| self.stands_out(row, *fit, fields))
+            let spelled = SpelledField::all(fields);
+            self.spelled_fits(row, fields, &spelled)
+                .filter(|(fit, _)| self.stands_out(row, *fit, fields, &spelled))
         };
         if tag.is_empty() {
             if let Some((fit, taken)) = whole(rest) {
-                add(fit, taken + 1, Echoed::Key);
+                add(&mut places, fit, taken + 1, Echoed::Key);
             }
             if let Some(first) = rest.first()
+                && !takes(&places, 2)
                 && let Some(echo) = self.begins(row, first)
             {
-                add(Fit::Exactly, 2, echo);
+                add(&mut places, Fit::Exactly, 2, echo);
             }
             return places;
         }
@@ -244,9 +291,9 @@ impl RequestKeys {
                     && self.rows[row].parts.iter().any(|part| !part.folded.is_empty())
             };
             if let Some((fit, taken)) = whole(rest).filter(named) {
-                add(fit, taken + 1, Echoed::Key);
+                add(&mut places, fit, taken + 1, Echoed::Key);
             }
-            add(Fit::Exactly, 1, Echoed::Label);
+            add(&mut places, Fit::Exactly, 1, Echoed::Label);
             return places;
         }
         // One that another row goes by is a lie, whatever it says of this one's key.
@@ -257,10 +304,12 @@ impl RequestKeys {
         // Number and key in one field.
         let fields: Vec<&str> = [tag].into_iter().chain(rest.iter().copied()).collect();
         if let Some((fit, taken)) = whole(&fields) {
-            add(fit, taken, Echoed::Key);
+            add(&mut places, fit, taken, Echoed::Key);
         }
-        if let Some(echo) = self.begins(row, tag) {
-            add(Fit::Nearly, 1, echo);
+        if !takes(&places, 1)
+            && let Some(echo) = self.begins(row, tag)
+        {
+            add(&mut places, Fit::Nearly, 1, echo);
         }
         places
     }
@@ -270,11 +319,16 @@ impl RequestKeys {
     fn begins(&self, row: usize, text: &str) -> Option<Echoed> {
         let row = self.rows.get(row)?;
         let text = Value::from(text);
-        if fold(&text.canonical()?) == row.tag {
+        let text = text.canonical()?;
+        if fold(&text) == row.tag {
             return Some(Echoed::Label);
         }
         let words = label::folded_words(&[text]);
-        (row.words.starts_with(&words) && words.contains(&row.tag)).then_some(Echoed::Beginning)
+        let begins = || {
+            let parts: Vec<&str> = row.parts.iter().map(|part| part.text.as_str()).collect();
+            label::folded_words(&parts).starts_with(&words)
+        };
+        (words.contains(&row.tag) && begins()).then_some(Echoed::Beginning)
     }
 
     /// Places an answer by its echoed key alone.
@@ -287,7 +341,7 @@ impl RequestKeys {
         }
         let mut best: Option<RowPlace> = None;
         let mut tied = false;
-        for row in 0..self.rows.len() {
+        for row in self.candidates(fields, &spelled) {
             let Some((fit, taken)) = self.spelled_fits(row, fields, &spelled) else {
                 continue;
             };
@@ -309,11 +363,6 @@ impl RequestKeys {
     }
 
     /// How well the fields begin with the key of a row, and how many they took.
-    #[must_use]
-    pub fn fits(&self, row: usize, fields: &[&str]) -> Option<(Fit, usize)> {
-        self.spelled_fits(row, fields, &SpelledField::all(fields))
-    }
-
     fn spelled_fits(
         &self,
         row: usize,
@@ -344,11 +393,17 @@ impl RequestKeys {
     }
 
     /// Whether no other row fits these fields as well.
-    fn stands_out(&self, row: usize, fit: Fit, fields: &[&str]) -> bool {
-        let spelled = SpelledField::all(fields);
-        (0..self.rows.len())
+    fn stands_out(
+        &self,
+        row: usize,
+        fit: Fit,
+        fields: &[&str],
+        spelled: &[SpelledField<'_>],
+    ) -> bool {
+        self.candidates(fields, spelled)
+            .into_iter()
             .filter(|other| *other != row)
-            .all(|other| self.spelled_fits(other, fields, &spelled).is_none_or(|(f, _)| f < fit))
+            .all(|other| self.spelled_fits(other, fields, spelled).is_none_or(|(f, _)| f < fit))
     }
 }
 
@@ -369,10 +424,17 @@ struct SpelledField<'f> {
 }
 
 struct Forms {
+    /// Where it is another text.
     canonical: Option<String>,
     folded: String,
-    /// The same of what its references to characters stand for.
-    plain: String,
+    /// The same of what its references to characters stand for, where it has any.
+    plain: Option<String>,
+}
+
+/// What a text is folded to with its references to characters replaced, where it may have
+/// some.
+fn plain(text: &str) -> Option<String> {
+    text.contains('&').then(|| fold(&unescaped(text)))
 }
 
 impl<'f> SpelledField<'f> {
@@ -385,10 +447,14 @@ impl<'f> SpelledField<'f> {
     }
 
     fn forms(&self) -> &Forms {
-        self.forms.get_or_init(|| Forms {
-            canonical: Value::from(self.field).canonical().map(Cow::into_owned),
-            folded: fold(self.field),
-            plain: fold(&unescaped(self.field)),
+        self.forms.get_or_init(|| {
+            let value = Value::from(self.field);
+            let canonical = value.canonical().filter(|text| text != self.field);
+            Forms {
+                canonical: canonical.map(Cow::into_owned),
+                folded: fold(self.field),
+                plain: plain(self.field),
+            }
         })
     }
 }
@@ -430,7 +496,7 @@ impl KeyPart {
         if folded.is_empty() || self.folded.is_empty() {
             return None;
         }
-        let is = |text: &String| text == folded || text == plain;
+        let is = |text: &String| text == folded || plain.as_ref() == Some(text);
         (is(&self.folded) || self.meant.as_ref().is_some_and(is)).then_some(Fit::Nearly)
     }
 }

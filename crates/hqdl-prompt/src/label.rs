@@ -9,7 +9,9 @@
 //! form of an answer. Where no word tells a row from the others (`Alien` beside
 //! `ALIEN`, NULL beside the empty text), a few digits of its key's hash do.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+
+use foldhash::{HashMap, HashSet};
 
 use hqdl_values::value::Value;
 
@@ -20,41 +22,58 @@ const WORDS: usize = 100;
 /// Digits of a hash that tell a row from the others, at first.
 const DIGITS: usize = 3;
 
+/// A word of a key.
+struct KeyWord<'k> {
+    text: &'k str,
+    folded: Cow<'k, str>,
+}
+
 /// The tags of the rows of a request, in their order: no two are the same, in
 /// whatever case they are written.
 pub fn tags<'r>(keys: impl IntoIterator<Item = &'r [Value]>) -> Vec<String> {
     let keys: Vec<&[Value]> = keys.into_iter().collect();
-    let words: Vec<Vec<String>> = keys.iter().map(|key| words(key)).collect();
-    let mut rows_with: HashMap<String, usize> = HashMap::new();
-    for words in &words {
-        let folded: HashSet<String> = words.iter().map(|w| fold(w)).collect();
-        folded.into_iter().for_each(|w| *rows_with.entry(w).or_insert(0) += 1);
+    let texts: Vec<Vec<Cow<'_, str>>> = keys.iter().map(|key| texts(key)).collect();
+    let words: Vec<Vec<KeyWord<'_>>> = texts.iter().map(|texts| words(texts)).collect();
+    // How many rows have a word, and the last of them.
+    let mut rows_with: HashMap<&str, (usize, usize)> = HashMap::default();
+    for (row, words) in words.iter().enumerate() {
+        for word in words {
+            let (rows, last) = rows_with.entry(&word.folded).or_insert((0, row));
+            if *rows == 0 || *last != row {
+                (*rows, *last) = (*rows + 1, row);
+            }
+        }
     }
-    let own: Vec<Option<&String>> = words.iter().map(|w| telling(w, &rows_with)).collect();
     // No hash may make a tag that is a word of another row.
-    let mut taken: HashSet<String> = rows_with.into_keys().collect();
-    let tags = keys.iter().zip(&words).zip(own).map(|((key, words), own)| {
-        own.cloned().unwrap_or_else(|| hashed(key, words.first(), &mut taken))
-    });
-    tags.collect()
+    let mut taken: Option<HashSet<String>> = None;
+    let tag = |(key, words): (&&[Value], &Vec<KeyWord<'_>>)| {
+        if let Some(own) = telling(words, &rows_with) {
+            return own.to_owned();
+        }
+        let all = || rows_with.keys().map(|word| (*word).to_owned()).collect();
+        hashed(key, words.first().map(|word| word.text), taken.get_or_insert_with(all))
+    };
+    keys.iter().zip(&words).map(tag).collect()
 }
 
 /// The shortest word that no other row has; rather a name than a number or a letter.
-fn telling<'w>(words: &'w [String], rows_with: &HashMap<String, usize>) -> Option<&'w String> {
-    let alone = |w: &&String| rows_with.get(&fold(w)) == Some(&1);
-    let name = |w: &&String| w.chars().count() > 2 && w.chars().any(char::is_alphabetic);
-    let find = |fits: &dyn Fn(&&String) -> bool| {
-        words.iter().filter(alone).filter(fits).min_by_key(|w| w.len())
-    };
-    find(&name).or_else(|| find(&|_| true))
+fn telling<'w>(
+    words: &[KeyWord<'w>],
+    rows_with: &HashMap<&str, (usize, usize)>,
+) -> Option<&'w str> {
+    let alone = |word: &&KeyWord<'_>| rows_with.get(&*word.folded).is_some_and(|(n, _)| *n == 1);
+    let name = |word: &&str| word.chars().count() > 2 && word.chars().any(char::is_alphabetic);
+    let alone: Vec<&str> = words.iter().filter(alone).map(|word| word.text).collect();
+    let names = alone.iter().filter(|word| name(word)).min_by_key(|word| word.len());
+    names.or_else(|| alone.iter().min_by_key(|word| word.len())).copied()
 }
 
 /// A tag that tells a row apart of which no word does.
-fn hashed(key: &[Value], first: Option<&String>, taken: &mut HashSet<String>) -> String {
+fn hashed(key: &[Value], first: Option<&str>, taken: &mut HashSet<String>) -> String {
     let parts: Vec<Option<_>> = key.iter().map(Value::canonical).collect();
     let text = serde_json::to_string(&parts).unwrap_or_default();
     let hash = blake3::hash(text.as_bytes()).to_hex();
-    let first = first.map(String::as_str).unwrap_or_default();
+    let first = first.unwrap_or_default();
     let dash = if first.is_empty() { "" } else { "-" };
     for digits in DIGITS..hash.len() {
         let tag = format!("{first}{dash}x{}", &hash[..digits]);
@@ -65,12 +84,23 @@ fn hashed(key: &[Value], first: Option<&String>, taken: &mut HashSet<String>) ->
     format!("{first}{dash}x{hash}")
 }
 
+/// The texts of a key that words stand in.
+fn texts(key: &[Value]) -> Vec<Cow<'_, str>> {
+    key.iter().filter_map(Value::canonical).collect()
+}
+
 /// The words of a key: runs of letters and digits, the longest cut.
-fn words(key: &[Value]) -> Vec<String> {
+fn words(texts: &[impl AsRef<str>]) -> Vec<KeyWord<'_>> {
     let mut words = Vec::new();
-    for part in key.iter().filter_map(Value::canonical) {
-        let runs = part.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty());
-        words.extend(runs.take(WORDS - words.len()).map(|w| w.chars().take(LONGEST).collect()));
+    for text in texts {
+        let runs = text.as_ref().split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty());
+        words.extend(runs.take(WORDS - words.len()).map(|run| {
+            let end = run.char_indices().nth(LONGEST).map_or(run.len(), |(end, _)| end);
+            let text = &run[..end];
+            let is_folded = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+            let folded = if text.bytes().all(is_folded) { text.into() } else { fold(text).into() };
+            KeyWord { text, folded }
+        }));
     }
     words
 }
@@ -78,8 +108,9 @@ fn words(key: &[Value]) -> Vec<String> {
 /// Letters and digits, lower case: what a model keeps when it copies.
 pub fn fold(text: &str) -> String {
     if text.is_ascii() {
-        let kept = text.bytes().filter(u8::is_ascii_alphanumeric);
-        return kept.map(|b| char::from(b.to_ascii_lowercase())).collect();
+        let mut kept = Vec::with_capacity(text.len());
+        kept.extend(text.bytes().filter(u8::is_ascii_alphanumeric).map(|b| b.to_ascii_lowercase()));
+        return String::from_utf8(kept).unwrap_or_default();
     }
     text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -97,9 +128,9 @@ pub fn read(field: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, tag))
 }
 
-/// The words of a text as they are compared.
-pub fn folded_words(key: &[Value]) -> Vec<String> {
-    words(key).iter().map(|w| fold(w)).collect()
+/// The words of texts as they are compared.
+pub fn folded_words(texts: &[impl AsRef<str>]) -> Vec<String> {
+    words(texts).into_iter().map(|word| word.folded.into_owned()).collect()
 }
 
 /// Whether an echoed part says that there is none.

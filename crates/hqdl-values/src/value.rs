@@ -70,7 +70,7 @@ impl Value {
         match self {
             Self::Text(text) => {
                 let trimmed = text.trim();
-                if is_nfc_quick(trimmed.chars()) == IsNormalized::Yes {
+                if trimmed.is_ascii() || is_nfc_quick(trimmed.chars()) == IsNormalized::Yes {
                     Some(trimmed.into())
                 } else {
                     Some(trimmed.nfc().collect::<String>().into())
