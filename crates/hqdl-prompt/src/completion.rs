@@ -102,15 +102,20 @@ pub fn read(
             }
             None => failed(State::Invalid, "no answer for this row", content),
             Some(row) if conflict => {
-                failed(State::Invalid, "two different answers for this row", &row.text)
+                failed(State::Invalid, "two different answers for this row", &row.words.to_string())
             }
-            Some(FoundRow { cells: Err(why), text, .. }) => failed(State::Invalid, &why, &text),
-            Some(FoundRow { cells: Ok(cells), note, text, .. }) => RowOutcome::Read(match note {
+            Some(FoundRow { cells: Err(why), words, .. }) => {
+                failed(State::Invalid, &why, &words.to_string())
+            }
+            Some(FoundRow { cells: Ok(cells), note, words, .. }) => RowOutcome::Read(match note {
                 None => in_row(n, cells),
-                Some(note) => in_row(n, cells)
-                    .into_iter()
-                    .map(|a| if a.state.shows() { a.repaired(&note, cut(&text)) } else { a })
-                    .collect(),
+                Some(note) => {
+                    let words = words.to_string();
+                    let told = |a: Answer| {
+                        if a.state.shows() { a.repaired(&note, cut(&words)) } else { a }
+                    };
+                    in_row(n, cells).into_iter().map(told).collect()
+                }
             }),
         })
         .collect()

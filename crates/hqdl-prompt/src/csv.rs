@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use super::align::{Echoed, Fit, RequestKeys, RowPlace};
 use super::astray;
 use super::fields::{self, RowField};
-use super::found::{Ending, FoundRow, is_fence};
+use super::found::{Ending, FoundRow, RowWords, is_fence};
 use super::quotes;
 use super::record::{CsvRecord, around, in_brackets, lenient, never_closed, plain, record, table};
 use hqdl_spec::checker::Checker;
@@ -309,7 +309,7 @@ fn without_key(text: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<
             row: 0,
             cells: Ok(cells),
             note,
-            text: line.to_owned(),
+            words: RowWords::Line(line.to_owned()),
         })
     })
 }
@@ -336,7 +336,7 @@ fn reading(
         Likeliest::Unclear(row) => {
             let cells = Err("key and values cannot be told apart".to_owned());
             let place = RowPlace { row, fit: Fit::Nearly, taken: 0, echo: Echoed::Key };
-            let found = FoundRow { row, cells, note: None, text: line.to_owned() };
+            let found = FoundRow { row, cells, note: None, words: RowWords::Line(line.to_owned()) };
             return Some(LineReading { place, found, exact: false, good: 0, wrapped: 0 });
         }
     };
@@ -371,7 +371,7 @@ fn reading(
         .filter(|(text, f)| !f.quoted && text.len() > 1)
         .filter(|(text, _)| text.starts_with(['\'', '"']) && text.ends_with(['\'', '"']))
         .count();
-    let found = FoundRow { row: place.row, cells, note, text: line.to_owned() };
+    let found = FoundRow { row: place.row, cells, note, words: RowWords::Line(line.to_owned()) };
     Some(LineReading { place, found, exact: rest.len() == checkers.len(), good, wrapped })
 }
 

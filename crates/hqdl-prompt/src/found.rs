@@ -1,5 +1,9 @@
 //! What is found in a completion, before it is known to be whole.
 
+use std::fmt::{Display, Formatter};
+
+use serde_json::{Map, Value as Json};
+
 use hqdl_values::cell::Answer;
 
 /// A row found in a completion.
@@ -12,7 +16,27 @@ pub(super) struct FoundRow {
     /// What was overlooked to place it.
     pub note: Option<String>,
     /// The words it was read from.
-    pub text: String,
+    pub words: RowWords,
+}
+
+/// The words that a row was read from. An object is written again only for what is told of
+/// it, which is nothing where all is well.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum RowWords {
+    /// A line.
+    Line(String),
+    /// An object.
+    Object(Map<String, Json>),
+}
+
+impl Display for RowWords {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Line(line) => f.write_str(line),
+            // As `Json::Object` is displayed.
+            Self::Object(object) => f.write_str(&serde_json::to_string(object).unwrap_or_default()),
+        }
+    }
 }
 
 /// How a text ends.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value as Json};
 
 use super::align::{Echoed, Fit, RequestKeys, RowPlace};
-use super::found::FoundRow;
+use super::found::{FoundRow, RowWords};
 use super::{label, quotes};
 use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
@@ -42,10 +42,7 @@ pub fn read(
     }
     // Inside a broken row there may be cells whose key is lost.
     let only = objects.len() == 1 && whole;
-    objects
-        .into_iter()
-        .filter_map(|o| found(&o, only, keys, key_names, columns, checkers))
-        .collect()
+    objects.into_iter().filter_map(|o| found(o, only, keys, key_names, columns, checkers)).collect()
 }
 
 /// Takes the row objects out of a JSON value.
@@ -119,7 +116,7 @@ fn mended(text: &str) -> String {
 }
 
 fn found(
-    object: &Map<String, Json>,
+    object: Map<String, Json>,
     only: bool,
     keys: &RequestKeys,
     key_names: &[String],
@@ -131,7 +128,7 @@ fn found(
         Json::Number(number) => Some(number.to_string()),
         _ => None,
     });
-    let key = echoed(object, key_names);
+    let key = echoed(&object, key_names);
     let place = match (&label, &key) {
         (Some(label), _) if label::read(label).is_some() => {
             labelled(label, key.as_deref(), key_names.len(), keys)
@@ -156,7 +153,7 @@ fn found(
         ),
         _ => return None,
     };
-    let cells = object.get("cells").and_then(Json::as_object).unwrap_or(object);
+    let cells = object.get("cells").and_then(Json::as_object).unwrap_or(&object);
     let cells: Vec<Option<&Json>> = columns
         .iter()
         .map(|name| cells.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v))
@@ -176,8 +173,8 @@ fn found(
                 .unwrap_or_else(|| checker.json(cell)),
         })
         .collect();
-    let text = Json::Object(object.clone()).to_string();
-    Some(FoundRow { row: place.row, cells: Ok(answers), note, text })
+    let words = RowWords::Object(object);
+    Some(FoundRow { row: place.row, cells: Ok(answers), note, words })
 }
 
 /// The row that a label or a number names, where the key does not contradict it.

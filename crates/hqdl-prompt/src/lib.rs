@@ -266,8 +266,12 @@ impl PromptFrame {
     /// The rows of the prompt that asks about `rows`.
     #[must_use]
     pub fn lines(&self, rows: &[&Row]) -> Vec<Line> {
-        let firsts = write::firsts(rows.iter().map(|r| r.key.as_slice()), self.echo(rows));
-        rows.iter().zip(firsts).map(|(row, first)| write::line(first, row, self.format)).collect()
+        let firsts = self.firsts(rows);
+        rows.iter().zip(firsts).map(|(row, first)| write::line(&first, row, self.format)).collect()
+    }
+
+    fn firsts(&self, rows: &[&Row]) -> impl Iterator<Item = Json> {
+        write::firsts(rows.iter().map(|r| r.key.as_slice()), self.echo(rows))
     }
 
     /// What is planned for the answer about a row, in tokens, generously.
@@ -292,8 +296,8 @@ impl PromptFrame {
             _ => &self.short,
         };
         let mut user = format!("## Rows\n{}\n", self.header);
-        for line in self.lines(&rows) {
-            user.push_str(&line.asked);
+        for (row, first) in rows.iter().zip(self.firsts(&rows)) {
+            user.push_str(&write::row_line(&first, row));
             user.push('\n');
         }
         let planned_output = self.planned_output(rows.iter().copied());

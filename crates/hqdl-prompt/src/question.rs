@@ -151,7 +151,10 @@ impl AskedRow {
             .key
             .iter()
             .filter(|k| !k.is_null())
-            .map(|k| hqdl_values::value::Value::from_json(k).to_string())
+            .map(|k| match k {
+                Json::String(text) => text.clone(),
+                other => Value::from_json(other).to_string(),
+            })
             .collect();
         parts.join(", ")
     }

@@ -9,6 +9,7 @@ use super::{Line, csv, label};
 use hqdl_spec::{Column, Echo, Expansion, Format, Shot, Type};
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
+use hqdl_values::key::quote;
 use hqdl_values::value::Value;
 
 /// How the rows of a request begin: with their labels, or with their numbers.
@@ -27,16 +28,23 @@ pub(super) fn firsts<'r>(
 }
 
 /// A row as it stands in a prompt, and as an answer echoes it.
-pub(super) fn line(first: Json, row: &Row, format: Format) -> Line {
+pub(super) fn line(first: &Json, row: &Row, format: Format) -> Line {
     let key: Vec<Json> = row.key.iter().map(Value::to_json).collect();
-    Line { echoed: answer_row(&first, &key, &[], format), asked: row_line(first, row) }
+    Line { echoed: answer_row(first, &key, &[], format), asked: row_line(first, row) }
 }
 
 /// `["1 Bomb","A-Bomb","Richard Milhouse Jones",203]`
-fn row_line(first: Json, row: &Row) -> String {
-    let mut cells: Vec<Json> = vec![first];
-    cells.extend(row.key.iter().chain(&row.context).map(Value::to_json));
-    Json::Array(cells).to_string()
+pub(super) fn row_line(first: &Json, row: &Row) -> String {
+    let mut line = format!("[{first}");
+    for value in row.key.iter().chain(&row.context) {
+        line.push(',');
+        match value {
+            Value::Text(text) => line.push_str(&quote(text)),
+            other => line.push_str(&other.to_json().to_string()),
+        }
+    }
+    line.push(']');
+    line
 }
 
 /// Says in which form the answers are to be.
@@ -220,7 +228,7 @@ fn examples(
     let firsts = firsts(shots.iter().map(|s| s.key.as_slice()), echo);
     for (shot, first) in shots.iter().zip(firsts) {
         let row = Row { key: shot.key.clone(), context: shot.context.clone() };
-        let _ = writeln!(text, "{}", row_line(first.clone(), &row));
+        let _ = writeln!(text, "{}", row_line(&first, &row));
         let cells: Vec<(&str, Json)> = columns
             .iter()
             .zip(asked)

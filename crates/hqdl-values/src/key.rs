@@ -117,8 +117,9 @@ impl From<KeyColumns> for Vec<String> {
 }
 
 /// A JSON string literal.
-fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+#[must_use]
+pub fn quote(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
 }
 
 /// What a column means: everything that, when it changes, makes the answers
