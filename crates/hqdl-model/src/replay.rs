@@ -10,15 +10,17 @@
 //!   column's name, description or question, the value the key as text;
 //! * an output line of the `OpenAI` Batch API, whose `custom_id` is the prompt's hash.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value as Json, json};
+use foldhash::HashMap;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 
 use super::reply::SaidTokens;
 use super::{Model, ModelError, Reply, ReplyFuture, SetupError, reply};
-use hqdl_prompt::{AskedRow, Prompt, Question};
+use hqdl_prompt::{AskedColumn, AskedRow, Prompt, Question};
 use hqdl_spec::Format;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
@@ -29,7 +31,7 @@ pub struct Recordings {
     /// By the key of the row, canonical.
     rows: HashMap<String, Reply>,
     /// By question and value, both normalised.
-    facts: HashMap<(String, String), Json>,
+    facts: HashMap<String, HashMap<String, Json>>,
     /// By the hash of the prompt.
     prompts: HashMap<String, Reply>,
 }
@@ -43,9 +45,9 @@ impl Recordings {
     pub fn open(name: &str, paths: &[PathBuf]) -> Result<Self, SetupError> {
         let mut recordings = Self {
             name: String::new(),
-            rows: HashMap::new(),
-            facts: HashMap::new(),
-            prompts: HashMap::new(),
+            rows: HashMap::default(),
+            facts: HashMap::default(),
+            prompts: HashMap::default(),
         };
         let mut hasher = blake3::Hasher::new();
         for path in paths {
@@ -60,14 +62,10 @@ impl Recordings {
     /// question are found by the column's name.
     pub fn means(&mut self, question: &str, column: &str) {
         let (question, column) = (normal(question), normal(column));
-        let found: Vec<_> = self
-            .facts
-            .iter()
-            .filter(|((q, _), _)| *q == question)
-            .map(|((_, value), answer)| (value.clone(), answer.clone()))
-            .collect();
+        let Some(found) = self.facts.get(&question).cloned() else { return };
+        let known = self.facts.entry(column).or_default();
         for (value, answer) in found {
-            self.facts.entry((column.clone(), value)).or_insert(answer);
+            known.entry(value).or_insert(answer);
         }
     }
 
@@ -89,11 +87,27 @@ impl Recordings {
             if line.trim().is_empty() {
                 continue;
             }
-            let json: Json =
-                serde_json::from_str(&line).map_err(|e| bad(n + 1, format!("not JSON: {e}")))?;
-            self.take(&json).map_err(|message| bad(n + 1, message))?;
+            self.take_line(&line).map_err(|message| bad(n + 1, message))?;
         }
         Ok(())
+    }
+
+    fn take_line(&mut self, line: &str) -> Result<(), String> {
+        // Most lines of most recordings.
+        if let Ok(RecordedFact { question, value, answer }) = serde_json::from_str(line) {
+            self.take_fact(&question, &value, answer);
+            return Ok(());
+        }
+        let json: Json = serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))?;
+        self.take(&json)
+    }
+
+    fn take_fact(&mut self, question: &str, value: &Json, answer: Json) {
+        let value = match value {
+            Json::String(text) => normal(text),
+            other => normal(&Value::from_json(other).to_string()),
+        };
+        self.facts.entry(normal(question)).or_default().insert(value, answer);
     }
 
     fn take(&mut self, json: &Json) -> Result<(), String> {
@@ -108,8 +122,7 @@ impl Recordings {
         } else if let Some(question) = json.get("question").and_then(Json::as_str) {
             let value = json.get("value").ok_or("`value` is missing")?;
             let answer = json.get("answer").ok_or("`answer` is missing")?;
-            let value = Value::from_json(value).to_string();
-            self.facts.insert((normal(question), normal(&value)), answer.clone());
+            self.take_fact(question, value, answer.clone());
         } else if let Some(id) = json.get("custom_id").and_then(Json::as_str) {
             match json.pointer("/response/body") {
                 Some(body)
@@ -138,29 +151,33 @@ impl Recordings {
         let question = Question::read(&prompt.system, &prompt.user)
             .ok_or_else(|| ModelError::NoAnswer("the prompt cannot be read back".to_owned()))?;
         if let [row] = question.rows.as_slice()
+            && !self.rows.is_empty()
             && let Some(reply) = self.rows.get(&canonical(&with_images(row, prompt).key))
         {
             return Ok(reply.clone());
         }
+        let of_column = |column: &AskedColumn| {
+            [&column.name, &column.about].map(|asked| self.facts.get(&normal(asked)))
+        };
+        let facts: Vec<_> = question.columns.iter().map(of_column).collect();
         let mut rows = Vec::new();
         for row in &question.rows {
             let value = normal(&with_images(row, prompt).key_text());
-            let mut cells = serde_json::Map::new();
-            for column in &question.columns {
-                let names = [normal(&column.name), normal(&column.about)];
-                let fact = names.into_iter().find_map(|q| self.facts.get(&(q, value.clone())));
-                if let Some(fact) = fact {
+            let mut cells = Map::new();
+            for (column, facts) in question.columns.iter().zip(&facts) {
+                if let Some(fact) = facts.iter().flatten().find_map(|facts| facts.get(&value)) {
                     cells.insert(column.name.clone(), fact.clone());
                 }
             }
             if !cells.is_empty() {
-                rows.push(json!({ "row": row.number, "key": row.key, "cells": cells }));
+                rows.push(RecordedRow { row: row.number, key: &row.key, cells });
             }
         }
         if rows.is_empty() {
             return Err(ModelError::NoAnswer("the recordings hold no answer to this".to_owned()));
         }
-        let content = json!({ "rows": rows }).to_string();
+        let content = serde_json::to_string(&RecordedRows { rows })
+            .map_err(|e| ModelError::NoAnswer(e.to_string()))?;
         // A fact says nothing of tokens, and nothing is paid for them: an estimate will do.
         let estimate = |text: &str| Tokenizer::Estimate.count(text);
         let said = SaidTokens {
@@ -204,14 +221,40 @@ impl Model for Recordings {
     }
 }
 
+/// A line that is a fact.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordedFact<'l> {
+    #[serde(borrow)]
+    question: Cow<'l, str>,
+    value: Json,
+    answer: Json,
+}
+
+/// An answer made of facts.
+#[derive(Serialize)]
+struct RecordedRows<'r> {
+    rows: Vec<RecordedRow<'r>>,
+}
+
+#[derive(Serialize)]
+struct RecordedRow<'r> {
+    row: usize,
+    key: &'r [Json],
+    cells: Map<String, Json>,
+}
+
 /// A row with what its images are known by in their places.
-fn with_images(row: &AskedRow, prompt: &Prompt) -> AskedRow {
+fn with_images<'r>(row: &'r AskedRow, prompt: &Prompt) -> Cow<'r, AskedRow> {
+    if prompt.images.is_empty() {
+        return Cow::Borrowed(row);
+    }
     let mut row = row.clone();
     for (n, image) in prompt.images.iter().enumerate() {
         let place = Json::from(format!("[image {}]", n + 1));
         row.key.iter_mut().filter(|part| **part == place).for_each(|p| *p = (*image.name).into());
     }
-    row
+    Cow::Owned(row)
 }
 
 /// A key as rows are found by.
@@ -225,8 +268,18 @@ fn canonical(key: &[Json]) -> String {
 
 /// A question or value as facts are found by: lower case, words only.
 fn normal(text: &str) -> String {
-    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty());
-    let joined = words.collect::<Vec<_>>().join(" ").to_lowercase();
+    let mut joined = String::with_capacity(text.len());
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()) {
+        if !joined.is_empty() {
+            joined.push(' ');
+        }
+        joined.push_str(word);
+    }
+    if joined.is_ascii() {
+        joined.make_ascii_lowercase();
+    } else {
+        joined = joined.to_lowercase();
+    }
     // "-" and "" have no words and are still different values.
     if joined.is_empty() { text.trim().to_owned() } else { joined }
 }
