@@ -48,9 +48,12 @@ impl Live {
         let mut spelling = std::mem::take(&mut self.spelling);
         spelling.clear();
         spell(&named, &mut spelling);
-        let read: Result<Vec<Value>, Unreadable> = named.iter().map(|v| Value::read(*v)).collect();
-        let entity = read.ok().map(|key| {
-            self.known.targets[target].entity(&spelling, || Row { key, context: Vec::new() })
+        let target_of = &mut self.known.targets[target];
+        let entity = target_of.known(&spelling).or_else(|| {
+            let read: Result<Vec<Value>, Unreadable> =
+                named.iter().map(|v| Value::read(*v)).collect();
+            let row = |key| target_of.entity(&spelling, || Row { key, context: Vec::new() });
+            read.ok().map(row)
         });
         if entity.is_none() {
             self.is_unreadable((target, column), &spelling);

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
-use serde_json::{Value as Json, json};
+use serde::ser::{Serialize, SerializeSeq, Serializer};
+use serde_json::Value as Json;
 
 use crate::checksum::checksum;
 use crate::record::Fact;
@@ -159,32 +160,53 @@ impl Journal {
         let mut insert = connection.prepare_cached(
             "INSERT INTO answer (completion, entity, cells, checksum) VALUES (?1, ?2, ?3, ?4)",
         )?;
-        let cells: Vec<Json> = facts.iter().map(fact_json).collect();
-        let cells = Json::Array(cells).to_string();
+        let cells = cells_text(facts);
         let checksum = checksum(entity.as_str(), completion, model, &cells);
         insert.insert(params![completion, entity.as_str(), cells, checksum])
     }
 
     /// The last line of the journal.
     pub(crate) fn head(&self) -> Result<i64, FactsError> {
-        self.run(|c| c.query_row("SELECT coalesce(max(id), 0) FROM answer", [], |r| r.get(0)))
+        let sql = "SELECT coalesce(max(id), 0) FROM answer";
+        self.run(|c| c.prepare_cached(sql)?.query_row([], |r| r.get(0)))
     }
 }
 
-/// `[meaning, value_list, state, value, raw, repair]`, trailing nulls left out.
-pub(crate) fn fact_json(fact: &Fact) -> Json {
-    let mut cell = vec![
-        json!(fact.meaning),
-        json!(fact.list),
-        json!(fact.answer.state.name()),
-        fact.answer.value.to_json(),
-        json!(fact.answer.raw),
-        json!(fact.answer.repair),
-    ];
-    while cell.last().is_some_and(Json::is_null) {
-        cell.pop();
+/// The facts of an entity as they are written.
+pub(crate) fn cells_text(facts: &[Fact]) -> String {
+    let cells: Vec<JournalCell<'_>> = facts.iter().map(JournalCell).collect();
+    serde_json::to_string(&cells).unwrap_or_default()
+}
+
+/// A fact as it is written: `[meaning, value_list, state, value, raw, repair]`, trailing nulls
+/// left out.
+struct JournalCell<'f>(&'f Fact);
+
+impl Serialize for JournalCell<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Fact { meaning, list, answer, .. } = self.0;
+        let value = answer.value.to_json();
+        let length = match (&answer.repair, &answer.raw) {
+            (Some(_), _) => 6,
+            (None, Some(_)) => 5,
+            (None, None) if !value.is_null() => 4,
+            (None, None) => 3,
+        };
+        let mut cell = serializer.serialize_seq(Some(length))?;
+        cell.serialize_element(meaning)?;
+        cell.serialize_element(list)?;
+        cell.serialize_element(answer.state.name())?;
+        if length > 3 {
+            cell.serialize_element(&value)?;
+        }
+        if length > 4 {
+            cell.serialize_element(&answer.raw)?;
+        }
+        if length > 5 {
+            cell.serialize_element(&answer.repair)?;
+        }
+        cell.end()
     }
-    Json::Array(cell)
 }
 
 pub(crate) fn json_fact(cell: &Json, completion: i64, model: u32) -> Option<Fact> {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value as Json;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Statement;
 use tokio_postgres::error::SqlState;
@@ -11,7 +10,7 @@ use tracing::debug;
 
 use crate::FactsError;
 use crate::checksum::checksum;
-use crate::journal::fact_json;
+use crate::journal::cells_text;
 use crate::postgres::Server;
 use crate::postgres::key::keyed;
 use crate::postgres::link::{Client, Worked};
@@ -110,8 +109,7 @@ impl UnitColumns {
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
-                let cells: Vec<Json> = facts.iter().map(fact_json).collect();
-                let cells = Json::Array(cells).to_string();
+                let cells = cells_text(facts);
                 let key = keyed(entity);
                 let lines = &mut all.lines;
                 lines.of.push(n);
