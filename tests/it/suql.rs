@@ -215,7 +215,7 @@ fn spellings_become_those_of_sqlite() {
         ),
         (
             "SELECT array_length(c, 1), cardinality(c), array_agg(DISTINCT a ORDER BY a), bool_or(a = 1), substring(a FROM 2 FOR 3), position('x' IN a), left(a, 2), c[1]",
-            "SELECT nullif(json_array_length(suql_array(c)), 0), json_array_length(suql_array(c)), json_group_array(DISTINCT a ORDER BY a), max(a = 1), substr(a, 2, 3), instr(a, 'x'), substr(a, 1, 2), suql_element(c, 1)",
+            "SELECT nullif(json_array_length(suql_array(c)), 0), json_array_length(suql_array(c)), json_group_array(DISTINCT a ORDER BY a), max(a = 1), suql_substr(a, 2, 3), instr(a, 'x'), suql_left(a, 2), suql_element(c, 1)",
         ),
         (
             r"SELECT E'it\'s', '{a,b}'::text[], a IS UNKNOWN, string_agg(a, ', ')",

@@ -131,7 +131,9 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .filter(|(far, name, _)| name.chars().count().abs_diff(length) <= *far)
         .map(|(far, known, name)| (far, strsim::damerau_levenshtein(&lower, &known), name))
         // Half of a short name is another name.
-        .filter(|(far, distance, _)| distance <= far && (*distance < 2 || distance * 2 < length))
+        .filter(|(far, distance, _)| {
+            distance <= far && *distance < length && (*distance < 2 || distance * 2 < length)
+        })
         .min_by_key(|(_, distance, _)| *distance)
         .map(|(_, _, name)| name)
 }

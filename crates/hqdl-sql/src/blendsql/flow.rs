@@ -134,7 +134,8 @@ pub(super) fn does(name: &str) -> Does {
         | "rank" | "dense_rank" | "ntile" | "json_array_length" => Does::Gives(Flow::whole()),
         "julianday" | "random" | "percent_rank" | "cume_dist" => Does::Gives(Flow::number()),
         "like" | "glob" | "regexp" | "json_valid" => Does::Gives(Flow::truth()),
-        "upper" | "lower" | "trim" | "ltrim" | "rtrim" | "substr" | "substring" | "replace"
+        "suql_upper" | "suql_lower" | "suql_left" | "suql_right" | "suql_substr" | "suql_time"
+        | "upper" | "lower" | "trim" | "ltrim" | "rtrim" | "substr" | "substring" | "replace"
         | "printf" | "format" | "hex" | "quote" | "char" | "group_concat" | "string_agg"
         | "concat" | "concat_ws" | "typeof" | "date" | "time" | "datetime" | "strftime"
         | "soundex" | "json_group_array" | "json_array" | "json_object" => {

@@ -139,7 +139,7 @@ impl FromReader<'_> {
             self.join(call, level, at, added);
         } else if call.row && is(1, "VALUES") && (is(2, "FROM") || is(2, "JOIN")) {
             let values = before(1).map_or(call.span.start, |t| t.start);
-            if let Some((own, columns)) = self.renamed(level, at + 1) {
+            if let Some((own, columns)) = self.renamed(level, at + 1, &call.span) {
                 let begin = format!("(WITH {own}{} AS (", &self.sql[columns.clone()]);
                 let end = format!(") SELECT * FROM {own})");
                 self.edits.push((values..values, begin));
@@ -155,13 +155,18 @@ impl FromReader<'_> {
             && self.levels[level].is_in_from(self.sql, at)
         {
             let list = call.quantifier.is_some() || call.return_type.is_some_and(|t| t.list);
-            let (open, close) = if list {
-                ("(SELECT value FROM json_each(", "))")
+            let (mut open, mut close) = if list {
+                ("(SELECT value FROM json_each(".to_owned(), "))".to_owned())
             } else {
-                ("(SELECT ", " AS value)")
+                ("(SELECT ".to_owned(), " AS value)".to_owned())
             };
-            self.edits.push((call.span.start..call.span.start, open.to_owned()));
-            self.edits.push((call.span.end..call.span.end, close.to_owned()));
+            if let Some((own, columns)) = self.renamed(level, at + 1, &call.span) {
+                open = format!("(WITH {own}{} AS {open}", &self.sql[columns.clone()]);
+                close.push_str(&format!(" SELECT * FROM {own})"));
+                self.edits.push((columns, String::new()));
+            }
+            self.edits.push((call.span.start..call.span.start, open));
+            self.edits.push((call.span.end..call.span.end, close));
         } else if let (Some(colons), Some(kind)) = (tokens.get(at + 1), tokens.get(at + 2))
             && colons.lexeme == Lexeme::Colons
             && kind.lexeme == Lexeme::Word
@@ -172,8 +177,16 @@ impl FromReader<'_> {
             self.edits.push(cast);
         }
         for value in &call.values {
-            if let Argument::Column { table: Some(table), column, span } = value {
-                self.column(call, level, at, (table, column, span));
+            match value {
+                Argument::Column { table: Some(table), column, span } => {
+                    self.column(call, level, at, (table, column, span));
+                }
+                Argument::Sql(span) if call.ingredient.subject() == Subject::Rows => {
+                    if let Some((table, column)) = self.plain_column(span) {
+                        self.column(call, level, at, (&table, &column, span));
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -195,9 +208,12 @@ impl FromReader<'_> {
             })
             .collect();
         for at in queries {
-            let Some((own, columns)) = self.renamed(level, at + 2) else { continue };
             let tokens = &self.levels[level].tokens;
-            let (open, close) = (tokens[at].start, tokens[at + 1].end);
+            let Some(closing) = tokens.get(at + 1) else { continue };
+            let (open, close) = (tokens[at].start, closing.end);
+            let Some((own, columns)) = self.renamed(level, at + 2, &(open..close)) else {
+                continue;
+            };
             let begin = format!("(WITH {own}{} AS ", &self.sql[columns.clone()]);
             self.edits.push((open..open, begin));
             self.edits.push((close..close, format!(" SELECT * FROM {own})")));
@@ -206,8 +222,13 @@ impl FromReader<'_> {
     }
 
     /// The names of columns behind a table's name, `[AS] t (a, b)` from the `at`th word on:
-    /// a name for the rows that the query has not, and their place.
-    fn renamed(&self, level: usize, at: usize) -> Option<(String, Range<usize>)> {
+    /// a name for the rows that what they are made of has not, and their place.
+    fn renamed(
+        &self,
+        level: usize,
+        at: usize,
+        of: &Range<usize>,
+    ) -> Option<(String, Range<usize>)> {
         let tokens = &self.levels[level].tokens;
         let at = at + usize::from(tokens.get(at)?.is_word(self.sql, "AS"));
         let is_name = |t: &&Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
@@ -217,8 +238,21 @@ impl FromReader<'_> {
         if NO_ALIAS.iter().any(|word| named.is_word(self.sql, word)) {
             return None;
         }
-        let mut own = format!("{}_", named.content(self.sql));
-        while self.sql.to_lowercase().contains(&own.to_lowercase()) {
+        let mut own = named.content(self.sql);
+        let names = |own: &str| {
+            let mut at = of.start;
+            while let Ok(Some(token)) = next(self.sql, at, Brackets::Name) {
+                if token.start >= of.end {
+                    return false;
+                }
+                at = token.end;
+                if token.content(self.sql).eq_ignore_ascii_case(own) {
+                    return true;
+                }
+            }
+            false
+        };
+        while names(&own) {
             own.push('_');
         }
         Some((name(&own), open.start..close.end))
@@ -318,6 +352,22 @@ impl FromReader<'_> {
             None => "ON",
         };
         self.edits.push((first..as_written, edit.to_owned()));
+    }
+
+    /// `t.c`, its names.
+    fn plain_column(&self, span: &Range<usize>) -> Option<(String, String)> {
+        let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+        let (mut tokens, mut at) = (Vec::new(), span.start);
+        while let Ok(Some(token)) = next(self.sql, at, Brackets::Name) {
+            if token.start >= span.end || tokens.len() > 3 {
+                break;
+            }
+            at = token.end;
+            tokens.push(token);
+        }
+        let [table, dot, column] = tokens.as_slice() else { return None };
+        (is_name(table) && dot.is(b'.') && is_name(column))
+            .then(|| (table.content(self.sql), column.content(self.sql)))
     }
 
     /// The table that one side of a join names.

@@ -208,7 +208,7 @@ impl Rewriter<'_> {
 }
 
 /// Functions that take whatever they are given.
-const SAFE: [&str; 35] = [
+const SAFE: [&str; 41] = [
     "char",
     "coalesce",
     "date",
@@ -244,6 +244,12 @@ const SAFE: [&str; 35] = [
     // order of conditions either.
     "suql_number",
     "suql_integer",
+    "suql_left",
+    "suql_lower",
+    "suql_right",
+    "suql_substr",
+    "suql_time",
+    "suql_upper",
     "suql_days_after",
     "suql_days_before",
 ];

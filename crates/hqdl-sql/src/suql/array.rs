@@ -6,6 +6,14 @@ use super::text::Part;
 use crate::blendsql::SqlError;
 
 impl Parser<'_> {
+    /// `'{a,b}'` where an array stands.
+    pub fn as_array(piece: Piece) -> Piece {
+        let ExprShape::Literal(text) = &piece.shape else { return piece };
+        let Some(array) = super::kinds::elements(text) else { return piece };
+        let part = Part::New(hqdl_values::sql::text(&array), piece.span.clone());
+        Piece { shape: ExprShape::Array, ..Piece::new(vec![part], piece.span) }
+    }
+
     /// `ARRAY[…]` and `ARRAY(SELECT …)`.
     pub fn array(&mut self) -> Result<Piece, SqlError> {
         let start = self.here();
@@ -49,7 +57,7 @@ impl Parser<'_> {
         let array = if is_query {
             Piece::new(self.deeper(Self::query)?, start..self.before())
         } else {
-            self.expr()?
+            Self::as_array(self.expr()?)
         };
         let end = self.expect(b')')?;
         let span = left.span.start..end;

@@ -135,8 +135,10 @@ impl Parser<'_> {
             Lexeme::Number | Lexeme::Parameter | Lexeme::Call => {
                 self.at += 1;
                 let mut piece = Piece::old(token.span());
-                if token.lexeme == Lexeme::Call {
-                    piece.shape = ExprShape::Call;
+                match token.lexeme {
+                    Lexeme::Call => piece.shape = ExprShape::Call,
+                    Lexeme::Number => piece.shape = ExprShape::Number,
+                    _ => {}
                 }
                 Ok(piece)
             }

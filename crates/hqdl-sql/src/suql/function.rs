@@ -8,10 +8,14 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 37] = [
+const FUNCTIONS: [(&str, usize, &str); 41] = [
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
-    ("array_to_string", 2, "(SELECT group_concat(value, {1}) FROM json_each(suql_array({})))"),
+    (
+        "array_to_string",
+        2,
+        "(CASE WHEN {} IS NOT NULL THEN coalesce((SELECT group_concat(value, {1}) FROM json_each(suql_array({}))), '') END)",
+    ),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
     // Whether a document says so; its score is that truth as a number.
@@ -29,7 +33,8 @@ const FUNCTIONS: [(&str, usize, &str); 37] = [
     ("jsonb_agg", 1, "json_group_array({})"),
     ("jsonb_array_length", 1, "json_array_length(suql_array({}))"),
     ("least", ANY_NUMBER, "suql_least({})"),
-    ("left", 2, "substr({}, 1, {1})"),
+    ("left", 2, "suql_left({})"),
+    ("lower", 1, "suql_lower({})"),
     ("now", 0, "datetime('now')"),
     ("power", 2, "pow({}, {1})"),
     ("regexp_like", 2, "suql_match({}, {1})"),
@@ -38,7 +43,7 @@ const FUNCTIONS: [(&str, usize, &str); 37] = [
     ("regexp_replace", 4, "suql_replace({})"),
     ("regexp_replace", 5, "suql_replace({})"),
     ("regexp_replace", 6, "suql_replace({})"),
-    ("right", 2, "substr({}, -({1}))"),
+    ("right", 2, "suql_right({})"),
     ("split_part", 3, "suql_split_part({})"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
     ("strpos", 2, "instr({}, {1})"),
@@ -47,7 +52,10 @@ const FUNCTIONS: [(&str, usize, &str); 37] = [
     ("st_distancesphere", 2, DISTANCE),
     ("st_distance", 2, DISTANCE),
     ("to_char", 2, "suql_to_char({}, {1})"),
+    ("substr", 2, "suql_substr({})"),
+    ("substr", 3, "suql_substr({})"),
     ("to_date", 2, "date({})"),
+    ("upper", 1, "suql_upper({})"),
 ];
 
 /// What a regular expression matches of a text: its first group, or all of it.
@@ -56,6 +64,9 @@ const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
 /// Those that are true or false.
 const TRUTHS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
+
+/// Functions of both that give numbers.
+const NUMBERS: [&str; 6] = ["abs", "avg", "count", "length", "row_number", "sum"];
 
 /// As many arguments as are written.
 const ANY_NUMBER: usize = usize::MAX;
@@ -166,8 +177,17 @@ impl Parser<'_> {
             let of = pieces.swap_remove(1);
             return Self::part_of(&name, &part, of, start..end);
         }
+        let numeric = pieces.first().is_some_and(|first| first.shape == ExprShape::Numeric);
         let text = joined(start, pieces, end);
-        let shape = if asks { ExprShape::Call } else { ExprShape::Plain };
+        let shape = if asks {
+            ExprShape::Call
+        } else if NUMBERS.contains(&name.as_str()) {
+            ExprShape::Number
+        } else if name == "round" && numeric {
+            ExprShape::Numeric
+        } else {
+            ExprShape::Plain
+        };
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
     }
@@ -369,7 +389,11 @@ impl Parser<'_> {
                 let one = || vec![Part::New("1".to_owned(), start..end)];
                 let mut pieces = vec![of.text, from.map_or_else(one, |f| f.text)];
                 pieces.extend(length.map(|l| l.text));
-                let words = if pieces.len() == 3 { "substr({}, {}, {})" } else { "substr({}, {})" };
+                let words = if pieces.len() == 3 {
+                    "suql_substr({}, {}, {})"
+                } else {
+                    "suql_substr({}, {})"
+                };
                 Ok(Some(Piece::filled(words, pieces, start..end)))
             }
             _ => {
@@ -408,7 +432,7 @@ impl Parser<'_> {
             return Ok(Piece::filled(MATCHED, pieces, span));
         }
         let text = joined(token.end, pieces, end);
-        let name = Part::New("substr".to_owned(), token.span());
+        let name = Part::New("suql_substr".to_owned(), token.span());
         Ok(Piece::new([vec![name], text].concat(), span))
     }
 

@@ -72,6 +72,39 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_replace", -1, replaced)?;
     make("suql_split_part", 3, |v| part(&text(v[0]), &text(v[1]), v[2]))?;
+    make("suql_lower", 1, |v| Ok(Sql::Text(text(v[0]).to_lowercase())))?;
+    make("suql_upper", 1, |v| Ok(Sql::Text(text(v[0]).to_uppercase())))?;
+    // From the other end where the number is negative: all but so many.
+    make("suql_left", 2, |v| {
+        let (of, n) = (text(v[0]), whole(v[1])?);
+        let length = of.chars().count() as i64;
+        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
+        Ok(Sql::Text(of.chars().take(taken as usize).collect()))
+    })?;
+    make("suql_right", 2, |v| {
+        let (of, n) = (text(v[0]), whole(v[1])?);
+        let length = of.chars().count() as i64;
+        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
+        Ok(Sql::Text(of.chars().skip((length - taken) as usize).collect()))
+    })?;
+    // Places before the first are places, too.
+    make("suql_substr", -1, |v| {
+        let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
+        let (of, from) = (text(*of), whole(*from)?);
+        let length = rest.first().map(|n| whole(*n)).transpose()?;
+        if length.is_some_and(|length| length < 0) {
+            return Err(wrong("the length of a part of a text is negative".to_owned()));
+        }
+        let end = length.map_or(i64::MAX, |length| from.saturating_add(length)).max(1);
+        let start = from.max(1);
+        let part = of.chars().skip((start - 1) as usize);
+        Ok(Sql::Text(part.take((end - start).max(0) as usize).collect()))
+    })?;
+    make("suql_time", 1, |v| {
+        let text = text(v[0]);
+        let time = time_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no time")))?;
+        Ok(Sql::Text(time))
+    })?;
     make("suql_initcap", 1, |v| Ok(Sql::Text(capitals(&text(v[0])))))?;
     make("suql_groups", 2, |v| {
         let regex = compiled(&text(v[1]), |p| Some(p.to_owned()), false)?;
@@ -212,6 +245,29 @@ pub(super) fn integer_of(number: &Sql, bits: u32) -> Option<i64> {
     };
     let most = i64::MAX >> (i64::BITS - bits.clamp(1, i64::BITS));
     (-most - 1..=most).contains(&whole).then_some(whole)
+}
+
+/// The time of day that a text says, alone or behind a day.
+pub(super) fn time_of(text: &str) -> Option<String> {
+    let text = text.trim();
+    if let Ok(time) = text.trim_end_matches('Z').parse::<DateTime>()
+        && text.contains(':')
+    {
+        return Some(time.time().strftime("%H:%M:%S").to_string());
+    }
+    // PostgreSQL takes an hour of one digit.
+    let padded = if text.find(':') == Some(1) { format!("0{text}") } else { text.to_owned() };
+    let time: jiff::civil::Time = padded.parse().ok()?;
+    Some(time.strftime("%H:%M:%S").to_string())
+}
+
+/// A whole number, as an argument.
+fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
+    match value {
+        ValueRef::Integer(n) => Ok(n),
+        ValueRef::Real(r) if r.fract() == 0.0 && r.abs() < 9e15 => Ok(r as i64),
+        other => Err(wrong(format!("\"{}\" is no whole number", text(other)))),
+    }
 }
 
 /// The day that a text says, with a time or without one.

@@ -144,6 +144,10 @@ impl Parser<'_> {
         let shape = match kind.words {
             "date({})" => ExprShape::Date,
             "suql_truth({})" => ExprShape::Boolean,
+            "CAST(suql_number({}) AS NUMERIC)" => ExprShape::Numeric,
+            words if words.contains("suql_number") || words.contains("suql_integer") => {
+                ExprShape::Number
+            }
             _ => ExprShape::Plain,
         };
         let level = if words == "{}" { of.level } else { PRIMARY };
@@ -250,7 +254,7 @@ fn unit_of(word: &str) -> Option<(&'static str, f64)> {
 }
 
 /// The elements of `{a,"b c"}` as a JSON array; `None` when it is none.
-fn elements(text: &str) -> Option<String> {
+pub(super) fn elements(text: &str) -> Option<String> {
     let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let (mut all, mut one, mut quoted, mut was_quoted) = (Vec::new(), String::new(), false, false);
     let mut chars = inside.chars();

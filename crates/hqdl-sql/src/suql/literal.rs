@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::functions::{date_of, integer_of, number_of};
+use super::functions::{date_of, integer_of, number_of, time_of};
 use super::parser::{ExprShape, Parser, Piece};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -24,7 +24,7 @@ pub(super) const TYPES: [(&[&str], &str); 13] = [
     (&["BOOL", "BOOLEAN"], "suql_truth({})"),
     (&["DATE"], "date({})"),
     (&["TIMESTAMP", "TIMESTAMPTZ"], "datetime({})"),
-    (&["TIME", "TIMETZ"], "time({})"),
+    (&["TIME", "TIMETZ"], "suql_time({})"),
     (&["JSON", "JSONB"], "{}"),
     (&["ENUM"], "{}"),
     (&["FREE_TEXT"], "CAST({} AS TEXT)"),
@@ -104,6 +104,9 @@ pub(super) fn literal(
                 _ if date_of(text).is_some() => Ok(None),
                 _ => wrong("date", "write it as in '2024-01-31'"),
             }
+        }
+        "suql_time({})" if time_of(text).is_none() => {
+            wrong("time of a day", "write it as in '15:00:00'")
         }
         "datetime({})" if word != "now" && date_of(text).is_none() => {
             wrong("time of a day", "write it as in '2024-01-31 15:00:00'")

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
-use super::functions::{compiled, reading, truth_of};
+use super::functions::{compiled, number_of, reading, truth_of};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, joined, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -191,6 +191,7 @@ impl Parser<'_> {
         Self::no_span(&left)?;
         Self::no_span(&right)?;
         let (left, right) = Self::as_truths(left, right)?;
+        let (left, right) = Self::as_numbers(left, right)?;
         let of_enum = |piece: &Piece| matches!(piece.shape, ExprShape::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "compare it with the values that are meant: IN ('…', '…')";
@@ -218,6 +219,10 @@ impl Parser<'_> {
     ) -> Result<Piece, SqlError> {
         let span = across(&left, &right);
         let sign = operator.sign.as_str();
+        let (left, right) = match sign {
+            "@>" | "<@" | "&&" => (Self::as_array(left), Self::as_array(right)),
+            _ => (left, right),
+        };
         let both = |words: &str, left: Piece, right: Piece| {
             Piece::filled(words, vec![left.text, right.text], span.clone())
         };
@@ -263,10 +268,19 @@ impl Parser<'_> {
                 if let Some(days) = self.days(&left, &right, sign) {
                     return Ok(days);
                 }
+                let numeric = [&left, &right].into_iter().any(|p| p.shape == ExprShape::Numeric);
+                let shape = if numeric { ExprShape::Numeric } else { ExprShape::Number };
+                if numeric && sign == "/" {
+                    // A whole NUMERIC is an integer in SQLite, and its division cuts.
+                    let words = "CAST({} AS REAL) / {}";
+                    let pieces = vec![left.text, Self::operand(right).tight()];
+                    let level = operator.level;
+                    return Ok(Piece { shape, level, ..Piece::filled(words, pieces, span) });
+                }
                 let of = |p: Piece| {
                     if p.level == UNARY || p.level >= ADD { p } else { Self::operand(p) }
                 };
-                between(of(left), of(right), operator.level)
+                Piece { shape, ..between(of(left), of(right), operator.level) }
             }
         })
     }
@@ -304,6 +318,28 @@ impl Parser<'_> {
                 let truth = Self::truth(text, left.span.clone())?;
                 Ok((truth, right))
             }
+            _ => Ok((left, right)),
+        }
+    }
+
+    /// Two operands, a text beside a number read as one.
+    ///
+    /// # Errors
+    /// For a text that is none.
+    pub fn as_numbers(left: Piece, right: Piece) -> Result<(Piece, Piece), SqlError> {
+        let is_number = |p: &Piece| matches!(p.shape, ExprShape::Number | ExprShape::Numeric);
+        let read = |piece: Piece| {
+            let ExprShape::Literal(text) = &piece.shape else { return Ok(piece) };
+            if number_of(text).is_none() {
+                let message = format!("'{text}' is no number");
+                return Err(SqlError::new(piece.span, message, "compared with one"));
+            }
+            let part = Part::New(format!("({})", text.trim()), piece.span.clone());
+            Ok(Piece { shape: ExprShape::Number, ..Piece::new(vec![part], piece.span) })
+        };
+        match (is_number(&left), is_number(&right)) {
+            (true, false) => Ok((left, read(right)?)),
+            (false, true) => Ok((read(left)?, right)),
             _ => Ok((left, right)),
         }
     }

@@ -44,6 +44,10 @@ pub(super) enum ExprShape {
     Date,
     /// True or false: a text that it is compared with is read as one.
     Boolean,
+    /// A number: a text that it is compared with is read as one.
+    Number,
+    /// A number of the type NUMERIC, whose division has a fraction.
+    Numeric,
     /// A text cast to an ENUM of this name, which only a comparison can hold.
     Enum(String),
 }

@@ -352,8 +352,16 @@ impl<'r, 'a> Engine<'r, 'a> {
         let name = message.strip_prefix("no such ")?.split_once(": ")?.1;
         let quoted: Vec<String> = name.split('.').map(hqdl_values::sql::name).collect();
         for written in [name, &quoted.join(".")] {
-            if let Some(at) = self.request.sql.find(written) {
-                return Some(at..at + written.len());
+            let sql = self.request.sql;
+            let mut found = sql.match_indices(written).map(|(at, _)| at..at + written.len());
+            let part = |c: char| c.is_alphanumeric() || c == '_';
+            // No part of another name, and none of a function.
+            let is_whole = |at: &Range<usize>| {
+                !sql[..at.start].ends_with(part)
+                    && !sql[at.end..].starts_with(|c| part(c) || c == '(')
+            };
+            if let Some(at) = found.find(is_whole) {
+                return Some(at);
             }
         }
         // A column in the old spelling, 't::c'.

@@ -55,6 +55,15 @@ pub(in crate::blendsql) fn read(sql: &str, written: ScannedCall) -> Result<Call,
         empty,
         close: written.close.span(),
     })?;
+    if let (Some(kind), Some(said)) = (ingredient.returns(), parts.return_type)
+        && (said.list || said.scalar != kind)
+    {
+        let name = ingredient.name();
+        let message = format!("`{name}` answers with a {}", kind.name());
+        let span = written.open.start..written.end;
+        let error = SqlError::new(span, message, "its return type says something else");
+        return Err(error.help("leave `return_type` out, or write LLMQA"));
+    }
     let list = parts.return_type.is_some_and(|t| t.list) || parts.quantifier.is_some();
     if written.row && list && parts.quantifier.is_none_or(|quantifier| quantifier.max.is_none()) {
         let span = written.open.start..written.end;
