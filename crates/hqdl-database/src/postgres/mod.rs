@@ -27,8 +27,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
@@ -60,6 +62,21 @@ pub(crate) struct DatabaseServer {
     client: Mutex<Option<Arc<Client>>>,
     /// Whether a transaction is under way.
     working: AtomicBool,
+}
+
+/// How long a server that is starting is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether a server that could not be reached is about to be there: it is starting, or was
+/// there before and starts again.
+fn comes_back(error: &tokio_postgres::Error, again: bool) -> bool {
+    match error.code() {
+        Some(code) => *code == SqlState::CANNOT_CONNECT_NOW,
+        None => {
+            let cause = std::error::Error::source(error);
+            again && cause.and_then(|c| c.downcast_ref::<std::io::Error>()).is_some()
+        }
+    }
 }
 
 impl fmt::Debug for DatabaseServer {
@@ -108,7 +125,23 @@ impl DatabaseServer {
             }
             _ => {}
         }
-        let connected = self.thread.wait(async {
+        let again = held.is_some();
+        let began = Instant::now();
+        let client = loop {
+            match self.connected() {
+                Err(error) if began.elapsed() < PATIENCE && comes_back(&error, again) => {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                client => break Arc::new(client.map_err(|e| self.error(&e))?),
+            }
+        };
+        *held = Some(Arc::clone(&client));
+        Ok(client)
+    }
+
+    /// A new connection.
+    fn connected(&self) -> Result<Client, tokio_postgres::Error> {
+        self.thread.wait(async {
             let tls = self.address.tls.clone();
             let (client, connection) = self.address.config.connect(tls).await?;
             drop(self.thread.handle.spawn(connection));
@@ -117,11 +150,8 @@ impl DatabaseServer {
             let path = "SELECT set_config('search_path',
                 concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident($1)), false)";
             client.query(path, &[&self.schema]).await?;
-            Ok::<_, tokio_postgres::Error>(client)
-        });
-        let client = Arc::new(connected.map_err(|e| self.error(&e))?);
-        *held = Some(Arc::clone(&client));
-        Ok(client)
+            Ok(client)
+        })
     }
 
     /// Runs a statement; its rows.

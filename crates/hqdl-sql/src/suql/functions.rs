@@ -72,39 +72,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_replace", -1, replaced)?;
     make("suql_split_part", 3, |v| part(&text(v[0]), &text(v[1]), v[2]))?;
-    make("suql_lower", 1, |v| Ok(Sql::Text(text(v[0]).to_lowercase())))?;
-    make("suql_upper", 1, |v| Ok(Sql::Text(text(v[0]).to_uppercase())))?;
-    // From the other end where the number is negative: all but so many.
-    make("suql_left", 2, |v| {
-        let (of, n) = (text(v[0]), whole(v[1])?);
-        let length = of.chars().count() as i64;
-        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
-        Ok(Sql::Text(of.chars().take(taken as usize).collect()))
-    })?;
-    make("suql_right", 2, |v| {
-        let (of, n) = (text(v[0]), whole(v[1])?);
-        let length = of.chars().count() as i64;
-        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
-        Ok(Sql::Text(of.chars().skip((length - taken) as usize).collect()))
-    })?;
-    // Places before the first are places, too.
-    make("suql_substr", -1, |v| {
-        let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
-        let (of, from) = (text(*of), whole(*from)?);
-        let length = rest.first().map(|n| whole(*n)).transpose()?;
-        if length.is_some_and(|length| length < 0) {
-            return Err(wrong("the length of a part of a text is negative".to_owned()));
-        }
-        let end = length.map_or(i64::MAX, |length| from.saturating_add(length)).max(1);
-        let start = from.max(1);
-        let part = of.chars().skip((start - 1) as usize);
-        Ok(Sql::Text(part.take((end - start).max(0) as usize).collect()))
-    })?;
-    make("suql_time", 1, |v| {
-        let text = text(v[0]);
-        let time = time_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no time")))?;
-        Ok(Sql::Text(time))
-    })?;
+    texts(connection)?;
     make("suql_initcap", 1, |v| Ok(Sql::Text(capitals(&text(v[0])))))?;
     make("suql_groups", 2, |v| {
         let regex = compiled(&text(v[1]), |p| Some(p.to_owned()), false)?;
@@ -163,6 +131,43 @@ fn strict(connection: &Connection, name: &str, count: i32, run: Strict) -> rusql
         let null = values.contains(&ValueRef::Null);
         let given = if null { Ok(Sql::Null) } else { run(&values) };
         given.map(ToSqlOutput::Owned)
+    })
+}
+
+/// Registers the functions of texts that `PostgreSQL` means otherwise.
+fn texts(connection: &Connection) -> rusqlite::Result<()> {
+    strict(connection, "suql_lower", 1, |v| Ok(Sql::Text(text(v[0]).to_lowercase())))?;
+    strict(connection, "suql_upper", 1, |v| Ok(Sql::Text(text(v[0]).to_uppercase())))?;
+    // From the other end where the number is negative: all but so many.
+    strict(connection, "suql_left", 2, |v| {
+        let (of, n) = (text(v[0]), whole(v[1])?);
+        let length = count(&of);
+        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
+        Ok(Sql::Text(of.chars().take(taken as usize).collect()))
+    })?;
+    strict(connection, "suql_right", 2, |v| {
+        let (of, n) = (text(v[0]), whole(v[1])?);
+        let length = count(&of);
+        let taken = if n < 0 { length.saturating_add(n) } else { n }.clamp(0, length);
+        Ok(Sql::Text(of.chars().skip((length - taken) as usize).collect()))
+    })?;
+    // Places before the first are places, too.
+    strict(connection, "suql_substr", -1, |v| {
+        let [of, from, rest @ ..] = v else { return Ok(Sql::Null) };
+        let (of, from) = (text(*of), whole(*from)?);
+        let length = rest.first().map(|n| whole(*n)).transpose()?;
+        if length.is_some_and(|length| length < 0) {
+            return Err(wrong("the length of a part of a text is negative".to_owned()));
+        }
+        let end = length.map_or(i64::MAX, |length| from.saturating_add(length)).max(1);
+        let start = from.max(1);
+        let part = of.chars().skip((start - 1) as usize);
+        Ok(Sql::Text(part.take((end - start).max(0) as usize).collect()))
+    })?;
+    strict(connection, "suql_time", 1, |v| {
+        let text = text(v[0]);
+        let time = time_of(&text).ok_or_else(|| wrong(format!("\"{text}\" is no time")))?;
+        Ok(Sql::Text(time))
     })
 }
 
@@ -250,15 +255,20 @@ pub(super) fn integer_of(number: &Sql, bits: u32) -> Option<i64> {
 /// The time of day that a text says, alone or behind a day.
 pub(super) fn time_of(text: &str) -> Option<String> {
     let text = text.trim();
-    if let Ok(time) = text.trim_end_matches('Z').parse::<DateTime>()
-        && text.contains(':')
-    {
-        return Some(time.time().strftime("%H:%M:%S").to_string());
+    let (day, time) = text.rsplit_once([' ', 'T']).unzip();
+    if day.is_some_and(|day| day.trim().parse::<Date>().is_err()) {
+        return None;
     }
+    let time = time.unwrap_or(text).trim_end_matches('Z');
     // PostgreSQL takes an hour of one digit.
-    let padded = if text.find(':') == Some(1) { format!("0{text}") } else { text.to_owned() };
-    let time: jiff::civil::Time = padded.parse().ok()?;
+    let padded = if time.find(':') == Some(1) { format!("0{time}") } else { time.to_owned() };
+    let time: jiff::civil::Time = padded.parse().ok().filter(|_| time.contains(':'))?;
     Some(time.strftime("%H:%M:%S").to_string())
+}
+
+/// The characters of a text.
+fn count(text: &str) -> i64 {
+    i64::try_from(text.chars().count()).unwrap_or(i64::MAX)
 }
 
 /// A whole number, as an argument.
