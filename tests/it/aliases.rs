@@ -2,9 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::daemon::{Daemon, until};
-use crate::endpoint::Endpoint;
-use crate::project::Project;
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::Project;
 
 const SPEC: &str = r#"
 [database]

@@ -11,7 +11,7 @@ use hqdl::value::Value;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use crate::fixture::{Fixture, random};
+use hqdl_testkit::fixture::{Fixture, random};
 
 const HEROES: &str = r#"
 [database]

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
-use crate::batch_endpoint::{Fate, Silence};
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{
+use hqdl_testkit::endpoint::batches::{Fate, Silence};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{
     ASKED, EXPANSION, Ended, HEROES, MODEL, Project, check, check_complete, honest,
 };
 

@@ -4,8 +4,8 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::project::{MODEL, Project};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{MODEL, Project};
 
 const CIRCUITS: &str = "
 CREATE TABLE circuits (id INTEGER PRIMARY KEY, name TEXT, location TEXT, alt INTEGER);

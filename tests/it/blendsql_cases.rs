@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use crate::endpoint::Request;
-use crate::engine::{self, Order, Outcome, Query, any_of, plain, same};
-use crate::oracle;
+use hqdl_testkit::endpoint::Request;
+use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, plain, same};
+use hqdl_testkit::oracle;
 
 /// Where an ORDER BY has ties, which rows come first is not said: what of a row
 /// must then be in order. `#` before a column's number means its length.

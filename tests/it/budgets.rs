@@ -5,8 +5,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{Project, check_complete, heroes, honest, spec};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{Project, check_complete, heroes, honest, spec};
 
 /// The heroes with a model whose tokens can be counted, and limits.
 fn limited(endpoint: &Endpoint, limits: &str) -> Project {
@@ -242,7 +242,7 @@ fn replay_is_not_spending() {
     assert_eq!(usd(&project.plan(&[])["budget"]["left_usd"]), left, "of the day");
     let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
-    let daemon = crate::daemon::Daemon::start(&project, &["--no-spend"]);
+    let daemon = hqdl_testkit::daemon::Daemon::start(&project, &["--no-spend"]);
     let page = daemon.get("/").is(200).body;
     assert!(page.contains("$0.0000 for 0 requests"), "{page}");
     let metrics = daemon.get("/metrics").is(200).body;

@@ -6,7 +6,7 @@ use hqdl::spec::checker::{Checker, is_refusal};
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 
-use crate::fixture::Fixture;
+use hqdl_testkit::fixture::Fixture;
 
 /// What a text is as a value of a type, as JSON; `None` when it is none.
 fn coerced(kind: Type, text: &str) -> Option<Json> {

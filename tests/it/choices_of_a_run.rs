@@ -3,8 +3,8 @@
 
 use serde_json::Value as Json;
 
-use crate::endpoint::{Endpoint, Request};
-use crate::project::{Ended, Project, heroes, honest};
+use hqdl_testkit::endpoint::{Endpoint, Request};
+use hqdl_testkit::project::{Ended, Project, heroes, honest};
 
 /// Two expansions that share the name of a column, and not the columns of their
 /// sources.

@@ -3,8 +3,8 @@
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::project::{Ended, Project};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Ended, Project};
 
 const SPEC: &str = r#"
 [database]

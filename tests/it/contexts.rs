@@ -3,9 +3,9 @@
 use hqdl::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::oracle;
-use crate::project::{Ended, Project};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::oracle;
+use hqdl_testkit::project::{Ended, Project};
 
 const SPEC: &str = r#"
 [database]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::daemon::{DEADLINE, Daemon, until};
-use crate::endpoint::Endpoint;
-use crate::project::{Project, heroes, honest};
+use hqdl_testkit::daemon::{DEADLINE, Daemon, until};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Project, heroes, honest};
 
 fn waiting() -> (Endpoint, Project, Daemon) {
     let endpoint = honest();

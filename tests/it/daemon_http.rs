@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::daemon::Daemon;
-use crate::endpoint::Endpoint;
-use crate::project::{COLUMNS, COUNT, Project, heroes, honest};
+use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{COLUMNS, COUNT, Project, heroes, honest};
 
 fn filled() -> (Endpoint, Project, Daemon) {
     let endpoint = honest();

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, status, until};
-use crate::endpoint::{Fault, Times};
-use crate::project::{COLUMNS, COUNT, check, heroes, honest};
+use hqdl_testkit::daemon::{Daemon, status, until};
+use hqdl_testkit::endpoint::{Fault, Times};
+use hqdl_testkit::project::{COLUMNS, COUNT, check, heroes, honest};
 
 const CELLS: usize = COUNT * COLUMNS.len();
 
@@ -172,7 +172,7 @@ fn a_service_manager_is_told_how_it_goes() {
     let project = heroes(&endpoint, "csv");
     let path = project.path("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(crate::daemon::DEADLINE)).unwrap();
+    socket.set_read_timeout(Some(hqdl_testkit::daemon::DEADLINE)).unwrap();
     let until_told = |word: &str| {
         let mut bytes = [0; 4096];
         loop {

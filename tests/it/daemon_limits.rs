@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::daemon::{Daemon, until};
-use crate::endpoint::Endpoint;
-use crate::project::{Project, heroes, honest};
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Project, heroes, honest};
 
 /// SQL that does not end.
 const ENDLESS: &str =
@@ -117,7 +117,7 @@ fn a_reader_that_is_slow_frees_the_database() {
                SELECT i, name, hex(zeroblob(5000)) FROM n, hero";
     let body = json!({ "sql": sql, "timeout": 1 }).to_string();
     let mut stream = std::net::TcpStream::connect(&daemon.address).unwrap();
-    stream.set_read_timeout(Some(crate::daemon::DEADLINE)).unwrap();
+    stream.set_read_timeout(Some(hqdl_testkit::daemon::DEADLINE)).unwrap();
     write!(
         stream,
         "POST /v1/query HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

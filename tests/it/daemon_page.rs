@@ -4,10 +4,10 @@ use std::io::Write;
 
 use serde_json::json;
 
-use crate::browser::{Browser, chromium};
-use crate::daemon::{Daemon, until};
-use crate::endpoint::Endpoint;
-use crate::project::{COLUMNS, COUNT, Project, heroes, honest, truth};
+use hqdl_testkit::browser::{Browser, chromium};
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{COLUMNS, COUNT, Project, heroes, honest, truth};
 
 /// What a page would run if it were not escaped.
 const EVIL: &str =

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::daemon::Daemon;
-use crate::project::{heroes, honest};
+use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::project::{heroes, honest};
 
 /// Bytes in memory and open handles.
 fn figures(daemon: &Daemon) -> (f64, f64) {

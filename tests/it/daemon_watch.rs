@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::daemon::{Daemon, until};
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{COLUMNS, COUNT, Project, check, heroes, honest};
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{COLUMNS, COUNT, Project, check, heroes, honest};
 
 const CELLS: usize = COUNT * COLUMNS.len();
 
@@ -139,7 +139,7 @@ fn a_broken_spec_leaves_the_last_good_one_in_force() {
     assert!(problem["line"].as_u64().unwrap() > 1, "{spec}");
     // It still answers, and still fills rows that come.
     assert_eq!(daemon.query("SELECT count(*) FROM llm"), [json!([COUNT])]);
-    let said = crate::daemon::status(&project, &[]).exits(0).stdout;
+    let said = hqdl_testkit::daemon::status(&project, &[]).exits(0).stdout;
     assert!(said.contains("broken") && said.contains("x.toml:"), "{said}");
     project.spec(&good);
     daemon.rests("complete");

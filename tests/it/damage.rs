@@ -9,7 +9,7 @@ use hqdl::facts::{CommitUnit, Completion, Fact, Facts, FactsError};
 use hqdl::key::{Entity, KeyColumns, Meaning};
 use hqdl::value::Value;
 
-use crate::project::{check, check_complete, heroes, honest};
+use hqdl_testkit::project::{check, check_complete, heroes, honest};
 
 const ENTITIES: usize = 60;
 /// Names that are one bit apart.

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::endpoint::{Fault, Times};
-use crate::project::{Project, check_complete, check_in, heroes, honest};
+use hqdl_testkit::endpoint::{Fault, Times};
+use hqdl_testkit::project::{Project, check_complete, check_in, heroes, honest};
 
 #[test]
 fn a_table_that_hqdl_did_not_make_is_never_touched() {

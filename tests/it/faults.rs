@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
-use crate::project::{
+use hqdl_testkit::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
+use hqdl_testkit::project::{
     COUNT, HEROES, Project, SECRET, check, check_complete, heroes, honest, spec, truth,
 };
 
@@ -286,7 +286,8 @@ fn the_key_is_sent_and_is_nowhere_else() {
     let endpoint = honest();
     let project = heroes(&endpoint, "json");
     let mut said = String::new();
-    let mut note = |ended: crate::project::Ended| said.push_str(&(ended.stdout + &ended.stderr));
+    let mut note =
+        |ended: hqdl_testkit::project::Ended| said.push_str(&(ended.stdout + &ended.stderr));
     note(project.materialize(&["-v", "--limit", "2"]));
     // An endpoint that says the key back to whoever sent it.
     let echo = format!("Incorrect API key provided: {SECRET}");
@@ -316,10 +317,10 @@ fn a_key_that_is_not_set_is_said_before_anything_is_sent() {
     let project = heroes(&endpoint, "json");
     project.spec(&spec().replace("{base_url}", "https://api.example.invalid/v1"));
     let mut command = project.command(&["materialize", "specs/x.toml"]);
-    let output = command.env_remove(crate::project::SECRET_ENV).output().unwrap();
+    let output = command.env_remove(hqdl_testkit::project::SECRET_ENV).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");
-    assert!(stderr.contains(crate::project::SECRET_ENV), "{stderr}");
+    assert!(stderr.contains(hqdl_testkit::project::SECRET_ENV), "{stderr}");
 }
 
 #[test]

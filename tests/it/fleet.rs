@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
 
-use crate::daemon::{Daemon, until};
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::postgres::{self, Proxy, Server, sql_at};
-use crate::project::{COLUMNS, Ended, HEROES, MODEL, Project, Running, check, honest, spec};
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::postgres::{self, Proxy, Server, sql_at};
+use hqdl_testkit::project::{COLUMNS, Ended, HEROES, MODEL, Project, Running, check, honest, spec};
 
 /// Heroes of a machine, besides the ten.
 const NUMBERS: usize = 110;

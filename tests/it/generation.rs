@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{
     ASKED, COLUMNS, COUNT, EXPANSION, HEROES, MODEL, Project, check, check_complete, check_in,
     heroes, honest, spec, truth,
 };

@@ -4,8 +4,8 @@
 use base64::Engine as _;
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times, images};
-use crate::project::{Ended, Project};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times, images};
+use hqdl_testkit::project::{Ended, Project};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n a cat";
 const JPEG: &[u8] = b"\xff\xd8\xff\xe0 a dog";

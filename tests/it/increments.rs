@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
-use crate::endpoint::Endpoint;
-use crate::project::{ASKED, EXPANSION, HEROES, MODEL, Project, rows, truth};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{ASKED, EXPANSION, HEROES, MODEL, Project, rows, truth};
 
 const STEPS: usize = 16;
 const SEEDS: u64 = 2;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::project::{Ended, Project};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Ended, Project};
 
 const SPEC: &str = r#"
 [database]

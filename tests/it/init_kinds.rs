@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rusqlite::Connection;
 
-use crate::endpoint::Endpoint;
-use crate::project::{Ended, check_complete, heroes, honest, rows};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Ended, check_complete, heroes, honest, rows};
 
 /// A music shop, with what such shops keep.
 const SHOP: &str = "

@@ -4,8 +4,8 @@ use hqdl::Row;
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 
-use crate::fixture::{Fixture, at, problem};
-use crate::project::{MODEL, Project, honest, truth};
+use hqdl_testkit::fixture::{Fixture, at, problem};
+use hqdl_testkit::project::{MODEL, Project, honest, truth};
 
 const SQL: &str = "
     CREATE TABLE lunch (school TEXT, district TEXT); CREATE TABLE place (street TEXT, name TEXT);

@@ -5,7 +5,7 @@ use hqdl::spec::Expansion;
 use hqdl::value::Value;
 use proptest::prelude::*;
 
-use crate::fixture::{Fixture, random};
+use hqdl_testkit::fixture::{Fixture, random};
 
 fn entity(value: impl Into<Value>) -> String {
     KeyColumns::new(vec!["name".into()]).entity(&[value.into()]).as_str().to_owned()

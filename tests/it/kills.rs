@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{COLUMNS, HEROES, Project, check, honest, spec};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{COLUMNS, HEROES, Project, check, honest, spec};
 
 const KILLS: usize = 28;
 const CONCURRENCY: usize = 4;

@@ -25,8 +25,8 @@ use regex::Regex;
 use reqwest::header::HeaderMap;
 use serde_json::json;
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{
     COUNT, Ended, HEROES, Project, Running, check_complete, heroes, honest, spec,
 };
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::endpoint::{Fault, Times};
-use crate::project::{Project, SECRET, check_complete, heroes, honest, spec};
+use hqdl_testkit::endpoint::{Fault, Times};
+use hqdl_testkit::project::{Project, SECRET, check_complete, heroes, honest, spec};
 
 /// What a command logs; it must end with `exit`.
 fn logged(project: &Project, args: &[&str], filter: Option<&str>, exit: i32) -> String {

@@ -7,8 +7,8 @@ use hqdl::session::{Cache, Session, SpecOverrides};
 use hqdl::spec::{Draft, Provider, Type};
 use hqdl::value::Value;
 
-use crate::endpoint::Endpoint;
-use crate::oracle;
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::oracle;
 
 /// A database of its own, and a model.
 struct Place {

@@ -3,8 +3,8 @@
 
 use serde_json::Value as Json;
 
-use crate::endpoint::{Endpoint, Request};
-use crate::project::{Ended, Project};
+use hqdl_testkit::endpoint::{Endpoint, Request};
+use hqdl_testkit::project::{Ended, Project};
 
 const SPEC: &str = r#"
 [database]

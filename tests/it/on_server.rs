@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::daemon::{Daemon, until};
-use crate::endpoint::{Endpoint, Fault, Times};
 use crate::increments::Changing;
-use crate::postgres::{self, Server, sql_at};
-use crate::project::{COLUMNS, COUNT, Ended, HEROES, MODEL, Project, Running, honest, spec, truth};
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::postgres::{self, Server, sql_at};
+use hqdl_testkit::project::{
+    COLUMNS, COUNT, Ended, HEROES, MODEL, Project, Running, honest, spec, truth,
+};
 
 /// The heroes, in SQL that a server takes.
 fn heroes() -> String {

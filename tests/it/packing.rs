@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{COLUMNS, HEROES, Project, check, honest, spec, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{COLUMNS, HEROES, Project, check, honest, spec, truth};
 
 /// Heroes and so many numbers, 32 to a request, one request after the other.
 fn numbers(endpoint: &Endpoint, numbers: usize) -> Project {

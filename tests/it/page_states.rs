@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::browser::{Browser, chromium};
-use crate::daemon::Daemon;
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{Project, heroes, honest, truth};
+use hqdl_testkit::browser::{Browser, chromium};
+use hqdl_testkit::daemon::Daemon;
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{Project, heroes, honest, truth};
 
 const WIDTHS: [u32; 3] = [390, 768, 1280];
 const SCHEMES: [&str; 2] = ["light", "dark"];
@@ -115,7 +115,7 @@ fn at_rest(walk: &mut Walk, project: &Project, daemon: &Daemon) {
     project.spec(&good.replace("[model]", "[model]\nnome = \"x\"\ntemprature = 3"));
     std::fs::write(project.path("specs/y.toml"), "[database\npath = ").unwrap();
     daemon.until("broken", |spec| spec["state"] == "broken");
-    crate::daemon::until("both", || daemon.status()["specs"].as_array().unwrap().len() == 2);
+    hqdl_testkit::daemon::until("both", || daemon.status()["specs"].as_array().unwrap().len() == 2);
     walk.look("broken", daemon, "/", &["The last good spec stays in force.", "temprature"]);
     walk.look("broken spec", daemon, "/specs/x", &["nome", "temprature"]);
     walk.look("broken from the start", daemon, "/specs/y", &["broken"]);
@@ -144,7 +144,7 @@ fn all(walk: &mut Walk) {
         let project = heroes(&endpoint, "csv");
         let daemon = Daemon::start(&project, &[]);
         let run = || daemon.status()["runs"][0].clone();
-        crate::daemon::until("under way", || run()["requests"] == 2);
+        hqdl_testkit::daemon::until("under way", || run()["requests"] == 2);
         let done = format!("{} of 40", run()["cells_done"]);
         let answered = format!("{done} missing cells are answered by run 1");
         walk.look("running", &daemon, "/", &[&answered]);
@@ -159,7 +159,7 @@ fn all(walk: &mut Walk) {
         let is_held = |spec: &Json| spec["run"].is_null() && !spec["held"].is_null();
         daemon.until("refused", is_held);
         daemon.form("/specs/x/go", "budget=1").is(303);
-        crate::daemon::until("failed again", || {
+        hqdl_testkit::daemon::until("failed again", || {
             let runs = daemon.status()["runs"].as_array().cloned().unwrap_or_default();
             runs.len() == 2 && runs.iter().all(|run| run["state"] != "running")
         });

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use hqdl::model::providers;
 use serde_json::Value as Json;
 
-use crate::endpoint::{Endpoint, Fault, Request, Times};
-use crate::project::{Ended, Project, check_complete, heroes, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times};
+use hqdl_testkit::project::{Ended, Project, check_complete, heroes, honest};
 
 fn header<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
     request.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{HEROES, Project, check, check_in, heroes, honest, spec};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{HEROES, Project, check, check_in, heroes, honest, spec};
 
 /// The heroes, one a request, and a budget for about half of them.
 fn short_of_money(endpoint: &Endpoint) -> Project {
@@ -224,7 +224,7 @@ fn a_spec_whose_name_is_not_utf_8_is_told() {
     let name = Path::new("specs").join(std::ffi::OsStr::from_bytes(b"h\xe9ros.toml"));
     std::fs::rename(project.path("specs/x.toml"), project.path(&name)).unwrap();
     let output = project.command(&["materialize"]).arg(&name).output().unwrap();
-    let ended = crate::project::Ended::new(&output).exits(2);
+    let ended = hqdl_testkit::project::Ended::new(&output).exits(2);
     assert!(ended.stderr.contains("its path is not UTF-8; rename it"), "{}", ended.stderr);
     assert_eq!(endpoint.count(), 0);
 }

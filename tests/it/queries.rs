@@ -6,8 +6,8 @@ use std::time::Duration;
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{Ended, Project};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{Ended, Project};
 
 const HEROES: &str = "
     CREATE TABLE hero (id INTEGER PRIMARY KEY, name TEXT, real TEXT, height INTEGER);

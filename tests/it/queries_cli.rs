@@ -11,7 +11,7 @@ use rusqlite::types::Value;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use crate::project::{Ended, Project, heroes, honest};
+use hqdl_testkit::project::{Ended, Project, heroes, honest};
 
 /// Rows without an end.
 const ENDLESS: &str = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) ";

@@ -1,4 +1,4 @@
-//! Runs `tests/query/*.test` ([`case_file`](crate::case_file) tells the format)
+//! Runs `tests/query/*.test` ([`case_file`](hqdl_testkit::case_file) tells the format)
 //! against the built program and an endpoint that computes.
 //!
 //! Beside what a case says, each run must leave the database as it was, ask no
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use serde_json::Value as Json;
 
-use crate::case_file::{Bound, Case, Step, cases};
-use crate::endpoint::Endpoint;
-use crate::engine::{self, Order, Outcome, Query, any_of, plain, same};
-use crate::oracle;
+use hqdl_testkit::case_file::{Bound, Case, Step, cases};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, plain, same};
+use hqdl_testkit::oracle;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/query")

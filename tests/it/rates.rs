@@ -9,9 +9,9 @@ use std::time::Duration;
 use hqdl::limits::{MINUTE, Need, PerMinute, RateLimitHint, Rates};
 use tokio::time::Instant;
 
-use crate::endpoint::{Endpoint, Fault, Times};
 use crate::lending::Lent;
-use crate::project::{ASKED, EXPANSION, HEROES, MODEL, Project, honest};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{ASKED, EXPANSION, HEROES, MODEL, Project, honest};
 
 /// What happens, at a moment in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

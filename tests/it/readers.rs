@@ -14,9 +14,9 @@ use hqdl::spec::{Echo, Expansion, Format};
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::fixture::Fixture;
-use crate::project::{heroes, honest, spec, truth};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::fixture::Fixture;
+use hqdl_testkit::project::{heroes, honest, spec, truth};
 
 /// Cases; `READERS_CASES` asks for more, from `READERS_SEED` on.
 const CASES: u64 = 200;

@@ -9,7 +9,7 @@ use hqdl::spec::checker::Checker;
 use hqdl::value::Value;
 use serde_json::{Value as Json, json};
 
-use crate::fixture::Fixture;
+use hqdl_testkit::fixture::Fixture;
 
 const FILMS: &str = r#"
 [database]

@@ -17,10 +17,10 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use crate::answers::nonsense;
-use crate::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
 use crate::faults::{each, each_of};
-use crate::fixture::random;
-use crate::project::{
+use hqdl_testkit::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
+use hqdl_testkit::fixture::random;
+use hqdl_testkit::project::{
     COLUMNS, COUNT, HEROES, Project, check, check_complete, heroes, honest, spec, truth,
 };
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{COUNT, check_complete, heroes, honest, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{COUNT, check_complete, heroes, honest, truth};
 
 /// An endpoint whose years of birth are those of the reader's choice.
 fn dated() -> (Endpoint, Arc<AtomicUsize>) {

@@ -3,8 +3,8 @@
 use hqdl::prompt::{AskedColumn, AskedRow};
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{ASKED, EXPANSION, Ended, HEROES, MODEL, Project, truth};
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{ASKED, EXPANSION, Ended, HEROES, MODEL, Project, truth};
 
 /// What a model that knows its columns says: column, operator, literal.
 fn binding(question: &str) -> [Json; 3] {

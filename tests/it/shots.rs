@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::endpoint::Endpoint;
-use crate::project::{Project, heroes, honest, spec};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Project, heroes, honest, spec};
 
 /// The heroes with a line for their shots and these overrides.
 fn project(endpoint: &Endpoint, shots: &str, format: &str, overrides: &str) -> Project {

@@ -4,8 +4,8 @@
 
 use insta::assert_snapshot;
 
-use crate::project::{Project, heroes, honest};
 use crate::tutorial::steady;
+use hqdl_testkit::project::{Project, heroes, honest};
 
 /// Queries, each for what another rule does with it.
 const QUERIES: [(&str, &str); 11] = [

@@ -6,7 +6,7 @@ use hqdl::database::Database;
 use hqdl::problem::Severity;
 use hqdl::spec::{Draft, ReadError};
 
-use crate::fixture::{Fixture, at, problem};
+use hqdl_testkit::fixture::{Fixture, at, problem};
 
 const GOOD: &str = r#"[database]
 path = "heroes.sqlite"

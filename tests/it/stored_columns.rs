@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::project::{Project, heroes, honest, truth};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Project, heroes, honest, truth};
 
 const EYES: &str = "SELECT name, full_name, {{LLMMap('What is the eye colour?', hero.name)}} AS eye \
                     FROM hero ORDER BY id";

@@ -20,8 +20,8 @@ use hqdl::value::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::daemon::until;
-use crate::postgres;
+use hqdl_testkit::daemon::until;
+use hqdl_testkit::postgres;
 
 /// Two sessions that share a store, whatever kind of it each has.
 struct Pair {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::oracle;
-use crate::project::{EXPANSION, Ended, HEROES, MODEL, Project};
+use hqdl_testkit::oracle;
+use hqdl_testkit::project::{EXPANSION, Ended, HEROES, MODEL, Project};
 
 /// A spec whose layout and remarks are to stay.
 fn spec() -> String {
@@ -27,7 +27,7 @@ key = ["power"]
     [MODEL, EXPANSION, last].concat()
 }
 
-fn project(endpoint: &crate::endpoint::Endpoint) -> Project {
+fn project(endpoint: &hqdl_testkit::endpoint::Endpoint) -> Project {
     Project::new(endpoint, HEROES, &spec())
 }
 

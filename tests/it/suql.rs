@@ -9,10 +9,10 @@ use regex::Regex;
 use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::engine::{self, Order, Outcome, Query, any_of, same};
-use crate::project::rows;
-use crate::restaurants::{self, COUNT, Planted};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, same};
+use hqdl_testkit::project::rows;
+use hqdl_testkit::restaurants::{self, COUNT, Planted};
 
 fn query<'a>(dir: &Path, endpoint: &Endpoint, sql: &'a str, flags: &[&str]) -> Query<'a> {
     Query {

@@ -6,11 +6,11 @@ use hqdl::tokens::Tokenizer;
 use rusqlite::params;
 use serde_json::{Value as Json, json};
 
-use crate::embedder::{Embedder, Mood};
-use crate::endpoint::Endpoint;
 use crate::faults::each;
-use crate::project::{Ended, Project};
-use crate::restaurants::{self, COUNT, Dice};
+use hqdl_testkit::embedder::{Embedder, Mood};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::{Ended, Project};
+use hqdl_testkit::restaurants::{self, COUNT, Dice};
 
 const QUESTION: &str = "is there live jazz?";
 const SQL: &str = "SELECT name, hit FROM restaurants WHERE answer(reviews, 'is there live jazz?') = 'Yes' LIMIT 3";

@@ -11,9 +11,9 @@ use hqdl::prompt::{AskedColumn, AskedRow};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::engine::shared;
-use crate::project::Ended;
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::engine::shared;
+use hqdl_testkit::project::Ended;
 
 /// The folder of the data, when it is there.
 fn data() -> Option<PathBuf> {
@@ -371,7 +371,7 @@ fn all_thirty_questions_cost_little_and_a_second_time_nothing() {
         }
     }
     // Shots are shown, and only where they were asked for.
-    let shown = |request: &crate::endpoint::Request| {
+    let shown = |request: &hqdl_testkit::endpoint::Request| {
         request.body["messages"].to_string().contains("Man,Brown,Grey")
     };
     let rows =

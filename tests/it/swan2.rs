@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use serde_json::Value as Json;
 
-use crate::engine::{self, Order, Outcome, Query, any_of, same};
+use hqdl_testkit::engine::{self, Order, Outcome, Query, any_of, same};
 
 /// The most values that all questions may cost, each from an empty cache. The
 /// best order of filters takes 5,991, waves of 20 under LIMIT 6,006; what is

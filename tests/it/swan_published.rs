@@ -9,8 +9,8 @@ use hqdl::swan::compare;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value as Json, json};
 
-use crate::engine::shared;
 use crate::swan::swan;
+use hqdl_testkit::engine::shared;
 
 /// A folder with prepared databases in `prepared`.
 struct Bench {
@@ -125,7 +125,7 @@ fn californias_gold_gives_the_published_answers() {
     let questions = hqdl::swan::questions::read(&file, "california_schools").unwrap();
     assert_eq!((questions.len(), published.len()), (30, 30));
     let same = |(question, published): (&hqdl::swan::BenchmarkQuestion, &Json)| {
-        let rows = crate::project::rows(&db, &question.gold).unwrap();
+        let rows = hqdl_testkit::project::rows(&db, &question.gold).unwrap();
         let answer: Vec<Vec<Json>> = serde_json::from_value(published["answer"].clone()).unwrap();
         compare::by_swan(&compare::cells(&rows), &compare::cells(&answer), &question.gold)
     };
@@ -255,7 +255,7 @@ fn swans_row_rules_drop_and_keep() {
         for copy in ["out", "out/gold"] {
             let db = Connection::open(dir.path().join(format!("{copy}/{name}.sqlite"))).unwrap();
             for (select, kept) in &kept {
-                let rows = crate::project::rows(&db, select).unwrap();
+                let rows = hqdl_testkit::project::rows(&db, select).unwrap();
                 let found: Vec<&str> = rows.iter().map(|r| r[0].as_str().unwrap()).collect();
                 assert_eq!(found, *kept, "{copy}: {select}");
             }

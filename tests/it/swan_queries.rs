@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::engine::{Outcome, Query, shared};
 use crate::swan::true_recording;
+use hqdl_testkit::engine::{Outcome, Query, shared};
 
 /// Queries that are no SQL as published: `, WITH` before the second of two
 /// common table expressions.

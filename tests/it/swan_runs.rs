@@ -9,9 +9,9 @@ use hqdl::prompt::{AskedColumn, AskedRow};
 use rusqlite::Connection;
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Fault, Times};
-use crate::project::{Ended, rows};
 use crate::swan::swan;
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{Ended, rows};
 
 const SUPERHERO: &str = "
 CREATE TABLE alignment (id INTEGER NOT NULL PRIMARY KEY, alignment TEXT);

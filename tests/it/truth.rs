@@ -3,7 +3,7 @@
 use hqdl::truth::Share;
 use serde_json::{Value as Json, json};
 
-use crate::project::{Ended, MODEL, Project, honest, truth};
+use hqdl_testkit::project::{Ended, MODEL, Project, honest, truth};
 
 const SPEC: &str = r#"
 [[expansion]]
@@ -24,7 +24,7 @@ many = { table = "llm_power", column = "power" }
 const SQL: &str = "CREATE TABLE hero (name TEXT, year INTEGER);
     INSERT INTO hero VALUES ('Ann', 1962), ('Bob', 1963), ('Cy, the \"Third\"', NULL), ('Dee', 1970);";
 
-fn project(endpoint: &crate::endpoint::Endpoint) -> Project {
+fn project(endpoint: &hqdl_testkit::endpoint::Endpoint) -> Project {
     let project = Project::new(endpoint, SQL, &[MODEL, SPEC].concat());
     project.materialize(&[]).exits(0);
     project

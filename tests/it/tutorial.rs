@@ -7,9 +7,9 @@ use std::path::Path;
 use regex::Regex;
 use serde_json::{Value as Json, json};
 
-use crate::daemon::{Daemon, until};
-use crate::endpoint::Endpoint;
-use crate::project::Project;
+use hqdl_testkit::daemon::{Daemon, until};
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::Project;
 
 /// What its model knows.
 fn known(column: &str, key: &[Json]) -> Json {

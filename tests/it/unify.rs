@@ -3,8 +3,8 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::Endpoint;
-use crate::project::Project;
+use hqdl_testkit::endpoint::Endpoint;
+use hqdl_testkit::project::Project;
 
 const SPEC: &str = r#"
 [database]

@@ -11,10 +11,10 @@ use hqdl::query::{self, Dialect, Meta, Request, Smoothie};
 use hqdl::spec::{Draft, Provider};
 use rusqlite::Connection;
 
-use crate::case_file::{Bound, Case, cases};
 use crate::other_truths::{LetterCase, Truth};
 use crate::stub::Stub;
 use crate::{plain, surplus};
+use hqdl_testkit::case_file::{Bound, Case, cases};
 
 fn number(db: &Path, bound: &Bound) -> Result<u64, String> {
     match &bound.number {

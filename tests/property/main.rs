@@ -19,28 +19,9 @@
 // Exact figures are what is tested; helpers take what reads best at their calls.
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
-// Of the support of `it` each part is used in part only.
-#[allow(dead_code)]
-#[path = "../it/batch_endpoint.rs"]
-mod batch_endpoint;
-#[allow(dead_code)]
-#[path = "../it/case_file.rs"]
-mod case_file;
 mod cases;
-#[allow(dead_code)]
-#[path = "../it/endpoint.rs"]
-mod endpoint;
-#[allow(dead_code)]
-#[path = "../it/endpoint_stream.rs"]
-mod endpoint_stream;
-#[allow(dead_code)]
-#[path = "../it/functions.rs"]
-mod functions;
 mod found;
 mod generator;
-#[allow(dead_code, unused_imports)]
-#[path = "../it/oracle.rs"]
-mod oracle;
 mod other_truths;
 mod stub;
 

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value as Sql;
 use serde_json::Value as Json;
 
-use crate::functions::{compute, register_as};
+use hqdl_testkit::functions::{compute, register_as};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Other {

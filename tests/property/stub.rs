@@ -4,11 +4,11 @@ use std::sync::Mutex;
 
 use serde_json::Value as Json;
 
-use crate::oracle;
 use crate::other_truths::LetterCase;
 use hqdl::model::{Model, Reply, ReplyFuture};
 use hqdl::prompt::{Prompt, Question};
 use hqdl::value::Value;
+use hqdl_testkit::oracle;
 
 /// A question and the value it was asked about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use hqdl::tokens::Tokenizer;
+use hqdl_values::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
 use crate::endpoint::lock;

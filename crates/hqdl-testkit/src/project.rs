@@ -103,7 +103,7 @@ impl Project {
 
     /// A command of hqdl, ready to run here.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
+        let mut command = Command::new(crate::program());
         command.args(args);
         self.surroundings(&mut command);
         command

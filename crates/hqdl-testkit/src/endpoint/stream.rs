@@ -8,10 +8,10 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
-use hqdl::tokens::Tokenizer;
+use hqdl_values::tokens::Tokenizer;
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Fault, Ramble, Shared, Wrong, lock};
+use super::{Fault, Ramble, Shared, Wrong, lock};
 
 /// Characters of a piece of the answer.
 const PIECE: usize = 24;

@@ -13,14 +13,16 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
-use hqdl::prompt::Question;
-use hqdl::prompt::{AskedColumn, AskedRow};
-use hqdl::spec::Format;
-use hqdl::tokens::{Tokenizer, image_at_most};
+use hqdl_prompt::Question;
+use hqdl_prompt::{AskedColumn, AskedRow};
+use hqdl_spec::Format;
+use hqdl_values::tokens::{Tokenizer, image_at_most};
 use serde_json::{Value as Json, json};
 
-use crate::batch_endpoint::{self, Batches};
-use crate::endpoint_stream as stream;
+pub mod batches;
+mod stream;
+
+use batches::Batches;
 
 /// What a cell holds: column and row to value; null for unknown.
 type Truth = dyn Fn(&AskedColumn, &AskedRow) -> Json + Send + Sync;
@@ -251,12 +253,12 @@ impl Request {
     }
 }
 
-pub(crate) struct Shared {
-    pub(crate) batches: Mutex<Batches>,
+pub struct Shared {
+    pub batches: Mutex<Batches>,
     truth: Box<Truth>,
     requests: Mutex<Vec<Request>>,
     faults: Mutex<Vec<Policy>>,
-    pub(crate) usage: Mutex<(u64, u64)>,
+    pub usage: Mutex<(u64, u64)>,
     /// The tokens of every answer, with its time.
     metered: Mutex<Vec<(Instant, u64)>>,
     /// Headers that every response carries.
@@ -268,11 +270,11 @@ pub(crate) struct Shared {
 /// The endpoint; it ends when this is dropped.
 pub struct Endpoint {
     address: SocketAddr,
-    pub(crate) shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -443,7 +445,7 @@ async fn answer(
         (status, axum::Json(body)).into_response()
     };
     if let Some(path) = uri.path().strip_prefix("/v1/").filter(|p| !p.starts_with("chat/")) {
-        return batch_endpoint::answer(&shared, &method, path, uri.query(), &bytes).await;
+        return batches::answer(&shared, &method, path, uri.query(), &bytes).await;
     }
     if !uri.path().ends_with("/chat/completions") {
         return error(StatusCode::NOT_FOUND, "no such path");
@@ -588,7 +590,7 @@ fn with_images(row: &AskedRow, seen: &[Json]) -> AskedRow {
 }
 
 /// Answers a line of a batch: a status and a body.
-pub(crate) fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
+pub fn answer_line(shared: &Shared, body: &Json) -> (u16, Json) {
     let question = Question::read(text(body, 0), text(body, 1)).expect("a prompt of ours");
     let (_, fault) = strike(shared, &question);
     let (status, reply) = match &fault {

@@ -9,7 +9,12 @@ use std::path::PathBuf;
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(shared_data)");
-    println!("cargo::rerun-if-changed=tests/swan/shared.rs");
+    // The script of two packages: of the tests, and of what they are written with.
+    for script in ["build.rs", "crates/hqdl-testkit/build.rs"] {
+        if std::path::Path::new(script).is_file() {
+            println!("cargo::rerun-if-changed={script}");
+        }
+    }
     println!("cargo::rerun-if-env-changed=HQDL_SHARED");
     let shared = std::env::var_os("HQDL_SHARED").map_or_else(|| "../shared".into(), PathBuf::from);
     if shared.is_dir() {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use hqdl::database::Database;
-use hqdl::problem::{Problem, Problems};
-use hqdl::spec::{Draft, Expansion, Spec};
+use hqdl_database::Database;
+use hqdl_spec::{Draft, Expansion, Spec};
+use hqdl_values::problem::{Problem, Problems};
 use proptest::test_runner::{Config, TestRunner};
 
 /// A database in a directory of its own.

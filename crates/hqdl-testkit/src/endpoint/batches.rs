@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value as Json, json};
 
-use crate::endpoint::{Endpoint, Shared, answer_line, lock};
+use super::{Endpoint, Shared, answer_line, lock};
 
 /// What becomes of a batch.
 #[derive(Debug, Clone)]

@@ -23,8 +23,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use hqdl::prompt::{AskedColumn, AskedRow};
-use hqdl::value::Value;
+use hqdl_prompt::{AskedColumn, AskedRow};
+use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
 use crate::endpoint::{Endpoint, Request};

@@ -14,7 +14,7 @@ use crate::project::{Ended, rows};
 /// A folder of the data that are not part of this project, when it is there.
 pub fn shared(folder: &str) -> Option<PathBuf> {
     let shared = std::env::var_os("HQDL_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from);
+        .map_or_else(|| crate::root().join("../shared"), PathBuf::from);
     let found = shared.join(folder);
     if found.is_dir() {
         return Some(found);
@@ -45,14 +45,14 @@ pub struct Query<'a> {
 impl Query<'_> {
     /// Runs it to its end.
     pub fn run(&self) -> Outcome {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hqdl"));
+        let mut command = Command::new(crate::program());
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().to_lowercase();
             if name.ends_with("_proxy") || name.starts_with("hqdl_") || name == "openai_api_key" {
                 command.env_remove(&name).env_remove(name.to_uppercase());
             }
         }
-        command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+        command.current_dir(crate::root()).stdin(Stdio::null());
         command.arg("query").arg("--db").arg(&self.db).arg("--cache").arg(&self.cache);
         command.args(["--json", "--rows-per-request", &self.rows_per_request.to_string()]);
         if let Some(url) = &self.base_url {

@@ -6,7 +6,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{ToSqlOutput, Value as Sql};
 use serde_json::Value as Json;
 
-use hqdl::value::Value;
+use hqdl_values::value::Value;
 
 /// Functions of a value, and how many parameters each has beside it.
 const FUNCTIONS: [(&str, usize); 12] = [

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use hqdl::prompt::{AskedColumn, AskedRow};
+use hqdl_prompt::{AskedColumn, AskedRow};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, params};
 use serde_json::{Value as Json, json};

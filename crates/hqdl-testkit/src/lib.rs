@@ -1,0 +1,58 @@
+//! What tests are written with: a project in a folder of its own ([`project`]), an
+//! endpoint whose answers are computed ([`endpoint`], [`oracle`]), its faults, a
+//! `PostgreSQL` ([`postgres`]), a browser ([`browser`]), cases in files ([`case_file`]).
+//!
+//! It runs the built program as its users do, and is part of nothing that is published.
+
+// A test fails by panicking, and says why on the terminal.
+#![allow(
+    missing_docs,
+    clippy::expect_used,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    clippy::new_without_default,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    clippy::return_self_not_must_use,
+    clippy::too_many_lines,
+    clippy::unwrap_used
+)]
+// Exact figures are what is tested; helpers take what reads best at their calls.
+#![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
+
+pub mod browser;
+pub mod case_file;
+pub mod daemon;
+pub mod embedder;
+pub mod endpoint;
+pub mod engine;
+pub mod fixture;
+pub mod functions;
+pub mod oracle;
+#[cfg(unix)]
+pub mod postgres;
+pub mod project;
+pub mod restaurants;
+
+use std::path::PathBuf;
+
+/// The folder of the project.
+pub fn root() -> PathBuf {
+    let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    crates.ancestors().nth(2).map(PathBuf::from).unwrap()
+}
+
+/// The built program: it stands beside the tests that run.
+pub fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .join("hqdl")
+        .with_extension(std::env::consts::EXE_EXTENSION);
+    assert!(program.is_file(), "there is no program at {}: cargo build", program.display());
+    program
+}
