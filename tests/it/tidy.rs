@@ -166,6 +166,8 @@ const OF_EACH_COMMAND: [&str; 2] = ["Options", "Command"];
 fn a_type_name_stands_for_one_thing() {
     let mut homes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let crates = std::fs::read_dir(root().join("crates")).unwrap().flatten();
+    // What tests are written with has words of its own: an endpoint's requests are no query's.
+    let crates = crates.filter(|e| e.file_name() != "hqdl-testkit");
     let mut files: Vec<PathBuf> = crates.flat_map(|e| sources(&e.path().join("src"))).collect();
     files.extend(sources(&root().join("src")));
     for file in files {

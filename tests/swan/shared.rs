@@ -1,4 +1,4 @@
-//! Tells the tests, when they are built, whether the data that stand beside this
+//! Tells the tests, and the crate that they are written with, when they are built, whether the data that stand beside this
 //! project are there, and whether `PostgreSQL` is installed: tests that need them are
 //! ignored without them, visibly.
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(shared_data)");
     // The script of two packages: of the tests, and of what they are written with.
-    for script in ["build.rs", "crates/hqdl-testkit/build.rs"] {
+    for script in ["tests/swan/shared.rs", "../../tests/swan/shared.rs"] {
         if std::path::Path::new(script).is_file() {
             println!("cargo::rerun-if-changed={script}");
         }
