@@ -13,14 +13,11 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod aliases;
-mod answers;
 mod batches;
 mod binding;
-mod blendsql;
 mod blendsql_cases;
 mod budgets;
 mod choices_of_a_run;
-mod checker;
 mod classify;
 mod contexts;
 mod corpus;
@@ -45,11 +42,9 @@ mod ingredients;
 mod init;
 mod init_kinds;
 mod key_parts;
-mod keys;
 mod kills;
 #[cfg(unix)]
 mod lending;
-mod limits;
 mod log;
 mod mapping;
 mod models;
@@ -57,20 +52,19 @@ mod on_server;
 mod packing;
 mod page_states;
 mod providers;
+mod published_calls;
 mod publishing;
 mod rates;
 mod queries;
 mod queries_cli;
 mod query_cases;
 mod readers;
-mod readings;
 mod regressions;
 mod replies;
 mod rounds;
 mod routing;
 mod shots;
 mod snapshots;
-mod spec;
 mod stored_columns;
 mod stores;
 mod suggestions;

@@ -1,9 +1,9 @@
 //! What a column accepts: types, value lists, lists.
 
-use hqdl::cell::{Answer, CellValue, State};
-use hqdl::spec::Type;
-use hqdl::spec::checker::{Checker, is_refusal};
-use hqdl::value::Value;
+use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_spec::Type;
+use hqdl_spec::checker::{Checker, is_refusal};
+use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::fixture::Fixture;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use hqdl::blendsql::{Argument, Call, Choices, Quantifier, SqlError, ingredients, mask, scan};
-use hqdl::value::Value;
+use hqdl_sql::blendsql::{Argument, Call, Choices, Quantifier, SqlError, ingredients, mask, scan};
+use hqdl_values::value::Value;
 use proptest::prelude::*;
 
 /// A call in one line, its ranges as the text that they cover.
@@ -818,110 +818,6 @@ error: `LLMQA` has no question
     let error = SqlError { message: "m".into(), span: 2..99, label: "l".into(), help: None };
     assert!(error.render("ü", false).contains("error: m"));
     assert!(error.render("", false).contains("error: m"));
-}
-
-/// The folder of the real queries, when it is there.
-fn shared() -> PathBuf {
-    std::env::var_os("HQDL_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared"), PathBuf::from)
-}
-
-/// The field `field` of every line that has it, by id or line number.
-fn column_of_lines(path: &Path, field: &str) -> Option<Vec<(String, String)>> {
-    let Ok(text) = std::fs::read_to_string(path) else {
-        println!("skipped: no queries at {}", path.display());
-        return None;
-    };
-    let lines = text.lines().enumerate().filter_map(|(n, line)| {
-        let case: serde_json::Value = serde_json::from_str(line).unwrap();
-        let id = case["id"].as_str().map_or_else(|| n.to_string(), str::to_owned);
-        Some((id, case[field].as_str()?.to_owned()))
-    });
-    Some(lines.collect())
-}
-
-/// Reads every query; the calls of those that can be read, the messages of the
-/// others.
-fn read_all(queries: &[(String, String)]) -> (Vec<(String, Call)>, BTreeMap<&str, String>) {
-    let (mut calls, mut refused) = (Vec::new(), BTreeMap::new());
-    for (id, sql) in queries {
-        match scan(sql) {
-            Ok(found) => {
-                assert_eq!(mask(sql, &found).len(), sql.len());
-                assert!(!mask(sql, &found).contains("{{"), "{id}");
-                calls.extend(found.into_iter().map(|call| (sql.clone(), call)));
-            }
-            Err(error) => {
-                refused.insert(id.as_str(), error.message);
-            }
-        }
-    }
-    (calls, refused)
-}
-
-#[test]
-fn blendsqls_own_test_queries_are_read() {
-    let path = shared().join("blendsql/cases.jsonl");
-    let Some(queries) = column_of_lines(&path, "blendsql_llm") else { return };
-    assert_eq!(queries.len(), 125);
-    let (calls, refused) = read_all(&queries);
-    // Ingredients that the tests define in Python, and a parameter that would
-    // decide what is asked.
-    let expected = [
-        ("l005", "there is no ingredient `ingredient`"),
-        ("l006", "there is no ingredient `select_first_option`"),
-        ("l007", "there is no ingredient `NewIngredient`"),
-        ("l027", "there is no ingredient `test_starts_with`"),
-        ("l055", "the return type cannot be a parameter"),
-    ];
-    assert_eq!(refused, expected.map(|(id, message)| (id, message.to_owned())).into());
-    let count = |i| calls.iter().filter(|(_, call)| call.ingredient == i).count();
-    let counts = ingredients::all().map(|i| (i.name(), count(i)));
-    assert_eq!(counts, [("LLMMap", 101), ("LLMQA", 38), ("LLMValidate", 0), ("LLMJoin", 6)]);
-    assert_eq!(calls.iter().map(|(_, call)| call.inner.len()).sum::<usize>(), 5);
-    assert_eq!(calls.iter().filter(|(_, call)| call.row).count(), 6);
-}
-
-#[test]
-fn swans_published_blendsql_queries_are_read() {
-    let path = shared().join("swan/questions-superhero.csv");
-    let Ok(mut reader) = csv::Reader::from_path(&path) else {
-        println!("skipped: no queries at {}", path.display());
-        return;
-    };
-    let queries: Vec<(String, String)> = reader
-        .deserialize::<BTreeMap<String, String>>()
-        .map(|row| row.unwrap())
-        .map(|mut row| (row.remove("qid").unwrap(), row.remove("blendsql_2024").unwrap()))
-        .collect();
-    assert_eq!(queries.len(), 30);
-    let (calls, refused) = read_all(&queries);
-    assert_eq!(refused, BTreeMap::new());
-    assert_eq!(calls.len(), 37);
-    for (sql, call) in &calls {
-        // Every value is a column in the old spelling, with and without a comma
-        // before it, or the rows of a query.
-        assert!(
-            matches!(call.values.as_slice(), [Argument::Column { .. } | Argument::Query(_)]),
-            "{}",
-            show(sql, call)
-        );
-        assert!(call.question.ends_with(['?', '.']), "{}", call.question);
-        assert!(matches!(&call.options, None | Some(Choices::Column { table: Some(_), .. })));
-    }
-}
-
-#[test]
-fn swans_second_blendsql_queries_are_read() {
-    let path = shared().join("swan2/superhero.cases.jsonl");
-    let Some(queries) = column_of_lines(&path, "blendsql") else { return };
-    assert_eq!(queries.len(), 30);
-    let (calls, refused) = read_all(&queries);
-    assert_eq!(refused, BTreeMap::new());
-    for (sql, call) in &calls {
-        let [Argument::Sql(value)] = call.values.as_slice() else { panic!("{call:?}") };
-        assert!(sql[value.clone()].contains('.'), "{}", show(sql, call));
-    }
 }
 
 /// What holds of every text, whether it can be read or not.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use hqdl::database::Database;
-use hqdl::problem::Severity;
-use hqdl::spec::{Draft, ReadError};
+use hqdl_database::Database;
+use hqdl_values::problem::Severity;
+use hqdl_spec::{Draft, ReadError};
 
 use hqdl_testkit::fixture::{Fixture, at, problem};
 
@@ -738,7 +738,7 @@ fn a_table_that_hqdl_made_may_be_made_again() {
         draft.check(&Database::open(&path).unwrap()).map(|_| ())
     };
     problem(&check(GOOD).unwrap_err(), "that hqdl did not make");
-    hqdl::database::migrate::database(&connection).unwrap();
+    hqdl_database::migrate::database(&connection).unwrap();
     connection.execute("INSERT INTO hqdl_object (name, type) VALUES ('llm', 'table')", []).unwrap();
     assert_eq!(check(GOOD), Ok(()));
 }

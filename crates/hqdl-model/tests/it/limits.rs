@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hqdl::model::budget::{Budget, Caps};
-use hqdl::model::limits::{Limiter, Need, retry_after};
-use hqdl::usage::Spent;
+use hqdl_model::budget::{Budget, Caps};
+use hqdl_model::limits::{Limiter, Need, retry_after};
+use hqdl_values::usage::Spent;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 fn headers(pairs: &[(&str, &str)]) -> HeaderMap {

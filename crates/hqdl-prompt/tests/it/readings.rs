@@ -2,11 +2,11 @@
 //! dates without a year, keys with XML's references, quotes around every value. What
 //! could be read in two ways is not read.
 
-use hqdl::cell::State;
-use hqdl::prompt::align::RequestKeys;
-use hqdl::prompt::{RowOutcome, completion};
-use hqdl::spec::checker::Checker;
-use hqdl::value::Value;
+use hqdl_values::cell::State;
+use hqdl_prompt::align::RequestKeys;
+use hqdl_prompt::{RowOutcome, completion};
+use hqdl_spec::checker::Checker;
+use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
 use hqdl_testkit::fixture::Fixture;

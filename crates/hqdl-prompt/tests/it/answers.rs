@@ -1,13 +1,13 @@
 //! From a completion to answers, through both formats: what models write, what
 //! becomes of each row, and that no row is harmed by another.
 
-use hqdl::Row;
-use hqdl::cell::{Answer, CellValue, State};
-use hqdl::prompt::align::RequestKeys;
-use hqdl::prompt::{PromptFrame, Question, RowOutcome, completion};
-use hqdl::spec::checker::Checker;
-use hqdl::spec::{Expansion, Format};
-use hqdl::value::Value;
+use hqdl_values::Row;
+use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_prompt::align::RequestKeys;
+use hqdl_prompt::{PromptFrame, Question, RowOutcome, completion};
+use hqdl_spec::checker::Checker;
+use hqdl_spec::{Expansion, Format};
+use hqdl_values::value::Value;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -1093,7 +1093,7 @@ fn case() -> impl Strategy<Value = Case> {
             dropped,
         })
         .prop_filter("one entity twice", |c| {
-            let names = hqdl::key::KeyColumns::new(vec!["k1".into(), "k2".into()]);
+            let names = hqdl_values::key::KeyColumns::new(vec!["k1".into(), "k2".into()]);
             let set: std::collections::HashSet<_> =
                 c.keys.iter().map(|k| names.entity(k)).collect();
             set.len() == c.keys.len()

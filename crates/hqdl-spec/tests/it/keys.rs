@@ -1,8 +1,8 @@
 //! Which entities are the same, and which edits of a spec re-ask nothing.
 
-use hqdl::key::{Entity, KeyColumns, ListHash};
-use hqdl::spec::Expansion;
-use hqdl::value::Value;
+use hqdl_values::key::{Entity, KeyColumns, ListHash};
+use hqdl_spec::Expansion;
+use hqdl_values::value::Value;
 use proptest::prelude::*;
 
 use hqdl_testkit::fixture::{Fixture, random};
