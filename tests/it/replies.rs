@@ -16,10 +16,9 @@ use hqdl::value::Value;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use crate::answers::nonsense;
 use crate::faults::{each, each_of};
 use hqdl_testkit::endpoint::{Endpoint, Fault, Ramble, Times, Wrong};
-use hqdl_testkit::fixture::random;
+use hqdl_testkit::fixture::{nonsense, random};
 use hqdl_testkit::project::{
     COLUMNS, COUNT, HEROES, Project, check, check_complete, heroes, honest, spec, truth,
 };

@@ -79,3 +79,30 @@ pub fn at(text: &str, needle: &str) -> Option<(usize, usize)> {
 pub fn random(cases: u32) -> TestRunner {
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
+
+/// What is no answer, in so many bytes.
+pub fn nonsense(size: usize) -> Vec<(&'static str, String)> {
+    let noise: String = (0u64..)
+        .map(|n| {
+            let x = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n >> 3) >> 33;
+            char::from(b" \n,\"'{}[]:|abcdefgh01239-"[(x % 24) as usize])
+        })
+        .take(size)
+        .collect();
+    vec![
+        ("garbage", noise),
+        ("open braces", "{".repeat(size)),
+        ("closed braces", "}".repeat(size)),
+        ("both braces", "{}".repeat(size / 2)),
+        ("brackets", "[".repeat(size)),
+        ("one long line", "lorem ipsum ".repeat(size / 12)),
+        ("one line of commas", ",".repeat(size)),
+        ("one line of quotes", "\"".repeat(size)),
+        ("one line of apostrophes", "'".repeat(size)),
+        ("lines", "a\n".repeat(size / 2)),
+        ("lines of quotes", "\"\n".repeat(size / 2)),
+        ("lines with an odd quote", "x,\"y\nz\n".repeat(size / 7)),
+        ("fences", "```".repeat(size / 3)),
+        ("pipes", "|".repeat(size)),
+    ]
+}

@@ -1,17 +1,17 @@
 //! From a completion to answers, through both formats: what models write, what
 //! becomes of each row, and that no row is harmed by another.
 
-use hqdl_values::Row;
-use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::{PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Format};
+use hqdl_values::Row;
+use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::value::Value;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use hqdl_testkit::fixture::{Fixture, random};
+use hqdl_testkit::fixture::{Fixture, nonsense, random};
 
 const HEROES: &str = r#"
 [database]
@@ -650,34 +650,6 @@ fn an_html_page_is_no_answer() {
     three(page, [no_answer(), no_answer(), no_answer()]);
     assert_eq!(Asked::one("Batman", None).read(page), [no_answer()]);
     assert_eq!(Asked::one("Batman", None).read(&page.replace('\n', "")), [no_answer()]);
-}
-
-/// Three megabytes of something.
-/// What is no answer, in so many bytes.
-pub fn nonsense(size: usize) -> Vec<(&'static str, String)> {
-    let noise: String = (0u64..)
-        .map(|n| {
-            let x = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n >> 3) >> 33;
-            char::from(b" \n,\"'{}[]:|abcdefgh01239-"[(x % 24) as usize])
-        })
-        .take(size)
-        .collect();
-    vec![
-        ("garbage", noise),
-        ("open braces", "{".repeat(size)),
-        ("closed braces", "}".repeat(size)),
-        ("both braces", "{}".repeat(size / 2)),
-        ("brackets", "[".repeat(size)),
-        ("one long line", "lorem ipsum ".repeat(size / 12)),
-        ("one line of commas", ",".repeat(size)),
-        ("one line of quotes", "\"".repeat(size)),
-        ("one line of apostrophes", "'".repeat(size)),
-        ("lines", "a\n".repeat(size / 2)),
-        ("lines of quotes", "\"\n".repeat(size / 2)),
-        ("lines with an odd quote", "x,\"y\nz\n".repeat(size / 7)),
-        ("fences", "```".repeat(size / 3)),
-        ("pipes", "|".repeat(size)),
-    ]
 }
 
 #[test]

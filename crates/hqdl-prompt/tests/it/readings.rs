@@ -2,10 +2,10 @@
 //! dates without a year, keys with XML's references, quotes around every value. What
 //! could be read in two ways is not read.
 
-use hqdl_values::cell::State;
 use hqdl_prompt::align::RequestKeys;
 use hqdl_prompt::{RowOutcome, completion};
 use hqdl_spec::checker::Checker;
+use hqdl_values::cell::State;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 

@@ -1,8 +1,8 @@
 //! What a column accepts: types, value lists, lists.
 
-use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_spec::Type;
 use hqdl_spec::checker::{Checker, is_refusal};
+use hqdl_values::cell::{Answer, CellValue, State};
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 

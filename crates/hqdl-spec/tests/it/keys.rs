@@ -1,7 +1,7 @@
 //! Which entities are the same, and which edits of a spec re-ask nothing.
 
-use hqdl_values::key::{Entity, KeyColumns, ListHash};
 use hqdl_spec::Expansion;
+use hqdl_values::key::{Entity, KeyColumns, ListHash};
 use hqdl_values::value::Value;
 use proptest::prelude::*;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use hqdl_database::Database;
-use hqdl_values::problem::Severity;
 use hqdl_spec::{Draft, ReadError};
+use hqdl_values::problem::Severity;
 
 use hqdl_testkit::fixture::{Fixture, at, problem};
 

@@ -1,8 +1,5 @@
 //! The calls in a query: found, read, and refused with a caret at the place.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
 use hqdl_sql::blendsql::{Argument, Call, Choices, Quantifier, SqlError, ingredients, mask, scan};
 use hqdl_values::value::Value;
 use proptest::prelude::*;
