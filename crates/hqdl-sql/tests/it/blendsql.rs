@@ -1042,8 +1042,12 @@ fn made() -> impl Strategy<Value = Made> {
 fn call_of(value: BoxedStrategy<(String, String, Option<String>)>) -> BoxedStrategy<Made> {
     let values = proptest::collection::vec(value, 1..3);
     (0..3_usize, quoted(), values, settings(), blank(), any::<bool>(), any::<bool>())
-        .prop_map(|(kind, question, values, settings, blank, comma, named)| {
+        .prop_map(|(kind, question, values, mut settings, blank, comma, named)| {
             let kind = ingredients::all()[kind];
+            // What answers with one type is not told another.
+            let other =
+                |text: &str| text.starts_with("return_type=") && text != "return_type='bool'";
+            settings.retain(|(text, _)| kind.returns().is_none() || !other(text));
             let mut arguments: Vec<String> = values.iter().map(|v| v.0.clone()).collect();
             let question_text = if named { format!("question={}", question.0) } else { question.0 };
             // The question's comma may be missing where the value says so.
