@@ -57,25 +57,11 @@ impl Embedder {
             usage: Mutex::new(Some(json!({ "prompt_tokens": "true", "total_tokens": "true" }))),
             billed: Mutex::default(),
         });
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (tell, address) = std::sync::mpsc::channel();
         let app = axum::Router::new()
             .route("/v1/embeddings", axum::routing::post(answer))
             .with_state(Arc::clone(&shared));
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-                tell.send(listener.local_addr().unwrap()).unwrap();
-                tokio::select! {
-                    _ = axum::serve(listener, app) => {}
-                    _ = stopped => {}
-                }
-            });
-            runtime.shutdown_background();
-        });
-        let url = format!("http://{}/v1", address.recv().unwrap());
+        let (address, stop) = crate::loopback::serve(app);
+        let url = format!("http://{address}/v1");
         Self { url, shared, _stop: stop }
     }
 

@@ -30,6 +30,7 @@ pub mod endpoint;
 pub mod engine;
 pub mod fixture;
 pub mod functions;
+mod loopback;
 pub mod oracle;
 #[cfg(unix)]
 pub mod postgres;

@@ -114,6 +114,11 @@ pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, S
     let byte = |n: usize| bytes.get(start + n).copied();
     let Some(first) = byte(0) else { return Ok(None) };
     let of = |lexeme, end| Ok(Some(Token { lexeme, start, end }));
+    if first == b'$'
+        && let Some(end) = dollar_quoted(sql, start)
+    {
+        return of(Lexeme::Text, end);
+    }
     match (first, byte(1)) {
         (b'\'', _) => of(Lexeme::Text, quoted(bytes, start, b'\'', "text")?),
         (b'"', _) => of(Lexeme::Quoted, quoted(bytes, start, b'"', "name")?),
@@ -128,9 +133,6 @@ pub fn next(sql: &str, at: usize, brackets: Brackets) -> Result<Option<Token>, S
         (b'}', Some(b'}')) => of(Lexeme::Close, start + 2),
         (b':', Some(b':')) => of(Lexeme::Colons, start + 2),
         (b'?', _) => of(Lexeme::Parameter, run(bytes, start + 1, |b| b.is_ascii_digit())),
-        (b'$', Some(next)) if in_word(next) && dollar_quoted(sql, start).is_some() => {
-            of(Lexeme::Text, dollar_quoted(sql, start).unwrap_or(start + 1))
-        }
         (b':' | b'@' | b'$', Some(next)) if in_word(next) => {
             of(Lexeme::Parameter, run(bytes, start + 1, in_word))
         }

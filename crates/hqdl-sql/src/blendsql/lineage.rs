@@ -12,7 +12,7 @@ use std::sync::Arc;
 const MOST: usize = 64;
 
 /// Functions that give the same for the same arguments, and are no aggregates.
-const PURE: [&str; 14] = [
+const PURE: [&str; 19] = [
     "coalesce",
     "concat",
     "format",
@@ -25,6 +25,11 @@ const PURE: [&str; 14] = [
     "rtrim",
     "substr",
     "substring",
+    "suql_left",
+    "suql_lower",
+    "suql_right",
+    "suql_substr",
+    "suql_upper",
     "trim",
     "upper",
 ];

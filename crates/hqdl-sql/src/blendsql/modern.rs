@@ -177,16 +177,8 @@ impl FromReader<'_> {
             self.edits.push(cast);
         }
         for value in &call.values {
-            match value {
-                Argument::Column { table: Some(table), column, span } => {
-                    self.column(call, level, at, (table, column, span));
-                }
-                Argument::Sql(span) if call.ingredient.subject() == Subject::Rows => {
-                    if let Some((table, column)) = self.plain_column(span) {
-                        self.column(call, level, at, (&table, &column, span));
-                    }
-                }
-                _ => {}
+            if let Argument::Column { table: Some(table), column, span } = value {
+                self.column(call, level, at, (table, column, span));
             }
         }
     }
@@ -354,22 +346,6 @@ impl FromReader<'_> {
         self.edits.push((first..as_written, edit.to_owned()));
     }
 
-    /// `t.c`, its names.
-    fn plain_column(&self, span: &Range<usize>) -> Option<(String, String)> {
-        let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
-        let (mut tokens, mut at) = (Vec::new(), span.start);
-        while let Ok(Some(token)) = next(self.sql, at, Brackets::Name) {
-            if token.start >= span.end || tokens.len() > 3 {
-                break;
-            }
-            at = token.end;
-            tokens.push(token);
-        }
-        let [table, dot, column] = tokens.as_slice() else { return None };
-        (is_name(table) && dot.is(b'.') && is_name(column))
-            .then(|| (table.content(self.sql), column.content(self.sql)))
-    }
-
     /// The table that one side of a join names.
     fn table_of(&self, value: &Argument) -> Option<String> {
         match value {
@@ -425,10 +401,11 @@ impl Level {
     }
 }
 
-/// The tables that a SELECT reads by name.
+/// What a SELECT reads: tables by their names, and queries and functions by their aliases.
 fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
     const END: [&str; 6] = ["WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT"];
     let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+    let is_alias = |t: &&Token| is_name(t) && !NO_ALIAS.iter().any(|w| t.is_word(sql, w));
     let Some(from) = tokens.iter().position(|t| t.is_word(sql, "FROM")) else { return Vec::new() };
     let mut found = Vec::new();
     let mut at = from;
@@ -437,6 +414,13 @@ fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
             break;
         }
         at += 1;
+        if token.is(b')') {
+            let marked = usize::from(tokens.get(at).is_some_and(|t| t.is_word(sql, "AS")));
+            found.extend(tokens.get(at + marked).filter(|t| is_alias(t)).map(|t| {
+                let name = t.content(sql);
+                FromItemText { table: name.clone(), alias: Some(name) }
+            }));
+        }
         let begins = token.is(b',') || token.is_word(sql, "JOIN") || at == from + 1;
         let Some(mut table) = tokens.get(at).filter(|t| begins && is_name(t)) else { continue };
         if tokens.get(at + 1).is_some_and(|t| t.is(b'.')) {
@@ -448,10 +432,7 @@ fn items(sql: &str, tokens: &[Token]) -> Vec<FromItemText> {
         if tokens.get(at).is_some_and(|t| t.is_word(sql, "AS")) {
             at += 1;
         }
-        let alias = tokens
-            .get(at)
-            .filter(|t| is_name(t) && !NO_ALIAS.iter().any(|w| t.is_word(sql, w)))
-            .map(|t| t.content(sql));
+        let alias = tokens.get(at).filter(|t| is_alias(t)).map(|t| t.content(sql));
         found.push(FromItemText { table: table.content(sql), alias });
     }
     found

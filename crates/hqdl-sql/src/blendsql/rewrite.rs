@@ -44,6 +44,15 @@ pub struct CallSite {
 }
 
 impl CallSite {
+    /// All values of a column, as one argument: the rows of a context.
+    #[must_use]
+    pub fn all_of(table: &str, column: &str) -> String {
+        let (of, titles) = (hqdl_values::sql::name(table), hqdl_values::sql::text(column));
+        // With its table, or a name that is none would be a text.
+        let rows = format!("SELECT {of}.{} FROM {of}", hqdl_values::sql::name(column));
+        emit::context(Function::Rows, &context_name(table), &[titles], &rows)
+    }
+
     /// What makes one value of a query that is its `n`th argument; `None` where that is
     /// the value of its first row.
     pub(super) fn context(&self, n: usize) -> Option<Function> {
@@ -423,16 +432,20 @@ impl<'q> Rewriter<'q> {
             Some(fields) => {
                 let titles: Vec<String> =
                     fields.iter().map(|f| hqdl_values::sql::text(&f.name)).collect();
-                // A name that the query uses for none of its own tables.
-                let mut own = "hq_context".to_owned();
-                while self.sql.to_lowercase().contains(&own) {
-                    own.push('_');
-                }
-                emit::context(form, &own, &titles, &text)
+                emit::context(form, &context_name(self.sql), &titles, &text)
             }
             None => format!("({text})"),
         }
     }
+}
+
+/// What the rows of a context are called: a name that a text uses for none of its own.
+fn context_name(sql: &str) -> String {
+    let (sql, mut own) = (sql.to_lowercase(), "hq_context".to_owned());
+    while sql.contains(&own) {
+        own.push('_');
+    }
+    own
 }
 
 /// Calls that the rows of each common table expression of a query come from.

@@ -300,25 +300,11 @@ impl Endpoint {
             in_flight: AtomicUsize::new(0),
             most_in_flight: AtomicUsize::new(0),
         });
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (tell, address) = std::sync::mpsc::channel();
         let announcing = axum::middleware::map_response_with_state(Arc::clone(&shared), announce);
         let app =
             axum::Router::new().fallback(answer).layer(announcing).with_state(Arc::clone(&shared));
-        std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-                tell.send(listener.local_addr().unwrap()).unwrap();
-                tokio::select! {
-                    _ = axum::serve(listener, app) => {}
-                    _ = stopped => {}
-                }
-            });
-            runtime.shutdown_background();
-        });
-        Self { address: address.recv().unwrap(), shared, stop: Some(stop) }
+        let (address, stop) = crate::loopback::serve(app);
+        Self { address, shared, stop: Some(stop) }
     }
 
     /// The base URL.

@@ -23,6 +23,7 @@ use crate::query::{QueryError, Request};
 use hqdl_facts::QuestionOrigin;
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Column, Expansion, Images, Spec, Type};
+use hqdl_sql::blendsql::lexer::{Brackets, Lexeme, Token, next};
 use hqdl_sql::blendsql::parse::Parsed;
 use hqdl_sql::blendsql::rewrite::CallSite;
 use hqdl_sql::blendsql::usage::{CallUsage, ComparedWith};
@@ -318,9 +319,7 @@ impl Calls {
             .iter()
             .map(|key| {
                 let (table, column) = foreign(key, usage)?;
-                let (table, column) =
-                    (hqdl_values::sql::name(&table), hqdl_values::sql::name(&column));
-                Some(format!("(SELECT {table}.{column} FROM {table})"))
+                Some(CallSite::all_of(&table, &column))
             })
             .collect();
         self.sites[n].keys = named.filter(|keys| !keys.is_empty());
@@ -486,8 +485,15 @@ fn foreign(key: &hqdl_sql::blendsql::usage::Key, usage: &CallUsage) -> Option<(S
     if key.origin.is_some() {
         return None;
     }
-    let (table, column) = key.text.split_once('.')?;
-    let simple = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_alphanumeric() || c == '_');
-    let read = usage.tables.iter().any(|name| name.eq_ignore_ascii_case(table));
-    (!read && simple(table) && simple(column)).then(|| (table.to_owned(), column.to_owned()))
+    let (mut names, mut at) = (Vec::new(), 0);
+    while let Ok(Some(token)) = next(&key.text, at, Brackets::Name) {
+        at = token.end;
+        names.push(token);
+    }
+    let [table, dot, column] = names.as_slice() else { return None };
+    let is_name = |t: &Token| matches!(t.lexeme, Lexeme::Word | Lexeme::Quoted | Lexeme::Name);
+    let (table, column) = (is_name(table) && dot.is(b'.') && is_name(column))
+        .then(|| (table.content(&key.text), column.content(&key.text)))?;
+    let read = usage.tables.iter().any(|name| name.eq_ignore_ascii_case(&table));
+    (!read).then_some((table, column))
 }

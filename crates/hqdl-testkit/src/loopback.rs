@@ -1,0 +1,25 @@
+//! A server on a free port of loopback, on a thread of its own.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+
+use tokio::sync::oneshot;
+
+/// Serves until what is given beside the address is dropped, or told.
+pub fn serve(app: axum::Router) -> (SocketAddr, oneshot::Sender<()>) {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (tell, address) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            tokio::select! {
+                _ = axum::serve(listener, app) => {}
+                _ = stopped => {}
+            }
+        });
+        runtime.shutdown_background();
+    });
+    (address.recv().unwrap(), stop)
+}
