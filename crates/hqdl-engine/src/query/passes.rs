@@ -13,6 +13,8 @@ use super::live::{Known, lock};
 use super::smoothie::{Pass, Sink};
 use super::targets::{Demand, Target};
 use super::{QueryError, join};
+use hqdl_sql::blendsql::plan::FirstRows;
+use hqdl_sql::blendsql::rewrite::Rewritten;
 
 /// Values for each row of a condition that is asked first, without a look at what
 /// the others come to.
@@ -25,20 +27,24 @@ impl Engine<'_, '_> {
             return self.give(&direct, &kept, sink);
         }
         let mut learning = Learning::new(self.together(), self.conditions());
+        // The SELECT within that is run alone now, until its first rows are known; and
+        // those that are never run so again.
+        let (mut alone, mut tried): (Option<usize>, Vec<usize>) = (None, Vec::new());
         // Whether the rule of the first rows is left: nothing it waits for is told.
         let mut firsts = true;
         // Whether conditions stand in another order since something was asked.
         let mut reordered = false;
         loop {
-            let rewritten = self.rewrite(firsts);
+            let rewritten = self.rewritten(alone, firsts);
             let began = Instant::now();
             lock(&self.live).takes(&rewritten);
             lock(&self.live).begin();
             lock(&self.live).statement.survey = learning.surveys(&rewritten);
             let mut kept = Kept::default();
             let fresh = self.passes.iter().all(|pass| pass.demanded == 0);
-            let mut reader = (rewritten.first.as_ref())
-                .map(|rule| Reader::new(rule, &self.live, self.together(), self.seen(), fresh));
+            let mut reader = (rewritten.first.as_ref()).map(|rule| {
+                Reader::new(rule, &self.live, self.together(), self.seen(&rewritten), fresh)
+            });
             let ended = match &mut reader {
                 Some(reader) => self.run_once(&rewritten, reader),
                 None => self.run_once(&rewritten, &mut kept),
@@ -47,6 +53,11 @@ impl Engine<'_, '_> {
                 // What the rows before demand is asked for first.
                 Err(QueryError::Sql(_)) if lock(&self.live).pass.full => true,
                 Err(QueryError::Output(e)) if reader.is_some() && e.to_string() == ENOUGH => false,
+                // What is wrong with the query is told where it is run as a whole.
+                Err(QueryError::Sql(_)) if alone.is_some() => {
+                    alone = None;
+                    continue;
+                }
                 ended => ended.map(|()| false)?,
             };
             let seconds = began.elapsed().as_secs_f64();
@@ -60,25 +71,25 @@ impl Engine<'_, '_> {
             if let Some(rule) = &rewritten.first
                 && lock(&self.live).candidates.wait()
             {
-                let asker = match (&self.request.spec.embeddings, self.asking) {
-                    (Some(_), Some(asking)) if self.request.model.is_some() => {
-                        Some(asking.asker()?)
-                    }
-                    _ => None,
-                };
-                self.order_candidates(rule, &mut |question, passages| match asker {
-                    Some(asker) => asker.likeness(question, passages),
-                    None => Ok(by_words(question, passages)),
-                })?;
+                self.by_likeness(rule)?;
                 self.passes.push(Pass { demanded: 0, seconds });
                 continue;
             }
             let waits = full || lock(&self.live).pass.pended > 0;
+            if alone.is_none()
+                && let Some(inner) = self.waiting_inner(&rewritten, &tried)
+            {
+                (alone, reordered) = (Some(inner), false);
+                tried.push(inner);
+                learning = Learning::new(self.together(), self.conditions());
+                self.passes.push(Pass { demanded: 0, seconds });
+                continue;
+            }
             // What the last answers came to says in which order to ask now.
             if (waits || reader.is_some())
                 && !reordered
                 && learning.learns()
-                && self.rewrite(firsts).sql != rewritten.sql
+                && self.rewritten(alone, firsts).sql != rewritten.sql
             {
                 reordered = true;
                 continue;
@@ -86,6 +97,11 @@ impl Engine<'_, '_> {
             reordered = false;
             let demands = match reader {
                 Some(reader) if !waits => match reader.told(&mut learning) {
+                    Told::Rows(..) if alone.is_some() => {
+                        self.passes.push(Pass { demanded: 0, seconds });
+                        self.settled.extend(alone.take());
+                        continue;
+                    }
                     Told::Rows(columns, rows) => {
                         self.passes.push(Pass { demanded: 0, seconds });
                         self.sql.clone_from(&rewritten.sql);
@@ -105,25 +121,54 @@ impl Engine<'_, '_> {
             let paired = lock(&self.live).known.joins.iter().any(|j| !j.wanted.is_empty());
             if demands.is_empty() && !paired {
                 self.passes.push(Pass { demanded: 0, seconds });
-                if full {
-                    // What it noted was settled by other rows: the next pass goes further.
-                    continue;
+                // What a full pass noted was settled by other rows: the next goes further.
+                if alone.take().is_none() && !full {
+                    self.nothing_demanded(&mut firsts)?;
                 }
-                if !firsts && !lock(&self.live).statement.thorough {
-                    // What a condition waits for was settled by other rows, and let go.
-                    lock(&self.live).statement.thorough = true;
-                    continue;
-                }
-                if !firsts {
-                    let why = "a call waits for nothing: this is a bug of hqdl";
-                    return Err(QueryError::sql(why, None, "", "please report this query"));
-                }
-                firsts = false;
                 continue;
             }
             let demanded = self.ask(&demands)?;
             self.passes.push(Pass { demanded, seconds });
         }
+    }
+
+    /// Puts the candidates of a rule in the order of how like their documents are.
+    fn by_likeness(&mut self, rule: &FirstRows) -> Result<(), QueryError> {
+        let asker = match (&self.request.spec.embeddings, self.asking) {
+            (Some(_), Some(asking)) if self.request.model.is_some() => Some(asking.asker()?),
+            _ => None,
+        };
+        self.order_candidates(rule, &mut |question, passages| match asker {
+            Some(asker) => asker.likeness(question, passages),
+            None => Ok(by_words(question, passages)),
+        })
+    }
+
+    /// A pass waits for something, and no row tells for what: the next goes without the
+    /// rule of the first rows, then without what is only looked up.
+    fn nothing_demanded(&mut self, firsts: &mut bool) -> Result<(), QueryError> {
+        if std::mem::take(firsts) {
+            return Ok(());
+        }
+        if std::mem::replace(&mut lock(&self.live).statement.thorough, true) {
+            let why = "a call waits for nothing: this is a bug of hqdl";
+            return Err(QueryError::sql(why, None, "", "please report this query"));
+        }
+        Ok(())
+    }
+
+    /// The query as it is run now, or a SELECT within that is run alone.
+    fn rewritten(&self, alone: Option<usize>, firsts: bool) -> Rewritten {
+        alone.map_or_else(|| self.rewrite(firsts), |at| self.rewrite_alone(at))
+    }
+
+    /// A SELECT within that the pass reached and waits for, and whose first rows are found
+    /// by running it alone.
+    fn waiting_inner(&self, rewritten: &Rewritten, tried: &[usize]) -> Option<usize> {
+        let live = lock(&self.live);
+        let waits = |call: &usize| live.pass.pending_of.get(*call).is_some_and(|n| *n > 0);
+        let inner = rewritten.inner.iter().filter(|inner| !tried.contains(&inner.at));
+        inner.filter(|inner| inner.calls.iter().any(waits)).map(|inner| inner.at).next()
     }
 
     /// Asks for what a pass waits for; tells how much that is.
@@ -179,8 +224,9 @@ impl Engine<'_, '_> {
     }
 
     /// Rows whose conditions were seen to hold or not, and to hold.
-    fn seen(&self) -> (u64, u64) {
-        let seen = self.costs.seen.values();
+    fn seen(&self, rewritten: &Rewritten) -> (u64, u64) {
+        let of = |at: &usize| self.costs.seen.get(at);
+        let seen = rewritten.leaves.keys().filter_map(of);
         seen.fold((0, 0), |(all, held), s| (all.max(s.held + s.failed), held.max(s.held)))
     }
 }

@@ -112,6 +112,16 @@ fn settled(known: &str, of_row: bool) -> String {
     Function::Settled.of(&[&quiet, known])
 }
 
+/// The answer of a call as far as it is known: nothing waits for it.
+pub(super) fn known(answer: &str) -> String {
+    Function::Settled.of(&[&Function::Quiet.of(&["2"]), answer])
+}
+
+/// Whether a row is known to hold: nothing waits for what is open.
+pub(super) fn known_to_hold(truth: &str) -> String {
+    format!("CASE {} WHEN 1 THEN 1 ELSE 0 END", known(truth))
+}
+
 /// The truth of conditions that are all looked at: those that are plain before the
 /// others, which they may keep from an error.
 pub(super) fn looked_at(all: bool, plain: &[String], open: &[String]) -> String {

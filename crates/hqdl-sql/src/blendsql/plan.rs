@@ -155,6 +155,15 @@ impl fmt::Display for QueryPlan {
     }
 }
 
+/// A SELECT within a query, of which the rule of the first rows holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InnerRows {
+    /// Where it begins in the text.
+    pub at: usize,
+    /// The calls in it, by number.
+    pub calls: Vec<usize>,
+}
+
 /// How many of the rows of a statement are the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FirstRows {

@@ -22,8 +22,7 @@ use std::collections::HashMap;
 use super::emit;
 use super::ingredients::Subject;
 use super::parse::Parsed;
-use super::plan::FirstRows;
-use super::plan::QueryPlan;
+use super::plan::{FirstRows, InnerRows, QueryPlan};
 use super::runtime::Function;
 use super::scope::{CalledRows, Resolver, Schema, Scope, bare};
 use super::tree::{Body, Expr, ExprKind, Query, Span};
@@ -118,6 +117,8 @@ pub struct Rewritten {
     pub leaves: HashMap<usize, Leaf>,
     /// How many of its first rows are the answer, when not all need be known.
     pub first: Option<FirstRows>,
+    /// SELECTs within, whose first rows can be found by themselves.
+    pub inner: Vec<InnerRows>,
     /// Calls whose documents say in which order rows come.
     pub likened: Vec<usize>,
     /// What each SELECT with calls is made to be, and by which rules.
@@ -142,6 +143,10 @@ pub struct Rewriter<'q> {
     pub retrieves: bool,
     /// Whether the rule [`FirstRows`] is tried.
     pub firsts: bool,
+    /// SELECTs within whose first rows are known, by where they begin.
+    pub settled: &'q [usize],
+    /// The one of [`Rewritten::inner`] that is written, alone, and not the query.
+    pub alone: Option<usize>,
     /// Aliases of result columns with calls, in the SELECT at hand.
     pub(super) aliases: Vec<String>,
     /// Common table expressions at hand.
@@ -154,6 +159,16 @@ pub struct Rewriter<'q> {
     pub(super) questions: Vec<String>,
     /// Where the outermost SELECT stands.
     pub(super) root: usize,
+    /// The whole query.
+    pub(super) whole: Span,
+    /// Queries around, the one at hand among them, that declare common table expressions.
+    pub(super) declaring: Vec<usize>,
+    /// Whether each call stands in a recursive common table expression.
+    pub(super) recursing: Vec<bool>,
+    /// Calls that are written wait for nothing: they are only looked up.
+    pub(super) known_only: bool,
+    /// What was written alone.
+    written_alone: Option<(String, Rewritten)>,
     /// Where the SELECT stands that is being written.
     pub(super) here: usize,
     pub(super) out: Rewritten,
@@ -197,12 +212,19 @@ impl<'q> Rewriter<'q> {
             plain_order: true,
             retrieves: true,
             firsts: false,
+            settled: &[],
+            alone: None,
             aliases: Vec::new(),
             ctes: Vec::new(),
             called: Vec::new(),
             once_below: Vec::new(),
             questions: Vec::new(),
             root: usize::MAX,
+            whole: 0..0,
+            declaring: Vec::new(),
+            recursing: Vec::new(),
+            known_only: false,
+            written_alone: None,
             here: usize::MAX,
             out,
         }
@@ -213,9 +235,12 @@ impl<'q> Rewriter<'q> {
     pub fn run(mut self, parsed: &Parsed) -> Rewritten {
         let query = &parsed.query;
         self.questions = parsed.calls.iter().map(|c| c.question.clone()).collect();
+        self.whole = query.span.clone();
+        self.recursing = parsed.recursing(self.sql);
         if let (Body::Core(core), false) = (&query.body, parsed.lone) {
             self.root = core.span.start;
         }
+        self.root = self.alone.unwrap_or(self.root);
         self.called = called_rows(query);
         let mut once = Vec::new();
         query
@@ -225,6 +250,10 @@ impl<'q> Rewriter<'q> {
         self.once_below = once;
         let root = Scope::within(None);
         let text = self.query(query, &root, Role::Rows);
+        if let Some((text, mut alone)) = self.written_alone {
+            alone.sql = text;
+            return alone;
+        }
         self.out.plan.settle(self.sql, query);
         self.out.sql = if parsed.lone {
             format!("SELECT {text}")
@@ -285,29 +314,20 @@ impl<'q> Rewriter<'q> {
     }
 
     /// The text of a span, its parts replaced.
-    pub(super) fn compose(&self, span: &Span, mut parts: Vec<(Span, String)>) -> String {
-        parts.sort_by_key(|(s, _)| (s.start, s.end));
-        let mut text = String::new();
-        let mut at = span.start;
-        for (part, new) in parts {
-            if part.start < at || part.end > span.end {
-                continue;
-            }
-            text.push_str(&self.sql[at..part.start]);
-            text.push_str(&new);
-            at = part.end;
-        }
-        text.push_str(&self.sql[at..span.end]);
-        text
+    pub(super) fn compose(&self, span: &Span, parts: Vec<(Span, String)>) -> String {
+        compose(self.sql, span, parts)
     }
 
     pub(super) fn query(&mut self, query: &Query, parent: &Scope<'_>, role: Role) -> String {
         if self.calls_read(query).is_empty() {
             return self.sql[query.span.clone()].to_owned();
         }
+        let alone = matches!(&query.body, Body::Core(c) if self.alone == Some(c.span.start));
+        let written = alone.then(|| std::mem::take(&mut self.out));
         let scope = self.resolver().ctes(query, Some(parent));
         let mut parts = Vec::new();
         let around = self.ctes.len();
+        self.declaring.extend((!query.with.is_empty()).then_some(query.span.start));
         for cte in &query.with {
             // One that reads itself stands where it is, as it is.
             let name = cte.name.clone();
@@ -343,7 +363,21 @@ impl<'q> Rewriter<'q> {
             self.limits(query, &scope, &mut parts);
         }
         self.ctes.truncate(around);
-        self.compose(&query.span, parts)
+        if !query.with.is_empty() {
+            self.declaring.pop();
+        }
+        if let (Some((alone, _)), Some(last)) = (&mut self.written_alone, query.with.last())
+            && query.span == self.whole
+        {
+            let declared = query.span.start..last.query.span.end;
+            *alone = format!("{}) {alone}", compose(self.sql, &declared, parts.clone()));
+        }
+        let text = self.compose(&query.span, parts);
+        if let Some(written) = written {
+            let alone = std::mem::replace(&mut self.out, written);
+            self.written_alone = Some((text.clone(), alone));
+        }
+        text
     }
 
     /// Calls in a query, and in the common table expressions that it reads by name.
@@ -402,6 +436,7 @@ impl<'q> Rewriter<'q> {
             }
         };
         let text = emit::call(n, nested, &keys);
+        let text = if self.known_only { emit::known(&text) } else { text };
         if let Some(width) = site.row {
             return emit::row_of(&text, width);
         }
@@ -437,6 +472,22 @@ impl<'q> Rewriter<'q> {
             None => format!("({text})"),
         }
     }
+}
+
+fn compose(sql: &str, span: &Span, mut parts: Vec<(Span, String)>) -> String {
+    parts.sort_by_key(|(s, _)| (s.start, s.end));
+    let mut text = String::new();
+    let mut at = span.start;
+    for (part, new) in parts {
+        if part.start < at || part.end > span.end {
+            continue;
+        }
+        text.push_str(&sql[at..part.start]);
+        text.push_str(&new);
+        at = part.end;
+    }
+    text.push_str(&sql[at..span.end]);
+    text
 }
 
 /// What the rows of a context are called: a name that a text uses for none of its own.

@@ -36,10 +36,11 @@ pub enum Function {
     Mark,
     /// `hq_leaf(place, wanted, mark, holds)`: the truth of a condition, counted.
     Leaf,
-    /// `hq_quiet(counts)`: from here on calls are only looked up; what conditions come to
-    /// is counted where this is done for all rows.
+    /// `hq_quiet(how)`: from here on calls are only looked up: 0, as a part of a row's
+    /// conditions; 1, as all of them, which are counted; 2, in rows that are settled, whose
+    /// calls are asked in no pass.
     Quiet,
-    /// `hq_settled(quiet, truth)`: the end of that; the truth.
+    /// `hq_settled(quiet, value)`: the end of that; the value.
     Settled,
     /// `hq_limit(mark, value)`: a LIMIT, or 0 while a call in it is pending.
     Limit,

@@ -87,6 +87,9 @@ impl Rewriter<'_> {
         if let Some(first) = first.as_mut().filter(|f| !f.grouped) {
             first.truth = text;
         } else if !calls.is_empty() {
+            if self.settled.contains(&core.span.start) {
+                text = emit::known_to_hold(&text);
+            }
             // SQLite evaluates what names no table before it looks for a row.
             let of_rows = calls.iter().any(|c| self.is_of_rows(c, &scope));
             if fence.len() > 1 || (!fence.is_empty() && !of_rows) {
@@ -124,22 +127,31 @@ impl Rewriter<'_> {
         if let Some(first) = first {
             self.yield_rows(first, query, core, &scope, parts);
         }
-        let values = core
-            .columns
-            .iter()
-            .filter_map(|c| c.expr.as_ref())
-            .chain(&core.group)
-            .chain(&core.windows)
-            .chain(query.order.iter().map(|o| &o.expr));
-        for expr in values {
-            if !parts.iter().any(|(span, _)| *span == expr.span) {
-                self.value_part(expr, &scope, parts);
-            }
-        }
+        self.values(query, core, &scope, parts);
         self.limits(query, &scope, parts);
         self.name_results(core, parts);
         self.aliases = outer_aliases;
         self.here = outer_select;
+    }
+
+    /// What a SELECT computes beside its conditions, where calls are in it.
+    fn values(
+        &mut self,
+        query: &Query,
+        core: &Core,
+        scope: &Scope<'_>,
+        parts: &mut Vec<(Span, String)>,
+    ) {
+        let outer = self.known_only;
+        self.known_only |= self.settled.contains(&core.span.start);
+        let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
+        let order = query.order.iter().map(|o| &o.expr);
+        for expr in columns.chain(&core.group).chain(&core.windows).chain(order) {
+            if !parts.iter().any(|(span, _)| *span == expr.span) {
+                self.value_part(expr, scope, parts);
+            }
+        }
+        self.known_only = outer;
     }
 
     /// The conditions of a SELECT, with what may be evaluated together in WHERE.

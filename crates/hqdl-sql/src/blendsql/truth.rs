@@ -170,7 +170,7 @@ impl Rewriter<'_> {
         }
     }
 
-    fn calls_of_rows(&self, item: &FromItem) -> Vec<usize> {
+    pub(super) fn calls_of_rows(&self, item: &FromItem) -> Vec<usize> {
         let mut calls = match &item.source {
             FromSource::Table { schema: None, name, .. } => self.calls_named(name),
             FromSource::Table { .. } => Vec::new(),

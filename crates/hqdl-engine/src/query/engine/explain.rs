@@ -87,7 +87,8 @@ impl Engine<'_, '_> {
             }
         }
         let demands = lock(&self.live).pass.notes.all();
-        let together = if rewritten.first.is_none() { most.together } else { Together::No };
+        let firsts = rewritten.first.is_some() || !rewritten.inner.is_empty();
+        let together = if firsts { Together::No } else { most.together };
         Ok(MostAsked { demands, unbounded, together })
     }
 

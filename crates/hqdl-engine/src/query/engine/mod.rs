@@ -90,6 +90,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) live: Shared,
     pub(in crate::query) costs: Costs,
     plain_order: bool,
+    /// SELECTs within whose first rows are known.
+    pub(in crate::query) settled: Vec<usize>,
     /// Whether rows that any few do of come in an order of ours.
     pub(in crate::query) retrieves: bool,
     /// The query over published tables, while these may answer all of it.
@@ -187,6 +189,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             live,
             costs: Costs::default(),
             plain_order,
+            settled: Vec::new(),
             retrieves: true,
             direct,
             not_stored,
@@ -199,12 +202,24 @@ impl<'r, 'a> Engine<'r, 'a> {
     /// The query as it is run; with `firsts`, by the rule of the first rows where
     /// it holds.
     pub(in crate::query) fn rewrite(&self, firsts: bool) -> Rewritten {
+        self.rewriter(firsts).run(&self.parsed)
+    }
+
+    /// A SELECT within, alone: a statement that yields its first rows.
+    pub(in crate::query) fn rewrite_alone(&self, at: usize) -> Rewritten {
+        let mut rewriter = self.rewriter(true);
+        rewriter.alone = Some(at);
+        rewriter.run(&self.parsed)
+    }
+
+    fn rewriter(&self, firsts: bool) -> Rewriter<'_> {
         let mut rewriter =
             Rewriter::new(&self.spelled.text, &self.calls.sites, &self.schema, &self.costs);
         rewriter.plain_order = self.plain_order;
         rewriter.retrieves = self.retrieves;
         rewriter.firsts = firsts;
-        rewriter.run(&self.parsed)
+        rewriter.settled = &self.settled;
+        rewriter
     }
 
     /// Runs the query over published tables; `None` when these lack a value that

@@ -119,8 +119,19 @@ pub struct PassState {
     /// The truth that was noted last.
     pub noted: i64,
     /// While not empty, calls are only looked up and nothing is demanded: calls that
-    /// were pending before, and whether it is done for all rows; one within another.
-    pub quiet: Vec<(i64, bool)>,
+    /// were pending before, and what is looked at; one within another.
+    pub quiet: Vec<(i64, LookedAt)>,
+}
+
+/// What is looked at while calls are only looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookedAt {
+    /// A part of a row's conditions.
+    Part,
+    /// All conditions of a row: what they come to is counted.
+    Row,
+    /// A row of a SELECT whose rows are settled: what it lacks is asked in no pass.
+    Settled,
 }
 
 /// How often calls of recursive common table expressions may be pending in the
@@ -234,7 +245,7 @@ impl Live {
             Cell::Unseen | Cell::Missing => {
                 self.pend(call);
                 let demand = Demand { target, entity, column };
-                if self.is_quiet() && !self.statement.survey {
+                if self.is_settled() || self.is_quiet() && !self.statement.survey {
                     return Ok(Sql::Null);
                 }
                 // What is only looked at is asked nobody: it fills no pass.
@@ -303,29 +314,40 @@ impl Live {
 
     /// [`Function::Quiet`]
     pub(in crate::query) fn quiet(&mut self, values: &[ValueRef<'_>]) -> Sql {
-        self.pass.quiet.push((self.pass.pended, int(values, 0) == 1));
+        let looked_at = match int(values, 0) {
+            0 => LookedAt::Part,
+            1 => LookedAt::Row,
+            _ => LookedAt::Settled,
+        };
+        self.pass.quiet.push((self.pass.pended, looked_at));
         Sql::Null
     }
 
     /// Whether calls are only looked up.
     fn is_quiet(&self) -> bool {
-        !self.pass.quiet.is_empty() && !self.statement.thorough
+        !self.pass.quiet.is_empty() && !self.statement.thorough || self.is_settled()
+    }
+
+    /// Whether calls are those of settled rows.
+    fn is_settled(&self) -> bool {
+        self.pass.quiet.iter().any(|(_, at)| *at == LookedAt::Settled)
     }
 
     /// Whether the conditions of a row are looked at for the first time.
     fn looks_at_rows(&self) -> bool {
-        matches!(self.pass.quiet.as_slice(), [(_, true)])
+        matches!(self.pass.quiet.as_slice(), [(_, LookedAt::Row)])
     }
 
     /// [`Function::Settled`]: what was only looked up does not wait; where it is
     /// needed it is asked.
     pub(in crate::query) fn settled(&mut self, values: &[ValueRef<'_>]) -> Sql {
+        let settled = self.is_settled();
         if let Some((pended, _)) = self.pass.quiet.pop()
-            && !self.statement.thorough
+            && (settled || !self.statement.thorough)
         {
             self.pass.pended = pended;
         }
-        Sql::Integer(int(values, 1))
+        values.get(1).map_or(Sql::Null, |v| owned(*v))
     }
 
     /// [`Function::Limit`]

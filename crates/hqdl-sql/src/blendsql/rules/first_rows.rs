@@ -1,8 +1,8 @@
 //! The rule of the first rows: where a query needs only so many of its rows,
 //! only those are asked about.
 //!
-//! Precondition: the rows are those of the outermost SELECT, which is no compound
-//! and has no window; LIMIT and OFFSET are numbers, or it is DISTINCT; no call
+//! Precondition: the rows are those of the outermost SELECT, or of one within that
+//! stands by itself (below); it is no compound and has no window; LIMIT and OFFSET are numbers, or it is DISTINCT; no call
 //! decides the order, and of a DISTINCT one no call is a result and every term of
 //! the order is; with groups, no call decides which groups there are; no call in a
 //! condition is asked of all rows together, and none names a result by its alias.
@@ -17,19 +17,27 @@
 //! FROM clause computes once, for the first row, is waited for by all that name it. Where
 //! there is no order, some rows are read on before anything is asked: what is known may
 //! settle the answer.
+//!
+//! A SELECT within stands by itself if it names no row around it, what it reads has no
+//! calls, its rows are no groups and tell each for itself what they wait for. It is run
+//! so when a pass reaches it and waits for it. From then on its rows are *settled*:
+//! where it stands, a row that is not known to pass fails, and no value is waited for.
+//! That leaves the rows that are known to be the first, since what comes before them is
+//! known, too; where there is no order any rows that pass do.
 
 use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
 use crate::blendsql::emit;
 use crate::blendsql::ingredients::Subject;
-use crate::blendsql::plan::FirstRows;
+use crate::blendsql::plan::{FirstRows, InnerRows};
 use crate::blendsql::rewrite::own_calls;
 use crate::blendsql::scope::{Scope, bare};
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::truth;
 
 impl Rewriter<'_> {
-    /// Whether the rule holds of a SELECT; `calls` are its conditions with calls.
+    /// Whether the rule holds of the outermost SELECT; `calls` are its conditions with
+    /// calls. One within, of which it holds, is noted.
     pub(in crate::blendsql) fn first_rows(
         &mut self,
         query: &Query,
@@ -37,13 +45,28 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
         calls: &[&Expr],
     ) -> Option<FirstRows> {
-        match self.needed_rows(query, core, scope, calls) {
+        let inner = core.span.start != self.root;
+        let found = self.needed_rows(query, core, scope, calls).and_then(|first| {
+            if inner {
+                self.stands_by_itself(query, core, scope, first.grouped)?;
+            }
+            Ok(first)
+        });
+        match found {
             Ok(mut first) => {
                 let rows = match first.need {
                     Some(need) => format!("the first {need} that pass"),
                     None => "one of each that are equal".to_owned(),
                 };
                 self.note(core, FIRST_ROWS, Ok(rows));
+                if inner {
+                    let (at, calls) = (core.span.start, self.calls_read(query));
+                    self.out.inner.push(InnerRows { at, calls });
+                    return None;
+                }
+                if self.alone.is_some() {
+                    return Some(first);
+                }
                 let likened = self.likeness(query, core, first.grouped, calls);
                 self.note(core, LIKENESS, likened.as_ref().map(|_| String::new()).map_err(|e| *e));
                 first.likened = likened.ok();
@@ -64,13 +87,10 @@ impl Rewriter<'_> {
         scope: &Scope<'_>,
         calls: &[&Expr],
     ) -> Result<FirstRows, Refused> {
-        if core.span.start != self.root {
-            return Err("it is not the outermost SELECT alone");
-        }
         if core.from.is_empty() {
             return Err("it reads no table");
         }
-        if !self.firsts {
+        if !self.firsts && core.span.start == self.root {
             return Err("what the rows wait for is not told row by row");
         }
         let plain = |e: &Expr| !self.bears(e, scope);
@@ -155,6 +175,59 @@ impl Rewriter<'_> {
             truth: "1".to_owned(),
             likened: None,
         })
+    }
+
+    /// Whether a SELECT within gives the same rows where it is run alone.
+    fn stands_by_itself(
+        &self,
+        query: &Query,
+        core: &Core,
+        scope: &Scope<'_>,
+        grouped: bool,
+    ) -> Result<(), Refused> {
+        if grouped {
+            return Err("its rows are groups");
+        }
+        let own = (!query.with.is_empty()).then_some(query.span.start);
+        if self.declaring.iter().any(|at| *at != own.unwrap_or(self.whole.start)) {
+            return Err("common table expressions are declared between it and the whole query");
+        }
+        if core.from.iter().any(|item| !self.calls_of_rows(item).is_empty()) {
+            return Err("what it reads has calls");
+        }
+        let calls = self.calls_read(query);
+        if calls.iter().any(|n| self.recursing.get(*n).is_some_and(|r| *r)) {
+            return Err("it stands in a recursion");
+        }
+        let mut unheard = Vec::new();
+        let results = core.columns.iter().filter_map(|c| c.expr.as_ref());
+        results.chain(&core.filter).for_each(|e| self.unheard(e, scope, &mut unheard));
+        if !unheard.is_empty() {
+            return Err("what its rows wait for is not told row by row");
+        }
+        match scope.parent.and_then(|ctes| ctes.parent) {
+            Some(around) if !self.may_be_correlated(query, around) => Ok(()),
+            _ => Err("it names a row of a SELECT around it"),
+        }
+    }
+
+    /// Whether a query hangs on the rows around it; where that cannot be told, it may.
+    fn may_be_correlated(&self, query: &Query, around: &Scope<'_>) -> bool {
+        let mut scope = Some(around);
+        while let Some(here) = scope {
+            if here.tables.iter().any(|table| table.fields.is_none()) {
+                return true;
+            }
+            scope = here.parent;
+        }
+        let mut outer = self.is_correlated(query, around);
+        self.resolver().each(query, around, &mut |e, at, _| {
+            if let ExprKind::Column { table, column } = &e.kind {
+                let (table, inner) = (table.as_deref(), at.find(table.as_deref(), column));
+                outer |= inner.is_none() && around.find(table, column).is_some();
+            }
+        });
+        outer
     }
 
     fn same(&self, a: &Expr, b: &Expr) -> bool {
