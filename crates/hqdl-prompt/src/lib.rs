@@ -103,10 +103,9 @@ fn cell_output(column: &Column) -> u64 {
             let bytes: usize = list.values.iter().map(String::len).sum();
             tokens(bytes / list.values.len().max(1))
         }
-        (_, Type::Integer | Type::Real | Type::Boolean | Type::Date) => 8,
-        (_, Type::Url) => 40,
+        // Items of a list are short.
         (_, Type::Text) if column.many.is_some() => 20,
-        (_, Type::Text) => 80,
+        (_, kind) => kind.room(),
     };
     tokens(column.name.len()) + one * if column.many.is_some() { ITEMS } else { 1 }
 }

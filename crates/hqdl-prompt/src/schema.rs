@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use hqdl_spec::{Column, Echo, Expansion, Type};
+use hqdl_spec::{Column, Echo, Expansion};
 
 /// Most values a schema's enums may hold together (`OpenAI`'s limit for strict schemas).
 const SCHEMA_VALUES: usize = 1000;
@@ -16,12 +16,7 @@ pub(super) fn schema(expansion: &Expansion, asked: &[&Column], echo: Echo) -> Js
     let mut chars_left = SCHEMA_CHARS;
     let mut properties = serde_json::Map::new();
     for column in asked {
-        let kind = match column.kind {
-            Type::Integer => "integer",
-            Type::Real => "number",
-            Type::Boolean => "boolean",
-            Type::Text | Type::Date | Type::Url => "string",
-        };
+        let kind = column.kind.json();
         let mut one = json!({ "type": kind });
         if let Some(list) = column.values.as_ref().filter(|l| !l.open && kind == "string") {
             let chars: usize = list.values.iter().map(String::len).sum();

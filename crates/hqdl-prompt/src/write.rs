@@ -123,8 +123,9 @@ pub(super) fn system(
             "A pattern of a column is a regular expression that its values match as a whole.\n",
         );
     }
-    if asked.iter().any(|c| matches!(c.kind, Type::Date | Type::Url | Type::Boolean)) {
-        text.push_str("Write dates as YYYY-MM-DD, booleans as true or false, URLs in full.\n");
+    if asked.iter().any(|c| c.kind.spelling().is_some()) {
+        let spellings: Vec<&str> = Type::ALL.iter().filter_map(|t| t.spelling()).collect();
+        text.push_str(&format!("Write {}.\n", spellings.join(", ")));
     }
     if expansion.has_images() {
         text.push_str(

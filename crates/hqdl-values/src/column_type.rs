@@ -22,18 +22,100 @@ pub enum Type {
     Url,
 }
 
+/// What a type is, wherever it is told: a new type is a row here, and how its values
+/// are read (`hqdl_spec::coerce`).
+struct Form {
+    name: &'static str,
+    sql: &'static str,
+    postgres: &'static str,
+    json: &'static str,
+    said: &'static [&'static str],
+    spelling: Option<&'static str>,
+    ordered: bool,
+    tokens: [f64; 3],
+    room: u64,
+}
+
 impl Type {
+    /// All of them, as prompts tell their spellings.
+    pub const ALL: [Self; 6] =
+        [Self::Text, Self::Integer, Self::Real, Self::Date, Self::Boolean, Self::Url];
+
+    const fn form(self) -> Form {
+        match self {
+            Self::Text => Form {
+                name: "text",
+                sql: "TEXT",
+                postgres: "text",
+                json: "string",
+                said: &["str", "string", "text", "substring"],
+                spelling: None,
+                ordered: false,
+                tokens: [1.0, 4.0, 24.0],
+                room: 80,
+            },
+            Self::Integer => Form {
+                name: "integer",
+                sql: "INTEGER",
+                postgres: "bigint",
+                json: "integer",
+                said: &["int", "integer"],
+                spelling: None,
+                ordered: true,
+                tokens: [1.0, 2.0, 4.0],
+                room: 8,
+            },
+            Self::Real => Form {
+                name: "real",
+                sql: "REAL",
+                postgres: "double precision",
+                json: "number",
+                said: &["float", "real", "double", "number"],
+                spelling: None,
+                ordered: true,
+                tokens: [1.0, 4.0, 7.0],
+                room: 8,
+            },
+            Self::Boolean => Form {
+                name: "boolean",
+                sql: "BOOLEAN",
+                postgres: "boolean",
+                json: "boolean",
+                said: &["bool", "boolean"],
+                spelling: Some("booleans as true or false"),
+                ordered: false,
+                tokens: [1.0, 1.0, 1.0],
+                room: 8,
+            },
+            Self::Date => Form {
+                name: "date",
+                sql: "TEXT",
+                postgres: "text",
+                json: "string",
+                said: &["date", "iso_8601_date"],
+                spelling: Some("dates as YYYY-MM-DD"),
+                ordered: true,
+                tokens: [1.0, 6.0, 6.0],
+                room: 8,
+            },
+            Self::Url => Form {
+                name: "url",
+                sql: "TEXT",
+                postgres: "text",
+                json: "string",
+                said: &[],
+                spelling: Some("URLs in full"),
+                ordered: false,
+                tokens: [6.0, 14.0, 40.0],
+                room: 40,
+            },
+        }
+    }
+
     /// The name used in specs, prompts and fingerprints.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Integer => "integer",
-            Self::Real => "real",
-            Self::Boolean => "boolean",
-            Self::Date => "date",
-            Self::Url => "url",
-        }
+        self.form().name
     }
 
     /// The declared type of the published column. Dates and URLs are TEXT: a
@@ -41,11 +123,55 @@ impl Type {
     /// year `2009` into a number.
     #[must_use]
     pub fn sql(self) -> &'static str {
-        match self {
-            Self::Text | Self::Date | Self::Url => "TEXT",
-            Self::Integer => "INTEGER",
-            Self::Real => "REAL",
-            Self::Boolean => "BOOLEAN",
-        }
+        self.form().sql
+    }
+
+    /// The same in `PostgreSQL`. A date may be a year, so it is a text there, too.
+    #[must_use]
+    pub fn postgres(self) -> &'static str {
+        self.form().postgres
+    }
+
+    /// The type of a value in a JSON schema.
+    #[must_use]
+    pub fn json(self) -> &'static str {
+        self.form().json
+    }
+
+    /// What calls say for it (`return_type=`), the usual word first; nothing, where they
+    /// do not.
+    #[must_use]
+    pub fn said(self) -> &'static [&'static str] {
+        self.form().said
+    }
+
+    /// How a model is told to write its values, where that is not plain.
+    #[must_use]
+    pub fn spelling(self) -> Option<&'static str> {
+        self.form().spelling
+    }
+
+    /// Whether its values are stored as texts.
+    #[must_use]
+    pub fn is_text(self) -> bool {
+        self.form().sql == "TEXT"
+    }
+
+    /// Whether its values have an order that means something.
+    #[must_use]
+    pub fn is_ordered(self) -> bool {
+        self.form().ordered
+    }
+
+    /// Tokens of a value in an answer: few, usual, many.
+    #[must_use]
+    pub fn tokens(self) -> [f64; 3] {
+        self.form().tokens
+    }
+
+    /// Tokens that an answer has room for, for each value.
+    #[must_use]
+    pub fn room(self) -> u64 {
+        self.form().room
     }
 }

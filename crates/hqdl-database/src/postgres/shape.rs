@@ -3,7 +3,7 @@
 use tokio_postgres::types::Type;
 
 use super::catalog::find;
-use super::values::{of_column, of_key};
+use super::values::of_key;
 use super::{DatabaseServer, names};
 use crate::StoreError;
 use hqdl_spec::{Expansion, SourceRows};
@@ -89,13 +89,13 @@ impl DatabaseServer {
         let key = names.iter().cloned().zip(kinds.iter().map(|kinds| agreed(kinds))).collect();
         let single = expansion.columns.iter().filter(|c| c.many.is_none());
         let many = expansion.columns.iter().filter_map(|c| {
-            c.many.as_ref().map(|m| (m.table.clone(), m.column.clone(), of_column(c.kind)))
+            c.many.as_ref().map(|m| (m.table.clone(), m.column.clone(), c.kind.postgres()))
         });
         Ok(ServerTables {
             key,
             // A row whose key is all NULL is nobody's.
             whole: whole || names.len() == 1,
-            columns: single.map(|c| (c.name.clone(), of_column(c.kind))).collect(),
+            columns: single.map(|c| (c.name.clone(), c.kind.postgres())).collect(),
             many: many.collect(),
         })
     }

@@ -5,7 +5,6 @@ use rusqlite::types::Value as Sqlite;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use hqdl_values::Type as ColumnType;
 use hqdl_values::value::Value;
 
 /// How a column of a statement is asked for, and read.
@@ -157,16 +156,6 @@ pub(super) fn of_key(kind: &Type) -> &'static str {
         Type::TIMESTAMPTZ => "timestamp with time zone",
         Type::UUID => "uuid",
         _ => "text",
-    }
-}
-
-/// The type of a published column. A date may be a year, so it is a text.
-pub(super) fn of_column(kind: ColumnType) -> &'static str {
-    match kind {
-        ColumnType::Text | ColumnType::Date | ColumnType::Url => "text",
-        ColumnType::Integer => "bigint",
-        ColumnType::Real => "double precision",
-        ColumnType::Boolean => "boolean",
     }
 }
 

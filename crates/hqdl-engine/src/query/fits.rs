@@ -109,7 +109,7 @@ fn of_truth(
     let said = call.return_type.or(usage.said).map(|t: ReturnType| t.scalar);
     if let Some(options) = options {
         let numbers = options.iter().all(|o| matches!(o, Value::Integer(0 | 1)));
-        if numbers && !matches!(said, Some(Type::Text | Type::Date)) {
+        if numbers && !said.is_some_and(Type::is_text) {
             return Ok(Given::AsItIs);
         }
         let words = words(options.iter().map(|o| o.text().unwrap_or_default().into_owned()));
@@ -167,14 +167,15 @@ fn of_value(
 ) -> Result<Given, &'static str> {
     let said = call.return_type.or(usage.said).map(|t| t.scalar);
     let given = match (said, column.kind) {
-        (None, _) | (Some(Type::Text), Type::Url | Type::Date) => Given::AsItIs,
+        (None, _) => Given::AsItIs,
+        (Some(Type::Text), kind) if kind.is_text() => Given::AsItIs,
         (Some(said), kind) if said == kind => Given::AsItIs,
         (Some(Type::Real), Type::Integer) => Given::Real,
         // What is computed from a column may be of another type than the column.
         (Some(said), _) if computed && said != Type::Boolean => Given::AsItIs,
         (Some(_), _) => return Err("a value of another type is asked for"),
     };
-    let words = matches!(column.kind, Type::Text | Type::Url | Type::Date);
+    let words = column.kind.is_text();
     let truth = usage.compared.contains(&ComparedWith::Truth);
     if said.is_none() && (truth || (words && kind(call, usage, None) == Type::Boolean)) {
         return Err("true or false is asked for");

@@ -18,7 +18,6 @@ use std::ops::Range;
 use super::arguments::{ArgumentPiece, CallText, Names};
 use super::{QueryError, Request};
 use hqdl_spec::Literal;
-use hqdl_spec::Type;
 use hqdl_spec::ingredients::{AskedOf, IngredientTable, TemplateSlot};
 use hqdl_sql::blendsql::ReturnType;
 use hqdl_sql::blendsql::ingredients::{self, Ingredient};
@@ -329,15 +328,12 @@ impl CallText<'_> {
         if self.says("return_type") || self.says("output_type") {
             return None;
         }
-        let kind = match (own.kind, own.list) {
-            (None, false) => return None,
-            (Some(Type::Boolean), _) => "bool",
-            (Some(Type::Integer), _) => "int",
-            (Some(Type::Real), _) => "float",
-            (Some(Type::Date), _) => "date",
-            (Some(Type::Text | Type::Url) | None, _) => "str",
-        };
-        Some(if own.list { format!("list[{kind}]") } else { kind.to_owned() })
+        if own.kind.is_none() && !own.list {
+            return None;
+        }
+        // What calls have no word for is a text to them.
+        let kind = own.kind.unwrap_or_default().said().first().unwrap_or(&"str");
+        Some(if own.list { format!("list[{kind}]") } else { (*kind).to_owned() })
     }
 
     /// `{{TableSummary('t')}}`, perhaps with a question before the table. What else it

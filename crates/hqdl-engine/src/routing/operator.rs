@@ -52,7 +52,7 @@ pub fn binding(
         }
         ("=" | "<>", false) => Some(format!("{name} {operator} {}", spelled(column, literal)?)),
         ("<" | "<=" | ">" | ">=", false) => {
-            if !matches!(column.kind, Type::Integer | Type::Real | Type::Date) {
+            if !column.kind.is_ordered() {
                 return Err(format!(
                     "`{}` is {}, which has no order",
                     column.name,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{ENVELOPE, ExpansionPlan, MOST_ITEMS, Range3, RequestShape, RowBatch};
 use hqdl_prompt::PromptFrame;
-use hqdl_spec::{Column, Expansion, Format, Type};
+use hqdl_spec::{Column, Expansion, Format};
 use hqdl_values::Row;
 use hqdl_values::cell::CellValue;
 use hqdl_values::tokens::Tokenizer;
@@ -215,12 +215,6 @@ fn one_value(column: &Column, tokenizer: Tokenizer) -> Range3 {
         let least = counts.iter().copied().fold(f64::INFINITY, f64::min);
         return Range3::new(least, mean, counts.iter().copied().fold(mean, f64::max));
     }
-    match column.kind {
-        Type::Text => Range3::new(1.0, 4.0, 24.0),
-        Type::Integer => Range3::new(1.0, 2.0, 4.0),
-        Type::Real => Range3::new(1.0, 4.0, 7.0),
-        Type::Boolean => Range3::new(1.0, 1.0, 1.0),
-        Type::Date => Range3::new(1.0, 6.0, 6.0),
-        Type::Url => Range3::new(6.0, 14.0, 40.0),
-    }
+    let [few, usual, many] = column.kind.tokens();
+    Range3::new(few, usual, many)
 }

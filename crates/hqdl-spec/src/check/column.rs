@@ -374,11 +374,7 @@ fn binding_probe(e: &ExpansionTable, c: &ColumnTable, sql: &str) -> String {
     let column = |name: &str, kind: Option<Type>| {
         let name = hqdl_values::sql::name(name);
         // A server looks at the types of what is compared.
-        let kind = kind.map(|kind| match kind {
-            Type::Real => "DOUBLE PRECISION",
-            other => other.sql(),
-        });
-        match kind {
+        match kind.map(Type::postgres) {
             Some(kind) => format!("CAST(NULL AS {kind}) AS {name}"),
             None => format!("NULL AS {name}"),
         }

@@ -26,14 +26,7 @@ impl ReturnType {
             },
             None => (compact.as_str(), false),
         };
-        let scalar = match name {
-            "str" | "string" | "text" | "substring" => Type::Text,
-            "int" | "integer" => Type::Integer,
-            "float" | "real" | "double" | "number" => Type::Real,
-            "bool" | "boolean" => Type::Boolean,
-            "date" | "iso_8601_date" => Type::Date,
-            _ => return None,
-        };
+        let scalar = Type::ALL.into_iter().find(|kind| kind.said().contains(&name))?;
         Some(Self { scalar, list })
     }
 }
