@@ -151,3 +151,32 @@ fn the_readme_is_a_page_that_holds() {
         assert!(!is_page || name == "README.md" || docs.contains(&format!("({name})")), "{name}");
     }
 }
+
+/// Databases of others get a spec that passes, or one that says why it does not.
+#[test]
+#[cfg_attr(not(shared_data), ignore = "needs the data beside the project: ../shared/swan")]
+fn databases_of_others_get_a_spec_that_passes() {
+    let shared =
+        std::env::var_os("HQDL_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
+    let dir = tempfile::tempdir().unwrap();
+    let is_database = |p: &PathBuf| p.extension().is_some_and(|e| e == "db" || e == "sqlite");
+    let mut tried = 0;
+    for folder in ["swan", "blendsql/db"] {
+        let files = std::fs::read_dir(shared.join(folder)).unwrap();
+        for database in files.flatten().map(|f| f.path()).filter(is_database) {
+            tried += 1;
+            let spec = dir.path().join(format!("{tried}.toml"));
+            let run = |args: &[&str]| {
+                Command::new(env!("CARGO_BIN_EXE_hqdl")).args(args).output().unwrap()
+            };
+            let (database, spec) = (database.to_str().unwrap(), spec.to_str().unwrap());
+            let made = run(&["init", database, "-s", spec]);
+            assert!(made.status.success(), "{database}: {made:?}");
+            let told = String::from_utf8(made.stderr).unwrap();
+            let checked = run(&["check", spec]);
+            let passes = checked.status.success();
+            assert!(passes != told.contains("does not pass"), "{database}: {told}{checked:?}");
+        }
+    }
+    assert!(tried > 3, "{tried}");
+}

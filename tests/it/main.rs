@@ -39,14 +39,12 @@ mod generation;
 mod images;
 mod increments;
 mod ingredients;
-mod init;
 mod init_kinds;
 mod key_parts;
 mod kills;
 #[cfg(unix)]
 mod lending;
 mod log;
-mod mapping;
 mod models;
 mod on_server;
 mod packing;

@@ -309,6 +309,7 @@ impl Writer<'_> {
         match self.rng.u8(0..20) {
             0..4 => self.grouped(depth),
             4 | 5 if depth < 2 => self.compound(depth),
+            6..9 if depth < 2 => self.limited(&[Kind::Text, Kind::Int]),
             _ => self.core(depth, None),
         }
     }
@@ -378,6 +379,39 @@ impl Writer<'_> {
             String::new()
         };
         (format!("SELECT {distinct}{} FROM {from}{filter}{limit}", written.join(", ")), columns)
+    }
+
+    /// The first rows by a plain order, or one of each, its filter with calls: they hang on
+    /// no row outside. A call among its results is about one of them, so that equal rows
+    /// have equal answers.
+    fn limited(&mut self, kinds: &[Kind]) -> (String, Vec<(String, Kind)>) {
+        let (from, scope) = self.from(0);
+        let filter = self.predicate(&scope, 0);
+        let (mut written, mut columns) = (Vec::new(), Vec::new());
+        let mut text = None;
+        for (n, kind) in kinds.iter().enumerate() {
+            let column = self.bare(&scope, *kind);
+            written.push(format!("{column} AS x{}", n + 1));
+            columns.push((format!("x{}", n + 1), *kind));
+            text = text.or((*kind == Kind::Text).then_some(column));
+        }
+        let order: Vec<String> = (1..=kinds.len()).map(|n| format!("{n}{}", self.way())).collect();
+        let offset = self.pick(&["", "", " OFFSET 1"]);
+        let mut limit =
+            format!(" ORDER BY {} LIMIT {}{offset}", order.join(", "), self.rng.u8(1..5));
+        let mut distinct = "";
+        if self.chance(30) {
+            distinct = "DISTINCT ";
+            if self.chance(50) {
+                limit = String::new();
+            }
+        } else if let Some(text) = text.filter(|_| self.chance(50)) {
+            written.push(format!("{} AS x0", self.call(Kind::Text, &text)));
+            columns.push(("x0".to_owned(), Kind::Text));
+        }
+        let sql =
+            format!("SELECT {distinct}{} FROM {from} WHERE {filter}{limit}", written.join(", "));
+        (sql, columns)
     }
 
     /// A CTE that reads itself, a few times.
@@ -803,6 +837,15 @@ impl Writer<'_> {
                 "CASE {} WHEN TRUE THEN {number} > 1 ELSE {own} < 'm' END",
                 self.yes_or_no(scope)
             ),
+            15 if self.chance(40) => {
+                let (body, _) = self.limited(&[Kind::Int]);
+                let not = self.pick(&["", "NOT "]);
+                match self.pick(&["in", "exists", "value"]) {
+                    "in" => format!("{int} {not}IN ({body})"),
+                    "exists" => format!("{not}EXISTS ({body})"),
+                    _ => format!("{int} >= ({body})"),
+                }
+            }
             15 => {
                 let (body, columns) = self.compound(0);
                 let not = self.pick(&["", "NOT "]);

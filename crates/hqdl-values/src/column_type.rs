@@ -24,7 +24,7 @@ pub enum Type {
 
 /// What a type is, wherever it is told: a new type is a row here, and how its values
 /// are read (`hqdl_spec::coerce`).
-struct Form {
+struct TypeRow {
     name: &'static str,
     sql: &'static str,
     postgres: &'static str,
@@ -41,9 +41,9 @@ impl Type {
     pub const ALL: [Self; 6] =
         [Self::Text, Self::Integer, Self::Real, Self::Date, Self::Boolean, Self::Url];
 
-    const fn form(self) -> Form {
+    const fn form(self) -> TypeRow {
         match self {
-            Self::Text => Form {
+            Self::Text => TypeRow {
                 name: "text",
                 sql: "TEXT",
                 postgres: "text",
@@ -54,7 +54,7 @@ impl Type {
                 tokens: [1.0, 4.0, 24.0],
                 room: 80,
             },
-            Self::Integer => Form {
+            Self::Integer => TypeRow {
                 name: "integer",
                 sql: "INTEGER",
                 postgres: "bigint",
@@ -65,7 +65,7 @@ impl Type {
                 tokens: [1.0, 2.0, 4.0],
                 room: 8,
             },
-            Self::Real => Form {
+            Self::Real => TypeRow {
                 name: "real",
                 sql: "REAL",
                 postgres: "double precision",
@@ -76,7 +76,7 @@ impl Type {
                 tokens: [1.0, 4.0, 7.0],
                 room: 8,
             },
-            Self::Boolean => Form {
+            Self::Boolean => TypeRow {
                 name: "boolean",
                 sql: "BOOLEAN",
                 postgres: "boolean",
@@ -87,7 +87,7 @@ impl Type {
                 tokens: [1.0, 1.0, 1.0],
                 room: 8,
             },
-            Self::Date => Form {
+            Self::Date => TypeRow {
                 name: "date",
                 sql: "TEXT",
                 postgres: "text",
@@ -98,7 +98,7 @@ impl Type {
                 tokens: [1.0, 6.0, 6.0],
                 room: 8,
             },
-            Self::Url => Form {
+            Self::Url => TypeRow {
                 name: "url",
                 sql: "TEXT",
                 postgres: "text",

@@ -1,15 +1,12 @@
 //! `hqdl init`: a first spec from a database, which passes its check.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use hqdl::database::Database;
-use hqdl::init::{Scaffold, scaffold};
-use hqdl::spec::{Draft, Spec};
+use hqdl_database::Database;
+use hqdl_engine::init::{Scaffold, scaffold};
+use hqdl_spec::{Draft, Spec};
+use hqdl_testkit::root;
 use rusqlite::Connection;
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// A database made of a batch of SQL; each test has its own.
 fn made(test: &str, sql: &str) -> Database {
@@ -105,30 +102,6 @@ fn commented_proposals_hold_when_the_comment_is_taken_away() {
         (many.table.as_str(), many.column.as_str()),
         ("llm_superhero_power_name", "power_name")
     );
-}
-
-/// Databases of others, where they are at hand.
-#[test]
-fn databases_of_others_get_a_spec_that_passes() {
-    let shared =
-        std::env::var_os("HQDL_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
-    for folder in ["swan", "blendsql/db"] {
-        let Ok(files) = std::fs::read_dir(shared.join(folder)) else {
-            continue;
-        };
-        for path in files.flatten().map(|f| f.path()) {
-            if !path.extension().is_some_and(|e| e == "db" || e == "sqlite") {
-                continue;
-            }
-            let db = Database::open(&path).unwrap();
-            let made = scaffold(&db, "x.sqlite").unwrap();
-            if made.notes.iter().any(|n| n.contains("does not pass")) {
-                has_only_an_example(&db);
-            } else {
-                passes(&db);
-            }
-        }
-    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! One question about each of some values, through the library: the facts of
 //! `LLMMap`, without a query.
 
-use hqdl::cell::{Answer, State};
-use hqdl::query::{Mapped, QueryError, Smoothie, ValueQuestion, map, run};
-use hqdl::session::{Cache, Session, SpecOverrides};
-use hqdl::spec::{Draft, Provider, Type};
-use hqdl::value::Value;
+use hqdl_engine::query::{Mapped, QueryError, Smoothie, ValueQuestion, map, run};
+use hqdl_engine::session::{Cache, Session, SpecOverrides};
+use hqdl_spec::{Draft, Provider, Type};
+use hqdl_values::cell::{Answer, State};
+use hqdl_values::value::Value;
 
 use hqdl_testkit::endpoint::Endpoint;
 use hqdl_testkit::oracle;
