@@ -12,7 +12,7 @@ use hqdl_sql::blendsql::rewrite::Rewritten;
 
 /// Rows that each condition is asked about first: at least and at most.
 const EACH: (u64, u64) = (3, 10);
-/// Rows that are asked about next, at least; then half as many more each time: an order
+/// Rows that are asked about next, at least; then a third as many more each time: an order
 /// that a few rows made likely is held to many only when many have shown it.
 const NEXT: u64 = 6;
 /// Rows that have shown it: from so many on twice as many are asked about each time.
@@ -55,7 +55,7 @@ impl Learning {
     /// Nothing more is to be learnt from rows that each condition is asked about.
     pub fn learnt(&mut self) {
         self.rows = if self.surveyed {
-            let more = if self.rows < SHOWN { self.rows / 2 } else { self.rows };
+            let more = if self.rows < SHOWN { self.rows / 3 } else { self.rows };
             self.rows.saturating_add(more)
         } else {
             NEXT.max(self.rows).max(self.together as u64)
