@@ -37,6 +37,8 @@ pub(super) struct KnownSchema {
     affinities: HashMap<(String, String), Affinity>,
     /// Whether texts may be ordered otherwise than by their bytes.
     pub collates: bool,
+    /// Whether a view draws something by lot.
+    pub draws: bool,
     /// Those that join tables, or may.
     joins: HashSet<String>,
     /// Views that may have a LIMIT.
@@ -93,6 +95,14 @@ impl KnownSchema {
                 |row| row.get(0),
             )
             .map_err(failed)?;
+        let draws = connection
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM sqlite_schema \
+                 WHERE type = 'view' AND lower(sql) LIKE '%random%')",
+                [],
+                |row| row.get(0),
+            )
+            .map_err(failed)?;
         let each = ["key", "value", "type", "atom", "id", "parent", "fullkey", "path"];
         let each: Vec<String> = each.iter().map(|s| (*s).to_owned()).collect();
         let functions = [
@@ -103,7 +113,7 @@ impl KnownSchema {
         let functions = functions.into_iter().map(|(n, c)| (n.to_owned(), c)).collect();
         let joins = joins(guard).map_err(failed)?;
         let limits = limits(guard).map_err(failed)?;
-        Ok(Self { tables, affinities, collates, joins, limits, functions })
+        Ok(Self { tables, affinities, collates, draws, joins, limits, functions })
     }
 }
 

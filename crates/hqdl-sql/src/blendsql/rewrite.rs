@@ -143,6 +143,8 @@ pub struct Rewriter<'q> {
     pub retrieves: bool,
     /// Whether the rule [`FirstRows`] is tried.
     pub firsts: bool,
+    /// Whether something is drawn by lot: anew each time that it is evaluated.
+    pub draws: bool,
     /// SELECTs within whose first rows are known, by where they begin.
     pub settled: &'q [usize],
     /// The one of [`Rewritten::inner`] that is written, alone, and not the query.
@@ -212,6 +214,7 @@ impl<'q> Rewriter<'q> {
             plain_order: true,
             retrieves: true,
             firsts: false,
+            draws: false,
             settled: &[],
             alone: None,
             aliases: Vec::new(),

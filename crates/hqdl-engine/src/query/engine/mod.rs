@@ -90,6 +90,8 @@ pub(in crate::query) struct Engine<'r, 'a> {
     pub(in crate::query) live: Shared,
     pub(in crate::query) costs: Costs,
     plain_order: bool,
+    /// Whether something is drawn by lot: anew each time that it is evaluated.
+    draws: bool,
     /// SELECTs within whose first rows are known.
     pub(in crate::query) settled: Vec<usize>,
     /// Whether rows that any few do of come in an order of ours.
@@ -177,7 +179,9 @@ impl<'r, 'a> Engine<'r, 'a> {
         let live = Arc::new(Mutex::new(live));
         register(guard.connection(), &live).map_err(|e| guard.error(&e, request.sql))?;
         guard.lock()?;
-        let plain_order = !text.to_lowercase().contains("collate") && !schema.collates;
+        let lower = text.to_lowercase();
+        let plain_order = !lower.contains("collate") && !schema.collates;
+        let draws = lower.contains("random") || schema.draws;
         Ok(Self {
             request,
             asking,
@@ -189,6 +193,7 @@ impl<'r, 'a> Engine<'r, 'a> {
             live,
             costs: Costs::default(),
             plain_order,
+            draws,
             settled: Vec::new(),
             retrieves: true,
             direct,
@@ -219,6 +224,7 @@ impl<'r, 'a> Engine<'r, 'a> {
         rewriter.retrieves = self.retrieves;
         rewriter.firsts = firsts;
         rewriter.settled = &self.settled;
+        rewriter.draws = self.draws;
         rewriter
     }
 

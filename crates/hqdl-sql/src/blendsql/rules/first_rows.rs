@@ -18,12 +18,12 @@
 //! there is no order, some rows are read on before anything is asked: what is known may
 //! settle the answer.
 //!
-//! A SELECT within stands by itself if it names no row around it, what it reads has no
-//! calls, its rows are no groups and tell each for itself what they wait for. It is run
-//! so when a pass reaches it and waits for it. From then on its rows are *settled*:
-//! where it stands, a row that is not known to pass fails, and no value is waited for.
-//! That leaves the rows that are known to be the first, since what comes before them is
-//! known, too; where there is no order any rows that pass do.
+//! A SELECT within stands by itself if it has a LIMIT, names no row around it, nothing is
+//! drawn by lot, what it reads has no calls, its rows are no groups and each tells for
+//! itself what it waits for. It is run so when a pass reaches it and waits for it. From
+//! then on its rows are *settled*: where it stands, a row that is not known to pass fails,
+//! and no value is waited for. That leaves the rows that are known to be the first, since
+//! what comes before them is known, too; where there is no order any rows that pass do.
 
 use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
 use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
@@ -48,7 +48,7 @@ impl Rewriter<'_> {
         let inner = core.span.start != self.root;
         let found = self.needed_rows(query, core, scope, calls).and_then(|first| {
             if inner {
-                self.stands_by_itself(query, core, scope, first.grouped)?;
+                self.stands_by_itself(query, core, scope, &first)?;
             }
             Ok(first)
         });
@@ -183,10 +183,17 @@ impl Rewriter<'_> {
         query: &Query,
         core: &Core,
         scope: &Scope<'_>,
-        grouped: bool,
+        first: &FirstRows,
     ) -> Result<(), Refused> {
-        if grouped {
+        // SQLite takes conditions around into what has no LIMIT: fewer rows are reached.
+        if first.need.is_none() {
+            return Err("it is within another SELECT, and has no LIMIT");
+        }
+        if first.grouped {
             return Err("its rows are groups");
+        }
+        if self.draws {
+            return Err("something is drawn by lot, anew each time");
         }
         let own = (!query.with.is_empty()).then_some(query.span.start);
         if self.declaring.iter().any(|at| *at != own.unwrap_or(self.whole.start)) {
