@@ -211,7 +211,7 @@ fn spellings_become_those_of_sqlite() {
         ("SELECT a FROM t LIMIT ALL", "SELECT a FROM t LIMIT -1"),
         (
             "SELECT now() - INTERVAL '1 month 2 days', CURRENT_DATE + INTERVAL '1' DAY, DATE '2024-01-01', EXTRACT(YEAR FROM d), date_trunc('month', d)",
-            "SELECT datetime(datetime('now'), '-1 months', 'floor', '-2 days'), date(CURRENT_DATE, '+1 days'), date('2024-01-01'), CAST(strftime('%Y', d) AS INTEGER), date('start of month')",
+            "SELECT datetime(datetime('now'), '-1 months', 'floor', '-2 days'), datetime(CURRENT_DATE, '+1 days'), date('2024-01-01'), CAST(strftime('%Y', d) AS INTEGER), suql_trunc('month', d)",
         ),
         (
             "SELECT array_length(c, 1), cardinality(c), array_agg(DISTINCT a ORDER BY a), bool_or(a = 1), substring(a FROM 2 FOR 3), position('x' IN a), left(a, 2), c[1]",
@@ -223,7 +223,6 @@ fn spellings_become_those_of_sqlite() {
         ),
     ];
     for (sql, expected) in written {
-        let expected = expected.replace("date('start of month')", "date(d, 'start of month')");
         assert_eq!(translate(sql).unwrap().sql, expected, "{sql}");
     }
 }
@@ -369,10 +368,10 @@ fn arrays_and_patterns_follow_postgresql() {
         ("(ARRAY['a', 'b'])[2]", json!("b")),
         ("'[\"a\"]' || ARRAY['b']", json!("[\"a\",\"b\"]")),
         ("ARRAY(SELECT 1 UNION SELECT 2)", json!("[1,2]")),
-        ("DATE '2024-01-31' + INTERVAL '1 day'", json!("2024-02-01")),
-        ("DATE '2024-01-31' + INTERVAL '1 month'", json!("2024-02-29")),
-        ("DATE '2024-03-31' - INTERVAL '1 month 1 day'", json!("2024-02-28")),
-        ("DATE '2024-02-29' - INTERVAL '1 year'", json!("2023-02-28")),
+        ("DATE '2024-01-31' + INTERVAL '1 day'", json!("2024-02-01 00:00:00")),
+        ("DATE '2024-01-31' + INTERVAL '1 month'", json!("2024-02-29 00:00:00")),
+        ("DATE '2024-03-31' - INTERVAL '1 month 1 day'", json!("2024-02-28 00:00:00")),
+        ("DATE '2024-02-29' - INTERVAL '1 year'", json!("2023-02-28 00:00:00")),
         ("'Da Mario'::varchar(2)", json!("Da")),
         ("CAST('Da' || ' Mario' AS character varying(4))", json!("Da M")),
         ("-2 || 'x'", json!("-2x")),
@@ -403,7 +402,7 @@ fn arrays_and_patterns_follow_postgresql() {
 fn broken_queries_are_errors_with_a_place() {
     let queries = [
         "SELECT DISTINCT a::int, unnest(c) AS x, E'i\\t', ARRAY['é', 'b'][1] FROM t, unnest(t.c) u(e) WHERE 'x' = ANY (c) AND a ILIKE '%é%' OR b NOT IN (SELECT 1) ORDER BY a DESC NULLS LAST LIMIT 3 OFFSET 1;",
-        "WITH c (x) AS (SELECT now() - INTERVAL '1 day') SELECT answer(x, 'is it? 🎷')::bool, summary(c.x), count(*) FILTER (WHERE x IS NOT NULL) OVER (PARTITION BY x ORDER BY x ROWS 1 PRECEDING) FROM (VALUES (1, 2)) AS v(a, b) LEFT JOIN c ON c.x = v.a GROUP BY 1 HAVING max(a) > ALL ('{1,2}'::int[])",
+        "WITH c (x) AS (SELECT now() - INTERVAL '1 day') SELECT answer(x, 'is it? 🎷')::bool, summary(c.x), count(*) FILTER (WHERE x IS NOT NULL) OVER (PARTITION BY x ORDER BY x ROWS 1 PRECEDING) FROM (VALUES (1, 2)) AS v(a, b) LEFT JOIN c ON c.x::text = v.a::text GROUP BY 1 HAVING max(a) > ALL ('{1,2}'::int[])",
         "SELECT CASE WHEN a <> 1 THEN EXTRACT(year FROM d) ELSE position('x' IN b) END, substring(a FROM 1 FOR 2), {{LLMMap('é?', t.a)}} FROM t WHERE c @> ARRAY['a'] AND ST_Distance_Sphere(a, 'b') < 5 -- ö",
     ];
     for sql in queries {

@@ -105,7 +105,6 @@ SELECT EXTRACT(MONTH FROM opened), DATE_PART('year', opened), opened::date FROM 
 SELECT DATE_TRUNC('month', opened::timestamp) FROM restaurants;
 SELECT name FROM restaurants WHERE opened >= DATE '2005-01-01';
 SELECT name FROM restaurants WHERE opened::date > NOW() - INTERVAL '30 years';
--- refused: no such function
 SELECT AGE(CURRENT_DATE, opened::date) FROM restaurants;
 SELECT name FROM restaurants WHERE EXTRACT(DOW FROM opened) = 0;
 SELECT TO_DATE('2020-01-02', 'YYYY-MM-DD'), CURRENT_TIMESTAMP IS NOT NULL FROM restaurants LIMIT 1;

@@ -166,7 +166,7 @@ impl Dialect {
         if self == Self::Sqlite {
             return run(sql);
         }
-        placed(&suql::translate_over(sql, &|table| schema::columns(database, table))?, run)
+        placed(&suql::translate_over(sql, &schema::columns_of(database))?, run)
     }
 }
 
@@ -291,7 +291,11 @@ pub fn may_ask(spec: &Spec, sql: &str, dialect: Dialect, classify: bool) -> bool
         Dialect::Sqlite => may_have_calls(sql),
         // What cannot be read is told when it is run. No column makes a call.
         Dialect::Suql => suql::translate_over(sql, &|_| {
-            Some(suql::TableColumns { names: vec!["c".to_owned()], has_rowid: true })
+            Some(suql::TableColumns {
+                names: vec!["c".to_owned()],
+                types: Vec::new(),
+                has_rowid: true,
+            })
         })
         .is_ok_and(|t| may_have_calls(&t.sql)),
     }

@@ -14,21 +14,37 @@ use hqdl_sql::blendsql::scope::{Affinity, Schema};
 use hqdl_sql::blendsql::tree::{Body, FromItem, FromSource};
 use hqdl_sql::suql::TableColumns;
 
-/// The columns of a table or view, in order; `None` where there is none of this name, or
-/// it cannot be read.
-pub(super) fn columns(database: &Path, table: &str) -> Option<TableColumns> {
-    let connection =
-        Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
-    connection.busy_timeout(Duration::from_secs(5)).ok()?;
-    let sql = "SELECT name FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid";
-    let mut statement = connection.prepare(sql).ok()?;
-    let names = statement.query_map([table], |row| row.get(0)).ok()?;
-    let names: Vec<String> = names.collect::<Result<_, _>>().ok()?;
+/// What says the columns of a table or view, in order; `None` where there is none of this
+/// name, or it cannot be read. The database is opened once, at the first that is asked.
+pub(super) fn columns_of(database: &Path) -> impl Fn(&str) -> Option<TableColumns> {
+    let opened = std::cell::OnceCell::new();
+    let database = database.to_owned();
+    move |table| {
+        let open = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+            let connection = Connection::open_with_flags(&database, flags).ok()?;
+            connection.busy_timeout(Duration::from_secs(5)).ok()?;
+            Some(connection)
+        };
+        columns(opened.get_or_init(open).as_ref()?, table)
+    }
+}
+
+fn columns(connection: &Connection, table: &str) -> Option<TableColumns> {
+    let sql = "SELECT name, coalesce(type, '') FROM pragma_table_xinfo(?1) WHERE hidden <> 1 \
+               ORDER BY cid";
+    let mut statement = connection.prepare_cached(sql).ok()?;
+    let found = statement.query_map([table], |row| Ok((row.get(0)?, row.get(1)?))).ok()?;
+    let found: Vec<(String, String)> = found.collect::<Result<_, _>>().ok()?;
+    if found.is_empty() {
+        return None;
+    }
+    let (names, types): (Vec<String>, Vec<String>) = found.into_iter().unzip();
     let sql =
         "SELECT type = 'table' AND NOT wr FROM pragma_table_list WHERE name = ?1 COLLATE NOCASE";
     let has_rowid = connection.query_row(sql, [table], |row| row.get(0)).unwrap_or(false);
     let has_rowid = has_rowid && !names.iter().any(|name| name.eq_ignore_ascii_case("rowid"));
-    (!names.is_empty()).then_some(TableColumns { names, has_rowid })
+    Some(TableColumns { names, types, has_rowid })
 }
 
 /// The tables of a database, read once.

@@ -50,7 +50,6 @@ impl Parser<'_> {
         if !opens || !any && !self.is_word("ALL") {
             return Ok(None);
         }
-        Self::no_truth(left)?;
         self.at += 2;
         let is_query = self.query_at(0);
         let start = self.here();
@@ -61,6 +60,9 @@ impl Parser<'_> {
         };
         let end = self.expect(b')')?;
         let span = left.span.start..end;
+        if array.shape == ExprShape::Array {
+            Self::no_truth(left)?;
+        }
         let operand = left.clone().tight();
         // = ANY is IN, and <> ALL is NOT IN.
         let within = match (sign, any) {

@@ -338,7 +338,7 @@ fn span(tokens: &[Token], of: Range<usize>) -> Option<Range<usize>> {
 
 /// The first token from `at` on that is one of these words, or that closes what stands
 /// around, at this depth.
-fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize> {
+pub(super) fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize> {
     let mut depth = 0_usize;
     for (n, token) in tokens.iter().enumerate().skip(at) {
         match token.lexeme {
@@ -347,11 +347,11 @@ fn until(sql: &str, tokens: &[Token], at: usize, words: &[&str]) -> Option<usize
                 return Some(n);
             }
             Lexeme::Symbol(b')' | b']' | b'}') | Lexeme::Close => depth -= 1,
-            // IS DISTINCT FROM is an operator.
+            // IS DISTINCT FROM is an operator, t.from and AS from are names.
             _ if token.is_word(sql, "FROM")
-                && n.checked_sub(1)
-                    .and_then(|n| tokens.get(n))
-                    .is_some_and(|t| t.is_word(sql, "DISTINCT")) => {}
+                && n.checked_sub(1).and_then(|n| tokens.get(n)).is_some_and(|t| {
+                    t.is(b'.') || t.is_word(sql, "DISTINCT") || t.is_word(sql, "AS")
+                }) => {}
             _ if depth == 0 && words.iter().any(|w| token.is_word(sql, w)) => return Some(n),
             _ => {}
         }

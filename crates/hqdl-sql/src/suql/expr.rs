@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::declared::{cast_shape, one_of};
 use super::parser::{ExprShape, Parser, Piece, joined, spliced, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -97,7 +98,7 @@ impl Parser<'_> {
             let at = self.here();
             self.at += 1;
             let operand = self.deeper(|p| p.binary(NOT.max(least.min(NOT))))?;
-            return Ok(spliced(at, operand, NOT).boolean());
+            return Ok(spliced(at, Self::condition(operand), NOT).boolean());
         }
         if self.is(b'-') || self.is(b'+') {
             self.at += 1;
@@ -107,7 +108,14 @@ impl Parser<'_> {
                 let span = operand.span.clone();
                 operand = Piece::new(operand.tight(), span);
             }
-            return Ok(spliced(start, operand, UNARY));
+            let shape = match &operand.shape {
+                ExprShape::Number | ExprShape::Numeric => operand.shape.clone(),
+                ExprShape::Date | ExprShape::Timestamp | ExprShape::Time | ExprShape::Boolean => {
+                    return Err(unsaid(start..operand.span.end, "a sign before no number", ""));
+                }
+                _ => ExprShape::Number,
+            };
+            return Ok(Piece { shape, ..spliced(start, operand, UNARY) });
         }
         let mut piece = self.primary()?;
         loop {
@@ -137,6 +145,9 @@ impl Parser<'_> {
                 let mut piece = Piece::old(token.span());
                 match token.lexeme {
                     Lexeme::Call => piece.shape = ExprShape::Call,
+                    Lexeme::Number if token.text(self.sql).contains('.') => {
+                        piece.shape = ExprShape::Numeric;
+                    }
                     Lexeme::Number => piece.shape = ExprShape::Number,
                     _ => {}
                 }
@@ -234,7 +245,11 @@ impl Parser<'_> {
             let query = Piece::new(text, at..self.before());
             let end = self.expect(b')')?;
             let text = joined(start, vec![query], end);
-            return Ok(Piece { shape: ExprShape::Query, ..Piece::new(text, start..end) });
+            let shape = match self.columns.take().as_deref() {
+                Some([(_, only)]) => only.clone(),
+                _ => ExprShape::Plain,
+            };
+            return Ok(Piece { shape, ..Piece::new(text, start..end) });
         }
         let all = self.list()?;
         let end = self.expect(b')')?;
@@ -243,7 +258,7 @@ impl Parser<'_> {
                 ExprShape::Literal(_) => ExprShape::Plain,
                 other => other.clone(),
             },
-            _ => ExprShape::Plain,
+            row => ExprShape::Row(row.to_vec()),
         };
         if let ([one], ExprShape::Interval(_)) = (all.as_slice(), &shape) {
             return Ok(Piece { span: start..end, ..one.clone() });
@@ -305,17 +320,14 @@ impl Parser<'_> {
             _ => Part::Old(span.clone()),
         };
         let alone = |word: &str| matches!(names.as_slice(), [one] if one.is_word(self.sql, word));
-        let truth = match names.as_slice() {
-            [column] => self.is_truth(None, &content(column)),
-            [table, column] => self.is_truth(Some(&content(table)), &content(column)),
-            _ => false,
-        };
-        let shape = if alone("CURRENT_DATE") {
-            ExprShape::Date
-        } else if truth || alone("TRUE") || alone("FALSE") {
-            ExprShape::Boolean
-        } else {
-            ExprShape::Plain
+        let shape = match names.as_slice() {
+            _ if alone("CURRENT_DATE") => ExprShape::Date,
+            _ if alone("CURRENT_TIMESTAMP") || alone("LOCALTIMESTAMP") => ExprShape::Timestamp,
+            _ if alone("TRUE") || alone("FALSE") => ExprShape::Boolean,
+            _ if alone("NULL") => ExprShape::Plain,
+            [column] => self.type_of(None, &content(column)),
+            [table, column] => self.type_of(Some(&content(table)), &content(column)),
+            _ => ExprShape::Plain,
         };
         Ok(Piece { shape, ..Piece::new(vec![part], span) })
     }
@@ -348,16 +360,19 @@ impl Parser<'_> {
             "DATE" | "TIME" | "TIMESTAMP" | "TIMESTAMPTZ" if text_next => {
                 self.at += 1;
                 let text = self.primary()?;
-                let name = if word.starts_with("TIMESTAMP") { "DATETIME" } else { &word };
+                let words = match word.as_str() {
+                    "DATE" => "suql_date({})",
+                    "TIME" => "suql_time({})",
+                    _ => "suql_timestamp({})",
+                };
                 let span = token.start..text.span.end;
-                let shape = if word == "DATE" { ExprShape::Date } else { ExprShape::Plain };
-                let words = format!("{}({{}})", name.to_lowercase());
                 if let ExprShape::Literal(said) = &text.shape
-                    && let Some(piece) = super::literal::literal(&words, said, &text.span)?
+                    && let Some(piece) = super::literal::literal(words, said, &text.span)?
                 {
                     return Ok(Some(Piece { span, ..piece }));
                 }
-                Ok(Some(Piece { shape, ..Piece::filled(&words, vec![text.text], span) }))
+                let shape = cast_shape(words);
+                Ok(Some(Piece { shape, ..Piece::filled(words, vec![text.text], span) }))
             }
             "B" | "X" | "U" if text_next && next.is_some_and(|t| t.start == token.end) => {
                 let span = token.start..next.map_or(token.end, |t| t.end);
@@ -370,28 +385,30 @@ impl Parser<'_> {
     fn case(&mut self) -> Result<Piece, SqlError> {
         let start = self.here();
         self.at += 1;
-        let mut pieces = Vec::new();
-        let mut operand = None;
-        if !self.is_word("WHEN") {
-            operand = Some(self.expr()?);
-            pieces.extend(operand.clone());
+        let (mut pieces, mut given) = (Vec::new(), Vec::new());
+        let has_operand = !self.is_word("WHEN");
+        if has_operand {
+            pieces.push(self.expr()?);
         }
         while self.word("WHEN") {
-            let mut when = self.expr()?;
-            if let Some(operand) = operand.clone() {
-                (_, when) = Self::as_truths(operand, when)?;
+            let mut when = Self::condition(self.expr()?);
+            if let Some(operand) = pieces.first_mut().filter(|_| has_operand) {
+                (*operand, when) = Self::beside(operand.clone(), when)?;
             }
             pieces.push(when);
             self.expect_word("THEN")?;
-            pieces.push(self.expr()?);
+            given.push(self.expr()?);
+            pieces.extend(given.last().cloned());
         }
         if self.word("ELSE") {
-            pieces.push(self.expr()?);
+            given.push(self.expr()?);
+            pieces.extend(given.last().cloned());
         }
         self.expect_word("END")?;
         let end = self.before();
+        let shape = one_of(self.sql, &given);
         let text = joined(start, pieces, end);
-        Ok(Piece::new(text, start..end))
+        Ok(Piece { shape, ..Piece::new(text, start..end) })
     }
 
     /// `x[1]`

@@ -1,10 +1,18 @@
 //! FROM clauses.
 
+use std::ops::Range;
+
+use super::declared::declared;
 use super::function::ROWS;
-use super::parser::{Parser, Piece, SuqlSelect, SuqlTable, TableOf, Unnested, unsaid};
+use super::parser::{
+    ExprShape, Parser, Piece, SuqlSelect, SuqlTable, TableOf, TypedColumns, Unnested, unsaid,
+};
 use super::text::Part;
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Token;
+
+/// Names that a query gives to columns, and where they stand.
+type GivenNames = Vec<(String, Range<usize>)>;
 
 impl Parser<'_> {
     /// What a FROM clause reads, up to the next clause.
@@ -17,7 +25,7 @@ impl Parser<'_> {
                 continue;
             }
             let start = self.at;
-            self.word("NATURAL");
+            let mut merged = self.word("NATURAL");
             let _ = self.word("INNER") || self.word("CROSS");
             if self.word("LEFT") || self.word("RIGHT") || self.word("FULL") {
                 self.word("OUTER");
@@ -31,12 +39,16 @@ impl Parser<'_> {
             }
             self.item(&mut pieces)?;
             if self.word("ON") {
-                pieces.push(self.expr()?);
+                pieces.push(Self::condition(self.expr()?));
             } else if self.word("USING") {
+                merged = true;
                 self.expect(b'(')?;
                 while !self.symbol(b')') {
                     self.take()?;
                 }
+            }
+            if let Some(select) = self.selects.last_mut() {
+                select.merged |= merged;
             }
         }
     }
@@ -68,7 +80,7 @@ impl Parser<'_> {
             pieces.extend(inner);
             self.expect(b')')?;
             if let (Some(alias), _) = self.alias()? {
-                self.reads(Some(alias), TableOf::Query);
+                self.reads(Some(alias), TableOf::Query, None);
             }
             return Ok(());
         }
@@ -92,11 +104,8 @@ impl Parser<'_> {
             let table = self.here();
             let last = self.tokens[self.at - 1].content(self.sql);
             let (alias, columns) = self.alias()?;
-            let common =
-                self.common.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(&last));
-            let truths = common.map(|(_, truths)| truths.clone()).unwrap_or_default();
-            self.reads(alias.or(Some(last.clone())), TableOf::Named(last));
-            self.says_truths(truths);
+            let typed = self.columns_of(&last);
+            self.reads(alias.or(Some(last.clone())), TableOf::Named(last), typed);
             if !columns.is_empty() {
                 let span = table..self.before();
                 let help = "select them by name in a subquery";
@@ -114,13 +123,14 @@ impl Parser<'_> {
         if !ROWS.contains(&function.as_str()) {
             pieces.extend(args);
             let (alias, _) = self.alias()?;
-            self.reads(alias.or(Some(function)), TableOf::Query);
+            self.reads(alias.or(Some(function)), TableOf::Query, None);
             return Ok(());
         }
         let [array] = args.as_slice() else {
             return Err(unsaid(start..end, "two arrays side by side", "unnest them one by one"));
         };
-        let (alias, mut names) = self.alias()?;
+        let (alias, names) = self.alias()?;
+        let mut names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
         let alias = alias.unwrap_or(function);
         if names.is_empty() {
             names.push(alias.clone());
@@ -128,7 +138,8 @@ impl Parser<'_> {
         let span = name.start..self.before();
         let words = format!("json_each(suql_array({{}})) AS {}", hqdl_values::sql::name(&alias));
         pieces.push(Piece::filled(&words, vec![array.text.clone()], span));
-        self.reads(Some(alias.clone()), TableOf::Array);
+        let element = names.iter().map(|name| (name.clone(), ExprShape::Plain)).collect();
+        self.reads(Some(alias.clone()), TableOf::Array, Some(element));
         if let Some(select) = self.selects.last_mut() {
             select.unnested.push(Unnested { alias, names, array: None });
         }
@@ -144,15 +155,18 @@ impl Parser<'_> {
         pieces: &mut Vec<Piece>,
     ) -> Result<(), SqlError> {
         let (alias, columns) = self.alias()?;
-        self.reads(alias.clone(), TableOf::Query);
-        let truths = std::mem::take(&mut self.truths);
-        self.says_truths(if columns.is_empty() { truths } else { Vec::new() });
+        let typed = self.renamed_columns(&columns)?;
+        self.reads(alias.clone(), TableOf::Query, typed.clone());
         if columns.is_empty() {
             pieces.push(query);
             return Ok(());
         }
         let end = self.before();
         let name = self.name();
+        let columns: Vec<String> = match typed {
+            Some(typed) => typed.into_iter().map(|(name, _)| name).collect(),
+            None => columns.into_iter().map(|(name, _)| name).collect(),
+        };
         let columns = hqdl_values::sql::names("", &columns);
         let alias = hqdl_values::sql::name(&alias.unwrap_or_else(|| name.clone()));
         let words = format!("(WITH {name}({columns}) AS ({{}}) SELECT * FROM {name}) AS {alias}");
@@ -161,36 +175,68 @@ impl Parser<'_> {
     }
 
     /// `[AS] name [(columns)]`
-    fn alias(&mut self) -> Result<(Option<String>, Vec<String>), SqlError> {
+    fn alias(&mut self) -> Result<(Option<String>, GivenNames), SqlError> {
         let marked = self.word("AS");
         let Some(token) = self.peek().filter(|t| self.is_name(*t)) else {
             return if marked { Err(self.expected("a name")) } else { Ok((None, Vec::new())) };
         };
         self.at += 1;
-        let mut columns = Vec::new();
+        let columns = self.column_names()?;
+        Ok((Some(token.content(self.sql)), columns))
+    }
+
+    /// `(a, b)`: names of columns, with their places; none where nothing opens.
+    pub fn column_names(&mut self) -> Result<GivenNames, SqlError> {
+        let mut names = Vec::new();
         if self.symbol(b'(') {
             while !self.symbol(b')') {
                 let token = self.take()?;
                 if !token.is(b',') {
-                    columns.push(token.content(self.sql));
+                    names.push((token.content(self.sql), token.span()));
                 }
             }
         }
-        Ok((Some(token.content(self.sql)), columns))
+        Ok(names)
     }
 
     /// Notes that the SELECT at hand reads a table.
-    fn reads(&mut self, name: Option<String>, of: TableOf) {
+    fn reads(&mut self, name: Option<String>, of: TableOf, columns: TypedColumns) {
         if let Some(select) = self.selects.last_mut() {
-            select.tables.push(SuqlTable { name, of, truths: Vec::new() });
+            select.tables.push(SuqlTable { name, of, columns });
         }
     }
 
-    /// Notes which columns of the table read last are true or false.
-    fn says_truths(&mut self, truths: Vec<String>) {
-        if let Some(last) = self.selects.last_mut().and_then(|select| select.tables.last_mut()) {
-            last.truths = truths;
+    /// The columns of a table of the database, or of a common table expression.
+    fn columns_of(&self, table: &str) -> TypedColumns {
+        let common = self.common.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(table));
+        if let Some((_, columns)) = common {
+            return columns.clone();
         }
+        let known = self.tables.get(&table.to_lowercase())?;
+        let types = known.types.iter().map(|kind| declared(kind));
+        let types = types.chain(std::iter::repeat(ExprShape::Plain));
+        Some(known.names.iter().cloned().zip(types).collect())
+    }
+
+    /// The columns of the query read last, by other names for the first of them.
+    ///
+    /// # Errors
+    /// For more names than there are columns.
+    pub fn renamed_columns(
+        &mut self,
+        names: &[(String, Range<usize>)],
+    ) -> Result<TypedColumns, SqlError> {
+        let Some(mut columns) = self.columns.take() else { return Ok(None) };
+        if let Some((_, span)) = names.get(columns.len()) {
+            let count = columns.len();
+            let message =
+                format!("the query has {count} columns, and these are {} names", names.len());
+            return Err(SqlError::new(span.clone(), message, "one too many"));
+        }
+        for ((name, _), column) in names.iter().zip(&mut columns) {
+            column.0.clone_from(name);
+        }
+        Ok(Some(columns))
     }
 
     /// What is added to a FROM clause for arrays that its results unnest.

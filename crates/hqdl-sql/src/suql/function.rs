@@ -1,5 +1,6 @@
 //! Functions.
 
+use super::declared::one_of;
 use super::operator::is_pattern;
 use super::parser::{ExprShape, Parser, Piece, joined, unsaid};
 use super::text::Part;
@@ -8,7 +9,9 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 41] = [
+const FUNCTIONS: [(&str, usize, &str); 45] = [
+    ("age", 1, "suql_age({}, date('now'))"),
+    ("age", 2, "suql_age({1}, {})"),
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
     (
@@ -54,19 +57,67 @@ const FUNCTIONS: [(&str, usize, &str); 41] = [
     ("to_char", 2, "suql_to_char({}, {1})"),
     ("substr", 2, "suql_substr({})"),
     ("substr", 3, "suql_substr({})"),
-    ("to_date", 2, "date({})"),
+    ("to_date", 2, "date(suql_by_format({}, {1}))"),
+    ("to_timestamp", 1, "datetime({}, 'unixepoch')"),
+    ("to_timestamp", 2, "suql_by_format({}, {1})"),
     ("upper", 1, "suql_upper({})"),
 ];
 
 /// What a regular expression matches of a text: its first group, or all of it.
 const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
 
+/// Functions that give texts.
+const TEXTS: [&str; 15] = [
+    "array_to_string",
+    "btrim",
+    "concat",
+    "concat_ws",
+    "initcap",
+    "left",
+    "lower",
+    "ltrim",
+    "regexp_replace",
+    "replace",
+    "right",
+    "rtrim",
+    "split_part",
+    "to_char",
+    "upper",
+];
+
+/// Functions that give arrays.
+const ARRAYS: [&str; 2] = ["array_agg", "regexp_match"];
+
+/// Functions that give what their first value is, and those that give one of their values.
+const FIRST: [&str; 10] =
+    ["abs", "first_value", "lag", "last_value", "lead", "max", "min", "nth_value", "nullif", "sum"];
+/// See [`FIRST`].
+const ANY: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
+
 /// Those that are true or false.
 const TRUTHS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
 /// Functions of both that give numbers.
-const NUMBERS: [&str; 6] = ["abs", "avg", "count", "length", "row_number", "sum"];
+const NUMBERS: [&str; 17] = [
+    "array_length",
+    "avg",
+    "cardinality",
+    "char_length",
+    "character_length",
+    "count",
+    "dense_rank",
+    "json_array_length",
+    "jsonb_array_length",
+    "length",
+    "ntile",
+    "octet_length",
+    "power",
+    "rank",
+    "row_number",
+    "sqrt",
+    "strpos",
+];
 
 /// As many arguments as are written.
 const ANY_NUMBER: usize = usize::MAX;
@@ -84,17 +135,40 @@ pub(super) const ROWS: [&str; 5] = [
 ];
 
 /// Parts of a date, and how `SQLite` tells them.
-const PARTS: [(&str, &str); 9] = [
-    ("year", "%Y"),
-    ("month", "%m"),
-    ("day", "%d"),
-    ("hour", "%H"),
-    ("minute", "%M"),
-    ("second", "%S"),
-    ("dow", "%w"),
-    ("doy", "%j"),
-    ("epoch", "%s"),
+const PARTS: [(&str, &str); 15] = [
+    ("year", "CAST(strftime('%Y', {}) AS INTEGER)"),
+    ("month", "CAST(strftime('%m', {}) AS INTEGER)"),
+    ("day", "CAST(strftime('%d', {}) AS INTEGER)"),
+    ("hour", "CAST(strftime('%H', {}) AS INTEGER)"),
+    ("minute", "CAST(strftime('%M', {}) AS INTEGER)"),
+    ("second", "CAST(strftime('%S', {}) AS INTEGER)"),
+    ("dow", "CAST(strftime('%w', {}) AS INTEGER)"),
+    ("isodow", "CAST(strftime('%u', {}) AS INTEGER)"),
+    ("doy", "CAST(strftime('%j', {}) AS INTEGER)"),
+    ("week", "CAST(strftime('%V', {}) AS INTEGER)"),
+    ("isoyear", "CAST(strftime('%G', {}) AS INTEGER)"),
+    ("epoch", "CAST(strftime('%s', {}) AS INTEGER)"),
+    ("quarter", "((CAST(strftime('%m', {}) AS INTEGER) + 2) / 3)"),
+    ("decade", "(CAST(strftime('%Y', {}) AS INTEGER) / 10)"),
+    ("century", "((CAST(strftime('%Y', {}) AS INTEGER) + 99) / 100)"),
 ];
+/// What a date is cut to.
+const TRUNCS: [&str; 11] = [
+    "millennium",
+    "century",
+    "decade",
+    "year",
+    "quarter",
+    "month",
+    "week",
+    "day",
+    "hour",
+    "minute",
+    "second",
+];
+/// Parts of a span of time.
+const SPAN_PARTS: [&str; 8] =
+    ["year", "quarter", "month", "day", "hour", "minute", "second", "epoch"];
 
 impl Parser<'_> {
     /// A function whose parentheses are the next.
@@ -129,6 +203,19 @@ impl Parser<'_> {
         }
         let end = self.expect(b')')?;
         let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
+        let mut shape = self.given(&name, &pieces, args);
+        if shape == ExprShape::Span && FIRST.contains(&name.as_str()) && name != "nullif" {
+            let help = "compute with its seconds: extract(epoch FROM …)";
+            return Err(unsaid(start..end, &format!("`{name}` of spans of time"), help));
+        }
+        if ANY.contains(&name.as_str()) || name == "nullif" {
+            shape = one_of(self.sql, &pieces);
+            for piece in &mut pieces {
+                if let ExprShape::Literal(text) = piece.shape.clone() {
+                    *piece = Self::read_as(piece.clone(), &text, &shape)?;
+                }
+            }
+        }
         if let ("is_relevant", [_, question]) = (name.as_str(), pieces.as_slice()) {
             let ExprShape::Literal(question) = &question.shape else {
                 return Err(unsaid(start..end, "`is_relevant` to what is computed", ""));
@@ -158,8 +245,8 @@ impl Parser<'_> {
             } else {
                 return Err(unsaid(start..end, &format!("`{name}` so"), "leave out DISTINCT"));
             };
-            if TRUTHS.contains(&name.as_str()) {
-                piece = piece.boolean();
+            if piece.shape == ExprShape::Plain {
+                piece.shape = shape;
             }
             return self.tail(piece);
         }
@@ -177,19 +264,33 @@ impl Parser<'_> {
             let of = pieces.swap_remove(1);
             return Self::part_of(&name, &part, of, start..end);
         }
-        let numeric = pieces.first().is_some_and(|first| first.shape == ExprShape::Numeric);
         let text = joined(start, pieces, end);
-        let shape = if asks {
-            ExprShape::Call
-        } else if NUMBERS.contains(&name.as_str()) {
-            ExprShape::Number
-        } else if name == "round" && numeric {
-            ExprShape::Numeric
-        } else {
-            ExprShape::Plain
-        };
+        if asks {
+            shape = ExprShape::Call;
+        }
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
+    }
+
+    /// What a function of so many values gives, where it is known.
+    fn given(&self, name: &str, pieces: &[Piece], args: usize) -> ExprShape {
+        let values = pieces.get(..args).unwrap_or_default();
+        let first = || one_of(self.sql, values.first());
+        match name {
+            "age" => ExprShape::Span,
+            "now" | "to_timestamp" => ExprShape::Timestamp,
+            "to_date" => ExprShape::Date,
+            "round" | "trunc" | "ceil" | "floor" if first() == ExprShape::Numeric => {
+                ExprShape::Numeric
+            }
+            _ if TRUTHS.contains(&name) => ExprShape::Boolean,
+            _ if NUMBERS.contains(&name) => ExprShape::Number,
+            _ if TEXTS.contains(&name) => ExprShape::Text,
+            _ if ARRAYS.contains(&name) => ExprShape::Array,
+            "sum" | "abs" if first() == ExprShape::Plain => ExprShape::Number,
+            _ if FIRST.contains(&name) => first(),
+            _ => ExprShape::Plain,
+        }
     }
 
     /// What is said of a function of `PostgreSQL`'s that has another number of values;
@@ -444,18 +545,18 @@ impl Parser<'_> {
         span: std::ops::Range<usize>,
     ) -> Result<Piece, SqlError> {
         let part = part.to_lowercase();
-        let words = if name == "date_trunc" {
-            match part.as_str() {
-                "year" | "month" => Some(format!("date({{}}, 'start of {part}')")),
-                "day" => Some("date({})".to_owned()),
-                _ => None,
-            }
+        let (words, shape) = if name == "date_trunc" {
+            let known = TRUNCS.contains(&part.as_str());
+            (known.then(|| format!("suql_trunc('{part}', {{}})")), ExprShape::Timestamp)
+        } else if of.shape == ExprShape::Span {
+            let known = SPAN_PARTS.contains(&part.as_str());
+            (known.then(|| format!("suql_span_part('{part}', {{}})")), ExprShape::Numeric)
         } else {
             let found = PARTS.iter().find(|(name, _)| *name == part);
-            found.map(|(_, form)| format!("CAST(strftime('{form}', {{}}) AS INTEGER)"))
+            (found.map(|(_, words)| (*words).to_owned()), ExprShape::Numeric)
         };
         match words {
-            Some(words) => Ok(Piece::filled(&words, vec![of.text], span)),
+            Some(words) => Ok(Piece { shape, ..Piece::filled(&words, vec![of.text], span) }),
             None => Err(unsaid(span, &format!("the part `{part}` of a date"), "")),
         }
     }

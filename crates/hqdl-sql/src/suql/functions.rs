@@ -12,6 +12,7 @@ use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
 use rusqlite::{Connection, Error};
 use serde_json::Value as Json;
 
+use super::day::{self, TimeSpan};
 use super::to_char;
 use hqdl_values::value::Value;
 
@@ -48,9 +49,14 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         let (a, b) = (array(v[0]), array(v[1]));
         Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
-    make("suql_joined", 2, |v| {
-        let both: Vec<Json> = array(v[0]).into_iter().chain(array(v[1])).collect();
-        Ok(Sql::Text(Json::from(both).to_string()))
+    // One that is NULL has no elements, unless both are.
+    connection.create_scalar_function("suql_joined", 2, flags, |ctx: &Context<'_>| {
+        let values = [ctx.get_raw(0), ctx.get_raw(1)];
+        if values == [ValueRef::Null; 2] {
+            return Ok(Sql::Null);
+        }
+        let some = values.into_iter().filter(|value| *value != ValueRef::Null);
+        Ok(Sql::Text(some.flat_map(array).collect::<Json>().to_string()))
     })?;
     make("suql_element", 2, |v| {
         let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
@@ -75,7 +81,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     texts(connection)?;
     make("suql_initcap", 1, |v| Ok(Sql::Text(capitals(&text(v[0])))))?;
     make("suql_groups", 2, |v| {
-        let regex = compiled(&text(v[1]), |p| Some(p.to_owned()), false)?;
+        let regex = compiled(&text(v[1]), reading("match"), false)?;
         let of = text(v[0]);
         let Some(found) = regex.captures(&of) else { return Ok(Sql::Null) };
         // The groups, or the whole of what has none.
@@ -183,6 +189,39 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
                 .ok_or_else(|| wrong(format!("\"{text}\" is neither true nor false")))
         }
     })?;
+    strict(connection, "suql_said", 1, |v| {
+        Ok(match v[0] {
+            ValueRef::Integer(i) => Sql::Text((i != 0).to_string()),
+            other => Sql::Text(truth_of(&text(other)).map_or(text(other), |t| t.to_string())),
+        })
+    })?;
+    strict(connection, "suql_date", 1, |v| {
+        Ok(moment(v[0])?.map_or(Sql::Null, |at| Sql::Text(at.date().to_string())))
+    })?;
+    strict(connection, "suql_timestamp", 1, |v| {
+        Ok(moment(v[0])?.map_or(Sql::Null, |at| Sql::Text(day::said(at))))
+    })?;
+    strict(connection, "suql_by_format", 2, |v| {
+        let (said, format) = (text(v[0]), text(v[1]));
+        let at = day::by_format(&said, &format)
+            .ok_or_else(|| wrong(format!("\"{said}\" is no date of the form \"{format}\"")))?;
+        Ok(Sql::Text(day::said(at)))
+    })?;
+    strict(connection, "suql_trunc", 2, |v| {
+        let Some(at) = moment(v[1])? else { return Ok(Sql::Null) };
+        Ok(day::cut(&text(v[0]), at).map_or(Sql::Null, |at| Sql::Text(day::said(at))))
+    })?;
+    strict(connection, "suql_between", 2, |v| time_from(v, TimeSpan::between))?;
+    strict(connection, "suql_age", 2, |v| time_from(v, TimeSpan::age))?;
+    strict(connection, "suql_span_part", 2, |v| {
+        let span = TimeSpan::read(&text(v[1]));
+        let part = span.and_then(|span| span.part(&text(v[0])));
+        Ok(match part {
+            Some(part) if part.fract() == 0.0 => Sql::Integer(part as i64),
+            Some(part) => Sql::Real(part),
+            None => Sql::Null,
+        })
+    })?;
     strict(connection, "suql_number", 1, |v| match v[0] {
         ValueRef::Integer(i) => Ok(Sql::Integer(i)),
         ValueRef::Real(r) => Ok(Sql::Real(r)),
@@ -213,6 +252,12 @@ fn read_as(connection: &Connection) -> rusqlite::Result<()> {
         }
         None => moved(v[0], v[1], true),
     })
+}
+
+/// The time from one moment to another.
+fn time_from(v: &[ValueRef<'_>], of: fn(DateTime, DateTime) -> TimeSpan) -> GivenType {
+    let both = moment(v[0])?.zip(moment(v[1])?);
+    Ok(both.map_or(Sql::Null, |(from, to)| Sql::Text(of(from, to).to_string())))
 }
 
 /// Whether a text says true or false, as `PostgreSQL` reads it: by the beginning of a
@@ -280,14 +325,18 @@ fn whole(value: ValueRef<'_>) -> rusqlite::Result<i64> {
     }
 }
 
-/// The day that a text says, with a time or without one.
-pub(super) fn date_of(text: &str) -> Option<Date> {
-    text.trim().trim_end_matches('Z').parse::<DateTime>().ok().map(DateTime::date)
+/// The moment that a text says; `None` for one that says none. A number says none for
+/// certain.
+fn moment(value: ValueRef<'_>) -> rusqlite::Result<Option<DateTime>> {
+    match value {
+        ValueRef::Text(_) => Ok(day::moment(&text(value))),
+        other => Err(wrong(format!("\"{}\" is no date", text(other)))),
+    }
 }
 
 fn date(value: ValueRef<'_>) -> Option<Date> {
     match value {
-        ValueRef::Text(_) => date_of(&text(value)),
+        ValueRef::Text(_) => day::moment(&text(value)).map(DateTime::date),
         _ => None,
     }
 }
@@ -424,8 +473,42 @@ pub(super) fn reading(how: &str) -> Reading {
     match how {
         "like" | "ilike" => like,
         "similar" => similar,
-        _ => |pattern| Some(pattern.to_owned()),
+        _ => |pattern| Some(in_unicode(pattern)),
     }
+}
+
+/// A regular expression of `PostgreSQL`'s: its classes are those of all letters, and it
+/// has escapes of its own for where words begin and end.
+fn in_unicode(pattern: &str) -> String {
+    const CLASSES: [(&str, &str); 4] = [
+        ("[:alnum:]", r"\p{Alphabetic}\p{N}"),
+        ("[:alpha:]", r"\p{Alphabetic}"),
+        ("[:lower:]", r"\p{Lowercase}"),
+        ("[:upper:]", r"\p{Uppercase}"),
+    ];
+    const ESCAPES: [(&str, &str); 5] = [
+        (r"\y", r"\b"),
+        (r"\Y", r"\B"),
+        (r"\m", r"\b{start}"),
+        (r"\M", r"\b{end}"),
+        (r"\Z", r"\z"),
+    ];
+    let (mut made, mut rest) = (String::with_capacity(pattern.len()), pattern);
+    while let Some(c) = rest.chars().next() {
+        let known = CLASSES.iter().chain(&ESCAPES).find(|(written, _)| rest.starts_with(written));
+        // What is escaped is no class.
+        let escaped = rest[c.len_utf8()..].chars().next().filter(|_| c == '\\');
+        let (taken, meant) = match known {
+            Some((written, meant)) => (written.len(), *meant),
+            None => {
+                let taken = c.len_utf8() + escaped.map_or(0, char::len_utf8);
+                (taken, &rest[..taken])
+            }
+        };
+        made.push_str(meant);
+        rest = &rest[taken..];
+    }
+    made
 }
 
 pub(super) fn compiled(pattern: &str, read: Reading, fold: bool) -> rusqlite::Result<Regex> {
@@ -443,7 +526,7 @@ fn like(pattern: &str) -> Option<String> {
 /// A pattern of SIMILAR TO: that of LIKE, with `|`, `*`, `+`, `?`, `{}`, `()`, `[]`.
 fn similar(pattern: &str) -> Option<String> {
     let other = |c: char| if ".^$".contains(c) { format!("\\{c}") } else { c.to_string() };
-    wildcards(pattern, other)
+    wildcards(pattern, other).map(|pattern| in_unicode(&pattern))
 }
 
 /// A pattern with `%`, `_` and `\` as a regular expression; `other` says what
@@ -493,7 +576,7 @@ fn compared(value: ValueRef<'_>, sign: &str, element: &Json) -> rusqlite::Result
         "similar" => compiled(&word(), similar, false)?.is_match(&text(value)),
         _ => {
             let value = Value::read(value).unwrap_or(Value::Null);
-            let order = order(&value, &Value::from_json(element));
+            let order = alike_order(&value, &Value::from_json(element));
             match sign {
                 "=" => order == Ordering::Equal,
                 "<>" => order != Ordering::Equal,
@@ -525,9 +608,27 @@ fn order(a: &Value, b: &Value) -> Ordering {
 }
 
 fn same(a: &Json, b: &Json) -> bool {
-    !a.is_null()
-        && !b.is_null()
-        && order(&Value::from_json(a), &Value::from_json(b)) == Ordering::Equal
+    let (a, b) = (Value::from_json(a), Value::from_json(b));
+    a != Value::Null && b != Value::Null && alike_order(&a, &b) == Ordering::Equal
+}
+
+/// The order of two elements; a text beside a number is the number that it says, since
+/// `'{1, 2}'` beside numbers is an array of them.
+fn alike_order(a: &Value, b: &Value) -> Ordering {
+    let number = |text: &str| match number_of(text) {
+        Some(Sql::Integer(i)) => Some(Value::Integer(i)),
+        Some(Sql::Real(r)) => Some(Value::Real(r)),
+        _ => None,
+    };
+    match (a, b) {
+        (Value::Text(text), Value::Integer(_) | Value::Real(_)) => {
+            number(text).map_or(order(a, b), |a| order(&a, b))
+        }
+        (Value::Integer(_) | Value::Real(_), Value::Text(text)) => {
+            number(text).map_or(order(a, b), |b| order(a, &b))
+        }
+        _ => order(a, b),
+    }
 }
 
 /// The elements of an array.

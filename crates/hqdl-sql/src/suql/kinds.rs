@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::declared::cast_shape;
 use super::expr::OTHER;
 use super::literal::{KNOWN_TYPES, TYPES, literal, no_type, slip};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
@@ -33,14 +34,15 @@ const OTHERS: [&str; 18] = [
 ];
 
 /// What a call is asked for when it is cast: the engine reads the type.
-const CALLS: [(&str, &str); 7] = [
+const CALLS: [(&str, &str); 8] = [
     ("CAST(suql_integer({}, 16) AS INTEGER)", "CAST({} AS INTEGER)"),
     ("CAST(suql_integer({}, 32) AS INTEGER)", "CAST({} AS INTEGER)"),
     ("CAST(suql_integer({}, 64) AS INTEGER)", "CAST({} AS INTEGER)"),
     ("CAST(suql_number({}) AS REAL)", "CAST({} AS REAL)"),
     ("CAST(suql_number({}) AS NUMERIC)", "CAST({} AS NUMERIC)"),
     ("suql_truth({})", "CAST({} AS BOOLEAN)"),
-    ("date({})", "date({})"),
+    ("suql_date({})", "date({})"),
+    ("suql_timestamp({})", "datetime({})"),
 ];
 
 /// Units of a span of time, as `PostgreSQL` and as `SQLite` calls them, and how
@@ -141,15 +143,12 @@ impl Parser<'_> {
             Some((_, words)) => words,
             None => kind.words,
         };
-        let shape = match kind.words {
-            "date({})" => ExprShape::Date,
-            "suql_truth({})" => ExprShape::Boolean,
-            "CAST(suql_number({}) AS NUMERIC)" => ExprShape::Numeric,
-            words if words.contains("suql_number") || words.contains("suql_integer") => {
-                ExprShape::Number
-            }
-            _ => ExprShape::Plain,
+        // PostgreSQL says the words.
+        let words = match (kind.words, &of.shape) {
+            ("CAST({} AS TEXT)", ExprShape::Boolean) => "suql_said({})",
+            _ => words,
         };
+        let shape = cast_shape(kind.words);
         let level = if words == "{}" { of.level } else { PRIMARY };
         let words = match (kind.scale, kind.length) {
             (Some(scale), _) => format!("round({words}, {scale})"),
@@ -223,18 +222,17 @@ impl Parser<'_> {
         Self::span_of_time(&text, span)
     }
 
-    fn span_of_time(text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
+    pub fn span_of_time(text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let ago = words.last().is_some_and(|w| w.eq_ignore_ascii_case("ago"));
         let words = &words[..words.len() - usize::from(ago)];
-        let parts: Option<Vec<String>> = words
+        let parts: Option<Vec<(f64, &'static str)>> = words
             .chunks(2)
             .map(|pair| {
                 let [number, unit] = pair else { return None };
                 let (unit, times) = unit_of(unit)?;
                 let number: f64 = number.parse().ok()?;
-                let number = number * times * if ago { -1.0 } else { 1.0 };
-                Some(format!("{number:+} {unit}"))
+                Some((number * times * if ago { -1.0 } else { 1.0 }, unit))
             })
             .collect();
         match parts.filter(|p| !p.is_empty()) {

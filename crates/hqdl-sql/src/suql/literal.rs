@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::functions::{date_of, integer_of, number_of, time_of};
+use super::day;
+use super::functions::{integer_of, number_of, time_of};
 use super::parser::{ExprShape, Parser, Piece};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -22,8 +23,8 @@ pub(super) const TYPES: [(&[&str], &str); 13] = [
     (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST(suql_number({}) AS REAL)"),
     (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST(suql_number({}) AS NUMERIC)"),
     (&["BOOL", "BOOLEAN"], "suql_truth({})"),
-    (&["DATE"], "date({})"),
-    (&["TIMESTAMP", "TIMESTAMPTZ"], "datetime({})"),
+    (&["DATE"], "suql_date({})"),
+    (&["TIMESTAMP", "TIMESTAMPTZ"], "suql_timestamp({})"),
     (&["TIME", "TIMETZ"], "suql_time({})"),
     (&["JSON", "JSONB"], "{}"),
     (&["ENUM"], "{}"),
@@ -86,7 +87,7 @@ pub(super) fn literal(
     let made =
         |words: &str| Piece::new(vec![Part::New(words.to_owned(), span.clone())], span.clone());
     match words {
-        "suql_truth({})" => Parser::truth(text, span.clone()).map(Some),
+        "suql_truth({})" => Parser::truth(text, span.clone(), "cast here").map(Some),
         _ if words.contains("suql_number") => match number_of(text) {
             Some(_) => Ok(None),
             None => wrong("number", ""),
@@ -95,22 +96,31 @@ pub(super) fn literal(
             Some(number) => in_range(words, &number, text, span),
             None => wrong("number", ""),
         },
-        "date({})" => {
-            let date = |words: &str| Piece { shape: ExprShape::Date, ..made(words) };
-            match word.as_str() {
-                "now" | "today" => Ok(Some(date("date('now')"))),
-                "tomorrow" => Ok(Some(date("date('now', '+1 days')"))),
-                "yesterday" => Ok(Some(date("date('now', '-1 days')"))),
-                _ if date_of(text).is_some() => Ok(None),
-                _ => wrong("date", "write it as in '2024-01-31'"),
-            }
+        "suql_date({})" | "suql_timestamp({})" => {
+            let (name, shape, help) = if words == "suql_date({})" {
+                ("date", ExprShape::Date, "write it as in '2024-01-31'")
+            } else {
+                ("datetime", ExprShape::Timestamp, "write it as in '2024-01-31 15:00:00'")
+            };
+            let what = if name == "date" { "date" } else { "time of a day" };
+            let written = match (word.as_str(), day::moment(text)) {
+                ("now", _) => format!("{name}('now')"),
+                ("today", _) => format!("{name}('now', 'start of day')"),
+                ("tomorrow", _) => format!("{name}('now', 'start of day', '+1 days')"),
+                ("yesterday", _) => format!("{name}('now', 'start of day', '-1 days')"),
+                (_, Some(at)) if name == "date" => format!("date('{}')", at.date()),
+                (_, Some(at)) if at.subsec_nanosecond() == 0 => {
+                    format!("datetime('{}')", day::said(at))
+                }
+                (_, Some(at)) => format!("suql_timestamp('{}')", day::said(at)),
+                (_, None) => return wrong(what, help),
+            };
+            Ok(Some(Piece { shape, ..made(&written) }))
         }
-        "suql_time({})" if time_of(text).is_none() => {
-            wrong("time of a day", "write it as in '15:00:00'")
-        }
-        "datetime({})" if word != "now" && date_of(text).is_none() => {
-            wrong("time of a day", "write it as in '2024-01-31 15:00:00'")
-        }
+        "suql_time({})" => match time_of(text) {
+            Some(time) => Ok(Some(Piece { shape: ExprShape::Time, ..made(&format!("'{time}'")) })),
+            None => wrong("time of a day", "write it as in '15:00:00'"),
+        },
         _ => Ok(None),
     }
 }

@@ -24,6 +24,8 @@
 
 mod array;
 mod count;
+mod day;
+mod declared;
 mod distinct_on;
 mod expr;
 mod from;
@@ -51,13 +53,9 @@ use crate::blendsql::lexer::{self, Brackets, Lexeme, Token};
 /// Bytes of stack for a query; what is not used costs nothing.
 const STACK: usize = 64 << 20;
 
-/// What is known of the tables of a query, where it may count rows of theirs: `count(t.*)`.
-fn counted_rows(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns> {
+/// What is known of the tables that a query may name.
+fn known_tables(sql: &str, columns: Columns<'_>) -> HashMap<String, TableColumns> {
     let mut tables = HashMap::new();
-    let lower = sql.to_ascii_lowercase();
-    if !lower.contains("count") || !lower.contains(".*") {
-        return tables;
-    }
     let mut at = 0;
     while let Ok(Some(token)) = lexer::next(sql, at, Brackets::List) {
         at = token.end;
@@ -115,7 +113,7 @@ pub fn translate_over(sql: &str, columns: Columns<'_>) -> Result<Translated, Sql
     let sql = sql.as_ref();
     // Asked before another thread is there.
     let rewritten = distinct_on::written(sql, columns)?;
-    let tables = counted_rows(sql, columns);
+    let tables = known_tables(sql, columns);
     let read = || {
         let in_words = |sql: &str| -> Result<Translated, SqlError> {
             let mut parser = parser::Parser::new(sql)?;

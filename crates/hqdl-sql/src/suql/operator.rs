@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::expr::{ADD, AND, COMPARE, IS, MULTIPLY, NOT, OR, OTHER, POWER, SPECIAL, UNARY, across};
-use super::functions::{compiled, number_of, reading, truth_of};
+use super::functions::{compiled, reading};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, joined, unsaid};
-use super::text::Part;
+use super::text::{Part, Text};
 use crate::blendsql::SqlError;
 use crate::blendsql::lexer::Lexeme;
 
@@ -68,6 +68,7 @@ impl Parser<'_> {
         match operator.level {
             OR | AND => {
                 let right = self.binary(operator.level + 1)?;
+                let (left, right) = (Self::condition(left), Self::condition(right));
                 Ok(between(left, right, operator.level))
             }
             IS => self.test(left, name, sign),
@@ -91,13 +92,16 @@ impl Parser<'_> {
 
     /// IS NULL, IS TRUE and their like.
     fn test(&mut self, left: Piece, name: &str, sign: usize) -> Result<Piece, SqlError> {
-        let left = Self::operand(left);
+        let mut left = Self::operand(left);
         let start = left.span.start;
         if name == "IS" {
             self.word("NOT");
+            if ["TRUE", "FALSE", "UNKNOWN"].iter().any(|word| self.is_word(word)) {
+                left = Self::condition(left);
+            }
             if self.words(&["DISTINCT", "FROM"]) {
                 let right = Self::operand(self.binary(COMPARE)?);
-                let (left, right) = Self::as_truths(left, right)?;
+                let (left, right) = Self::beside(left, right)?;
                 return Ok(between(left, right, IS));
             }
             if self.is_word("UNKNOWN") {
@@ -136,11 +140,14 @@ impl Parser<'_> {
                     let span = left.span.start..array.span.end;
                     return Ok(Piece::filled(words, vec![left.text, array.text], span).boolean());
                 }
-                let right = if left.shape == ExprShape::Boolean && !self.query_at(1) {
-                    self.truths_in_list()?
-                } else {
-                    self.binary(OTHER)?
-                };
+                if self.query_at(1) {
+                    let right = self.binary(OTHER)?;
+                    return Ok(between(Self::operand(left), right, SPECIAL));
+                }
+                if left.shape == ExprShape::Array {
+                    return self.in_arrays(&left, negated);
+                }
+                let (left, right) = self.in_list(left)?;
                 Ok(between(Self::operand(left), right, SPECIAL))
             }
             "BETWEEN" => {
@@ -148,9 +155,10 @@ impl Parser<'_> {
                     let word = self.take()?;
                     return Err(unsaid(word.span(), "BETWEEN SYMMETRIC", "order the bounds"));
                 }
-                let low = Self::operand(self.binary(OTHER)?);
+                let (left, low) = Self::beside(left, self.binary(OTHER)?)?;
                 self.expect_word("AND")?;
-                let high = Self::operand(self.binary(OTHER)?);
+                let (left, high) = Self::beside(left, self.binary(OTHER)?)?;
+                let (low, high) = (Self::operand(low), Self::operand(high));
                 let both = between(low, high, SPECIAL);
                 Ok(between(Self::operand(left), both, SPECIAL))
             }
@@ -188,10 +196,12 @@ impl Parser<'_> {
             return Ok(quantified);
         }
         let right = self.binary(SPECIAL)?;
+        if let Some(spans) = Self::spans(&left, &right, sign)? {
+            return Ok(spans);
+        }
         Self::no_span(&left)?;
         Self::no_span(&right)?;
-        let (left, right) = Self::as_truths(left, right)?;
-        let (left, right) = Self::as_numbers(left, right)?;
+        let (left, right) = Self::beside(left, right)?;
         let of_enum = |piece: &Piece| matches!(piece.shape, ExprShape::Enum(_));
         if (of_enum(&left) || of_enum(&right)) && !["=", "<>"].contains(&sign) {
             let help = "compare it with the values that are meant: IN ('…', '…')";
@@ -229,7 +239,16 @@ impl Parser<'_> {
         let arrays = left.shape == ExprShape::Array || right.shape == ExprShape::Array;
         Ok(match sign {
             "+" | "-" if matches!(right.shape, ExprShape::Interval(_)) => {
-                return self.moved(left, &right, sign);
+                return Self::moved(left, &right, sign);
+            }
+            "+" if matches!(left.shape, ExprShape::Interval(_)) => {
+                return Self::moved(right, &left, sign);
+            }
+            "*" if matches!(left.shape, ExprShape::Interval(_)) => {
+                return self.times(&left, &right, span);
+            }
+            "*" if matches!(right.shape, ExprShape::Interval(_)) => {
+                return self.times(&right, &left, span);
             }
             "^" => both("pow({}, {})", left, right),
             "@>" => both("suql_contains({}, {})", left, right).boolean(),
@@ -254,21 +273,38 @@ impl Parser<'_> {
             }
             // SQLite's || and -> hold more tightly than arithmetic and signs.
             _ if operator.level == OTHER => {
-                let tight = |p: Piece| Piece {
-                    span: p.span.clone(),
-                    level: PRIMARY,
-                    shape: ExprShape::Plain,
-                    text: p.tight(),
+                let tight = |p: Piece| {
+                    let span = p.span.clone();
+                    if sign == "||" && p.shape == ExprShape::Boolean {
+                        return Piece::filled("suql_said({})", vec![p.text], span);
+                    }
+                    Piece::new(p.tight(), span)
                 };
-                between(tight(left), tight(right), OTHER)
+                let shape = if sign == "||" { ExprShape::Text } else { ExprShape::Plain };
+                Piece { shape, ..between(tight(left), tight(right), OTHER) }
             }
             _ => {
                 Self::no_interval(&left)?;
                 Self::no_interval(&right)?;
-                if let Some(days) = self.days(&left, &right, sign) {
+                let as_number = |piece: Piece, other: &ExprShape| match piece.shape.clone() {
+                    ExprShape::Literal(text)
+                        if matches!(other, ExprShape::Number | ExprShape::Numeric) =>
+                    {
+                        Self::read_as(piece, &text, other)
+                    }
+                    _ => Ok(piece),
+                };
+                let of_right = right.shape.clone();
+                let right = as_number(right, &left.shape)?;
+                let left = as_number(left, &of_right)?;
+                if let Some(days) = self.days(&left, &right, sign)? {
                     return Ok(days);
                 }
-                let numeric = [&left, &right].into_iter().any(|p| p.shape == ExprShape::Numeric);
+                if sign == "%" && numeric(&left, &right) {
+                    let shape = ExprShape::Numeric;
+                    return Ok(Piece { shape, ..both("mod({}, {})", left, right) });
+                }
+                let numeric = numeric(&left, &right);
                 let shape = if numeric { ExprShape::Numeric } else { ExprShape::Number };
                 if numeric && sign == "/" {
                     // A whole NUMERIC is an integer in SQLite, and its division cuts.
@@ -285,93 +321,107 @@ impl Parser<'_> {
         })
     }
 
-    /// A date with days added to it or taken away, or the days between two dates; `None`
-    /// where neither operand is written as a date.
-    fn days(&self, left: &Piece, right: &Piece, sign: &str) -> Option<Piece> {
-        let date = |piece: &Piece| piece.shape == ExprShape::Date;
+    /// A date with days added to it or taken away, the days between two dates, or the time
+    /// between two moments; `None` where neither operand is known as one.
+    ///
+    /// # Errors
+    /// For what is nothing by itself: a day more than a moment.
+    fn days(&self, left: &Piece, right: &Piece, sign: &str) -> Result<Option<Piece>, SqlError> {
+        use ExprShape::{Date, Number, Numeric, Plain, Span, Timestamp};
+        let is = |piece: &Piece, shape: &ExprShape| piece.shape == *shape;
+        let span = across(left, right);
+        let both = [left, right];
+        if sign == "-" && both.iter().any(|p| is(p, &Timestamp)) {
+            let other = both.iter().find(|p| !is(p, &Timestamp)).map_or(&Timestamp, |p| &p.shape);
+            if !matches!(other, Number | Numeric | Span) {
+                let pieces = vec![right.text.clone(), left.text.clone()];
+                let piece = Piece::filled("suql_between({}, {})", pieces, span);
+                return Ok(Some(Piece { shape: Span, ..piece }));
+            }
+        }
+        if both.iter().any(|p| matches!(p.shape, Timestamp | ExprShape::Time | Span)) {
+            let help = "name what is added: d + INTERVAL '1 day'";
+            return Err(unsaid(span, "this calculation with a time", help));
+        }
         let is_number = |piece: &Piece| {
             let text = self.sql.get(piece.span.clone()).unwrap_or_default();
-            text.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
+            matches!(piece.shape, Number | Numeric)
+                || text.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
         };
         let (words, of, by) = match sign {
-            "+" if date(left) && !date(right) => ("suql_days_after({}, {})", left, right),
-            "+" if date(right) && !date(left) => ("suql_days_after({}, {})", right, left),
-            "-" if date(left) || date(right) => ("suql_days_before({}, {})", left, right),
-            _ => return None,
+            "+" if is(left, &Date) && !is(right, &Date) => ("suql_days_after({}, {})", left, right),
+            "+" if is(right, &Date) && !is(left, &Date) => ("suql_days_after({}, {})", right, left),
+            "-" if both.iter().any(|p| is(p, &Date)) => ("suql_days_before({}, {})", left, right),
+            _ if both.iter().any(|p| is(p, &Date)) => {
+                let help = "days are added to a date, or taken from it";
+                return Err(unsaid(span, "this calculation with a date", help));
+            }
+            _ => return Ok(None),
         };
-        let shape = if sign == "+" || is_number(by) { ExprShape::Date } else { ExprShape::Plain };
+        let shape = match () {
+            () if sign == "+" || is_number(by) => Date,
+            () if is(by, &Date) => Number,
+            () => Plain,
+        };
         let pieces = vec![of.text.clone(), by.text.clone()];
-        Some(Piece { shape, ..Piece::filled(words, pieces, across(left, right)) })
+        Ok(Some(Piece { shape, ..Piece::filled(words, pieces, span) }))
     }
 
-    /// Two operands, a text beside what is true or false read as that.
-    ///
-    /// # Errors
-    /// For a text that says neither.
-    pub fn as_truths(left: Piece, right: Piece) -> Result<(Piece, Piece), SqlError> {
-        match (&left.shape, &right.shape) {
-            (ExprShape::Boolean, ExprShape::Literal(text)) => {
-                let truth = Self::truth(text, right.span.clone())?;
-                Ok((left, truth))
-            }
-            (ExprShape::Literal(text), ExprShape::Boolean) => {
-                let truth = Self::truth(text, left.span.clone())?;
-                Ok((truth, right))
-            }
-            _ => Ok((left, right)),
-        }
+    /// `(x, y, …)`, behind IN and an array: arrays are the same by their elements.
+    fn in_arrays(&mut self, left: &Piece, negated: bool) -> Result<Piece, SqlError> {
+        self.expect(b'(')?;
+        let all: Vec<Piece> = self.list()?.into_iter().map(Self::as_array).collect();
+        let end = self.expect(b')')?;
+        let each = vec!["suql_same({}, {})"; all.len()].join(" OR ");
+        let words = if negated { format!("(NOT ({each}))") } else { format!("({each})") };
+        let pieces = all.into_iter().flat_map(|piece| [left.text.clone(), piece.text]).collect();
+        Ok(Piece::filled(&words, pieces, left.span.start..end).boolean())
     }
 
-    /// Two operands, a text beside a number read as one.
-    ///
-    /// # Errors
-    /// For a text that is none.
-    pub fn as_numbers(left: Piece, right: Piece) -> Result<(Piece, Piece), SqlError> {
-        let is_number = |p: &Piece| matches!(p.shape, ExprShape::Number | ExprShape::Numeric);
-        let read = |piece: Piece| {
-            let ExprShape::Literal(text) = &piece.shape else { return Ok(piece) };
-            if number_of(text).is_none() {
-                let message = format!("'{text}' is no number");
-                return Err(SqlError::new(piece.span, message, "compared with one"));
-            }
-            let part = Part::New(format!("({})", text.trim()), piece.span.clone());
-            Ok(Piece { shape: ExprShape::Number, ..Piece::new(vec![part], piece.span) })
-        };
-        match (is_number(&left), is_number(&right)) {
-            (true, false) => Ok((left, read(right)?)),
-            (false, true) => Ok((read(left)?, right)),
-            _ => Ok((left, right)),
-        }
-    }
-
-    /// A text that says true or false, as that.
-    pub fn truth(text: &str, span: Range<usize>) -> Result<Piece, SqlError> {
-        let Some(truth) = truth_of(text) else {
-            let error = SqlError::new(
-                span,
-                format!("'{text}' is neither true nor false"),
-                "compared with what is",
-            );
-            return Err(error.help("write TRUE or FALSE, or a text that says one: 'yes', 'no'"));
-        };
-        let word = if truth { "TRUE" } else { "FALSE" };
-        Ok(Piece::new(vec![Part::New(word.to_owned(), span.clone())], span).boolean())
-    }
-
-    /// `('yes', 'true')`, behind IN.
-    fn truths_in_list(&mut self) -> Result<Piece, SqlError> {
+    /// `(x, 'y', …)`, behind IN, each read as what stands before IN is.
+    fn in_list(&mut self, left: Piece) -> Result<(Piece, Piece), SqlError> {
         let start = self.here();
         self.expect(b'(')?;
-        let all: Result<Vec<Piece>, SqlError> = self
-            .list()?
-            .into_iter()
-            .map(|piece| match piece.shape.clone() {
-                ExprShape::Literal(text) => Self::truth(&text, piece.span),
-                _ => Ok(piece),
-            })
-            .collect();
+        let (mut left, mut all) = (left, Vec::new());
+        for piece in self.list()? {
+            let (read, piece) = Self::beside(left, piece)?;
+            left = read;
+            all.push(piece);
+        }
         let end = self.expect(b')')?;
-        Ok(Piece::new(joined(start, all?, end), start..end))
+        Ok((left, Piece::new(joined(start, all, end), start..end)))
+    }
+
+    /// A span of time that is computed, compared with another, or with one that is written
+    /// out: by their lengths, of which a month has thirty days.
+    fn spans(left: &Piece, right: &Piece, sign: &str) -> Result<Option<Piece>, SqlError> {
+        if ![left, right].iter().any(|piece| piece.shape == ExprShape::Span) {
+            return Ok(None);
+        }
+        let length = |piece: &Piece| -> Result<Text, SqlError> {
+            let written = match &piece.shape {
+                ExprShape::Literal(text) => Self::span_of_time(text, piece.span.clone())?.shape,
+                shape => shape.clone(),
+            };
+            let ExprShape::Interval(parts) = written else {
+                let words = "suql_span_part('length', {})";
+                return Ok(Piece::filled(words, vec![piece.text.clone()], piece.span.clone()).text);
+            };
+            let seconds = |unit| match unit {
+                "years" => 360.0 * 86_400.0,
+                "months" => 30.0 * 86_400.0,
+                "days" => 86_400.0,
+                "hours" => 3600.0,
+                "minutes" => 60.0,
+                _ => 1.0,
+            };
+            let all: f64 = parts.iter().map(|(n, unit)| n * seconds(*unit)).sum();
+            Ok(vec![Part::New(all.to_string(), piece.span.clone())])
+        };
+        let words = format!("{{}} {sign} {{}}");
+        let pieces = vec![length(left)?, length(right)?];
+        let piece = Piece::filled(&words, pieces, across(left, right));
+        Ok(Some(Piece { level: COMPARE, ..piece.boolean() }))
     }
 
     /// What is true or false is no text and no part of an array.
@@ -383,32 +433,47 @@ impl Parser<'_> {
         Err(error.help("compare it with TRUE or FALSE"))
     }
 
-    /// A date and a span of time.
-    fn moved(&mut self, left: Piece, right: &Piece, sign: &str) -> Result<Piece, SqlError> {
-        let ExprShape::Interval(parts) = &right.shape else {
+    /// A span of time, so many times.
+    fn times(&self, of: &Piece, by: &Piece, span: Range<usize>) -> Result<Piece, SqlError> {
+        let ExprShape::Interval(parts) = &of.shape else {
             return Err(self.expected("an interval"));
         };
+        let number = self.sql.get(by.span.clone()).and_then(|text| text.trim().parse::<f64>().ok());
+        let Some(times) = number else {
+            let help = "write it out: d + INTERVAL '3 days'";
+            return Err(unsaid(span, "an interval times what is computed", help));
+        };
+        let parts = parts.iter().map(|(n, unit)| (n * times, *unit)).collect();
+        Ok(Piece { shape: ExprShape::Interval(parts), level: OTHER, ..Piece::old(span) })
+    }
+
+    /// A date and a span of time: a moment.
+    fn moved(left: Piece, right: &Piece, sign: &str) -> Result<Piece, SqlError> {
         let span = across(&left, right);
+        let span = span.start.min(right.span.start)..span.end.max(left.span.end);
+        let ExprShape::Interval(parts) = &right.shape else {
+            return Err(unsaid(span, "this interval", "write one like '3 days'"));
+        };
         Self::no_interval(&left)?;
         let parts: Vec<String> = parts
             .iter()
-            .flat_map(|part| {
-                let turned = match (sign, part.strip_prefix('-')) {
-                    ("-", Some(rest)) => format!("+{rest}"),
-                    ("-", None) => format!("-{}", part.trim_start_matches('+')),
-                    _ => part.clone(),
-                };
+            .flat_map(|(n, unit)| {
+                let n = if sign == "-" { -n } else { *n };
                 // A month that has no such day ends with its last, as in PostgreSQL.
-                let ends = turned.ends_with("months") || turned.ends_with("years");
+                let ends = ["months", "years"].contains(unit);
                 let floor = ends.then(|| hqdl_values::sql::text("floor"));
-                std::iter::once(hqdl_values::sql::text(&turned)).chain(floor)
+                std::iter::once(hqdl_values::sql::text(&format!("{n:+} {unit}"))).chain(floor)
             })
             .collect();
-        let name = if left.shape == ExprShape::Date { "date" } else { "datetime" };
-        let shape = if left.shape == ExprShape::Date { ExprShape::Date } else { ExprShape::Plain };
-        let words = format!("{name}({{}}, {})", parts.join(", "));
+        let words = format!("datetime({{}}, {})", parts.join(", "));
+        let shape = ExprShape::Timestamp;
         Ok(Piece { shape, ..Piece::filled(&words, vec![left.text], span) })
     }
+}
+
+/// Whether a calculation with these is one of the type NUMERIC.
+fn numeric(left: &Piece, right: &Piece) -> bool {
+    [left, right].into_iter().any(|p| p.shape == ExprShape::Numeric)
 }
 
 /// A comparison with a pattern.

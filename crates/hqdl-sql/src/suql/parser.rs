@@ -13,7 +13,7 @@ use crate::blendsql::scan;
 const DEEPEST: usize = 200;
 
 /// What was read of an expression.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Piece {
     /// The bytes it was read from.
     pub span: Range<usize>,
@@ -26,7 +26,7 @@ pub(super) struct Piece {
 }
 
 /// What an expression is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExprShape {
     /// Anything.
     Plain,
@@ -36,18 +36,26 @@ pub(super) enum ExprShape {
     Call,
     /// An array, as it is written.
     Array,
-    /// A query in parentheses.
-    Query,
-    /// A span of time, as a modifier of `SQLite`'s date functions.
-    Interval(Vec<String>),
-    /// A date without a time.
+    /// A span of time that is written out: how many of which of `SQLite`'s units.
+    Interval(Vec<(f64, &'static str)>),
+    /// A span of time that is computed, as a text: `1 year 2 mons`.
+    Span,
+    /// A date without a time: a text that it is compared with is read as one.
     Date,
+    /// A date with a time.
+    Timestamp,
+    /// A time of a day.
+    Time,
     /// True or false: a text that it is compared with is read as one.
     Boolean,
+    /// A text that is not written out.
+    Text,
     /// A number: a text that it is compared with is read as one.
     Number,
     /// A number of the type NUMERIC, whose division has a fraction.
     Numeric,
+    /// A row of values: `(a, 'x')`.
+    Row(Vec<Piece>),
     /// A text cast to an ENUM of this name, which only a comparison can hold.
     Enum(String),
 }
@@ -59,20 +67,23 @@ pub(super) struct SuqlSelect {
     pub unnested: Vec<Unnested>,
     /// Its tables, in their order.
     pub tables: Vec<SuqlTable>,
-    /// Its own columns by their names, and whether they are true or false; a column of
-    /// its tables says its table and name.
-    pub results: Vec<(String, ResultOf)>,
+    /// Its own columns, where all of them are known.
+    pub results: TypedColumns,
     /// Whether rows of a table may lack: it stands in an outer join.
     pub outer: bool,
+    /// Whether USING or NATURAL makes one column of two.
+    pub merged: bool,
 }
+
+/// Columns in their order and what each of them is, where they are known.
+pub(super) type TypedColumns = Option<Vec<(String, ExprShape)>>;
 
 /// What a SELECT reads, by the name that it has there.
 pub(super) struct SuqlTable {
     /// The name; `None` for one that has none.
     pub name: Option<String>,
     pub of: TableOf,
-    /// Its columns that are true or false.
-    pub truths: Vec<String>,
+    pub columns: TypedColumns,
 }
 
 /// Where the rows of a table come from.
@@ -84,13 +95,6 @@ pub(super) enum TableOf {
     Array,
     /// A query, or a function.
     Query,
-}
-
-/// What a result column is, as far as truths go.
-pub(super) enum ResultOf {
-    Truth,
-    Column(Option<String>, String),
-    All,
 }
 
 /// An array that a SELECT's rows are made of.
@@ -110,12 +114,12 @@ pub(super) struct Parser<'s> {
     pub depth: usize,
     /// What each SELECT around reads, the innermost last.
     pub selects: Vec<SuqlSelect>,
-    /// Common table expressions around, and which of their columns are true or false.
-    pub common: Vec<(String, Vec<String>)>,
+    /// Common table expressions around, and their columns.
+    pub common: Vec<(String, TypedColumns)>,
     /// What is known of the database's tables, by their names in lower case.
     pub tables: HashMap<String, TableColumns>,
-    /// The columns of the query read last that are true or false.
-    pub truths: Vec<String>,
+    /// The columns of the query read last.
+    pub columns: TypedColumns,
     /// Whether rows may be made here: in result columns, GROUP BY, ORDER BY.
     pub may_unnest: bool,
     pub fresh: usize,
@@ -147,7 +151,7 @@ impl<'s> Parser<'s> {
             selects: Vec::new(),
             common: Vec::new(),
             tables: HashMap::new(),
-            truths: Vec::new(),
+            columns: None,
             may_unnest: false,
             fresh: 0,
         })

@@ -1,7 +1,8 @@
 //! Queries and their clauses.
 
+use super::distinct_on::until;
 use super::parser::{
-    ExprShape, Parser, Piece, ResultOf, SuqlSelect, SuqlTable, TableOf, joined, unsaid,
+    ExprShape, Parser, Piece, SuqlSelect, SuqlTable, TableOf, TypedColumns, joined, unsaid,
 };
 use super::text::{Part, Text};
 use crate::blendsql::SqlError;
@@ -43,7 +44,7 @@ impl Parser<'_> {
         let query = self.clauses(bare);
         self.common.truncate(common);
         let select = self.selects.pop();
-        self.truths = select.map(|select| select.own_truths()).unwrap_or_default();
+        self.columns = select.and_then(|select| select.results);
         self.may_unnest = outer;
         query
     }
@@ -52,14 +53,13 @@ impl Parser<'_> {
         let start = self.here();
         let mut pieces = Vec::new();
         if self.word("WITH") {
-            self.word("RECURSIVE");
+            let recursive = self.word("RECURSIVE");
             loop {
                 let name = self.take()?.content(self.sql);
-                let renamed = self.symbol(b'(');
-                if renamed {
-                    while !self.symbol(b')') {
-                        self.take()?;
-                    }
+                let names = self.column_names()?;
+                let known = self.common.len();
+                if recursive {
+                    self.common.push((name.clone(), None));
                 }
                 self.expect_word("AS")?;
                 self.word("NOT");
@@ -68,8 +68,9 @@ impl Parser<'_> {
                 let at = self.here();
                 let query = self.deeper(Self::query)?;
                 pieces.push(Piece::new(query, at..self.before()));
-                let truths = std::mem::take(&mut self.truths);
-                self.common.push((name, if renamed { Vec::new() } else { truths }));
+                self.common.truncate(known);
+                let columns = self.renamed_columns(&names)?;
+                self.common.push((name, columns));
                 self.expect(b')')?;
                 if !self.symbol(b',') {
                     break;
@@ -84,10 +85,10 @@ impl Parser<'_> {
                 pieces.push(Piece::new(Vec::new(), word.span()));
             }
             self.word("ALL");
+            let before = self.selects.last_mut().and_then(|select| select.results.take());
             self.body(&mut pieces, bare)?;
-            // What one of the queries has, another may not.
             if let Some(select) = self.selects.last_mut() {
-                select.results.clear();
+                select.results = either(before, select.results.take());
             }
         }
         if self.words(&["ORDER", "BY"]) {
@@ -123,18 +124,15 @@ impl Parser<'_> {
             let query = self.deeper(|p| p.query_of(bare))?;
             let end = self.expect(b')')?;
             pieces.push(Piece::filled("SELECT * FROM ({})", vec![query], start..end));
+            let columns = self.columns.take();
+            self.gives(columns);
             return Ok(());
         }
         if self.word("VALUES") {
-            loop {
-                pieces.push(self.expr()?);
-                if !self.symbol(b',') {
-                    return Ok(());
-                }
-            }
+            return self.values(pieces);
         }
         self.expect_word("SELECT")?;
-        let from = pieces.len();
+        let begins = pieces.len();
         if let Some(select) = self.selects.last_mut() {
             *select = SuqlSelect::default();
         }
@@ -146,6 +144,7 @@ impl Parser<'_> {
                 return Err(unsaid(word.start..self.here() + 2, "DISTINCT ON", help));
             }
         }
+        let (from, items, behind) = self.read_from()?;
         self.may_unnest = true;
         if self.is_word("FROM") {
             // PostgreSQL's rows may have no columns: EXISTS (SELECT FROM t).
@@ -167,15 +166,15 @@ impl Parser<'_> {
             let word = self.take()?;
             return Err(unsaid(word.span(), "SELECT INTO", "a query only reads"));
         }
-        let has_from = self.word("FROM");
+        let has_from = self.at == from;
         if has_from {
-            let items = self.from()?;
+            self.at = behind;
             pieces.extend(items);
         }
         let end = self.before();
         let slot = pieces.len();
         if self.word("WHERE") {
-            pieces.push(self.expr()?);
+            pieces.push(Self::condition(self.expr()?));
         }
         if self.words(&["GROUP", "BY"]) {
             self.may_unnest = true;
@@ -183,7 +182,7 @@ impl Parser<'_> {
             self.may_unnest = false;
         }
         if self.word("HAVING") {
-            pieces.push(self.expr()?);
+            pieces.push(Self::condition(self.expr()?));
         }
         if self.word("WINDOW") {
             loop {
@@ -198,7 +197,7 @@ impl Parser<'_> {
         }
         let Some(select) = self.selects.last() else { return Ok(()) };
         let added = Self::unnested_text(select, end, has_from);
-        for piece in &mut pieces[from..] {
+        for piece in &mut pieces[begins..] {
             self.counted(&mut piece.text, select)?;
             rename(&mut piece.text, select);
         }
@@ -208,44 +207,99 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The result columns of a SELECT.
-    fn results(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+    /// The rows of VALUES, of which each has as many values as the first.
+    fn values(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+        let mut columns: Option<Vec<(String, ExprShape)>> = None;
         loop {
-            let mut item = self.expr()?;
-            Self::no_interval(&item)?;
-            let mut result = match item.text.as_slice() {
-                [Part::Column(_, table, column)] => {
-                    Some((column.clone(), ResultOf::Column(table.clone(), column.clone())))
-                }
-                _ => (item.shape == ExprShape::Boolean).then(|| (String::new(), ResultOf::Truth)),
-            };
-            if &self.sql[item.span.clone()] == "*" {
-                item.text = vec![Part::Star(item.span.clone(), None)];
-                result = Some((String::new(), ResultOf::All));
-            }
-            pieces.push(item);
-            let before = self.at;
-            self.result_alias(&mut pieces[..])?;
-            let alias = self.tokens.get(self.at - 1).filter(|_| self.at > before);
-            let alias = alias.map(|token| token.content(self.sql));
-            if let (Some((name, of)), Some(select)) = (result, self.selects.last_mut()) {
-                select.results.push((alias.unwrap_or(name), of));
+            let start = self.here();
+            if self.is(b'(') {
+                self.at += 1;
+                let row = self.list()?;
+                let end = self.expect(b')')?;
+                let shapes = row.iter().map(|value| value.shape.of_column());
+                columns = Some(match columns {
+                    None => {
+                        let name = |(n, shape)| (format!("column{}", n + 1), shape);
+                        shapes.enumerate().map(name).collect()
+                    }
+                    Some(columns) if columns.len() != row.len() => {
+                        let (first, here) = (columns.len(), row.len());
+                        let message =
+                            format!("the first row has {first} values, and this has {here}");
+                        return Err(SqlError::new(start..end, message, "this row of VALUES"));
+                    }
+                    Some(columns) => {
+                        let both = columns.into_iter().zip(shapes);
+                        both.map(|((name, before), shape)| (name, before.or(&shape))).collect()
+                    }
+                });
+                pieces.push(Piece::new(joined(start, row, end), start..end));
+            } else {
+                // A call that gives the whole row.
+                pieces.push(self.expr()?);
+                columns = None;
             }
             if !self.symbol(b',') {
+                self.gives(columns);
                 return Ok(());
             }
         }
     }
 
-    /// Whether a column of the tables around is true or false for certain: one of a query
-    /// in FROM, or of a common table expression, that says so.
-    pub fn is_truth(&self, table: Option<&str>, column: &str) -> bool {
-        let Some(table) = table else {
-            return self.selects.last().is_some_and(|select| select.is_truth(None, column));
-        };
-        let of = |select: &&SuqlSelect| select.named(table).is_some();
-        let select = self.selects.iter().rev().find(of);
-        select.is_some_and(|select| select.is_truth(Some(table), column))
+    /// FROM of the SELECT whose result columns come next: what these are is known once it
+    /// is read. Gives where it stands, what it is, and where it ends.
+    fn read_from(&mut self) -> Result<(usize, Vec<Piece>, usize), SqlError> {
+        let results = self.at;
+        let ends = ["FROM", "UNION", "INTERSECT", "EXCEPT"];
+        let from = until(self.sql, &self.tokens, results, &ends)
+            .filter(|at| self.tokens.get(*at).is_some_and(|t| t.is_word(self.sql, "FROM")));
+        let Some(from) = from else { return Ok((usize::MAX, Vec::new(), results)) };
+        self.at = from + 1;
+        let items = self.from()?;
+        let behind = std::mem::replace(&mut self.at, results);
+        Ok((from, items, behind))
+    }
+
+    /// The result columns of a SELECT.
+    fn results(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
+        let mut columns = Some(Vec::new());
+        loop {
+            let mut item = self.expr()?;
+            Self::no_interval(&item)?;
+            if &self.sql[item.span.clone()] == "*" {
+                item.text = vec![Part::Star(item.span.clone(), None)];
+            }
+            let select = self.selects.last();
+            let more = match item.text.as_slice() {
+                [Part::Star(_, table)] => select.and_then(|s| s.all_columns(table.as_deref())),
+                [Part::Column(_, _, name)] => Some(vec![(name.clone(), item.shape.of_column())]),
+                _ => Some(vec![(String::new(), item.shape.of_column())]),
+            };
+            let is_star = matches!(item.text.as_slice(), [Part::Star(..)]);
+            pieces.push(item);
+            let before = self.at;
+            self.result_alias(&mut pieces[..])?;
+            let alias = self.tokens.get(self.at - 1).filter(|_| self.at > before && !is_star);
+            let alias = alias.map(|token| token.content(self.sql));
+            columns = columns.zip(more).map(|(mut all, mut more)| {
+                if let (Some(alias), Some((name, _))) = (alias, more.first_mut()) {
+                    *name = alias;
+                }
+                all.append(&mut more);
+                all
+            });
+            if !self.symbol(b',') {
+                self.gives(columns);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Notes what columns the SELECT at hand gives.
+    fn gives(&mut self, columns: TypedColumns) {
+        if let Some(select) = self.selects.last_mut() {
+            select.results = columns;
+        }
     }
 
     /// The alias of a result column; an element has its array's name without one.
@@ -277,7 +331,12 @@ impl Parser<'_> {
     pub fn order(&mut self) -> Result<Vec<Piece>, SqlError> {
         let mut terms = Vec::new();
         loop {
-            terms.push(self.expr()?);
+            let mut term = self.expr()?;
+            if term.shape == ExprShape::Span {
+                let span = term.span.clone();
+                term = Piece::filled("suql_span_part('length', {})", vec![term.text], span);
+            }
+            terms.push(term);
             let _ = self.word("ASC") || self.word("DESC");
             if self.is_word("USING") {
                 let word = self.take()?;
@@ -352,34 +411,13 @@ impl SuqlSelect {
         let is = |name: &String| name.eq_ignore_ascii_case(table);
         self.tables.iter().find(|table| table.name.as_ref().is_some_and(is))
     }
+}
 
-    /// Whether a column of its tables is true or false for certain.
-    fn is_truth(&self, table: Option<&str>, column: &str) -> bool {
-        let table = match (table, self.tables.as_slice()) {
-            (Some(table), _) => self.named(table),
-            (None, [only]) => Some(only),
-            (None, _) => None,
-        };
-        table.is_some_and(|t| t.truths.iter().any(|name| name.eq_ignore_ascii_case(column)))
-    }
-
-    /// The columns of its results that are true or false.
-    fn own_truths(&self) -> Vec<String> {
-        let mut truths = Vec::new();
-        for (name, of) in &self.results {
-            match of {
-                ResultOf::Truth => truths.push(name.clone()),
-                ResultOf::Column(table, column) if self.is_truth(table.as_deref(), column) => {
-                    truths.push(name.clone());
-                }
-                ResultOf::Column(..) => {}
-                ResultOf::All => {
-                    truths.extend(self.tables.iter().flat_map(|table| table.truths.clone()));
-                }
-            }
-        }
-        truths
-    }
+/// The columns of two queries of which each gives rows.
+fn either(first: TypedColumns, second: TypedColumns) -> TypedColumns {
+    let (first, second) = first.zip(second).filter(|(a, b)| a.len() == b.len())?;
+    let both = first.into_iter().zip(second);
+    Some(both.map(|((name, a), (_, b))| (name, a.or(&b))).collect())
 }
 
 fn plain(text: Option<&Text>) -> bool {

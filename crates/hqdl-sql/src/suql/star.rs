@@ -11,6 +11,8 @@ use hqdl_values::sql::name;
 pub struct TableColumns {
     /// Its columns, as `*` has them.
     pub names: Vec<String>,
+    /// What these are declared as, in the same order; empty where that is not known.
+    pub types: Vec<String>,
     /// Whether each of its rows has a number by the name of `rowid`: views have none.
     pub has_rowid: bool,
 }

@@ -24,8 +24,7 @@ const UNKNOWN: [&str; 9] = ["TZH", "TZM", "TZ", "OF", "RM", "BC", "AD", "J", "SS
 /// # Errors
 /// A sentence, for a part of a format that is not known here.
 pub(super) fn date(text: &str, format: &str) -> Result<Option<String>, String> {
-    let text = text.trim().trim_end_matches('Z');
-    let Ok(at) = text.parse::<DateTime>() else { return Ok(None) };
+    let Some(at) = super::day::moment(text) else { return Ok(None) };
     let (mut said, mut rest, mut full) = (String::new(), format, true);
     while let Some(c) = rest.chars().next() {
         if let Some(quoted) = rest.strip_prefix('"') {

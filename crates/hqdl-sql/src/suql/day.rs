@@ -1,0 +1,311 @@
+//! Days and times as `PostgreSQL` reads and cuts them, and the spans between them.
+
+use jiff::civil::{Date, DateTime, Time};
+
+const MONTHS: [&str; 12] = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+];
+const WEEKDAYS: [&str; 7] =
+    ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+
+/// The day that a text says and the time of it, midnight where it says none:
+/// `2024-01-31 15:00`, `Jan 5, 2024`, `5 January 2024`, `1/31/2024` (the month first),
+/// `20240131`. A time zone is not minded, as in a `timestamp`.
+pub(super) fn moment(text: &str) -> Option<DateTime> {
+    let text = text.trim();
+    let plain = text.trim_end_matches('Z');
+    if let Ok(at) = plain.parse::<DateTime>() {
+        return Some(at);
+    }
+    let (mut fields, mut month, mut time, mut half): (Vec<&str>, _, _, _) =
+        (Vec::new(), None, None, None);
+    let mut joined = false;
+    for word in plain.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {
+        // 2024-1-5T10:00
+        let (word, behind) = match word.split_once('T') {
+            Some((day, at)) if day.ends_with(|c: char| c.is_ascii_digit()) => (day, Some(at)),
+            _ => (word, None),
+        };
+        for word in std::iter::once(word).chain(behind) {
+            if word.contains(':') {
+                time = Some(time_of_day(word)?);
+            } else if ["am", "pm"].iter().any(|half| word.eq_ignore_ascii_case(half)) {
+                half = Some(word.eq_ignore_ascii_case("pm"));
+            } else {
+                let parts: Vec<&str> = word.split(['-', '/', '.']).collect();
+                joined |= parts.len() > 1;
+                for part in parts.into_iter().filter(|part| !part.is_empty()) {
+                    match named(part, &MONTHS) {
+                        Some(n) if month.is_none() => month = Some(n),
+                        None if named(part, &WEEKDAYS).is_some() => {}
+                        None if part.bytes().all(|b| b.is_ascii_digit()) => fields.push(part),
+                        _ => return None,
+                    }
+                }
+            }
+        }
+    }
+    let (year, month, day) = match (fields.as_slice(), month) {
+        ([a, b], Some(month)) if a.len() > 2 => (year(a)?, month, b.parse().ok()?),
+        ([a, b], Some(month)) => (year(b)?, month, a.parse().ok()?),
+        ([a, b, c], None) if joined && a.len() > 2 => (year(a)?, b.parse().ok()?, c.parse().ok()?),
+        ([a, b, c], None) if joined => (year(c)?, a.parse().ok()?, b.parse().ok()?),
+        _ => return None,
+    };
+    let time = match (time.unwrap_or(Time::midnight()), half) {
+        (at, None) => at,
+        (at, Some(_)) if !(1..=12).contains(&at.hour()) => return None,
+        (at, Some(late)) => {
+            at.with().hour(at.hour() % 12 + if late { 12 } else { 0 }).build().ok()?
+        }
+    };
+    Some(Date::new(year, month, day).ok()?.to_datetime(time))
+}
+
+/// The moment that a text says by a format of `to_date`; `None` where it says none.
+pub(super) fn by_format(text: &str, format: &str) -> Option<DateTime> {
+    const PARTS: [(&str, usize); 13] = [
+        ("YYYY", 4),
+        ("YY", 2),
+        ("MONTH", 0),
+        ("MON", 0),
+        ("MM", 2),
+        ("MI", 2),
+        ("DD", 2),
+        ("HH24", 2),
+        ("HH12", 2),
+        ("HH", 2),
+        ("SS", 2),
+        ("AM", 0),
+        ("PM", 0),
+    ];
+    let upper = format.to_ascii_uppercase();
+    let (mut rest, mut format) = (text.trim_start(), upper.as_str());
+    let (mut on, mut hour, mut minute, mut second, mut late) = ((1_i16, 1, 1), 0, 0, 0, None);
+    while let Some(c) = format.chars().next() {
+        let Some((part, width)) = PARTS.iter().find(|(part, _)| format.starts_with(part)) else {
+            // A letter may be of a part that is not known; what parts are apart by, is not minded.
+            if c.is_alphanumeric() {
+                return None;
+            }
+            format = &format[c.len_utf8()..];
+            rest = rest.trim_start_matches(|c: char| !c.is_alphanumeric());
+            continue;
+        };
+        format = &format[part.len()..];
+        let is = |c: char| if *width > 0 { c.is_ascii_digit() } else { c.is_alphabetic() };
+        let end = rest.find(|c| !is(c)).unwrap_or(rest.len());
+        let end = if *width > 0 { end.min(*width) } else { end };
+        let (word, behind) = rest.split_at(end);
+        rest = behind;
+        let number = || word.parse::<i8>().ok();
+        match *part {
+            "YYYY" => on.0 = word.parse().ok()?,
+            "YY" => on.0 = year(word)?,
+            "MONTH" | "MON" => on.1 = named(word, &MONTHS)?,
+            "MM" => on.1 = number()?,
+            "DD" => on.2 = number()?,
+            "MI" => minute = number()?,
+            "SS" => second = number()?,
+            "AM" | "PM" => late = Some(word.eq_ignore_ascii_case("pm")),
+            _ => hour = number()?,
+        }
+    }
+    let hour = late.map_or(hour, |late| hour % 12 + if late { 12 } else { 0 });
+    let time = Time::new(hour, minute, second, 0).ok()?;
+    Some(Date::new(on.0, on.1, on.2).ok()?.to_datetime(time))
+}
+
+/// The place of a name, of which three letters are enough, counted from 1.
+fn named(word: &str, names: &[&str]) -> Option<i8> {
+    let word = word.to_ascii_lowercase();
+    let at = names.iter().position(|name| word.len() >= 3 && name.starts_with(&word))?;
+    i8::try_from(at + 1).ok()
+}
+
+/// A year; of two digits that of 1970 to 2069.
+fn year(text: &str) -> Option<i16> {
+    let year: i16 = text.parse().ok()?;
+    Some(match (text.len(), year) {
+        (1 | 2, 0..70) => year + 2000,
+        (1 | 2, _) => year + 1900,
+        _ => year,
+    })
+}
+
+fn time_of_day(text: &str) -> Option<Time> {
+    // +02, -05:30: of the zone.
+    let text = text.split(['+', '-']).next()?;
+    let lower = text.to_ascii_lowercase();
+    let (text, late) = match (lower.strip_suffix("pm"), lower.strip_suffix("am")) {
+        (Some(rest), _) => (rest, Some(true)),
+        (_, Some(rest)) => (rest, Some(false)),
+        _ => (lower.as_str(), None),
+    };
+    // PostgreSQL takes an hour of one digit.
+    let padded = if text.find(':') == Some(1) { format!("0{text}") } else { text.to_owned() };
+    let time: Time = padded.parse().ok()?;
+    match late {
+        None => Some(time),
+        Some(late) => time.with().hour(time.hour() % 12 + if late { 12 } else { 0 }).build().ok(),
+    }
+}
+
+/// The spelling that is stored and shown: `2024-01-31 15:00:00`, with the part of a second
+/// where there is one.
+pub(super) fn said(at: DateTime) -> String {
+    at.to_string().replace('T', " ")
+}
+
+/// A day and time cut to a part of it; `None` for what is no part.
+pub(super) fn cut(part: &str, at: DateTime) -> Option<DateTime> {
+    let date = at.date();
+    let start = |date: Option<Date>| date.map(|date| date.to_datetime(Time::midnight()));
+    let of_year = |year: i16| start(Date::new(year, 1, 1).ok());
+    let time = |hour, minute, second| Some(date.at(hour, minute, second, 0));
+    match part {
+        "millennium" => of_year((date.year() - 1).div_euclid(1000) * 1000 + 1),
+        "century" => of_year((date.year() - 1).div_euclid(100) * 100 + 1),
+        "decade" => of_year(date.year().div_euclid(10) * 10),
+        "year" => of_year(date.year()),
+        "quarter" => start(Date::new(date.year(), (date.month() - 1) / 3 * 3 + 1, 1).ok()),
+        "month" => start(Some(date.first_of_month())),
+        "week" => {
+            let since = i64::from(date.weekday().to_monday_zero_offset());
+            start(date.checked_sub(jiff::Span::new().days(since)).ok())
+        }
+        "day" => start(Some(date)),
+        "hour" => time(at.hour(), 0, 0),
+        "minute" => time(at.hour(), at.minute(), 0),
+        "second" => time(at.hour(), at.minute(), at.second()),
+        _ => None,
+    }
+}
+
+/// The time from one moment to another, in months, days and microseconds: by the calendar,
+/// as `age` says it, or in days alone, as a difference does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct TimeSpan {
+    months: i64,
+    days: i64,
+    micros: i64,
+}
+
+const DAY: i64 = 86_400_000_000;
+
+impl TimeSpan {
+    /// The days and the time between two moments.
+    pub fn between(from: DateTime, to: DateTime) -> Self {
+        let days = i64::from((to.date() - from.date()).get_days());
+        let micros = days * DAY + micros(to.time()) - micros(from.time());
+        Self { months: 0, days: micros / DAY, micros: micros % DAY }
+    }
+
+    /// The same in years, months and days, as `PostgreSQL` counts an age: days that lack
+    /// are those of the earlier month.
+    pub fn age(from: DateTime, to: DateTime) -> Self {
+        if to < from {
+            let Self { months, days, micros } = Self::age(to, from);
+            return Self { months: -months, days: -days, micros: -micros };
+        }
+        let month = |at: DateTime| i64::from(at.year()) * 12 + i64::from(at.month());
+        let mut months = month(to) - month(from);
+        let mut days = i64::from(to.day()) - i64::from(from.day());
+        let mut micros = micros(to.time()) - micros(from.time());
+        if micros < 0 {
+            micros += DAY;
+            days -= 1;
+        }
+        if days < 0 {
+            days += i64::from(from.date().days_in_month());
+            months -= 1;
+        }
+        Self { months, days, micros }
+    }
+
+    /// One that was said: `1 year 2 mons 3 days 04:05:06`.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut span = Self::default();
+        let mut words = text.split_whitespace();
+        while let Some(word) = words.next() {
+            if word.contains(':') {
+                let (sign, time) = word.strip_prefix('-').map_or((1, word), |time| (-1, time));
+                let mut parts = time.split(':');
+                let mut whole = || parts.next()?.parse::<i64>().ok();
+                let (hours, minutes) = (whole()?, whole()?);
+                let seconds: f64 = parts.next()?.parse().ok()?;
+                let micros = (seconds * 1e6).round() as i64;
+                span.micros = sign * ((hours * 60 + minutes) * 60_000_000 + micros);
+                continue;
+            }
+            let n: i64 = word.parse().ok()?;
+            match words.next()?.trim_end_matches('s') {
+                "year" => span.months += n * 12,
+                "mon" | "month" => span.months += n,
+                "day" => span.days += n,
+                _ => return None,
+            }
+        }
+        Some(span)
+    }
+
+    /// A part of it; `None` for what is no part.
+    pub fn part(self, part: &str) -> Option<f64> {
+        let (months, days, micros) = (self.months, self.days, self.micros);
+        Some(match part {
+            "year" => (months / 12) as f64,
+            "quarter" => (months % 12 / 3 + 1) as f64,
+            "month" => (months % 12) as f64,
+            "day" => days as f64,
+            "hour" => (micros / 3_600_000_000) as f64,
+            "minute" => (micros / 60_000_000 % 60) as f64,
+            "second" => (micros % 60_000_000) as f64 / 1e6,
+            // As spans are compared.
+            "length" => (months * 30 + days) as f64 * 86_400.0 + micros as f64 / 1e6,
+            "epoch" => {
+                let years = (months / 12) as f64 * 365.25 * 86_400.0;
+                years + (months % 12 * 30 + days) as f64 * 86_400.0 + micros as f64 / 1e6
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl std::fmt::Display for TimeSpan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut parts = Vec::new();
+        let units = [(self.months / 12, "year"), (self.months % 12, "mon"), (self.days, "day")];
+        for (n, unit) in units.into_iter().filter(|(n, _)| *n != 0) {
+            parts.push(format!("{n} {unit}{}", if n == 1 { "" } else { "s" }));
+        }
+        if self.micros != 0 || parts.is_empty() {
+            let sign = if self.micros < 0 { "-" } else { "" };
+            let micros = self.micros.abs();
+            let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+            let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+            let mut time = format!("{sign}{hours:02}:{minutes:02}:{:02}", seconds % 60);
+            if rest != 0 {
+                time.push_str(format!(".{rest:06}").trim_end_matches('0'));
+            }
+            parts.push(time);
+        }
+        f.write_str(&parts.join(" "))
+    }
+}
+
+fn micros(time: Time) -> i64 {
+    let seconds =
+        (i64::from(time.hour()) * 60 + i64::from(time.minute())) * 60 + i64::from(time.second());
+    seconds * 1_000_000 + i64::from(time.subsec_nanosecond()) / 1000
+}

@@ -1,0 +1,257 @@
+//! What columns are declared as, and what that makes of what stands beside them: in
+//! `PostgreSQL` a text beside a date is a date, and beside what is true or false it says
+//! one of these. `SQLite` compares what is stored, so each is read as what the other is.
+
+use super::functions::{number_of, truth_of};
+use super::literal::{TYPES, literal};
+use super::parser::{ExprShape, PRIMARY, Parser, Piece, SuqlSelect, TypedColumns, joined};
+use super::text::Part;
+use crate::blendsql::SqlError;
+
+/// What a column of this declared type is; [`ExprShape::Plain`] where that is not known.
+pub(super) fn declared(written: &str) -> ExprShape {
+    let upper = written.trim().to_ascii_uppercase();
+    let name = upper.split(['(', ' ', '[']).next().unwrap_or_default();
+    if upper.ends_with(']') {
+        return ExprShape::Array;
+    }
+    if ["DATETIME", "SERIAL", "BIGSERIAL", "DEC"].contains(&name) {
+        return match name {
+            "DATETIME" => ExprShape::Timestamp,
+            "DEC" => ExprShape::Numeric,
+            _ => ExprShape::Number,
+        };
+    }
+    let found = TYPES.iter().find(|(names, _)| names.contains(&name));
+    found.map_or(ExprShape::Plain, |(_, words)| cast_shape(words))
+}
+
+/// What a cast by these words gives.
+pub(super) fn cast_shape(words: &str) -> ExprShape {
+    match words {
+        "suql_date({})" => ExprShape::Date,
+        "suql_timestamp({})" => ExprShape::Timestamp,
+        "suql_time({})" => ExprShape::Time,
+        "suql_truth({})" => ExprShape::Boolean,
+        "CAST({} AS TEXT)" => ExprShape::Text,
+        "CAST(suql_number({}) AS NUMERIC)" => ExprShape::Numeric,
+        words if words.contains("suql_number") || words.contains("suql_integer") => {
+            ExprShape::Number
+        }
+        _ => ExprShape::Plain,
+    }
+}
+
+impl ExprShape {
+    /// What it is as a column, whatever it was written as.
+    pub fn of_column(&self) -> Self {
+        match self {
+            Self::Literal(_) => Self::Text,
+            Self::Call | Self::Interval(_) | Self::Enum(_) | Self::Row(_) => Self::Plain,
+            other => other.clone(),
+        }
+    }
+
+    /// What is one of both: a number of either kind, or what both are.
+    pub fn or(&self, other: &Self) -> Self {
+        match (self, other) {
+            (a, b) if a == b => a.clone(),
+            (Self::Number, Self::Numeric) | (Self::Numeric, Self::Number) => Self::Numeric,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// What one of these is: texts that are written out and NULL are what the others are.
+pub(super) fn one_of<'p>(sql: &str, pieces: impl IntoIterator<Item = &'p Piece>) -> ExprShape {
+    let is_null =
+        |p: &Piece| sql.get(p.span.clone()).is_some_and(|text| text.eq_ignore_ascii_case("NULL"));
+    let of = pieces.into_iter().filter(|p| !is_null(p));
+    let (texts, others): (Vec<&Piece>, Vec<&Piece>) =
+        of.partition(|p| matches!(p.shape, ExprShape::Literal(_)));
+    let shapes = others.iter().map(|p| p.shape.of_column());
+    let all_texts = if texts.is_empty() { ExprShape::Plain } else { ExprShape::Text };
+    shapes.reduce(|a, b| a.or(&b)).unwrap_or(all_texts)
+}
+
+impl Parser<'_> {
+    /// What a column of the tables around is; [`ExprShape::Plain`] where nothing says it.
+    pub fn type_of(&self, table: Option<&str>, column: &str) -> ExprShape {
+        let of = self.selects.iter().rev().find_map(|select| select.type_of(table, column));
+        of.unwrap_or(ExprShape::Plain)
+    }
+
+    /// Two operands, each read as what the other is.
+    ///
+    /// # Errors
+    /// For a text that cannot be read so.
+    pub fn beside(left: Piece, right: Piece) -> Result<(Piece, Piece), SqlError> {
+        if let (ExprShape::Row(a), ExprShape::Row(b)) = (&left.shape, &right.shape)
+            && a.len() == b.len()
+        {
+            let both = a.iter().cloned().zip(b.iter().cloned());
+            let both: Result<Vec<(Piece, Piece)>, SqlError> =
+                both.map(|(a, b)| Self::beside(a, b)).collect();
+            let (a, b) = both?.into_iter().unzip();
+            return Ok((left.of_values(a), right.of_values(b)));
+        }
+        Self::comparable(&left, &right)?;
+        let (of_left, of_right) = (left.clone(), right.clone());
+        Ok((Self::read_beside(left, &of_right)?, Self::read_beside(right, &of_left)?))
+    }
+
+    /// What is known to be of two types that nothing makes one is never equal, and
+    /// `PostgreSQL` says so.
+    fn comparable(left: &Piece, right: &Piece) -> Result<(), SqlError> {
+        use ExprShape::{Boolean, Date, Number, Numeric, Text, Time, Timestamp};
+        let apart = |a: &ExprShape, b: &ExprShape| match a {
+            Date | Timestamp | Time => matches!(b, Number | Numeric | Boolean),
+            Boolean => matches!(b, Text),
+            _ => false,
+        };
+        if !apart(&left.shape, &right.shape) && !apart(&right.shape, &left.shape) {
+            return Ok(());
+        }
+        let of = |piece: &Piece| match piece.shape {
+            Date => "a date",
+            Timestamp => "a timestamp",
+            Time => "a time of a day",
+            Boolean => "true or false",
+            Text => "a text",
+            _ => "a number",
+        };
+        let span = left.span.start..right.span.end;
+        let message = format!("this compares what is {} with what is {}", of(left), of(right));
+        let error = SqlError::new(span, message, "here");
+        Err(error.help("cast one of them"))
+    }
+
+    /// An operand, read as what `other` beside it is.
+    fn read_beside(piece: Piece, other: &Piece) -> Result<Piece, SqlError> {
+        if let ExprShape::Literal(text) = &piece.shape {
+            let text = text.clone();
+            return Self::read_as(piece, &text, &other.shape);
+        }
+        let words = match (&piece.shape, &other.shape) {
+            // Two columns are compared as they are stored, by an index where there is one.
+            (ExprShape::Boolean, ExprShape::Boolean | ExprShape::Literal(_))
+                if piece.is_column() && !other.is_column() =>
+            {
+                "suql_truth({})"
+            }
+            (ExprShape::Date, ExprShape::Date | ExprShape::Literal(_))
+                if piece.is_column() && !other.is_column() =>
+            {
+                "suql_date({})"
+            }
+            (ExprShape::Timestamp, ExprShape::Timestamp | ExprShape::Literal(_))
+                if piece.is_column() && !other.is_column() =>
+            {
+                "suql_timestamp({})"
+            }
+            (ExprShape::Timestamp, ExprShape::Date) if piece.is_column() => "suql_timestamp({})",
+            (ExprShape::Date | ExprShape::Text | ExprShape::Plain, ExprShape::Timestamp)
+                if !other.is_column() || piece.shape == ExprShape::Date =>
+            {
+                "suql_timestamp({})"
+            }
+            _ => return Ok(piece),
+        };
+        let span = piece.span.clone();
+        Ok(Piece { shape: piece.shape, ..Piece::filled(words, vec![piece.text], span) })
+    }
+
+    /// A text that is written out, read as what stands beside it is.
+    ///
+    /// # Errors
+    /// For a text that cannot be read so.
+    pub fn read_as(piece: Piece, text: &str, as_what: &ExprShape) -> Result<Piece, SqlError> {
+        let span = piece.span.clone();
+        let words = match as_what {
+            ExprShape::Boolean => return Self::truth(text, span, "compared with what is"),
+            ExprShape::Array => return Ok(Self::as_array(piece)),
+            ExprShape::Number | ExprShape::Numeric => {
+                if number_of(text).is_none() {
+                    let message = format!("'{text}' is no number");
+                    return Err(SqlError::new(span, message, "compared with one"));
+                }
+                let part = Part::New(format!("({})", text.trim()), span.clone());
+                return Ok(Piece { shape: as_what.clone(), ..Piece::new(vec![part], span) });
+            }
+            ExprShape::Date => "suql_date({})",
+            ExprShape::Timestamp => "suql_timestamp({})",
+            ExprShape::Time => "suql_time({})",
+            _ => return Ok(piece),
+        };
+        Ok(literal(words, text, &span)?.unwrap_or(piece))
+    }
+
+    /// What a condition is: a column that is declared as true or false is read as that.
+    pub fn condition(piece: Piece) -> Piece {
+        if piece.shape != ExprShape::Boolean || !piece.is_column() {
+            return piece;
+        }
+        let span = piece.span.clone();
+        Piece::filled("suql_truth({})", vec![piece.text], span).boolean()
+    }
+
+    /// A text that says true or false, as that.
+    pub fn truth(text: &str, span: std::ops::Range<usize>, label: &str) -> Result<Piece, SqlError> {
+        let Some(truth) = truth_of(text) else {
+            let message = format!("'{text}' is neither true nor false");
+            let error = SqlError::new(span, message, label);
+            return Err(error.help("write TRUE or FALSE, or a text that says one: 'yes', 'no'"));
+        };
+        let word = if truth { "TRUE" } else { "FALSE" };
+        Ok(Piece::new(vec![Part::New(word.to_owned(), span.clone())], span).boolean())
+    }
+}
+
+impl Piece {
+    /// A row with other values in their places.
+    fn of_values(self, values: Vec<Self>) -> Self {
+        let text = joined(self.span.start, values, self.span.end);
+        Self { text, ..self }
+    }
+
+    /// Whether it is a column and nothing else: what is stored may be spelled otherwise
+    /// than what is computed.
+    fn is_column(&self) -> bool {
+        self.level == PRIMARY && matches!(self.text.as_slice(), [Part::Column(..)])
+    }
+}
+
+impl SuqlSelect {
+    /// What a column of its tables is; `None` where none of them has it.
+    fn type_of(&self, table: Option<&str>, column: &str) -> Option<ExprShape> {
+        let is_meant = |name: Option<&String>| match (table, name) {
+            (Some(table), Some(name)) => name.eq_ignore_ascii_case(table),
+            (None, _) => true,
+            (Some(_), None) => false,
+        };
+        let mut found: Option<ExprShape> = None;
+        for of in self.tables.iter().filter(|t| is_meant(t.name.as_ref())) {
+            let Some(columns) = &of.columns else { return Some(ExprShape::Plain) };
+            for (_, shape) in columns.iter().filter(|(name, _)| name.eq_ignore_ascii_case(column)) {
+                found = Some(found.map_or_else(|| shape.clone(), |before| before.or(shape)));
+            }
+        }
+        found
+    }
+
+    /// The columns that a `*` stands for, or that of one table.
+    pub fn all_columns(&self, of: Option<&str>) -> TypedColumns {
+        let is_meant = |name: Option<&String>| {
+            of.is_none_or(|of| name.is_some_and(|name| name.eq_ignore_ascii_case(of)))
+        };
+        // What USING and NATURAL join is one column.
+        if of.is_none() && self.merged {
+            return None;
+        }
+        let mut all = Vec::new();
+        for table in self.tables.iter().filter(|t| is_meant(t.name.as_ref())) {
+            all.extend(table.columns.clone()?);
+        }
+        (!all.is_empty()).then_some(all)
+    }
+}
