@@ -333,21 +333,19 @@ impl Guard {
 
     /// The table or column that a wrong name was probably meant to be.
     fn meant(&self, message: &str) -> String {
-        let tables = || self.database.tables();
         let known: Vec<String> = match message.split_once(": ") {
-            Some(("no such table", _)) => tables(),
-            Some(("no such column", name)) => tables()
-                .iter()
+            Some(("no such table", _)) => self.database.tables(),
+            Some(("no such column", name)) => {
+                let mut tables = self.database.tables();
                 // Of the table that it names, where there is one.
-                .filter(|table| {
-                    let named = name.rsplit_once('.').map(|(of, _)| of);
-                    let is = |t: &String| named.is_some_and(|of| t.eq_ignore_ascii_case(of));
-                    is(table) || !tables().iter().any(is)
-                })
-                .filter_map(|t| self.database.columns(t))
-                .flatten()
-                .map(|(name, _)| name)
-                .collect(),
+                let named = name.rsplit_once('.').map(|(of, _)| of);
+                let is = |t: &String| named.is_some_and(|of| t.eq_ignore_ascii_case(of));
+                if tables.iter().any(is) {
+                    tables.retain(is);
+                }
+                let columns = tables.iter().filter_map(|t| self.database.columns(t)).flatten();
+                columns.map(|(name, _)| name).collect()
+            }
             _ => return String::new(),
         };
         let found = nearest(unknown(message), known.iter().map(String::as_str));
