@@ -95,6 +95,31 @@ fn what_one_machine_asks_no_other_does_and_all_have_it() {
     assert_eq!(late.hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
 }
 
+/// However many requests brought what is known, where it came from is read at once.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_is_published_takes_few_words_with_the_server() {
+    let endpoint = honest();
+    let cache = postgres::database();
+    let [first, second] = [machine(&endpoint, &spec()), machine(&endpoint, &spec())];
+    run(&first, &cache, "60", &["--rows-per-request", "1"]).exits(0);
+    let words = || -> i64 {
+        let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
+        sql_at(&cache, sql)[0][0].as_ref().unwrap().parse().unwrap()
+    };
+    let gone = || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+        sql_at(&cache, sql)[0][0].as_deref() == Some("1")
+    };
+    until("the first has gone", gone);
+    let before = words();
+    run(&second, &cache, "60", &[]).exits(0);
+    until("the second has gone", gone);
+    let all = words() - before;
+    assert_eq!(check(&second), complete());
+    assert!((10..100).contains(&all), "{all} transactions for {} completions", NUMBERS + 10);
+}
+
 /// All that come at once find no schema, and wait for whoever makes it.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
@@ -215,9 +240,11 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
     }
     let asked = asked(&endpoint);
     let twice = asked.values().filter(|n| **n > 1).count();
-    // Three requests of three rows, each of all columns.
-    assert!(twice <= 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
-    assert!(asked.values().all(|n| *n <= 2) && asked.len() == CELLS);
+    // Three requests of three rows, each of all columns, were with the endpoint; of twice
+    // as many the answers may have been on their way to the server.
+    assert!(twice <= 3 * 3 * 3 * COLUMNS.len(), "{twice} cells were asked again");
+    let most = asked.values().max();
+    assert!(most <= Some(&2) && asked.len() == CELLS, "{most:?} times, {} cells", asked.len());
 }
 
 /// A machine that slept for longer than its lease asks nothing more: others do.

@@ -17,6 +17,12 @@ use super::{Database, StoreError, migrate};
 use hqdl_spec::{Catalog, Expansion, Source, SourceRows, Spec};
 use hqdl_values::sql;
 
+/// Completions whose origins are asked for at once.
+const ORIGINS: usize = 500;
+
+/// Says what is told of some completions, in their order.
+pub type Origins<'o> = dyn FnMut(&[i64]) -> Vec<CompletionOrigin> + 'o;
+
 /// What is told of a completion beside the cells that came from it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompletionOrigin {
@@ -236,7 +242,7 @@ impl<'db> Publication<'db> {
         spec: &Spec,
         written: &Written<'_>,
         standing: &PublishedVersion,
-        origins: &mut dyn FnMut(i64) -> Option<CompletionOrigin>,
+        origins: &mut Origins<'_>,
     ) -> Result<(), StoreError> {
         self.close_inner(spec, written, standing, origins).map_err(|e| self.db.error(&e))?;
         if let Some(server) = &self.server {
@@ -251,7 +257,7 @@ impl<'db> Publication<'db> {
         spec: &Spec,
         written: &Written<'_>,
         standing: &PublishedVersion,
-        origins: &mut dyn FnMut(i64) -> Option<CompletionOrigin>,
+        origins: &mut Origins<'_>,
     ) -> rusqlite::Result<()> {
         let c = &self.transaction;
         let expansion = written.expansion;
@@ -263,8 +269,18 @@ impl<'db> Publication<'db> {
         if written.fresh && self.server.is_none() {
             self.finish_tables(expansion)?;
         }
+        let mut new = Vec::new();
         for (id, more) in written.completions.iter().filter(|(_, more)| **more != 0) {
-            self.count_completion(expansion, *id, *more, origins)?;
+            if !self.count_completion(expansion, *id, *more)? {
+                new.push((*id, *more));
+            }
+        }
+        // Many at once: where they are may be far away.
+        for new in new.chunks(ORIGINS) {
+            let ids: Vec<i64> = new.iter().map(|(id, _)| *id).collect();
+            for ((id, more), origin) in new.iter().zip(origins(&ids)) {
+                self.enter_completion(expansion, *id, *more, &origin)?;
+            }
         }
         let mut sum = c.prepare("INSERT OR REPLACE INTO hqdl_bucket VALUES (?1, ?2, ?3)")?;
         for (bucket, of) in written.changed() {
@@ -315,14 +331,13 @@ impl<'db> Publication<'db> {
         Ok(())
     }
 
-    /// Counts more published cells, or fewer, of a completion.
+    /// Counts more published cells, or fewer, of a completion; whether it was entered.
     fn count_completion(
         &self,
         expansion: &Expansion,
         id: i64,
         more: i64,
-        origins: &mut dyn FnMut(i64) -> Option<CompletionOrigin>,
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<bool> {
         let c = &self.transaction;
         let counted = c
             .prepare_cached(
@@ -334,9 +349,20 @@ impl<'db> Publication<'db> {
                 "DELETE FROM hqdl_completion WHERE expansion = ?1 AND id = ?2 AND shown <= 0",
             )?
             .execute(rusqlite::params![expansion.name, id])?;
-        } else if counted == 0 {
-            let o = origins(id).unwrap_or_default();
-            c.prepare_cached(
+        }
+        Ok(counted > 0)
+    }
+
+    /// Enters a completion that some published cells came from.
+    fn enter_completion(
+        &self,
+        expansion: &Expansion,
+        id: i64,
+        shown: i64,
+        o: &CompletionOrigin,
+    ) -> rusqlite::Result<()> {
+        self.transaction
+            .prepare_cached(
                 "INSERT INTO hqdl_completion
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
             )?
@@ -352,9 +378,8 @@ impl<'db> Publication<'db> {
                 o.cost_usd,
                 o.cells,
                 o.error,
-                more
+                shown
             ])?;
-        }
         Ok(())
     }
 

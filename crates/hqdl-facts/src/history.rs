@@ -162,6 +162,11 @@ pub trait Answers {
     /// A completion, by id, with its model's name.
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError>;
 
+    /// Completions, by their ids and in their order, each with its model's name.
+    fn completions(&self, ids: &[i64]) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
+        ids.iter().map(|id| self.completion(*id)).collect()
+    }
+
     /// The last completions of a model that said something, at most so many, the latest
     /// first.
     fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError>;

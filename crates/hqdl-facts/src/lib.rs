@@ -81,7 +81,7 @@ pub use record::{Fact, Record, RecordBytes};
 pub use remote::{RemoteStore, status};
 pub use requests::{BatchedRequest, KnownRequest};
 pub use spending::{ColumnDay, Hour, Totals};
-pub use store::{CommitUnit, FactStore, Noted, StoreFuture};
+pub use store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
 pub use throttle::{Admission, Admitted, EndpointPlace, RateLimits, Throttle};
 
 /// About how many bytes of records are looked up at once.
@@ -390,26 +390,33 @@ impl Facts {
         })
     }
 
-    /// For each of some entities, what batches under way ask about it, or are to
-    /// ask in a run that goes on: by the ids of meanings in the history.
-    ///
-    /// # Errors
-    /// [`FactsError`] when the history cannot be read.
-    pub fn under_way(&self, entities: &[&Entity], model: u32) -> Result<Vec<Vec<u32>>, FactsError> {
-        if !self.history().any_under_way()? {
-            return Ok(Vec::new());
-        }
-        entities.iter().map(|e| self.history().under_way(e, model)).collect()
-    }
-
     /// Claims what nobody else holds, until the claim is dropped; does not wait.
     ///
     /// # Errors
     /// [`FactsError`] when the owner of the cache is gone.
     pub async fn claim(&self, keys: Vec<ClaimKey>) -> Result<Claim, FactsError> {
         let granted = self.store.claim(&keys).await?;
+        Ok(self.held(keys, granted))
+    }
+
+    /// Claims cells of some entities, as [`FactStore::claim_cells`] does, until the claim
+    /// is dropped: with what batches under way ask about each, and what is known of it.
+    ///
+    /// # Errors
+    /// [`FactsError`] when the owner of the cache is gone.
+    pub async fn claim_cells(
+        &self,
+        keys: Vec<ClaimKey>,
+        entities: &[&Entity],
+        beside: Option<u32>,
+    ) -> Result<(Claim, Vec<Vec<u32>>, Vec<Option<Record>>), FactsError> {
+        let found = self.store.claim_cells(&keys, entities, beside).await?;
+        Ok((self.held(keys, found.granted), found.under_way, found.known))
+    }
+
+    fn held(&self, keys: Vec<ClaimKey>, granted: Vec<bool>) -> Claim {
         let held = keys.into_iter().zip(&granted).filter(|(_, g)| **g).map(|(k, _)| k).collect();
-        Ok(Claim { facts: self.clone(), held, granted })
+        Claim { facts: self.clone(), held, granted }
     }
 }
 

@@ -20,6 +20,7 @@ use std::io::BufRead;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +64,32 @@ pub enum Noted {
     Again,
     /// Its run has ended meanwhile.
     Ended,
+}
+
+/// What is found of cells that were to be claimed.
+#[derive(Debug, Clone, Default)]
+pub struct ClaimedCells {
+    /// For each key, whether it is this session's now.
+    pub granted: Vec<bool>,
+    /// For each entity, what batches under way ask about it, by the ids of meanings in
+    /// the history; empty where there are none.
+    pub under_way: Vec<Vec<u32>>,
+    /// The facts about each entity.
+    pub known: Vec<Option<Record>>,
+}
+
+/// Claims that nobody has taken over yet; given back when this is dropped.
+struct Unclaim<'a> {
+    held: Vec<ClaimKey>,
+    release: &'a (dyn Fn(&[ClaimKey]) + Sync),
+}
+
+impl Drop for Unclaim<'_> {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            (self.release)(&self.held);
+        }
+    }
 }
 
 /// What keeps facts. Methods that return at once do not wait for other sessions,
@@ -109,6 +136,18 @@ pub trait FactStore: Send + Sync {
     /// Entities with their records, in the order of their texts, from after one on
     /// (`""` for the first): some hundred kilobytes of them; none at the end.
     fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
+
+    /// Whether what is asked of it may take longer than a model's answer, so that
+    /// requests are to be prepared ahead.
+    fn is_far(&self) -> bool {
+        false
+    }
+
+    /// Whether all that this process held at a moment (claims, its runs, what it noted)
+    /// has been its own ever since, for certain.
+    fn held_since(&self, _moment: Instant) -> bool {
+        true
+    }
 
     /// Whether a look-up goes to another process, so that it is better to look up
     /// many at once.
@@ -164,6 +203,35 @@ pub trait FactStore: Send + Sync {
     /// Claims what nobody else holds, in one step; says for each key whether it is
     /// this session's now. Does not wait for who holds the others.
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
+
+    /// Claims cells of some entities, then looks at what batches under way ask of a
+    /// model about these (`beside`, in [`crate::history::BatchRequests::under_way`]'s
+    /// words), then at what anybody has kept of them by now: in this order, so that
+    /// what is granted, asked by no batch and not known is nobody else's. Dropped
+    /// before its end, nothing is claimed.
+    fn claim_cells<'a>(
+        &'a self,
+        keys: &'a [ClaimKey],
+        entities: &'a [&'a Entity],
+        beside: Option<u32>,
+    ) -> StoreFuture<'a, ClaimedCells> {
+        Box::pin(async move {
+            let granted = self.claim(keys).await?;
+            let held = keys.iter().zip(&granted).filter(|(_, granted)| **granted);
+            let held: Vec<ClaimKey> = held.map(|(key, _)| key.clone()).collect();
+            let mut guard = Unclaim { held, release: &|keys: &[ClaimKey]| self.release(keys) };
+            let under_way = match beside {
+                Some(model) if self.history().any_under_way()? => entities
+                    .iter()
+                    .map(|e| self.history().under_way(e, model))
+                    .collect::<Result<_, _>>()?,
+                _ => Vec::new(),
+            };
+            let known = self.get_latest(entities).await?;
+            guard.held.clear();
+            Ok(ClaimedCells { granted, under_way, known })
+        })
+    }
 
     /// Gives back what of these this session holds; returns at once, and never
     /// fails: who cannot say so is over, and holds nothing.

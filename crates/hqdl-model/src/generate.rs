@@ -18,6 +18,7 @@ mod output_cap;
 mod packing;
 mod read;
 mod shares;
+mod slots;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -38,6 +39,7 @@ pub use self::output_cap::OutputCap;
 pub use self::packing::Packing;
 pub(crate) use self::packing::halves;
 use self::packing::smaller;
+pub use self::slots::{HeldSlot, Slots};
 use crate::budget::Budget;
 use crate::plan::RowBatch;
 use crate::{
@@ -121,10 +123,12 @@ pub async fn generate(
     // True when the run is to end, for whichever reason: waits end, and
     // nothing more is asked.
     let (stop, stopping) = watch::channel(false);
+    let slots = Arc::new(Slots::new(context.run.concurrency, context.run.facts.is_far()));
+    let gate = RequestGate { stopping, slots: Arc::clone(&slots) };
     loop {
-        let free = stopped.is_none() && tasks.len() < context.run.concurrency.max(1);
+        let free = stopped.is_none() && tasks.len() < slots.requests();
         if free && let Some(todo) = context.next_aside(&mut asides, !open && tasks.is_empty()) {
-            tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
+            tasks.spawn(settle(Arc::clone(&context), todo, gate.clone()));
             continue;
         }
         if tasks.is_empty() && (!open || stopped.is_some()) {
@@ -150,7 +154,7 @@ pub async fn generate(
                 match cut {
                     Some(cut) => {
                         let todo = vec![Todo::first(cut)];
-                        tasks.spawn(settle(Arc::clone(&context), todo, stopping.clone()));
+                        tasks.spawn(settle(Arc::clone(&context), todo, gate.clone()));
                     }
                     None => open = false,
                 }
@@ -159,6 +163,7 @@ pub async fn generate(
         if stopped.is_some() {
             cuts.close();
             stop.send_replace(true);
+            slots.close();
         }
     }
     for aside in asides {
@@ -170,6 +175,14 @@ pub async fn generate(
         info!(%why, "stops before its end");
     }
     stopped.map_or(Ok(()), Err)
+}
+
+/// What requests of a run go through together.
+#[derive(Clone)]
+struct RequestGate {
+    /// Becomes true when the run is to end.
+    stopping: watch::Receiver<bool>,
+    slots: Arc<Slots>,
 }
 
 /// Rows that are to be asked about.
@@ -193,12 +206,12 @@ impl Todo {
 async fn settle(
     context: Arc<Context>,
     mut left: Vec<Todo>,
-    stopping: watch::Receiver<bool>,
+    gate: RequestGate,
 ) -> Result<Vec<Aside>, Stopped> {
     let mut elsewhere: Vec<(Elsewhere, u32)> = Vec::new();
     let mut asides = Vec::new();
     loop {
-        if *stopping.borrow() {
+        if *gate.stopping.borrow() {
             // The rows stay missing; the next run asks for them.
             return Ok(asides);
         }
@@ -210,7 +223,7 @@ async fn settle(
             tokio::select! {
                 biased;
                 released = context.run.facts.released(&first) => released?,
-                () = stopped(&stopping) => return Ok(asides),
+                () = stopped(&gate.stopping) => return Ok(asides),
             }
             left.push(Todo { cut, attempt, piece_since: None });
             continue;
@@ -231,7 +244,7 @@ async fn settle(
                 asked = attempt
             );
             let todo = Todo { cut, attempt, piece_since };
-            let (again, aside) = ask(&context, todo, &stopping).instrument(span).await?;
+            let (again, aside) = ask(&context, todo, &gate).instrument(span).await?;
             // The first of them is the next.
             left.extend(again.into_iter().rev());
             asides.extend(aside);
@@ -244,7 +257,7 @@ async fn settle(
 async fn ask(
     context: &Context,
     todo: Todo,
-    stopping: &watch::Receiver<bool>,
+    gate: &RequestGate,
 ) -> Result<(Vec<Todo>, Option<Aside>), Stopped> {
     let Todo { cut, attempt, .. } = &todo;
     let (frame, mut prompt) = context.prompt(cut);
@@ -266,6 +279,7 @@ async fn ask(
         on_wire: false.into(),
         most_tries: context.run.liveness.tries(todo.piece_since.is_some()),
         tries: 0.into(),
+        slots: Some(&gate.slots),
         ledger: context
             .endpoint()
             .bills()
@@ -275,13 +289,14 @@ async fn ask(
         biased;
         asked = errand.run() => asked,
         // Waiting for a limit or for better times: nothing is paid for yet.
-        () = stopped_off_wire(stopping, &errand) => return Ok((Vec::new(), None)),
+        () = stopped_off_wire(&gate.stopping, &errand) => return Ok((Vec::new(), None)),
     };
     record.seconds = began.elapsed().as_secs_f64();
     let remarks = context.endpoint().remarks();
     remarks.into_iter().for_each(|r| (context.run.events.listener)(&Event::Warning(r)));
     let (reply, note) = match asked {
         Ok(answered) => answered,
+        Err(RequestError::Unsent) => return Ok((Vec::new(), None)),
         Err(RequestError::Facts(error)) => return Err(error.into()),
         Err(RequestError::Model(error)) => return context.failed(todo, record, error, since).await,
     };

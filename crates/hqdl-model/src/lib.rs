@@ -31,6 +31,7 @@ use tracing::debug;
 
 use self::budget::{Budget, Reached};
 pub use self::choice::{ModelChoice, choose};
+use self::generate::{HeldSlot, Slots};
 pub use self::reply::{Reply, SaidTokens};
 pub use self::setup::SetupError;
 pub use hqdl_facts::limits;
@@ -323,7 +324,7 @@ impl EndpointTrouble for RequestError {
     fn model_error(&self) -> Option<&ModelError> {
         match self {
             Self::Model(error) => Some(error),
-            Self::Facts(_) => None,
+            Self::Facts(_) | Self::Unsent => None,
         }
     }
 }
@@ -351,6 +352,8 @@ pub struct RetryingRequest<'a> {
     pub tries: AtomicU32,
     /// Whether a reply that broke off holds anything to keep.
     pub holds: &'a (dyn Fn(&Reply) -> bool + Sync),
+    /// What it takes one of while it is with the endpoint.
+    pub slots: Option<&'a Slots>,
     /// Where what it may cost is noted, for a model that bills.
     pub ledger: Option<Ledger<'a>>,
 }
@@ -373,6 +376,9 @@ pub enum RequestError {
     /// What it may cost cannot be noted, so nothing was sent.
     #[error(transparent)]
     Facts(#[from] FactsError),
+    /// Nothing more is to be sent.
+    #[error("it was not sent: the run ends")]
+    Unsent,
 }
 
 impl From<Reached> for RequestError {
@@ -402,12 +408,12 @@ impl RetryingRequest<'_> {
         let attempt = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let began = Instant::now();
         let reservation = self.budget.reserve(worst).await?;
-        let (admitted, note) = self.admit(worst).await?;
+        let (admitted, note, slot) = self.prepare(worst).await?;
         debug!(attempt, waited = ?began.elapsed(), input, max_output = output, "sent");
         let began = Instant::now();
-        self.on_wire.store(true, Ordering::Relaxed);
         admitted.iter().for_each(Admitted::sent);
         let mut asked = self.model.ask(self.prompt).await;
+        drop(slot);
         if let Ok(Reply { broken: Some(error), .. }) = &asked
             && let error = (**error).clone()
             && !asked.as_ref().is_ok_and(self.holds)
@@ -462,6 +468,38 @@ impl RetryingRequest<'_> {
         };
         self.on_wire.store(false, Ordering::Relaxed);
         settled
+    }
+
+    /// Makes the request ready to leave: it has its turn and its slot, and is noted. What
+    /// is noted is sent or taken back, so from then on it counts as on the wire.
+    async fn prepare(
+        &self,
+        worst: Spent,
+    ) -> Result<(Option<Admitted>, Option<ReservationId>, Option<HeldSlot<'_>>), RequestError> {
+        loop {
+            let since = Instant::now();
+            let (admitted, note) = self.admit(worst).await?;
+            self.on_wire.store(true, Ordering::Relaxed);
+            let Some(slots) = self.slots else { return Ok((admitted, note, None)) };
+            let turn = Instant::now();
+            let slot = slots.take().await;
+            // Limits count a request for a minute from its turn on; and who was away for
+            // longer than a lease holds nothing any more.
+            let lasts = turn.elapsed() < limits::MINUTE / 2
+                && self.ledger.is_none_or(|ledger| ledger.facts.held_since(since));
+            let closed = slot.is_none();
+            if let Some(slot) = slot.filter(|_| lasts) {
+                return Ok((admitted, note, Some(slot)));
+            }
+            drop(admitted);
+            if let (Some(ledger), Some(note)) = (self.ledger, note) {
+                ledger.facts.settle(note, false).await?;
+            }
+            self.on_wire.store(false, Ordering::Relaxed);
+            if closed {
+                return Err(RequestError::Unsent);
+            }
+        }
     }
 
     /// Waits for the turn of the request, and notes what it may cost.

@@ -34,6 +34,13 @@ impl ServerThread {
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
+    /// Whether this runs on that thread.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        let thread = self.thread.as_ref().map(|thread| thread.thread().id());
+        thread == Some(std::thread::current().id())
+    }
+
     /// Waits for work on the thread of the caller, whatever runs there.
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         let _inside = self.handle.enter();

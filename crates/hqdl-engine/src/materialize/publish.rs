@@ -20,6 +20,7 @@ use hqdl_database::publish::{CompletionOrigin, Publication};
 use hqdl_database::rows::Tables;
 use hqdl_database::standing::PublishedVersion;
 use hqdl_database::versions::{Sums, bucket, hash, key_json};
+use hqdl_facts::Completion;
 use hqdl_model::generate::{Event, Listener, Stopped};
 
 impl<'w> Work<'w> {
@@ -167,24 +168,21 @@ impl<'w> Work<'w> {
             };
             report.count(n, &counts);
             let history = self.facts.history();
-            let mut origins = |id: i64| {
-                let (c, model) = history.completion(id).ok()??;
-                Some(CompletionOrigin {
-                    run: c.run.get(),
-                    model,
-                    prompt_hash: c.prompt_hash,
-                    asked_at: c.asked_at,
-                    input_tokens: c.input_tokens,
-                    output_tokens: c.output_tokens,
-                    cost_usd: c.cost_usd,
-                    cells: c.cells,
-                    error: c.error,
-                })
+            let mut failed = None;
+            let mut origins = |ids: &[i64]| {
+                let found = history.completions(ids).unwrap_or_else(|error| {
+                    failed = Some(error);
+                    vec![None; ids.len()]
+                });
+                found.into_iter().map(|c| c.map(origin).unwrap_or_default()).collect()
             };
             let model = self.choice(&self.spec.expansions[n]).name;
             let standing =
                 PublishedVersion::now(&self.spec, n, &model, &self.overrides, place.clone());
             publication.close(&self.spec, &tables.finish(), &standing, &mut origins)?;
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
         }
         for warning in publication.views(&self.spec)? {
             listener(&Event::Warning(warning));
@@ -290,5 +288,20 @@ impl<'w> Work<'w> {
             looked.iter().for_each(|(column, looked)| counts.add(*column, looked.state()));
         }
         Ok(tables.row(&key.row, &key_shows(key, &looked))?)
+    }
+}
+
+/// What is published of a completion.
+fn origin((c, model): (Completion, String)) -> CompletionOrigin {
+    CompletionOrigin {
+        run: c.run.get(),
+        model,
+        prompt_hash: c.prompt_hash,
+        asked_at: c.asked_at,
+        input_tokens: c.input_tokens,
+        output_tokens: c.output_tokens,
+        cost_usd: c.cost_usd,
+        cells: c.cells,
+        error: c.error,
     }
 }

@@ -1,6 +1,6 @@
 //! Completions and lines, in the order in which they were kept.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value as Json;
 use tokio_postgres::Row;
@@ -65,7 +65,7 @@ fn id(row: &Row) -> Worked<i64> {
 }
 
 const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
-    c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+    c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name, c.id
   FROM hqdl.completion AS c JOIN hqdl.model AS m ON m.id = c.model";
 
 fn read_completion(r: &Row) -> Worked<(Completion, String)> {
@@ -102,6 +102,15 @@ impl Answers for Server {
 
     fn completion(&self, id: i64) -> Result<Option<(Completion, String)>, FactsError> {
         self.first(&format!("{COMPLETION} WHERE c.id = $1"), &[&id], read_completion)
+    }
+
+    fn completions(&self, ids: &[i64]) -> Result<Vec<Option<(Completion, String)>>, FactsError> {
+        let all = self.all(&format!("{COMPLETION} WHERE c.id = ANY($1)"), &[&ids], |r| {
+            Ok((r.try_get::<_, i64>(13)?, read_completion(r)?))
+        })?;
+        let all: HashMap<i64, (Completion, String)> = all.into_iter().collect();
+        // Two may ask for the same one.
+        Ok(ids.iter().map(|id| all.get(id).cloned()).collect())
     }
 
     fn latest_completions(&self, model: &str, most: u32) -> Result<Vec<Completion>, FactsError> {

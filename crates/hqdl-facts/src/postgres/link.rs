@@ -26,6 +26,8 @@ pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A connection out of the pool.
 pub(super) type Client = Object;
+/// The connection that all use at once who send all they have to send at once.
+pub(super) type SharedClient = Arc<Object>;
 
 /// Why work with a connection failed.
 #[derive(Debug)]
@@ -48,11 +50,19 @@ impl From<FactsError> for Failed {
 
 pub(super) type Worked<T> = Result<T, Failed>;
 
+/// The connection that is shared, or when and why there was none.
+#[derive(Default)]
+struct SharedConnection {
+    client: Option<SharedClient>,
+    failed: Option<(Instant, String)>,
+}
+
 pub(super) struct Link {
     /// The URL, as it may be shown.
     pub(super) shown: String,
     pub(super) handle: Handle,
     pool: Pool,
+    shared: tokio::sync::Mutex<SharedConnection>,
     say: Say,
     /// How long a server that cannot be reached is waited for.
     patience: Duration,
@@ -74,8 +84,8 @@ impl Link {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|e| failed(e.to_string()))?;
-        let down = Mutex::new(None);
-        Ok(Self { shown, handle, pool, say, patience, down, thread })
+        let (down, shared) = (Mutex::new(None), tokio::sync::Mutex::default());
+        Ok(Self { shown, handle, pool, shared, say, patience, down, thread })
     }
 
     /// Waits for the server on this thread, whatever runs here.
@@ -93,6 +103,31 @@ impl Link {
         self.run_for(ANSWER, work).await
     }
 
+    /// The same on a connection that is shared: the work of many is on its way there at
+    /// once, however long the way is, and the server does one after the other. So work
+    /// is single statements, or a transaction all of whose statements are sent in one
+    /// poll, and is polled on the thread of the connections: nothing comes in between.
+    pub(super) async fn together<T, F>(
+        &self,
+        work: impl Fn(SharedClient) -> F,
+    ) -> Result<T, FactsError>
+    where
+        F: Future<Output = Worked<T>>,
+    {
+        debug_assert!(self.thread.is_here(), "statements of others may come in between");
+        self.persist(|| async {
+            let client = self.shared().await?;
+            let done = self.answered(ANSWER, Box::pin(work(Arc::clone(&client)))).await;
+            if matches!(done, Err(LinkTrouble::Passing(_))) {
+                let mut shared = self.shared.lock().await;
+                shared.client.take_if(|now| Arc::ptr_eq(now, &client));
+                self.pool.retain(|_, _| false);
+            }
+            done
+        })
+        .await
+    }
+
     /// The same, with what may take longer than an answer.
     pub(super) async fn run_for<T, F>(
         &self,
@@ -102,9 +137,17 @@ impl Link {
     where
         F: Future<Output = Worked<T>>,
     {
+        self.persist(|| self.once(within, &work)).await
+    }
+
+    /// Does something until it is done, as long as there is patience.
+    async fn persist<T, F>(&self, once: impl Fn() -> F) -> Result<T, FactsError>
+    where
+        F: Future<Output = Result<T, LinkTrouble>>,
+    {
         let [mut wait, longest] = TRY_EVERY;
         loop {
-            let why = match self.once(within, &work).await {
+            let why = match once().await {
                 Ok(done) => {
                     self.reached();
                     return Ok(done);
@@ -155,34 +198,69 @@ impl Link {
     where
         F: Future<Output = Worked<T>>,
     {
-        let all = async {
-            // Whoever has a connection gives it back, so waiting for one is no failure.
-            let times =
-                Timeouts { wait: None, create: Some(CONNECTING), recycle: Some(CONNECTING) };
-            let client = self.pool.timeout_get(&times).await.map_err(|e| match e {
-                PoolError::Backend(e) => self.trouble(&e),
-                // It is there, and says nothing.
-                PoolError::Timeout(_) => {
-                    LinkTrouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
-                }
-                other => LinkTrouble::Passing(other.to_string()),
-            })?;
-            let working = tokio::time::timeout(within, work(client)).await;
-            match working {
-                Ok(Ok(done)) => Ok(done),
-                Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
-                Ok(Err(Failed::Facts(e))) => Err(LinkTrouble::Final(e)),
-                Err(_) => {
-                    Err(LinkTrouble::Passing(format!("no answer within {} s", within.as_secs())))
-                }
-            }
+        let done = match self.client().await {
+            Ok(client) => self.answered(within, Box::pin(work(client))).await,
+            Err(trouble) => Err(trouble),
         };
-        let done = all.await;
         if matches!(done, Err(LinkTrouble::Passing(_))) {
             // A connection that does not answer is of no use to the next one.
             self.pool.retain(|_, _| false);
         }
         done
+    }
+
+    /// A connection that nobody else uses.
+    async fn client(&self) -> Result<Client, LinkTrouble> {
+        // Whoever has a connection gives it back, so waiting for one is no failure.
+        let times = Timeouts { wait: None, create: Some(CONNECTING), recycle: Some(CONNECTING) };
+        self.pool.timeout_get(&times).await.map_err(|e| match e {
+            PoolError::Backend(e) => self.trouble(&e),
+            // It is there, and says nothing.
+            PoolError::Timeout(_) => {
+                LinkTrouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
+            }
+            other => LinkTrouble::Passing(other.to_string()),
+        })
+    }
+
+    /// The connection that is shared.
+    async fn shared(&self) -> Result<SharedClient, LinkTrouble> {
+        let came = Instant::now();
+        let mut shared = self.shared.lock().await;
+        if let Some(client) = shared.client.as_ref().filter(|client| !client.is_closed()) {
+            return Ok(Arc::clone(client));
+        }
+        // Who has waited for one who waited in vain does not wait once more.
+        if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
+            return Err(LinkTrouble::Passing(why.clone()));
+        }
+        match self.client().await {
+            Ok(client) => {
+                let client = Arc::new(client);
+                *shared = SharedConnection { client: Some(Arc::clone(&client)), failed: None };
+                Ok(client)
+            }
+            Err(trouble) => {
+                if let LinkTrouble::Passing(why) = &trouble {
+                    shared.failed = Some((Instant::now(), why.clone()));
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    /// What comes of work, within some time.
+    async fn answered<T>(
+        &self,
+        within: Duration,
+        work: impl Future<Output = Worked<T>>,
+    ) -> Result<T, LinkTrouble> {
+        match tokio::time::timeout(within, work).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
+            Ok(Err(Failed::Facts(e))) => Err(LinkTrouble::Final(e)),
+            Err(_) => Err(LinkTrouble::Passing(format!("no answer within {} s", within.as_secs()))),
+        }
     }
 
     /// Something reached the server.

@@ -35,7 +35,7 @@ mod words;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -52,7 +52,7 @@ use crate::history::History;
 use crate::ids::{ReservationId, RunId};
 use crate::in_flight::ClaimKey;
 use crate::record::{Record, RecordBytes};
-use crate::store::{CommitUnit, FactStore, Noted, StoreFuture};
+use crate::store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
 use crate::throttle::{EndpointPlace, RateLimits};
 use hqdl_database::postgres::address::{ANSWER, Address, BadAddress};
 use hqdl_values::key::Entity;
@@ -205,6 +205,14 @@ impl FactStore for PostgresStore {
         page
     }
 
+    fn is_far(&self) -> bool {
+        true
+    }
+
+    fn held_since(&self, moment: Instant) -> bool {
+        self.server.held_since(moment)
+    }
+
     fn is_remote(&self) -> bool {
         true
     }
@@ -273,17 +281,28 @@ impl FactStore for PostgresStore {
     }
 
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>> {
+        Box::pin(async { Ok(self.claim_cells(keys, &[], None).await?.granted) })
+    }
+
+    fn claim_cells<'a>(
+        &'a self,
+        keys: &'a [ClaimKey],
+        entities: &'a [&'a Entity],
+        beside: Option<u32>,
+    ) -> StoreFuture<'a, ClaimedCells> {
         let (server, keys) = (Arc::clone(&self.server), keys.to_vec());
-        let (reply, granted) = oneshot::channel();
+        let entities: Vec<Entity> = entities.iter().map(|e| (*e).clone()).collect();
+        let (reply, claimed) = oneshot::channel();
         self.server.link.handle.spawn(async move {
-            let claimed = server.claim(&keys).await;
-            if let Err(Ok(granted)) = reply.send(claimed) {
+            let claimed = server.claim_cells(&keys, &entities, beside).await;
+            server.copy.seen();
+            if let Err(Ok(claimed)) = reply.send(claimed) {
                 // Nobody wants them any more.
-                let held = keys.into_iter().zip(granted).filter(|(_, held)| *held);
+                let held = keys.into_iter().zip(claimed.granted).filter(|(_, held)| *held);
                 server.release(&held.map(|(key, _)| key).collect::<Vec<_>>());
             }
         });
-        Box::pin(async { granted.await.map_err(|_| self.server.failed("its thread has ended"))? })
+        Box::pin(async { claimed.await.map_err(|_| self.server.failed("its thread has ended"))? })
     }
 
     fn release(&self, keys: &[ClaimKey]) {

@@ -23,6 +23,11 @@ const LINES: i64 = 2000;
 /// What reads lines.
 pub(super) const LINE: &str = "a.key, a.line, a.completion, a.model, a.checksum, a.cells, a.entity";
 
+/// The lines about some keys.
+pub(super) const LINES_OF: &str =
+    "SELECT a.key, a.line, a.completion, a.model, a.checksum, a.cells, a.entity
+  FROM hqdl.answer AS a WHERE a.key = ANY($1) ORDER BY a.line";
+
 /// A line as it stands there.
 pub(super) struct StoredLine {
     pub(super) key: String,
@@ -81,28 +86,30 @@ impl Server {
         let mut found = Vec::with_capacity(entities.len());
         for entities in entities.chunks(MANY) {
             let keys: Vec<String> = entities.iter().map(key).collect();
-            let lines = self.lines_of(&keys).await?;
-            let mut records: HashMap<&str, Record> = HashMap::with_capacity(keys.len());
-            for line in &lines {
-                line.join(records.entry(line.key.as_str()).or_default());
-            }
-            // Two may ask for the same one.
-            let record = |key: &String| records.get(key.as_str()).cloned();
-            found.extend(keys.iter().map(|key| record(key).filter(|r| !r.facts.is_empty())));
+            let of = &keys;
+            let rows = self.link.run(|client| async move {
+                let select = client.prepare_cached(LINES_OF).await?;
+                Ok(client.query(&select, &[of]).await?)
+            });
+            found.extend(self.records_in(of, &rows.await?)?);
         }
         Ok(found)
     }
 
-    async fn lines_of(&self, keys: &[String]) -> Result<Vec<StoredLine>, FactsError> {
-        let sql =
-            format!("SELECT {LINE} FROM hqdl.answer AS a WHERE a.key = ANY($1) ORDER BY a.line");
-        let sql = sql.as_str();
-        self.link
-            .run(|client| async move {
-                let select = client.prepare_cached(sql).await?;
-                client.query(&select, &[&keys]).await?.iter().map(StoredLine::read).collect()
-            })
-            .await
+    /// The records of some keys, in their order, out of all lines about these.
+    pub(super) fn records_in(
+        &self,
+        keys: &[String],
+        rows: &[Row],
+    ) -> Result<Vec<Option<Record>>, FactsError> {
+        let mut records: HashMap<String, Record> = HashMap::with_capacity(keys.len());
+        for row in rows {
+            let line = self.read(row, StoredLine::read)?;
+            line.join(records.entry(line.key.clone()).or_default());
+        }
+        // Two may ask for the same one.
+        let record = |key: &String| records.get(key).cloned();
+        Ok(keys.iter().map(|key| record(key).filter(|r| !r.facts.is_empty())).collect())
     }
 
     /// Entities with their records in the order of their texts, from after one on.

@@ -122,7 +122,7 @@ impl Server {
         );
         let (lock, note, session) = (lock.as_str(), note.as_str(), &*session);
         let tokens = worst.tokens.cast_signed();
-        let row = self.link.run(|client| async move {
+        let row = self.link.together(|client| async move {
             let note = client.prepare_cached(note).await?;
             let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
                 [&id, &run.0, &worst.usd, &tokens, &of_day, &session, &dry];
@@ -130,6 +130,7 @@ impl Server {
                 return Ok(client.query_one(&note, &values).await?);
             }
             let lock = client.prepare_cached(lock).await?;
+            // All at once: on a connection that is shared nothing comes in between.
             let (begun, locked, noted, committed) = tokio::join!(
                 biased;
                 client.batch_execute("BEGIN"),
@@ -169,7 +170,7 @@ impl Server {
             "DELETE FROM hqdl.reservation WHERE id = $1"
         };
         self.link
-            .run(|client| async move {
+            .together(|client| async move {
                 let settle = client.prepare_cached(sql).await?;
                 client.execute(&settle, &[&reservation.0]).await?;
                 Ok(())

@@ -28,6 +28,8 @@ pub(super) struct Presence {
 struct SessionState {
     id: Arc<str>,
     entered: bool,
+    /// When it was first needed.
+    began: Instant,
     /// When the server was last asked to renew the lease, and did.
     renewed: Instant,
     heartbeat: Option<tokio::task::AbortHandle>,
@@ -35,8 +37,9 @@ struct SessionState {
 
 impl Presence {
     pub(super) fn new(holder: &str, lease: Duration) -> Self {
+        let now = Instant::now();
         let state =
-            SessionState { id: fresh(), entered: false, renewed: Instant::now(), heartbeat: None };
+            SessionState { id: fresh(), entered: false, began: now, renewed: now, heartbeat: None };
         Self {
             holder: holder.to_owned(),
             lease,
@@ -100,6 +103,9 @@ impl Server {
                 .await?;
             let mut state = self.presence.state();
             if holds {
+                if !state.entered {
+                    state.began = Instant::now();
+                }
                 state.entered = true;
                 state.renewed = asked;
                 return Ok(id);
@@ -107,6 +113,12 @@ impl Server {
             warn!(session = id_of, "the lease of this session has ended");
             (state.id, state.entered) = (fresh(), false);
         }
+    }
+
+    /// Whether the session of now was there at a moment, and cannot have ended since.
+    pub(super) fn held_since(&self, moment: Instant) -> bool {
+        let state = self.presence.state();
+        state.entered && state.began <= moment && state.renewed.elapsed() < self.presence.lease
     }
 
     /// Begins the session, and keeps it: whoever claims, begins or reserves does.

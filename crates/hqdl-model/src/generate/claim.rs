@@ -46,12 +46,9 @@ pub async fn claim(
     let of = |gap: &MissingRow, column: &usize| wanted.claimed(&gap.entity, *column);
     let things: Vec<ClaimKey> =
         cut.gaps.iter().flat_map(|g| cut.columns.iter().filter_map(move |c| of(g, c))).collect();
-    let claim = facts.claim(things).await?;
     let entities: Vec<_> = cut.gaps.iter().map(|g| &g.entity).collect();
-    // Before the facts: what a batch has brought meanwhile is found there.
-    let under_way =
-        if beside_batches { facts.under_way(&entities, wanted.model)? } else { Vec::new() };
-    let known = facts.get_latest(&entities).await?;
+    let beside = beside_batches.then_some(wanted.model);
+    let (claim, under_way, known) = facts.claim_cells(things, &entities, beside).await?;
     let mut ours: BTreeMap<Vec<usize>, Vec<MissingRow>> = BTreeMap::new();
     let mut theirs: BTreeMap<Vec<usize>, Vec<MissingRow>> = BTreeMap::new();
     let mut found = 0;

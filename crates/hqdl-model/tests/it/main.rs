@@ -1,4 +1,4 @@
-//! Budgets, and the rates that endpoints tell.
+//! Budgets, slots, and the rates that endpoints tell.
 
 // A test fails by panicking, and says why on the terminal.
 #![allow(
@@ -13,3 +13,4 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod limits;
+mod slots;

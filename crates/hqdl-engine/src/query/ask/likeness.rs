@@ -168,7 +168,7 @@ impl Asker<'_> {
                 let (reply, note) = match sent.reply {
                     Ok(answered) => answered,
                     Err(RequestError::Facts(error)) => return Err(failed(error)),
-                    Err(RequestError::Model(error)) => {
+                    Err(error @ (RequestError::Model(_) | RequestError::Unsent)) => {
                         return Err(NoEmbeddings::Instead(error.to_string()));
                     }
                 };
@@ -263,6 +263,7 @@ impl Sending {
             on_wire: AtomicBool::new(false),
             most_tries: 1,
             tries: AtomicU32::new(0),
+            slots: None,
             ledger: Some(Ledger { facts: &self.run.facts, run: self.run.id }),
         };
         let began = Instant::now();

@@ -1,0 +1,49 @@
+//! Slots: how many requests may be with an endpoint, and how many may be made ready.
+
+use std::time::Duration;
+
+use hqdl_model::generate::Slots;
+
+fn hold(slots: &Slots, how_long: Duration) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let slot = slots.take().await.unwrap();
+        tokio::time::sleep(how_long).await;
+        drop(slot);
+    });
+}
+
+#[test]
+fn as_many_are_made_ready_as_leave_soon() {
+    let near = Slots::new(4, false);
+    hold(&near, Duration::from_millis(1));
+    assert_eq!(near.requests(), 4);
+    let far = Slots::new(4, true);
+    // Before the first answer nobody knows how long one takes.
+    assert_eq!(far.requests(), 4);
+    hold(&far, Duration::from_millis(1));
+    assert_eq!(far.requests(), 12);
+    // One at a time that takes long: another one would wait for too long.
+    let slow = Slots::new(1, true);
+    hold(&slow, Duration::from_millis(2100));
+    assert_eq!(slow.requests(), 1);
+}
+
+#[test]
+fn no_more_than_there_are_are_held_and_none_when_it_is_over() {
+    let slots = Slots::new(2, true);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let held = (slots.take().await.unwrap(), slots.take().await.unwrap());
+        let third = slots.take();
+        let mut third = std::pin::pin!(third);
+        assert!(
+            std::future::poll_fn(|c| std::task::Poll::Ready(third.as_mut().poll(c).is_pending()))
+                .await
+        );
+        slots.close();
+        assert!(third.await.is_none());
+        drop(held);
+        assert!(slots.take().await.is_none());
+    });
+}
