@@ -111,9 +111,7 @@ SELECT TO_DATE('2020-01-02', 'YYYY-MM-DD'), CURRENT_TIMESTAMP IS NOT NULL FROM r
 SELECT name FROM restaurants WHERE MOD(_id, 2) = 1 AND POWER(rating, 2) > 10 AND CEIL(rating) = 5;
 SELECT name FROM restaurants WHERE rating % 2 = 1 OR rating ^ 2 > 20;
 SELECT SQRT(rating), ABS(-rating), FLOOR(rating), LN(rating) FROM restaurants;
--- refused: no such function
 SELECT GENERATE_SERIES(1, 3);
--- refused: syntax error
 SELECT * FROM generate_series(1, 3) AS g(n);
 -- refused: stands where something else
 SELECT name FROM restaurants TABLESAMPLE SYSTEM (10);

@@ -198,7 +198,7 @@ impl Parser<'_> {
 
     /// Whether a query begins at a token.
     pub fn query_at(&self, n: usize) -> bool {
-        ["SELECT", "WITH", "VALUES"].iter().any(|w| self.is_word_at(n, w))
+        ["SELECT", "WITH", "VALUES", "TABLE"].iter().any(|w| self.is_word_at(n, w))
             || self.peek_at(n).is_some_and(|t| t.is(b'(')) && self.query_at_deeper(n + 1)
     }
 
@@ -352,7 +352,9 @@ impl Parser<'_> {
                 let row = self.parentheses()?;
                 Ok(Some(Piece { span: token.start..row.span.end, ..row }))
             }
-            "EXTRACT" | "POSITION" | "SUBSTRING" | "TRIM" if opens => self.worded(token, &word),
+            "EXTRACT" | "OVERLAY" | "POSITION" | "SUBSTRING" | "TRIM" if opens => {
+                self.worded(token, &word)
+            }
             "INTERVAL" if text_next => {
                 self.at += 2;
                 self.interval(token.start..self.before()).map(Some)

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::declared::declared;
-use super::function::ROWS;
 use super::parser::{
     ExprShape, Parser, Piece, SuqlSelect, SuqlTable, TableOf, TypedColumns, Unnested, unsaid,
 };
@@ -51,6 +50,16 @@ impl Parser<'_> {
                 select.merged |= merged;
             }
         }
+    }
+
+    /// The table behind TABLE, and its columns.
+    pub fn table(&mut self) -> Result<(Vec<Piece>, TypedColumns), SqlError> {
+        let mut pieces = Vec::new();
+        if let Some(select) = self.selects.last_mut() {
+            *select = SuqlSelect::default();
+        }
+        self.item(&mut pieces)?;
+        Ok((pieces, self.selects.last().and_then(|select| select.all_columns(None))))
     }
 
     fn item(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
@@ -101,16 +110,14 @@ impl Parser<'_> {
             self.take()?;
         }
         if !self.is(b'(') {
-            let table = self.here();
             let last = self.tokens[self.at - 1].content(self.sql);
             let (alias, columns) = self.alias()?;
-            let typed = self.columns_of(&last);
-            self.reads(alias.or(Some(last.clone())), TableOf::Named(last), typed);
-            if !columns.is_empty() {
-                let span = table..self.before();
-                let help = "select them by name in a subquery";
-                return Err(unsaid(span, "other names for a table's columns", help));
+            if columns.is_empty() {
+                let typed = self.columns_of(&last);
+                self.reads(alias.or(Some(last.clone())), TableOf::Named(last), typed);
+                return Ok(());
             }
+            pieces.push(self.renamed_table(name.start, &last, alias, &columns)?);
             return Ok(());
         }
         let function = name.content(self.sql).to_lowercase();
@@ -120,14 +127,12 @@ impl Parser<'_> {
         if self.is_word("WITH") && self.is_word_at(1, "ORDINALITY") {
             return Err(unsaid(start..self.before(), "WITH ORDINALITY", ""));
         }
-        if !ROWS.contains(&function.as_str()) {
+        let whole = start..end;
+        let Some(array) = Self::array_of_rows(&function, args.clone(), &whole)? else {
             pieces.extend(args);
             let (alias, _) = self.alias()?;
             self.reads(alias.or(Some(function)), TableOf::Query, None);
             return Ok(());
-        }
-        let [array] = args.as_slice() else {
-            return Err(unsaid(start..end, "two arrays side by side", "unnest them one by one"));
         };
         let (alias, names) = self.alias()?;
         let mut names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
@@ -172,6 +177,38 @@ impl Parser<'_> {
         let words = format!("(WITH {name}({columns}) AS ({{}}) SELECT * FROM {name}) AS {alias}");
         pieces.push(Piece::filled(&words, vec![query.text], span.start..end));
         Ok(())
+    }
+
+    /// A table whose columns the query calls otherwise: `SQLite` has that for those of a
+    /// query alone.
+    ///
+    /// # Errors
+    /// For a table that is not known, and for more names than it has columns.
+    fn renamed_table(
+        &mut self,
+        start: usize,
+        table: &str,
+        alias: Option<String>,
+        names: &[(String, Range<usize>)],
+    ) -> Result<Piece, SqlError> {
+        let span = start..self.before();
+        let Some(own) = self.columns_of(table) else {
+            let help = "select them by name in a subquery";
+            return Err(unsaid(span, "other names for columns that are not known", help));
+        };
+        self.columns = Some(own.clone());
+        let typed = self.renamed_columns(names)?;
+        let both = typed.iter().flatten().zip(&own);
+        let shown: Vec<String> = both
+            .map(|((new, _), (own, _))| {
+                format!("{} AS {}", hqdl_values::sql::name(own), hqdl_values::sql::name(new))
+            })
+            .collect();
+        let called = hqdl_values::sql::name(alias.as_deref().unwrap_or(table));
+        let of = hqdl_values::sql::name(table);
+        let words = format!("(SELECT {} FROM {of}) AS {called}", shown.join(", "));
+        self.reads(alias, TableOf::Query, typed);
+        Ok(Piece::new(vec![Part::New(words, span.clone())], span))
     }
 
     /// `[AS] name [(columns)]`

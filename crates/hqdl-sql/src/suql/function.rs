@@ -9,7 +9,32 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 45] = [
+const FUNCTIONS: [(&str, usize, &str); 70] = [
+    ("array_append", 2, "suql_append({})"),
+    ("array_cat", 2, "suql_joined({})"),
+    ("array_position", 2, "suql_position({})"),
+    ("array_prepend", 2, "suql_prepend({})"),
+    ("array_remove", 2, "suql_remove({})"),
+    ("ascii", 1, "unicode({})"),
+    ("chr", 1, "char({})"),
+    ("lpad", 2, "suql_lpad({})"),
+    ("lpad", 3, "suql_lpad({})"),
+    ("random", 0, "(random() / 18446744073709551616.0 + 0.5)"),
+    ("regexp_count", 2, "suql_regexp_count({})"),
+    ("regexp_count", 3, "suql_regexp_count({})"),
+    ("regexp_count", 4, "suql_regexp_count({})"),
+    ("regexp_like", 3, "suql_regexp_like({})"),
+    ("regexp_split_to_array", 2, "suql_regexp_split({})"),
+    ("regexp_substr", 2, "suql_regexp_substr({})"),
+    ("regexp_substr", 3, "suql_regexp_substr({})"),
+    ("regexp_substr", 4, "suql_regexp_substr({})"),
+    ("regexp_substr", 5, "suql_regexp_substr({})"),
+    ("repeat", 2, "suql_repeat({})"),
+    ("reverse", 1, "suql_reverse({})"),
+    ("rpad", 2, "suql_rpad({})"),
+    ("rpad", 3, "suql_rpad({})"),
+    ("string_to_array", 2, "suql_split({})"),
+    ("string_to_array", 3, "suql_split({})"),
     ("age", 1, "suql_age({}, date('now'))"),
     ("age", 2, "suql_age({1}, {})"),
     ("array_agg", 1, "json_group_array({})"),
@@ -67,7 +92,14 @@ const FUNCTIONS: [(&str, usize, &str); 45] = [
 const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
 
 /// Functions that give texts.
-const TEXTS: [&str; 15] = [
+const TEXTS: [&str; 22] = [
+    "chr",
+    "lpad",
+    "overlay",
+    "regexp_substr",
+    "repeat",
+    "reverse",
+    "rpad",
     "array_to_string",
     "btrim",
     "concat",
@@ -86,7 +118,16 @@ const TEXTS: [&str; 15] = [
 ];
 
 /// Functions that give arrays.
-const ARRAYS: [&str; 2] = ["array_agg", "regexp_match"];
+const ARRAYS: [&str; 8] = [
+    "array_append",
+    "array_cat",
+    "array_prepend",
+    "array_remove",
+    "regexp_split_to_array",
+    "string_to_array",
+    "array_agg",
+    "regexp_match",
+];
 
 /// Functions that give what their first value is, and those that give one of their values.
 const FIRST: [&str; 10] =
@@ -99,7 +140,10 @@ const TRUTHS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
 /// Functions of both that give numbers.
-const NUMBERS: [&str; 17] = [
+const NUMBERS: [&str; 20] = [
+    "array_position",
+    "ascii",
+    "regexp_count",
     "array_length",
     "avg",
     "cardinality",
@@ -125,13 +169,17 @@ const ANY_NUMBER: usize = usize::MAX;
 const DISTANCE: &str = "{{LLMMap('how many metres is it from {} to {}, as the crow flies?', {}, {1}, \
                         return_type='float')}}";
 
-/// Functions that make rows of an array.
-pub(super) const ROWS: [&str; 5] = [
-    "unnest",
-    "json_array_elements",
-    "json_array_elements_text",
-    "jsonb_array_elements",
-    "jsonb_array_elements_text",
+/// Functions that make rows of an array, and the array.
+const ROWS: [(&str, &str); 9] = [
+    ("unnest", "{}"),
+    ("generate_series", "suql_series({})"),
+    ("json_array_elements", "{}"),
+    ("json_array_elements_text", "{}"),
+    ("jsonb_array_elements", "{}"),
+    ("jsonb_array_elements_text", "{}"),
+    ("regexp_matches", "suql_regexp_matches({})"),
+    ("regexp_split_to_table", "suql_regexp_split({})"),
+    ("string_to_table", "suql_split({})"),
 ];
 
 /// Parts of a date, and how `SQLite` tells them.
@@ -179,7 +227,7 @@ impl Parser<'_> {
             [.., last] => last.content(self.sql).to_lowercase(),
             [] => String::new(),
         };
-        if ROWS.contains(&name.as_str()) {
+        if ROWS.iter().any(|(rows, _)| *rows == name) {
             return self.rows(first, &name);
         }
         let open = self.at;
@@ -227,10 +275,9 @@ impl Parser<'_> {
             let piece = Piece::filled(&words, vec![document.text], start..end);
             return self.tail(piece.boolean());
         }
-        if let ("regexp_like" | "regexp_match" | "regexp_replace", [_, pattern, ..]) =
-            (name.as_str(), pieces.as_slice())
-        {
+        if let (true, [_, pattern, ..]) = (name.starts_with("regexp_"), pieces.as_slice()) {
             is_pattern(pattern, "match")?;
+            self.are_flags(&name, &pieces)?;
         }
         if let ("count", [one]) = (name.as_str(), pieces.as_mut_slice())
             && let [Part::Star(span, Some(table))] = one.text.as_slice()
@@ -270,6 +317,25 @@ impl Parser<'_> {
         }
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
+    }
+
+    /// Whether what is said behind a regular expression can be: what cannot is told before
+    /// anything is asked.
+    fn are_flags(&self, name: &str, pieces: &[Piece]) -> Result<(), SqlError> {
+        let first = if name == "regexp_replace" { 3 } else { 2 };
+        for (n, piece) in pieces.iter().enumerate().skip(first) {
+            let wrong = |message: String| Err(SqlError::new(piece.span.clone(), message, "here"));
+            if let ExprShape::Literal(flags) = &piece.shape
+                && let Some(flag) = flags.chars().find(|c| !"gi".contains(*c))
+            {
+                return wrong(format!("{name} knows the flags g and i, not `{flag}`"));
+            }
+            let written = self.sql.get(piece.span.clone()).unwrap_or_default();
+            if n == first && written.trim().parse::<i64>().is_ok_and(|start| start < 1) {
+                return wrong(format!("{name} counts characters from 1"));
+            }
+        }
+        Ok(())
     }
 
     /// What a function of so many values gives, where it is known.
@@ -417,9 +483,12 @@ impl Parser<'_> {
     /// A function whose rows are an array's elements, in the result columns.
     fn rows(&mut self, first: Token, name: &str) -> Result<Piece, SqlError> {
         self.at += 1;
-        let array = self.expr()?;
+        let args = if self.is(b')') { Vec::new() } else { self.list()? };
         let end = self.expect(b')')?;
         let span = first.start..end;
+        let Some(array) = Self::array_of_rows(name, args, &span)? else {
+            return Err(self.expected("an array"));
+        };
         let text = self.sql[array.span.clone()].to_owned();
         let same = |a: &Piece| self.sql[a.span.clone()] == *text;
         let known = self.selects.last().and_then(|s| {
@@ -451,6 +520,37 @@ impl Parser<'_> {
         Ok(Piece::new(vec![Part::New(format!("{alias}.value"), span.clone())], span))
     }
 
+    /// The array whose elements are the rows of a function; `None` where it makes none.
+    ///
+    /// # Errors
+    /// For several arrays side by side.
+    pub fn array_of_rows(
+        name: &str,
+        args: Vec<Piece>,
+        span: &std::ops::Range<usize>,
+    ) -> Result<Option<Piece>, SqlError> {
+        let Some((_, words)) = ROWS.iter().find(|(rows, _)| *rows == name) else { return Ok(None) };
+        if *words == "{}" {
+            let mut args = args;
+            return match (args.pop(), args.is_empty()) {
+                (Some(only), true) => Ok(Some(only)),
+                _ => Err(unsaid(span.clone(), "two arrays side by side", "unnest them one by one")),
+            };
+        }
+        let holes = vec!["{}"; args.len()].join(", ");
+        // A step of a series is a span of time, in words.
+        let as_text = |piece: Piece| match &piece.shape {
+            ExprShape::Interval(parts) => {
+                let parts: Vec<String> =
+                    parts.iter().map(|(n, unit)| format!("{n} {unit}")).collect();
+                vec![Part::New(hqdl_values::sql::text(&parts.join(" ")), piece.span)]
+            }
+            _ => piece.text,
+        };
+        let pieces = args.into_iter().map(as_text).collect();
+        Ok(Some(Piece::filled(&words.replace("{}", &holes), pieces, span.clone())))
+    }
+
     /// Functions with words between their arguments.
     pub fn worded(&mut self, token: Token, name: &str) -> Result<Option<Piece>, SqlError> {
         let (start, back) = (token.start, self.at);
@@ -469,6 +569,20 @@ impl Parser<'_> {
                 let of = self.expr()?;
                 let end = self.expect(b')')?;
                 Ok(Some(Piece::filled("instr({}, {})", vec![of.text, what.text], start..end)))
+            }
+            "OVERLAY" => {
+                let mut pieces = vec![self.expr()?.text];
+                for (n, word) in ["PLACING", "FROM", "FOR"].into_iter().enumerate() {
+                    if n == 2 && !self.is_word(word) {
+                        break;
+                    }
+                    self.expect_word(word)?;
+                    pieces.push(self.expr()?.text);
+                }
+                let end = self.expect(b')')?;
+                let words = format!("suql_overlay({})", vec!["{}"; pieces.len()].join(", "));
+                let piece = Piece::filled(&words, pieces, start..end);
+                Ok(Some(Piece { shape: ExprShape::Text, ..piece }))
             }
             "SUBSTRING" => {
                 let of = self.expr()?;

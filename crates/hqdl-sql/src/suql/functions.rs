@@ -2,6 +2,9 @@
 //! of arrays, which are JSON arrays, and of patterns. A value that is no array is
 //! the array of itself.
 
+mod lists;
+mod texts;
+
 use std::cmp::Ordering;
 
 use jiff::Span;
@@ -78,7 +81,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_replace", -1, replaced)?;
     make("suql_split_part", 3, |v| part(&text(v[0]), &text(v[1]), v[2]))?;
-    texts(connection)?;
+    parts_of_texts(connection)?;
     make("suql_initcap", 1, |v| Ok(Sql::Text(capitals(&text(v[0])))))?;
     make("suql_groups", 2, |v| {
         let regex = compiled(&text(v[1]), reading("match"), false)?;
@@ -113,6 +116,8 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(said.map_err(wrong)?.map_or(Sql::Null, Sql::Text))
     })?;
     read_as(connection)?;
+    texts::register(connection)?;
+    lists::register(connection)?;
     for how in ["like", "ilike", "similar", "match", "imatch"] {
         let (name, read, fold) = (format!("suql_{how}"), reading(how), how.starts_with('i'));
         connection.create_scalar_function(name.as_str(), 2, flags, move |ctx: &Context<'_>| {
@@ -141,7 +146,7 @@ fn strict(connection: &Connection, name: &str, count: i32, run: Strict) -> rusql
 }
 
 /// Registers the functions of texts that `PostgreSQL` means otherwise.
-fn texts(connection: &Connection) -> rusqlite::Result<()> {
+fn parts_of_texts(connection: &Connection) -> rusqlite::Result<()> {
     strict(connection, "suql_lower", 1, |v| Ok(Sql::Text(text(v[0]).to_lowercase())))?;
     strict(connection, "suql_upper", 1, |v| Ok(Sql::Text(text(v[0]).to_uppercase())))?;
     // From the other end where the number is negative: all but so many.

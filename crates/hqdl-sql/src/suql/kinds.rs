@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::declared::cast_shape;
 use super::expr::OTHER;
-use super::literal::{KNOWN_TYPES, TYPES, literal, no_type, slip};
+use super::functions::number_of;
+use super::literal::{KNOWN_TYPES, TYPES, in_range, literal, no_type, slip};
 use super::parser::{ExprShape, PRIMARY, Parser, Piece, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -137,6 +138,10 @@ impl Parser<'_> {
             && let Some(piece) = literal(kind.words, text, &of.span)?
         {
             return Ok(Piece { span, ..piece });
+        }
+        let written = self.sql.get(of.span.clone()).unwrap_or_default();
+        if let Some(number) = number_of(written) {
+            in_range(kind.words, &number, written, &of.span)?;
         }
         let of_call = of.shape == ExprShape::Call;
         let words = match CALLS.iter().find(|(words, _)| of_call && *words == kind.words) {

@@ -131,6 +131,17 @@ impl Parser<'_> {
         if self.word("VALUES") {
             return self.values(pieces);
         }
+        if self.is_word("TABLE") {
+            let word = self.take()?;
+            pieces.push(Piece::new(
+                vec![Part::New("SELECT * FROM".into(), word.span())],
+                word.span(),
+            ));
+            let (items, columns) = self.table()?;
+            pieces.extend(items);
+            self.gives(columns);
+            return Ok(());
+        }
         self.expect_word("SELECT")?;
         let begins = pieces.len();
         if let Some(select) = self.selects.last_mut() {
