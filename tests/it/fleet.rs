@@ -468,6 +468,32 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     assert_eq!(endpoint.count(), 0);
 }
 
+/// A line that is not what was kept costs its own cells, and nothing else.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_damaged_line_is_left_out_and_its_cells_are_asked_again() {
+    let endpoint = honest();
+    let cache = postgres::database();
+    let [one, other] = [machine(&endpoint, &spec()), machine(&endpoint, &spec())];
+    run(&one, &cache, "60", &ROWS).exits(0);
+    let damage = "UPDATE hqdl.answer SET cells = 'no JSON' || cells
+        WHERE line = (SELECT min(line) FROM hqdl.answer) RETURNING line";
+    assert_eq!(sql_at(&cache, damage).len(), 1);
+    let before = endpoint.cells_since(0).len();
+    run(&other, &cache, "60", &ROWS).exits(0);
+    assert_eq!(check(&other), complete());
+    assert_eq!(endpoint.cells_since(0).len() - before, COLUMNS.len());
+    // Where it was published before, its rows are looked at again.
+    run(&one, &cache, "60", &ROWS).exits(0);
+    assert_eq!(check(&one), complete());
+    let changed = "SELECT count(*) FROM hqdl.meaning WHERE changed > 0";
+    assert_eq!(sql_at(&cache, changed)[0][0].as_deref(), Some("4"));
+    // What was spent on the others is counted.
+    let daemon = Daemon::start(&one, &["--cache", &cache]);
+    daemon.rests("complete");
+    daemon.get("/").is(200);
+}
+
 /// Keys and values that a server's text cannot hold, or an index.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]

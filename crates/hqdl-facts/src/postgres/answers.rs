@@ -159,7 +159,23 @@ impl Answers for Server {
         let meanings: Vec<i64> = meanings.iter().map(|m| i64::from(*m)).collect();
         let mut after = line;
         loop {
-            let lines = self.all(&sql, &[&after, &MANY, &meanings], StoredLine::read)?;
+            let lines = match self.all(&sql, &[&after, &MANY, &meanings], StoredLine::read) {
+                // Of whom a damaged line says something, it may have said this.
+                Err(error @ FactsError::Journal { .. }) => {
+                    let mut damaged = false;
+                    self.lines_after(after, &mut |line| {
+                        let facts = line.facts();
+                        damaged |= facts.is_none();
+                        let said = |f: &Fact| meanings.contains(&i64::from(f.meaning));
+                        if facts.is_none_or(|facts| facts.iter().any(said)) {
+                            found.extend(Entity::parse(line.entity()).ok());
+                        }
+                        Ok(())
+                    })?;
+                    return if damaged { Ok(found) } else { Err(error) };
+                }
+                lines => lines?,
+            };
             self.copy.seen();
             let Some(last) = lines.last() else { return Ok(found) };
             after = last.id;

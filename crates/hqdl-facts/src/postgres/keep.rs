@@ -150,6 +150,13 @@ const CHANGED: &str = "UPDATE hqdl.meaning SET changed = greatest(changed, x.lin
       AND ((new -> 3)::text IS DISTINCT FROM (old -> 3)::text
         OR (new -> 1)::text IS DISTINCT FROM (old -> 1)::text)
     GROUP BY 1) AS x WHERE meaning.id = x.meaning";
+/// The same where a line that is read for it is damaged: it may have said anything.
+const CHANGED_OF_DAMAGED: &str =
+    "UPDATE hqdl.meaning SET changed = greatest(changed, x.line) FROM (
+    SELECT (new ->> 0)::integer AS meaning, max(n.line) AS line
+    FROM hqdl.answer AS n JOIN hqdl.answer AS o ON o.key = n.key AND o.line < n.line
+    CROSS JOIN LATERAL json_array_elements(n.cells::json) AS new
+    WHERE n.line > (SELECT line - $1 FROM hqdl.head) GROUP BY 1) AS x WHERE meaning.id = x.meaning";
 const SETTLED: &str = "DELETE FROM hqdl.reservation WHERE id = ANY($1)";
 const SPENT: &str = "INSERT INTO hqdl.day (date, usd)
   SELECT (now() AT TIME ZONE 'UTC')::date, sum(u.usd)
@@ -204,8 +211,15 @@ impl Server {
         let all = &all;
         let within = ANSWER + ANSWER * (all.lines.of.len() / 50_000) as u32;
         let work = |client: Client| async move {
-            let statements = Statements::of(&client).await?;
-            commit(&client, &statements, all).await
+            let mut statements = Statements::of(&client).await?;
+            match commit(&client, &statements, all).await {
+                // What cannot be read is an older line: these were written just now.
+                Err(e) if e.code().is_some_and(|code| code.code().starts_with("22")) => {
+                    statements.changed = client.prepare_cached(CHANGED_OF_DAMAGED).await?;
+                    Ok(commit(&client, &statements, all).await?)
+                }
+                done => Ok(done?),
+            }
         };
         if once {
             self.link.run_once(within, work).await?;
@@ -217,7 +231,11 @@ impl Server {
     }
 }
 
-async fn commit(client: &Client, statements: &Statements, all: &UnitColumns) -> Worked<()> {
+async fn commit(
+    client: &Client,
+    statements: &Statements,
+    all: &UnitColumns,
+) -> Result<(), tokio_postgres::Error> {
     let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Parameter<'_>; 2] = [&n, &lines];
@@ -276,6 +294,6 @@ async fn commit(client: &Client, statements: &Statements, all: &UnitColumns) -> 
         {
             Ok(())
         }
-        Err(e) => Err(e.into()),
+        Err(e) => Err(e),
     }
 }

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 
 use crate::FactsError;
 use crate::completion::Outcome;
-use crate::history::{Runs, Spending};
+use crate::history::{Integrity, Runs, Spending};
 use crate::ids::RunId;
 use crate::postgres::Server;
 use crate::postgres::link::Worked;
@@ -181,18 +181,28 @@ impl Spending for Server {
              FROM hqdl.answer AS a JOIN hqdl.completion AS c ON c.id = a.completion
              JOIN hqdl.model AS m ON m.id = c.model AND NOT m.recorded
              CROSS JOIN LATERAL json_array_elements(
-               replace(a.cells, '\\u0000', '\\u0020')::json) AS cell
+               CASE WHEN a.line = ANY($4) THEN '[]' ELSE replace(a.cells, '\\u0000', '\\u0020') END::json) AS cell
              JOIN hqdl.meaning AS t ON t.id = (cell -> 0)::text::integer
              WHERE a.line > $1 AND a.line <= $2 AND c.kept_at >= ($3::text)::timestamp AT TIME ZONE 'UTC'
              GROUP BY 1, t.id, 2 ORDER BY 1, 2";
-        let columns = self.all(sql, &[&line, &last, &since], |r| {
-            Ok(ColumnDay {
-                day: r.try_get(0)?,
-                meaning: r.try_get(1)?,
-                usd: r.try_get::<_, Option<f64>>(2)?.unwrap_or_default(),
-                cells: r.try_get::<_, i64>(3)?.cast_unsigned(),
+        let columns = |without: &[i64]| {
+            self.all(sql, &[&line, &last, &since, &without], |r| {
+                Ok(ColumnDay {
+                    day: r.try_get(0)?,
+                    meaning: r.try_get(1)?,
+                    usd: r.try_get::<_, Option<f64>>(2)?.unwrap_or_default(),
+                    cells: r.try_get::<_, i64>(3)?.cast_unsigned(),
+                })
             })
-        })?;
+        };
+        let columns = match columns(&[]) {
+            // What is damaged is left out; where nothing is, it was something else.
+            Err(error @ FactsError::Journal { .. }) => match self.damage(line)?.lines {
+                damaged if damaged.is_empty() => return Err(error),
+                damaged => columns(&damaged)?,
+            },
+            columns => columns?,
+        };
         Ok((last, columns))
     }
 
