@@ -121,7 +121,7 @@ impl Link {
             if matches!(done, Err(LinkTrouble::Passing(_))) {
                 let mut shared = self.shared.lock().await;
                 shared.client.take_if(|now| Arc::ptr_eq(now, &client));
-                self.pool.retain(|_, _| false);
+                self.let_go();
             }
             done
         })
@@ -145,27 +145,35 @@ impl Link {
     where
         F: Future<Output = Result<T, LinkTrouble>>,
     {
-        let [mut wait, longest] = TRY_EVERY;
+        let mut wait = TRY_EVERY[0];
         loop {
-            let why = match once().await {
+            match once().await {
                 Ok(done) => {
                     self.reached();
                     return Ok(done);
                 }
-                Err(LinkTrouble::Final(error)) => return Err(error),
-                Err(LinkTrouble::Passing(why)) => why,
-                Err(LinkTrouble::Conflict) => {
-                    tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
-                    continue;
-                }
-            };
-            debug!(why, "the server is not reached");
-            if self.not_reached(&why) {
-                return Err(FactsError::Unreachable { url: self.shown.clone(), message: why });
+                Err(trouble) => self.pause(trouble, &mut wait).await?,
             }
-            tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
-            wait = (wait * 2).min(longest);
         }
+    }
+
+    /// Waits before something is done again, where there is patience for that.
+    async fn pause(&self, trouble: LinkTrouble, wait: &mut Duration) -> Result<(), FactsError> {
+        let why = match trouble {
+            LinkTrouble::Final(error) => return Err(error),
+            LinkTrouble::Passing(why) => why,
+            LinkTrouble::Conflict => {
+                tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
+                return Ok(());
+            }
+        };
+        debug!(why, "the server is not reached");
+        if self.not_reached(&why) {
+            return Err(FactsError::Unreachable { url: self.shown.clone(), message: why });
+        }
+        tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+        *wait = (*wait * 2).min(TRY_EVERY[1]);
+        Ok(())
     }
 
     /// The same, without waiting for a server that is not reached.
@@ -203,10 +211,14 @@ impl Link {
             Err(trouble) => Err(trouble),
         };
         if matches!(done, Err(LinkTrouble::Passing(_))) {
-            // A connection that does not answer is of no use to the next one.
-            self.pool.retain(|_, _| false);
+            self.let_go();
         }
         done
+    }
+
+    /// Connections that do not answer are of no use to the next one.
+    fn let_go(&self) {
+        self.pool.retain(|_, _| false);
     }
 
     /// A connection that nobody else uses.

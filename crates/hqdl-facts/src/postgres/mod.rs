@@ -127,6 +127,8 @@ impl PostgresStore {
         &self,
         work: impl Future<Output = Result<T, FactsError>> + Send + 'static,
     ) -> StoreFuture<'_, T> {
+        // Boxed: a task is compiled once for what it gives, not for what it does.
+        let work: StoreFuture<'static, T> = Box::pin(work);
         let working = self.server.link.handle.spawn(work);
         Box::pin(async { working.await.map_err(|e| self.server.failed(&e.to_string()))? })
     }
