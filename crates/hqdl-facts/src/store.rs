@@ -137,8 +137,7 @@ pub trait FactStore: Send + Sync {
     /// (`""` for the first): some hundred kilobytes of them; none at the end.
     fn page(&self, after: &str) -> Result<Vec<(String, RecordBytes)>, FactsError>;
 
-    /// Whether what is asked of it may take longer than a model's answer, so that
-    /// requests are to be prepared ahead.
+    /// Whether the way to it is so long that requests are to be prepared ahead.
     fn is_far(&self) -> bool {
         false
     }
@@ -205,8 +204,7 @@ pub trait FactStore: Send + Sync {
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
     /// Claims cells of some entities, then looks at what batches under way ask of a
-    /// model about these (`beside`, in [`crate::history::BatchRequests::under_way`]'s
-    /// words), then at what anybody has kept of them by now: in this order, so that
+    /// model about these (`beside`), then at what anybody has kept of them by now: in this order, so that
     /// what is granted, asked by no batch and not known is nobody else's. Dropped
     /// before its end, nothing is claimed.
     fn claim_cells<'a>(

@@ -2,6 +2,7 @@
 //! thread of their own, so that whoever asks may be on any thread, in a runtime
 //! or in none.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use hqdl_database::postgres::thread::ServerThread;
 
 /// Connections of one process: looks, commits and the heartbeat hold up nobody.
 const CONNECTIONS: usize = 6;
+/// A way to the server and back that is worth preparing requests ahead for.
+const FAR: Duration = Duration::from_millis(10);
 /// How long is waited between two tries, at first and at last.
 const TRY_EVERY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
@@ -62,6 +65,8 @@ pub(super) struct Link {
     pub(super) shown: String,
     pub(super) handle: Handle,
     pool: Pool,
+    /// The shortest that it took to answer, in microseconds.
+    least: AtomicU64,
     shared: tokio::sync::Mutex<SharedConnection>,
     say: Say,
     /// How long a server that cannot be reached is waited for.
@@ -85,7 +90,8 @@ impl Link {
             .build()
             .map_err(|e| failed(e.to_string()))?;
         let (down, shared) = (Mutex::new(None), tokio::sync::Mutex::default());
-        Ok(Self { shown, handle, pool, shared, say, patience, down, thread })
+        let least = AtomicU64::new(u64::MAX);
+        Ok(Self { shown, handle, pool, least, shared, say, patience, down, thread })
     }
 
     /// Waits for the server on this thread, whatever runs here.
@@ -267,12 +273,27 @@ impl Link {
         within: Duration,
         work: impl Future<Output = Worked<T>>,
     ) -> Result<T, LinkTrouble> {
+        let began = Instant::now();
         match tokio::time::timeout(within, work).await {
-            Ok(Ok(done)) => Ok(done),
+            Ok(Ok(done)) => {
+                self.took(began.elapsed());
+                Ok(done)
+            }
             Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
             Ok(Err(Failed::Facts(e))) => Err(LinkTrouble::Final(e)),
             Err(_) => Err(LinkTrouble::Passing(format!("no answer within {} s", within.as_secs()))),
         }
+    }
+
+    fn took(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.least.fetch_min(micros, Ordering::Relaxed);
+    }
+
+    /// Whether the way to the server and back is long.
+    pub(super) fn is_far(&self) -> bool {
+        let least = self.least.load(Ordering::Relaxed);
+        least != u64::MAX && Duration::from_micros(least) >= FAR
     }
 
     /// Something reached the server.

@@ -208,7 +208,7 @@ impl FactStore for PostgresStore {
     }
 
     fn is_far(&self) -> bool {
-        true
+        self.server.link.is_far()
     }
 
     fn held_since(&self, moment: Instant) -> bool {
