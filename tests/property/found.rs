@@ -19,7 +19,7 @@ INSERT INTO q (pid, c, m) VALUES (1, 'alpha', 9), (2, 'beta', 2), (2, 'delta', 8
 pub const UNBOUNDED: usize = 6;
 
 /// With calls, and with functions.
-pub const QUERIES: [(&str, &str); 35] = [
+pub const QUERIES: [(&str, &str); 36] = [
     // A row settled what others waited for, and a condition that reads both waited on.
     (
         "WITH t AS (SELECT min({{LLMMap('fn:upper', p.a, return_type='str')}} || '!') AS y FROM p WHERE p.n IN \
@@ -269,5 +269,12 @@ pub const QUERIES: [(&str, &str); 35] = [
          LIMIT 3) AS s) SELECT d.i FROM (SELECT a.id AS i FROM (SELECT * FROM (SELECT e.x AS k, e.id \
          FROM g AS e)) AS a FULL JOIN (SELECT * FROM (SELECT e.x AS k FROM g AS e)) AS b USING (k), \
          g AS f WHERE k > 'A') AS d WHERE hq_starts_with('ab', 'a')",
+    ),
+    // A row whose partners are open counts as one without, and a LIMIT ends before others.
+    (
+        "SELECT DISTINCT r.v, p.a FROM p LEFT JOIN r ON p.n = r.v AND {{LLMMap('fn:length', p.id)}} <> 3 WHERE p.n = 3 \
+         AND NOT (r.k COLLATE NOCASE IS NOT NULL) LIMIT 1",
+        "SELECT DISTINCT r.v, p.a FROM p LEFT JOIN r ON p.n = r.v AND hq_length(p.id) <> 3 WHERE p.n = 3 AND NOT \
+         (r.k COLLATE NOCASE IS NOT NULL) LIMIT 1",
     ),
 ];

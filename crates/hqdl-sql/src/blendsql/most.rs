@@ -454,6 +454,11 @@ impl Probing<'_, '_> {
         // is another thing once the answers are there: what is reached then is new.
         let chosen =
             query.limit.is_some() && query.order.iter().any(|o| self.lives(&o.expr, core, open));
+        // A row without its partners stands for itself while these are open, and counts.
+        let mut partners = 0;
+        let outer = core.from.iter().filter(|i| i.join != JoinKind::Inner);
+        outer.for_each(|i| conditions(i, 0, &mut |on, _| partners += count(on)));
+        let chosen = chosen || query.limit.is_some() && partners > 0;
         let mut of_rows = query.limit.is_some()
             && (core.distinct && values || core.windows.iter().chain(&core.group).any(live));
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());

@@ -7,7 +7,7 @@
 //! asked next. What a condition comes to does not depend on them, but for EXISTS
 //! and IN: one row that is certain settles these, whatever the rows are that wait.
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashMap;
 use indexmap::{IndexMap, IndexSet};
 use rusqlite::types::{Value as Sql, ValueRef};
 
@@ -112,8 +112,9 @@ pub struct Notes {
     /// Rows that may be among the first, by their numbers, until they are read.
     pub candidates: HashMap<i64, Candidate>,
     numbered: i64,
-    /// SELECTs that are run once and wait: their value is kept by `SQLite`.
-    waiting: HashSet<usize>,
+    /// SELECTs that are run once and lack rows: `SQLite` keeps what they gave. With what
+    /// these wait for, where nobody has demanded it yet.
+    waiting: HashMap<usize, Vec<Demand>>,
 }
 
 impl Notes {
@@ -187,18 +188,27 @@ impl Live {
             || frame.rows.values().all(|value| value.certain || !value.open);
         if settled && waits == frame.waits && waits > 0 && !self.statement.thorough {
             self.pass.pended = frame.pended;
+            // It is settled for this row alone: others are held to the same rows.
+            if once && frame.rows.values().any(|value| value.open && !value.certain) {
+                let lacking = frame.rows.into_values().flat_map(Witnesses::asked).collect();
+                self.pass.notes.waiting.insert(frame.unit, lacking);
+            }
             return Ok(value);
         }
         if waits > 0 {
             if once {
-                self.pass.notes.waiting.insert(frame.unit);
+                self.pass.notes.waiting.insert(frame.unit, Vec::new());
             }
             let of_rows = frame.rows.into_values().flat_map(Witnesses::asked);
             for demand in frame.demands.into_iter().chain(of_rows) {
                 self.pass.notes.demand(demand);
             }
-        } else if once && self.pass.notes.waiting.contains(&frame.unit) {
+        } else if once
+            && value != Sql::Integer(settles)
+            && let Some(lacking) = self.pass.notes.waiting.get(&frame.unit).cloned()
+        {
             self.pass.pended += 1;
+            lacking.into_iter().for_each(|demand| self.pass.notes.demand(demand));
         }
         Ok(value)
     }
