@@ -204,9 +204,9 @@ pub trait FactStore: Send + Sync {
     fn claim<'a>(&'a self, keys: &'a [ClaimKey]) -> StoreFuture<'a, Vec<bool>>;
 
     /// Claims cells of some entities, then looks at what batches under way ask of a
-    /// model about these (`beside`), then at what anybody has kept of them by now: in this order, so that
-    /// what is granted, asked by no batch and not known is nobody else's. Dropped
-    /// before its end, nothing is claimed.
+    /// model about these (`beside`), then at what anybody has kept of them by now: in
+    /// this order, so that what is granted, asked by no batch and not known is nobody
+    /// else's. Dropped before its end, nothing is claimed.
     fn claim_cells<'a>(
         &'a self,
         keys: &'a [ClaimKey],
