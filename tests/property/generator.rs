@@ -802,6 +802,8 @@ impl Writer<'_> {
                     0 => format!("{number} + 1"),
                     1 => "1 + 2".to_owned(),
                     2 => format!("length({own})"),
+                    // A column of a query may be a truth.
+                    _ if number.contains(".x") => format!("{number} + 0"),
                     _ => number,
                 };
                 if self.rng.bool() {

@@ -9,6 +9,9 @@
 //! WHERE hq_n = 1 ORDER BY hq_o1, hq_o2
 //! ```
 //!
+//! A result column that asks about a column of the rows is asked above, of the rows that
+//! are kept alone: `answer(x, '…')` is `x AS hq_c1` within, and `answer(hq_c1, '…')` above.
+//!
 //! It is written anew word by word before anything is parsed, so that what stands in it
 //! is brought into `SQLite`'s words as everywhere.
 
@@ -89,6 +92,10 @@ struct ResultItem {
     alias: Option<String>,
     /// What stands for it, where it is a column of `*`.
     column: Option<String>,
+    /// The column that it asks about, where it is asked of the rows that are kept.
+    asks_about: Option<Range<usize>>,
+    /// Where it ends, with its alias.
+    end: usize,
 }
 
 /// A term of ON or of ORDER BY: what it is, and how it is ordered.
@@ -125,6 +132,12 @@ impl OnSelect {
                 }
                 _ => items.push(ResultItem::read(sql, tokens, part)?),
             }
+        }
+        let known = star::tables(sql, tokens, from..rows_end, columns)
+            .and_then(|tables| star::columns(&tables, None))
+            .unwrap_or_default();
+        for item in &mut items {
+            item.asks_about(sql, tokens, from..rows_end, &known);
         }
         let rows = span(tokens, from..rows_end)?;
         let (mut order, mut end) = (Vec::new(), rows.end);
@@ -192,13 +205,22 @@ impl OnSelect {
     }
 
     fn edits(&self, sql: &str) -> Vec<(Range<usize>, String)> {
-        let shown: Vec<String> = self.items.iter().enumerate().map(|(n, i)| i.shown(n)).collect();
+        let shown: Vec<String> =
+            self.items.iter().enumerate().map(|(n, i)| i.shown(sql, n)).collect();
         let head = format!("SELECT {} FROM (SELECT ", shown.join(", "));
         let mut edits = vec![(self.head.clone(), head)];
         // What has a name keeps it: GROUP BY may speak of it.
         let mut stars: Vec<(Range<usize>, Vec<String>)> = Vec::new();
-        for (n, item) in self.items.iter().enumerate().filter(|(_, i)| i.alias.is_none()) {
+        for (n, item) in self.items.iter().enumerate() {
             let named = format!(" AS hq_c{}", n + 1);
+            if let Some(about) = &item.asks_about {
+                edits.push((item.of.start..about.start, String::new()));
+                edits.push((about.end..item.end, named));
+                continue;
+            }
+            if item.alias.is_some() {
+                continue;
+            }
             let Some(column) = &item.column else {
                 edits.push((item.of.end..item.of.end, named));
                 continue;
@@ -240,10 +262,50 @@ impl ResultItem {
     }
 
     /// The column, the `n`th from 0, as it is shown.
-    fn shown(&self, n: usize) -> String {
-        match &self.alias {
-            Some(alias) => name(alias),
-            None => format!("hq_c{} AS {}", n + 1, name(&self.name)),
+    fn shown(&self, sql: &str, n: usize) -> String {
+        match (&self.alias, &self.asks_about) {
+            (_, Some(about)) => {
+                let part = |of| sql.get(of).unwrap_or_default();
+                let (before, after) = (self.of.start..about.start, about.end..self.of.end);
+                let name = name(&self.name);
+                format!("{}hq_c{}{} AS {name}", part(before), n + 1, part(after))
+            }
+            (Some(alias), None) => name(alias),
+            (None, None) => format!("hq_c{} AS {}", n + 1, name(&self.name)),
+        }
+    }
+
+    /// Notes the column that it asks about, where it is nothing but a question about one
+    /// of the tables' columns, and the rows do not speak of the answer.
+    fn asks_about(
+        &mut self,
+        sql: &str,
+        tokens: &[Token],
+        rows: Range<usize>,
+        known: &[(String, String)],
+    ) {
+        let Some([asks, open, inner @ .., close]) =
+            within(tokens, &self.of).filter(|_| self.column.is_none())
+        else {
+            return;
+        };
+        let is_question = ["answer", "summary"].iter().any(|word| asks.is_word(sql, word));
+        let about = match inner {
+            [about, rest @ ..] if is_one_text(rest) => about.start..about.end,
+            [table, dot, about, rest @ ..] if dot.is(b'.') && is_one_text(rest) => {
+                table.start..about.end
+            }
+            _ => return,
+        };
+        let column = inner.iter().rev().find(|t| t.end == about.end).map(|t| t.content(sql));
+        let is_known = known.iter().any(|(_, name)| Some(name) == column.as_ref());
+        let rows = tokens.get(rows).unwrap_or_default();
+        let is_spoken_of = rows.iter().any(|t| {
+            t.is_word(sql, "GROUP")
+                || self.alias.as_ref().is_some_and(|a| t.content(sql).eq_ignore_ascii_case(a))
+        });
+        if is_question && open.is(b'(') && close.is(b')') && is_known && !is_spoken_of {
+            self.asks_about = Some(about);
         }
     }
 
@@ -254,6 +316,8 @@ impl ResultItem {
             name,
             alias: None,
             column: Some(column),
+            asks_about: None,
+            end: star.end,
         })
     }
 
@@ -275,7 +339,7 @@ impl ResultItem {
             }
             _ => (part, None),
         };
-        let of_span = span(tokens, of.clone())?;
+        let (of_span, end) = (span(tokens, of.clone())?, all.last()?.end);
         let alias = alias.map(|t| t.content(sql));
         let column = match tokens.get(of)? {
             [column] if is_name(column) => Some(column.content(sql)),
@@ -284,7 +348,7 @@ impl ResultItem {
         };
         let written = || sql.get(of_span.clone()).unwrap_or_default().to_owned();
         let name = alias.clone().or(column).unwrap_or_else(written);
-        Some(Self { of: of_span, name, alias, column: None })
+        Some(Self { of: of_span, name, alias, column: None, asks_about: None, end })
     }
 }
 
@@ -328,6 +392,23 @@ fn ends_compound(sql: &str, tokens: &[Token], n: usize) -> bool {
     let is = |t: &Token, words: &[&str]| words.iter().any(|word| t.is_word(sql, word));
     let mut before = tokens.iter().take(n).rev().skip_while(|t| is(t, &["ALL", "DISTINCT"]));
     before.next().is_some_and(|t| is(t, &["UNION", "INTERSECT", "EXCEPT"]))
+}
+
+/// The tokens of some bytes.
+fn within<'t>(tokens: &'t [Token], of: &Range<usize>) -> Option<&'t [Token]> {
+    let from = tokens.iter().position(|t| t.start == of.start)?;
+    let to = tokens.iter().position(|t| t.end == of.end)?;
+    tokens.get(from..=to)
+}
+
+/// Whether these are what stands behind the first argument of a question: nothing, or
+/// a text.
+fn is_one_text(rest: &[Token]) -> bool {
+    match rest {
+        [] => true,
+        [comma, text] => comma.is(b',') && matches!(text.lexeme, Lexeme::Text),
+        _ => false,
+    }
 }
 
 /// The bytes of some tokens.
