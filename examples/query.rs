@@ -2,7 +2,7 @@
 //! spec, its recorded answers, and a query with a call.
 //!
 //! ```sh
-//! cargo run --release --example query
+//! cargo run --example query
 //! ```
 
 #![allow(clippy::print_stdout)]
