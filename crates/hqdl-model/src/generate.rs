@@ -9,6 +9,7 @@
 //! fails, or the user.
 
 mod claim;
+mod elsewhere;
 mod event;
 mod failed;
 mod frames;
@@ -28,8 +29,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, debug_span, info};
 
-use self::claim::Elsewhere;
 pub use self::claim::{Claimed, claim};
+pub use self::elsewhere::Elsewhere;
+use self::elsewhere::{Backlog, come_back};
 pub use self::event::{Event, Listener, Stopped};
 use self::failed::Aside;
 pub use self::frames::Frames;
@@ -56,6 +58,9 @@ use hqdl_values::usage::{ColumnUsage, Spent};
 /// How often a row is asked about, at the last alone, before it is given up as
 /// invalid.
 const ATTEMPTS: u32 = 3;
+
+/// How long there is nothing to ask until rows that others ask about are looked at.
+const COME_BACK: Duration = Duration::from_millis(50);
 
 /// What a run asks of an expansion: what all its requests share.
 pub struct Context {
@@ -114,9 +119,10 @@ pub async fn generate(
     mut cuts: mpsc::Receiver<RowBatch>,
 ) -> Result<(), Stopped> {
     let mut interrupt = context.run.interrupt.clone();
-    let mut tasks: JoinSet<Result<Vec<Aside>, Stopped>> = JoinSet::new();
+    let mut tasks: JoinSet<Result<Settled, Stopped>> = JoinSet::new();
     // Requests that failed while nothing else was answered.
     let mut asides: Vec<Aside> = Vec::new();
+    let mut backlog = Backlog::default();
     let mut stopped = None;
     let mut open = true;
     let mut watching = true;
@@ -127,6 +133,13 @@ pub async fn generate(
     let gate = RequestGate { stopping, slots: Arc::clone(&slots) };
     loop {
         let free = stopped.is_none() && tasks.len() < slots.requests();
+        if free
+            && (!open || backlog.is_full())
+            && let Some(next) = backlog.next()
+        {
+            tasks.spawn(come_back(Arc::clone(&context), next, gate.clone()));
+            continue;
+        }
         if free && let Some(todo) = context.next_aside(&mut asides, !open && tasks.is_empty()) {
             tasks.spawn(settle(Arc::clone(&context), todo, gate.clone()));
             continue;
@@ -145,7 +158,11 @@ pub async fn generate(
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                 match ended {
-                    Ok(Ok(more)) => asides.extend(more),
+                    Ok(Ok(settled)) => {
+                        asides.extend(settled.asides);
+                        backlog.extend(settled.elsewhere);
+                        backlog.extend_missing(settled.missing);
+                    }
                     Ok(Err(why)) => { stopped.get_or_insert(why); }
                     Err(bug) => { stopped.get_or_insert(Stopped::Bug(bug.to_string())); }
                 }
@@ -157,6 +174,12 @@ pub async fn generate(
                         tasks.spawn(settle(Arc::clone(&context), todo, gate.clone()));
                     }
                     None => open = false,
+                }
+            }
+            // Whoever walks the keys may wait for these.
+            () = tokio::time::sleep(COME_BACK), if free && open && !backlog.is_empty() => {
+                if let Some(next) = backlog.next() {
+                    tasks.spawn(come_back(Arc::clone(&context), next, gate.clone()));
                 }
             }
         }
@@ -200,41 +223,36 @@ impl Todo {
     }
 }
 
-/// A batch, to its end: claimed, asked, read, kept; its failed rows asked again,
-/// and what others were asking looked at when they have done. Returns what is set
-/// aside until the endpoint answers.
+/// What a task leaves.
+#[derive(Default)]
+struct Settled {
+    /// Set aside until the endpoint answers.
+    asides: Vec<Aside>,
+    /// What others are asking about.
+    elsewhere: Vec<Elsewhere>,
+    /// The same, looked at: nobody has brought it yet.
+    missing: Vec<Elsewhere>,
+}
+
+/// A batch, to its end: claimed, asked, read, kept; its failed rows asked again.
 async fn settle(
     context: Arc<Context>,
     mut left: Vec<Todo>,
     gate: RequestGate,
-) -> Result<Vec<Aside>, Stopped> {
-    let mut elsewhere: Vec<(Elsewhere, u32)> = Vec::new();
-    let mut asides = Vec::new();
-    loop {
+) -> Result<Settled, Stopped> {
+    let mut settled = Settled::default();
+    while let Some(Todo { mut cut, attempt, piece_since }) = left.pop() {
         if *gate.stopping.borrow() {
             // The rows stay missing; the next run asks for them.
-            return Ok(asides);
+            break;
         }
-        let Some(Todo { mut cut, attempt, piece_since }) = left.pop() else {
-            let Some((Elsewhere { cut, first }, attempt)) = elsewhere.pop() else {
-                return Ok(asides);
-            };
-            // Nothing is claimed while this waits.
-            tokio::select! {
-                biased;
-                released = context.run.facts.released(&first) => released?,
-                () = stopped(&gate.stopping) => return Ok(asides),
-            }
-            left.push(Todo { cut, attempt, piece_since: None });
-            continue;
-        };
         let rows = context.packing.rows();
         if cut.gaps.len() > rows {
             let gaps = cut.gaps.split_off(rows);
             left.push(Todo { cut: RowBatch { gaps, ..cut.clone() }, attempt, piece_since });
         }
         let claimed = context.claim(cut).await?;
-        elsewhere.extend(claimed.elsewhere.into_iter().map(|e| (e, attempt)));
+        settled.elsewhere.extend(claimed.elsewhere.into_iter().map(|e| Elsewhere { attempt, ..e }));
         for cut in claimed.ours {
             let span = debug_span!(
                 "request",
@@ -247,9 +265,10 @@ async fn settle(
             let (again, aside) = ask(&context, todo, &gate).instrument(span).await?;
             // The first of them is the next.
             left.extend(again.into_iter().rev());
-            asides.extend(aside);
+            settled.asides.extend(aside);
         }
     }
+    Ok(settled)
 }
 
 /// Asks one request and keeps what it brings. Returns what to ask again, and what

@@ -2,8 +2,10 @@
 //! program run in it. [`heroes`] is the one most tests use.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
@@ -147,7 +149,7 @@ impl Project {
     pub fn start(&self, args: &[&str]) -> Running {
         let mut command = self.command(args);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Running(child)
+        Running::of(child)
     }
 
     /// Runs SQL in some database of the project.
@@ -208,23 +210,35 @@ impl Project {
     }
 }
 
-/// A command under way.
-pub struct Running(Child);
+/// A command under way. What it says is read all the while: one that nobody reads
+/// stands still when a pipe is full.
+pub struct Running {
+    child: Child,
+    said: [Option<JoinHandle<Vec<u8>>>; 2],
+}
 
 impl Running {
     /// A process of whichever program.
-    pub fn of(child: Child) -> Self {
-        Self(child)
+    pub fn of(mut child: Child) -> Self {
+        fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+            std::thread::spawn(move || {
+                let mut said = Vec::new();
+                pipe.read_to_end(&mut said).unwrap();
+                said
+            })
+        }
+        let said = [child.stdout.take().map(read), child.stderr.take().map(read)];
+        Self { child, said }
     }
 
     /// Its process.
     pub fn id(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
-        let id = self.0.id().to_string();
+        let id = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
@@ -247,12 +261,17 @@ impl Running {
 
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_some()
+        self.child.try_wait().unwrap().is_some()
     }
 
     /// Waits for its end.
-    pub fn wait(self) -> Ended {
-        Ended::new(&self.0.wait_with_output().unwrap())
+    pub fn wait(mut self) -> Ended {
+        // Closes what it reads from.
+        drop(self.child.stdin.take());
+        let status = self.child.wait().unwrap();
+        let [stdout, stderr] =
+            self.said.map(|said| said.map(|read| read.join().unwrap()).unwrap_or_default());
+        Ended::new(&Output { status, stdout, stderr })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use super::elsewhere::Elsewhere;
 use super::{Context, Stopped};
 use crate::plan::{MissingRow, RowBatch};
 use hqdl_facts::{Claim, ClaimKey, Facts, FactsError, Found, Wanted};
@@ -16,13 +17,6 @@ pub struct Claimed {
     /// Cells that others have brought meanwhile.
     found: u64,
     _claim: Claim,
-}
-
-/// Rows whose cells others are asking for.
-pub struct Elsewhere {
-    pub(super) cut: RowBatch,
-    /// The first of these cells.
-    pub(super) first: ClaimKey,
 }
 
 impl Context {
@@ -81,7 +75,7 @@ pub async fn claim(
     let elsewhere = cuts(theirs)
         .filter_map(|cut| {
             let first = of(cut.gaps.first()?, cut.columns.first()?)?;
-            Some(Elsewhere { cut, first })
+            Some(Elsewhere { cut, first, attempt: 1 })
         })
         .collect();
     Ok(Claimed { ours: cuts(ours).collect(), elsewhere, found, _claim: claim })
