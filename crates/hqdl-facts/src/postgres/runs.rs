@@ -11,6 +11,7 @@ use crate::postgres::Server;
 use crate::postgres::link::Worked;
 use crate::postgres::reserve::{TODAY, UNDER_WAY};
 use crate::postgres::sessions::ALIVE;
+use crate::postgres::words::typed;
 use crate::spending::{ColumnDay, Hour, Totals};
 use hqdl_values::usage::{Doubt, Spent};
 
@@ -37,8 +38,9 @@ const END: [&str; 2] = [
 const LOCK: &str = "SELECT 1 FROM hqdl.head FOR UPDATE";
 
 async fn end(client: &Transaction<'_>, run: i64, outcome: Outcome) -> Worked<i64> {
-    client.execute(END[0], &[&run]).await?;
-    client.execute(END[1], &[&run, &outcome.name()]).await?;
+    let name = outcome.name();
+    let (of_run, of_outcome) = (typed(&[&run]), typed(&[&run, &name]));
+    tokio::try_join!(client.query_typed(END[0], &of_run), client.query_typed(END[1], &of_outcome))?;
     Ok(run)
 }
 
@@ -58,7 +60,7 @@ impl Runs for Server {
         let (command, spec, session) = (super::text(command), super::text(spec), self.mine()?);
         let (command, spec, session) = (&command, &spec, &session);
         let run = self.once_only(&async |all: &Transaction<'_>| {
-            Ok(all.query_one(BEGIN, &[command, spec, session]).await?.try_get(0)?)
+            Ok(all.query_typed_one(BEGIN, &typed(&[command, spec, session])).await?.try_get(0)?)
         })?;
         Ok(RunId(run))
     }
@@ -79,12 +81,15 @@ impl Runs for Server {
         let unfinished = &unfinished();
         let run = self.once_only(&async |all: &Transaction<'_>| {
             all.batch_execute(LOCK).await?;
-            let Some(left) = all.query_opt(unfinished.as_str(), &[spec]).await? else {
-                return Ok(all.query_one(BEGIN, &[command, spec, session]).await?.try_get(0)?);
+            let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
+                return Ok(all
+                    .query_typed_one(BEGIN, &typed(&[command, spec, session]))
+                    .await?
+                    .try_get(0)?);
             };
             let run: i64 = left.try_get(0)?;
             let sql = "UPDATE hqdl.run SET session = $2 WHERE id = $1";
-            all.execute(sql, &[&run, session]).await?;
+            all.query_typed(sql, &typed(&[&run, session])).await?;
             Ok(run)
         })?;
         Ok((RunId(run), doubt))
@@ -106,12 +111,12 @@ impl Runs for Server {
         self.once_only(&async |all: &Transaction<'_>| {
             // Looked at again under the lock: somebody may have gone on with it.
             all.batch_execute(LOCK).await?;
-            let Some(left) = all.query_opt(unfinished.as_str(), &[spec]).await? else {
+            let Some(left) = all.query_typed_opt(unfinished, &typed(&[spec])).await? else {
                 return Ok(0);
             };
             let run: i64 = left.try_get(0)?;
             let sql = format!("SELECT 1 FROM hqdl.parcel AS p WHERE p.run = $1 AND {UNDER_WAY}");
-            match all.query_opt(&format!("{sql} LIMIT 1"), &[&run]).await? {
+            match all.query_typed_opt(&format!("{sql} LIMIT 1"), &typed(&[&run])).await? {
                 Some(_) => Ok(0),
                 None => end(all, run, outcome).await,
             }

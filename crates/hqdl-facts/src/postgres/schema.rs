@@ -34,11 +34,11 @@ async fn version(link: &Link, client: &impl GenericClient) -> Worked<i32> {
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c
                  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE n.nspname = 'hqdl' AND c.relname = 'migration')";
-    if !client.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
+    if !client.query_typed_one(sql, &[]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
     let sql = "SELECT coalesce(max(version), 0) FROM hqdl.migration";
-    let version: i32 = client.query_one(sql, &[]).await?.try_get(0)?;
+    let version: i32 = client.query_typed_one(sql, &[]).await?.try_get(0)?;
     if version > LAST {
         return Err(Failed::Facts(FactsError::Refused {
             url: link.shown.clone(),
@@ -56,21 +56,22 @@ async fn apply(link: &Link, mut client: Client) -> Worked<()> {
     all.batch_execute(&format!("SELECT pg_advisory_xact_lock({LOCK})")).await?;
     // Somebody else may have done it meanwhile.
     let done = version(link, &*all).await?;
+    let mut statements = String::new();
     if done == 0 {
         // A role that may not make a schema may use one that was made for it.
         let sql = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'hqdl')";
-        if !all.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
-            all.batch_execute("CREATE SCHEMA hqdl").await?;
+        if !all.query_typed_one(sql, &[]).await?.try_get::<_, bool>(0)? {
+            statements.push_str("CREATE SCHEMA hqdl;");
         }
-        all.batch_execute(
+        statements.push_str(
             "CREATE TABLE IF NOT EXISTS hqdl.migration (
-               version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())",
-        )
-        .await?;
+               version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now());",
+        );
     }
     for (number, sql) in MIGRATIONS.iter().filter(|(number, _)| *number > done) {
-        all.batch_execute(sql).await?;
-        all.execute("INSERT INTO hqdl.migration (version) VALUES ($1)", &[number]).await?;
+        statements.push_str(sql);
+        statements.push_str(&format!("INSERT INTO hqdl.migration (version) VALUES ({number});"));
     }
+    all.batch_execute(&statements).await?;
     Ok(all.commit().await?)
 }

@@ -2,7 +2,7 @@
 
 use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::FactsError;
 use crate::history::Dictionary;
@@ -12,14 +12,74 @@ use crate::postgres::link::{Client, Worked};
 use hqdl_values::key::{ListHash, Meaning};
 
 pub(super) type Parameter<'v> = &'v (dyn ToSql + Sync);
-pub(super) type Parameters<'v> = [Parameter<'v>];
+pub(super) type Parameters<'v> = [&'v dyn Typed];
+
+/// A value that says which type it is on the server. A statement all of whose types are
+/// known needs not be prepared: it is one round trip where it would be two.
+pub(super) trait Typed: Sync {
+    /// As the driver takes it.
+    fn value(&self) -> Parameter<'_>;
+    /// Its type.
+    fn of_type(&self) -> Type;
+}
+
+/// The type that values of a type of Rust have on the server.
+pub(super) trait SqlType {
+    const TYPE: Type;
+}
+
+impl<T: SqlType + ToSql + Sync> Typed for T {
+    fn value(&self) -> Parameter<'_> {
+        self
+    }
+
+    fn of_type(&self) -> Type {
+        T::TYPE
+    }
+}
+
+impl<T: SqlType> SqlType for &T {
+    const TYPE: Type = T::TYPE;
+}
+
+impl<T: SqlType> SqlType for Option<T> {
+    const TYPE: Type = T::TYPE;
+}
+
+macro_rules! sql_types {
+    ($($rust:ty => $sql:ident),* $(,)?) => {
+        $(impl SqlType for $rust {
+            const TYPE: Type = Type::$sql;
+        })*
+    };
+}
+
+sql_types! {
+    bool => BOOL, i32 => INT4, i64 => INT8, f64 => FLOAT8, String => TEXT, &str => TEXT,
+    Vec<u8> => BYTEA, Vec<i32> => INT4_ARRAY, Vec<i64> => INT8_ARRAY, Vec<String> => TEXT_ARRAY,
+    Vec<Vec<u8>> => BYTEA_ARRAY, &[i32] => INT4_ARRAY, &[i64] => INT8_ARRAY, &[String] => TEXT_ARRAY,
+}
+
+/// Values without their types.
+fn plain<'v>(values: &Parameters<'v>) -> Vec<Parameter<'v>> {
+    values.iter().map(|value| value.value()).collect()
+}
+
+/// Values with their types.
+pub(super) fn typed<'v>(values: &Parameters<'v>) -> Vec<(Parameter<'v>, Type)> {
+    values.iter().map(|value| (value.value(), value.of_type())).collect()
+}
 
 impl Server {
     /// Asks, and waits on this thread. What is asked may be asked again.
     pub(super) fn rows(&self, sql: &str, values: &Parameters<'_>) -> Result<Vec<Row>, FactsError> {
+        let far = self.link.is_far();
         self.link.here(self.link.run(|client| async move {
+            if far {
+                return Ok(client.query_typed(sql, &typed(values)).await?);
+            }
             let statement = client.prepare_cached(sql).await?;
-            Ok(client.query(&statement, values).await?)
+            Ok(client.query(&statement, &plain(values)).await?)
         }))
     }
 
@@ -68,11 +128,7 @@ impl Server {
 
     /// Writes what may be written again.
     pub(super) fn write(&self, sql: &str, values: &Parameters<'_>) -> Result<(), FactsError> {
-        self.link.here(self.link.run(|client| async move {
-            let statement = client.prepare_cached(sql).await?;
-            client.execute(&statement, values).await?;
-            Ok(())
-        }))
+        self.rows(sql, values).map(drop)
     }
 
     /// Works in one transaction, once, however often it is sent.
@@ -85,12 +141,12 @@ impl Server {
         self.link.here(self.link.run(|mut client: Client| async move {
             let all = client.transaction().await?;
             let sql = "SELECT result FROM hqdl.call WHERE token = $1";
-            if let Some(done) = all.query_opt(sql, &[&token]).await? {
+            if let Some(done) = all.query_typed_opt(sql, &typed(&[&token])).await? {
                 return Ok(done.try_get(0)?);
             }
             let result = work(&all).await?;
             let sql = "INSERT INTO hqdl.call (token, result) VALUES ($1, $2)";
-            all.execute(sql, &[&token, &result]).await?;
+            all.query_typed(sql, &typed(&[&token, &result])).await?;
             all.commit().await?;
             Ok(result)
         }))
