@@ -95,6 +95,27 @@ fn what_one_machine_asks_no_other_does_and_all_have_it() {
     assert_eq!(late.hqdl(&[&["cache", "check"][..], &on_server].concat()).code, 0);
 }
 
+/// Who finds rows that another is asking about goes on with those that nobody asks about.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn nobody_waits_for_another_while_there_is_something_to_ask() {
+    let endpoint = honest();
+    // Longer than any of this takes.
+    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Once);
+    let cache = postgres::database();
+    let [first, second] = [machine(&endpoint, &spec()), machine(&endpoint, &spec())];
+    let flags = ["--rows-per-request", "1", "--concurrency", "1"];
+    let held = start(&first, &cache, "3", &flags);
+    until("the first asks", || endpoint.count() == 1);
+    let running = start(&second, &cache, "60", &flags);
+    let rows = NUMBERS + 10;
+    until("all other rows are asked", || endpoint.count() == rows);
+    held.signal("KILL");
+    held.wait();
+    running.wait().exits(0);
+    assert_eq!((check(&second), endpoint.count()), (complete(), rows + 1));
+}
+
 /// However many requests brought what is known, where it came from is read at once.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
