@@ -38,6 +38,11 @@ options = ["red", "it's green"]
 model = "large"
 
 [[ingredient]]
+name = "Season"
+question = "When is {thing} ripe?"
+arguments = ["thing", "place"]
+
+[[ingredient]]
 name = "BestOf"
 question = "Which of {rows} is the {quality}?"
 arguments = ["rows", "quality"]
@@ -155,9 +160,13 @@ fn a_column_that_is_none_is_no_text_to_ask_about() {
 fn what_a_call_lacks_is_told_with_its_place() {
     let endpoint = endpoint();
     let project = project(&endpoint);
+    let bare = query(&project, "SELECT LLMMap('Which?', name) FROM t").exits(2);
+    assert!(bare.stderr.contains("a call stands in braces: {{LLMMap(…)}}"), "{}", bare.stderr);
     for (call, told) in [
         ("Translate(name)", "`Translate` needs `language`"),
         ("Translate(name, langage='x')", "did you mean `language=` by `langage=`?"),
+        // What would be asked of nobody is no argument.
+        ("Season(name, 'Peru')", "the question of `Season` has no place for a text"),
         ("IsFruit()", "`IsFruit` needs `thing`"),
         ("IsFruit(name, day)", "`IsFruit` takes thing and no more"),
         ("IsFruit(name, thing=day)", "`thing` is given twice"),

@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
+use tracing::warn;
 
 use self::address::{Address, BadAddress, said};
 use self::thread::ServerThread;
@@ -127,9 +128,18 @@ impl DatabaseServer {
         }
         let again = held.is_some();
         let began = Instant::now();
+        let mut told = false;
         let client = loop {
             match self.connected() {
                 Err(error) if began.elapsed() < PATIENCE && comes_back(&error, again) => {
+                    if !std::mem::replace(&mut told, true) {
+                        let (url, seconds) = (self.shown(), PATIENCE.as_secs());
+                        let error = said(&error);
+                        warn!(
+                            url,
+                            error, "the database is not reached; tried again for {seconds} s"
+                        );
+                    }
                     std::thread::sleep(Duration::from_millis(200));
                 }
                 client => break Arc::new(client.map_err(|e| self.error(&e))?),

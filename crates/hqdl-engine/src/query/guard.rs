@@ -22,6 +22,7 @@ use super::{QueryError, Sink, math};
 use hqdl_database::{Database, StoreError, message};
 use hqdl_model::generate::Stopped;
 use hqdl_spec::Catalog;
+use hqdl_sql::blendsql::ingredients::{self, Which};
 use hqdl_values::problem::nearest;
 
 /// Instructions of `SQLite`'s machine between two looks at the clock: some tens
@@ -334,6 +335,13 @@ impl Guard {
     /// The table or column that a wrong name was probably meant to be.
     fn meant(&self, message: &str) -> String {
         let known: Vec<String> = match message.split_once(": ") {
+            Some(("no such function", name)) => {
+                let is = |i: &Which| i.name().eq_ignore_ascii_case(name);
+                let found = ingredients::all().into_iter().find(is);
+                return found.map_or_else(String::new, |found| {
+                    format!("a call stands in braces: {{{{{}(…)}}}}", found.name())
+                });
+            }
             Some(("no such table", _)) => self.database.tables(),
             Some(("no such column", name)) => {
                 let mut tables = self.database.tables();

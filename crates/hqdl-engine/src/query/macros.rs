@@ -276,6 +276,15 @@ impl CallText<'_> {
         for (at, piece) in given.iter().enumerate() {
             let Some(piece) = piece else { continue };
             if let Some(words) = literal(at) {
+                let name = own.arguments.get(at).map_or("", String::as_str);
+                let asks_with = |slot: &TemplateSlot<'_>| *slot == TemplateSlot::Argument(name);
+                if !own.slots().iter().any(asks_with) {
+                    return Err(self.error(
+                        format!("the question of `{}` has no place for a text", own.name),
+                        "in this call",
+                        &format!("write {{{name}}} in its question, or give a column"),
+                    ));
+                }
                 names.push((words, true));
                 edits.push((piece.whole.clone(), String::new()));
                 continue;

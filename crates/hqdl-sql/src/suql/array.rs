@@ -9,6 +9,11 @@ impl Parser<'_> {
     /// `'{a,b}'` where an array stands.
     pub fn as_array(piece: Piece) -> Piece {
         let ExprShape::Literal(text) = &piece.shape else { return piece };
+        // `{"a": 1}` is a document; `{}` is an array without elements.
+        let document = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+        if document.is_ok_and(|members| !members.is_empty()) {
+            return piece;
+        }
         let Some(array) = super::kinds::elements(text) else { return piece };
         let part = Part::New(hqdl_values::sql::text(&array), piece.span.clone());
         Piece { shape: ExprShape::Array, ..Piece::new(vec![part], piece.span) }

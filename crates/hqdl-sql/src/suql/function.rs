@@ -39,11 +39,7 @@ const FUNCTIONS: [(&str, usize, &str); 70] = [
     ("age", 2, "suql_age({1}, {})"),
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
-    (
-        "array_to_string",
-        2,
-        "(CASE WHEN {} IS NOT NULL THEN coalesce((SELECT group_concat(value, {1}) FROM json_each(suql_array({}))), '') END)",
-    ),
+    ("array_to_string", 2, "suql_array_to_string({})"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
     // Whether a document says so; its score is that truth as a number.
@@ -310,6 +306,14 @@ impl Parser<'_> {
             };
             let of = pieces.swap_remove(1);
             return Self::part_of(&name, &part, of, start..end);
+        }
+        if name.starts_with("concat") {
+            for piece in pieces.iter_mut().filter(|p| p.shape == ExprShape::Boolean) {
+                // As the type writes itself, which is not as it is cast.
+                let words = "substr(suql_said({}), 1, 1)";
+                piece.text =
+                    Piece::filled(words, vec![piece.text.clone()], piece.span.clone()).text;
+            }
         }
         let text = joined(start, pieces, end);
         if asks {

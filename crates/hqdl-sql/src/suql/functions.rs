@@ -40,7 +40,28 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
     make("suql_any", 3, |v| quantified(v, true))?;
     make("suql_all", 3, |v| quantified(v, false))?;
+    make("suql_json_text", 1, |v| {
+        let text = text(v[0]);
+        Ok(match serde_json::from_str(&text) {
+            Ok(Json::Null) => Sql::Null,
+            Ok(Json::String(said)) => Sql::Text(said),
+            _ => Sql::Text(text),
+        })
+    })?;
+    make("suql_array_to_string", 2, |v| {
+        let said = |element: Json| match element {
+            Json::Null => None,
+            Json::String(said) => Some(said),
+            Json::Bool(truth) => Some(if truth { "t" } else { "f" }.to_owned()),
+            other => Some(other.to_string()),
+        };
+        let all: Vec<String> = array(v[0]).into_iter().filter_map(said).collect();
+        Ok(Sql::Text(all.join(&text(v[1]))))
+    })?;
     make("suql_contains", 2, |v| {
+        if let (Some(all), Some(some)) = (object(v[0]), object(v[1])) {
+            return Ok(truth(document_contains(&all, &some)));
+        }
         let (all, some) = (array(v[0]), array(v[1]));
         Ok(truth(some.iter().all(|s| all.iter().any(|a| same(a, s)))))
     })?;
@@ -648,6 +669,27 @@ fn array(value: ValueRef<'_>) -> Vec<Json> {
         return elements;
     }
     vec![text.into_owned().into()]
+}
+
+/// A text that is a JSON object.
+fn object(value: ValueRef<'_>) -> Option<Json> {
+    let text = text(value);
+    serde_json::from_str(&text).ok().filter(Json::is_object)
+}
+
+/// Whether a document has all that another has, as `PostgreSQL`'s jsonb: members of
+/// objects by name, elements of arrays wherever they stand.
+fn document_contains(all: &Json, some: &Json) -> bool {
+    match (all, some) {
+        (Json::Object(all), Json::Object(some)) => some
+            .iter()
+            .all(|(name, part)| all.get(name).is_some_and(|whole| document_contains(whole, part))),
+        (Json::Array(all), Json::Array(some)) => {
+            some.iter().all(|part| all.iter().any(|whole| document_contains(whole, part)))
+        }
+        (Json::Number(a), Json::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        _ => all == some,
+    }
 }
 
 fn owned(json: &Json) -> Sql {

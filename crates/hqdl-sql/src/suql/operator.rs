@@ -271,6 +271,12 @@ impl Parser<'_> {
             "#>" | "#>>" => {
                 return Err(unsaid(span, &format!("`{sign}`"), "use json_extract(x, '$.path')"));
             }
+            // A text, whatever it is in the document.
+            "->>" => {
+                let words = "CAST(suql_json_text({} -> {}) AS TEXT)";
+                let pieces = vec![left.tight(), right.tight()];
+                Piece { shape: ExprShape::Text, ..Piece::filled(words, pieces, span) }
+            }
             // SQLite's || and -> hold more tightly than arithmetic and signs.
             _ if operator.level == OTHER => {
                 let tight = |p: Piece| {
@@ -465,8 +471,12 @@ impl Parser<'_> {
                 std::iter::once(hqdl_values::sql::text(&format!("{n:+} {unit}"))).chain(floor)
             })
             .collect();
-        let words = format!("datetime({{}}, {})", parts.join(", "));
-        let shape = ExprShape::Timestamp;
+        // A time of a day goes round.
+        let (function, shape) = match left.shape {
+            ExprShape::Time => ("time", ExprShape::Time),
+            _ => ("datetime", ExprShape::Timestamp),
+        };
+        let words = format!("{function}({{}}, {})", parts.join(", "));
         Ok(Piece { shape, ..Piece::filled(&words, vec![left.text], span) })
     }
 }
