@@ -49,7 +49,7 @@ impl Rewriter<'_> {
         &self,
         expr: &'e Expr,
         around: &Scope<'_>,
-    ) -> Settled<'e> {
+    ) -> SettledByARow<'e> {
         let (query, core) = settled_by_a_row(expr)?;
         if matches!(expr.kind, ExprKind::In { .. }) {
             let within = self.resolver().ctes(query, Some(around));
@@ -73,10 +73,10 @@ impl Rewriter<'_> {
 }
 
 /// A SELECT that one row settles, or why none does.
-type Settled<'e> = Result<(&'e Query, &'e Core), (Option<&'e Query>, Refused)>;
+type SettledByARow<'e> = Result<(&'e Query, &'e Core), (Option<&'e Query>, Refused)>;
 
 /// The SELECT of an EXISTS or IN that one row may settle, by its form.
-pub(in crate::blendsql) fn settled_by_a_row(expr: &Expr) -> Settled<'_> {
+pub(in crate::blendsql) fn settled_by_a_row(expr: &Expr) -> SettledByARow<'_> {
     let query = match &expr.kind {
         ExprKind::Exists(query) | ExprKind::In { query: Some(query), .. } => query.as_ref(),
         _ => return Err((None, "it is no EXISTS and no IN")),
