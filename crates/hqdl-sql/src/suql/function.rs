@@ -308,12 +308,7 @@ impl Parser<'_> {
             return Self::part_of(&name, &part, of, start..end);
         }
         if name.starts_with("concat") {
-            for piece in pieces.iter_mut().filter(|p| p.shape == ExprShape::Boolean) {
-                // As the type writes itself, which is not as it is cast.
-                let words = "substr(suql_said({}), 1, 1)";
-                piece.text =
-                    Piece::filled(words, vec![piece.text.clone()], piece.span.clone()).text;
-            }
+            pieces.iter_mut().for_each(as_joined);
         }
         let text = joined(start, pieces, end);
         if asks {
@@ -686,5 +681,13 @@ impl Parser<'_> {
             Lexeme::Word => !super::expr::RESERVED.iter().any(|w| token.is_word(self.sql, w)),
             _ => false,
         }
+    }
+}
+
+/// A boolean as its type writes itself where texts are joined, which is not as it is cast.
+fn as_joined(piece: &mut Piece) {
+    if piece.shape == ExprShape::Boolean {
+        let words = "substr(suql_said({}), 1, 1)";
+        piece.text = Piece::filled(words, vec![piece.text.clone()], piece.span.clone()).text;
     }
 }

@@ -37,56 +37,7 @@ const FLAGS: FunctionFlags = FunctionFlags::SQLITE_UTF8
 pub fn register(connection: &Connection) -> rusqlite::Result<()> {
     let flags = FLAGS;
     let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
-    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
-    make("suql_any", 3, |v| quantified(v, true))?;
-    make("suql_all", 3, |v| quantified(v, false))?;
-    make("suql_json_text", 1, |v| {
-        let text = text(v[0]);
-        Ok(match serde_json::from_str(&text) {
-            Ok(Json::Null) => Sql::Null,
-            Ok(Json::String(said)) => Sql::Text(said),
-            _ => Sql::Text(text),
-        })
-    })?;
-    make("suql_array_to_string", 2, |v| {
-        let said = |element: Json| match element {
-            Json::Null => None,
-            Json::String(said) => Some(said),
-            Json::Bool(truth) => Some(if truth { "t" } else { "f" }.to_owned()),
-            other => Some(other.to_string()),
-        };
-        let all: Vec<String> = array(v[0]).into_iter().filter_map(said).collect();
-        Ok(Sql::Text(all.join(&text(v[1]))))
-    })?;
-    make("suql_contains", 2, |v| {
-        if let (Some(all), Some(some)) = (object(v[0]), object(v[1])) {
-            return Ok(truth(document_contains(&all, &some)));
-        }
-        let (all, some) = (array(v[0]), array(v[1]));
-        Ok(truth(some.iter().all(|s| all.iter().any(|a| same(a, s)))))
-    })?;
-    make("suql_overlaps", 2, |v| {
-        let (all, some) = (array(v[0]), array(v[1]));
-        Ok(truth(some.iter().any(|s| all.iter().any(|a| same(a, s)))))
-    })?;
-    make("suql_same", 2, |v| {
-        let (a, b) = (array(v[0]), array(v[1]));
-        Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
-    })?;
-    // One that is NULL has no elements, unless both are.
-    connection.create_scalar_function("suql_joined", 2, flags, |ctx: &Context<'_>| {
-        let values = [ctx.get_raw(0), ctx.get_raw(1)];
-        if values == [ValueRef::Null; 2] {
-            return Ok(Sql::Null);
-        }
-        let some = values.into_iter().filter(|value| *value != ValueRef::Null);
-        Ok(Sql::Text(some.flat_map(array).collect::<Json>().to_string()))
-    })?;
-    make("suql_element", 2, |v| {
-        let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
-        let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
-        Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
-    })?;
+    arrays_and_documents(connection)?;
     // What no other row gives; NULL is a value of a row.
     connection.create_scalar_function("suql_row", -1, flags, |ctx: &Context<'_>| {
         let value = |n: usize| match ctx.get_raw(n) {
@@ -153,6 +104,62 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
             Ok(ToSqlOutput::Owned(truth(regex.is_match(&text(of)))))
         })?;
     }
+    Ok(())
+}
+
+/// What reads, compares and joins arrays and documents.
+fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
+    let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
+    make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
+    make("suql_any", 3, |v| quantified(v, true))?;
+    make("suql_all", 3, |v| quantified(v, false))?;
+    make("suql_json_text", 1, |v| {
+        let text = text(v[0]);
+        Ok(match serde_json::from_str(&text) {
+            Ok(Json::Null) => Sql::Null,
+            Ok(Json::String(said)) => Sql::Text(said),
+            _ => Sql::Text(text),
+        })
+    })?;
+    make("suql_array_to_string", 2, |v| {
+        let said = |element: Json| match element {
+            Json::Null => None,
+            Json::String(said) => Some(said),
+            Json::Bool(truth) => Some(if truth { "t" } else { "f" }.to_owned()),
+            other => Some(other.to_string()),
+        };
+        let all: Vec<String> = array(v[0]).into_iter().filter_map(said).collect();
+        Ok(Sql::Text(all.join(&text(v[1]))))
+    })?;
+    make("suql_contains", 2, |v| {
+        if let (Some(all), Some(some)) = (object(v[0]), object(v[1])) {
+            return Ok(truth(document_contains(&all, &some)));
+        }
+        let (all, some) = (array(v[0]), array(v[1]));
+        Ok(truth(some.iter().all(|s| all.iter().any(|a| same(a, s)))))
+    })?;
+    make("suql_overlaps", 2, |v| {
+        let (all, some) = (array(v[0]), array(v[1]));
+        Ok(truth(some.iter().any(|s| all.iter().any(|a| same(a, s)))))
+    })?;
+    make("suql_same", 2, |v| {
+        let (a, b) = (array(v[0]), array(v[1]));
+        Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
+    })?;
+    // One that is NULL has no elements, unless both are.
+    connection.create_scalar_function("suql_joined", 2, FLAGS, |ctx: &Context<'_>| {
+        let values = [ctx.get_raw(0), ctx.get_raw(1)];
+        if values == [ValueRef::Null; 2] {
+            return Ok(Sql::Null);
+        }
+        let some = values.into_iter().filter(|value| *value != ValueRef::Null);
+        Ok(Sql::Text(some.flat_map(array).collect::<Json>().to_string()))
+    })?;
+    make("suql_element", 2, |v| {
+        let ValueRef::Integer(n) = v[1] else { return Ok(Sql::Null) };
+        let n = n.checked_sub(1).and_then(|n| usize::try_from(n).ok());
+        Ok(n.and_then(|n| array(v[0]).get(n).map(owned)).unwrap_or(Sql::Null))
+    })?;
     Ok(())
 }
 
