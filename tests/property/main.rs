@@ -141,6 +141,8 @@ fn compare(ours: &Rows, db: &Path, generated: &Generated, truth: &Truth) -> Resu
 /// What is shared by all queries: to open it for each would be most of the time.
 struct Shared {
     facts: Facts,
+    /// Times that a query was held to plain SQL.
+    held: AtomicUsize,
     asked: AtomicU64,
     refused: AtomicUsize,
     /// Queries over too many rows to be held to anything.
@@ -156,6 +158,7 @@ impl Shared {
     fn new() -> Self {
         Self {
             facts: Facts::temporary().unwrap(),
+            held: AtomicUsize::new(0),
             asked: AtomicU64::new(0),
             refused: AtomicUsize::new(0),
             too_long: AtomicUsize::new(0),
@@ -190,10 +193,12 @@ fn check(seed: u64, shared: &Shared) -> Result<(), String> {
     if ended.is_err() && apart != generated.plain {
         let every = generated.every.as_deref().map(kept_apart);
         let generated = Generated { plain: apart, every, ..generated };
-        if held(&sql, &generated, seed, shared, LetterCase::Told).is_ok() {
-            shared.chosen.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+        let kept = held(&sql, &generated, seed, shared, LetterCase::Told);
+        if let Err(why) = kept {
+            return ended.map_err(|first| format!("{first}\n-- kept apart\n{why}"));
         }
+        shared.chosen.fetch_add(1, Ordering::Relaxed);
+        return Ok(());
     }
     ended
 }
@@ -242,7 +247,9 @@ fn held(
     if let Some(every) = &generated.every {
         plain(&db, every, &true_one)?;
     }
-    let name = format!("seed-{seed}-{case:?}");
+    // A name that nothing was asked under: what is held to other truths is what this run
+    // asks.
+    let name = format!("seed-{seed}-{}", shared.held.fetch_add(1, Ordering::Relaxed));
     let model = Arc::new(Stub::new(name.clone(), case));
     let draft = Draft::bare(db.clone());
     let database = Database::open(&db).map_err(|e| e.to_string())?;
