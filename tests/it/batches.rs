@@ -249,10 +249,10 @@ fn killed_at_any_step_a_run_goes_on_with_the_same_batch() {
         assert_eq!(endpoint.uploads(), uploads, "{at:?}");
         nothing_twice(&endpoint);
         // What was billed is what the journal says was spent, once.
-        let journal = rusqlite::Connection::open(project.path("cache/journal.sqlite")).unwrap();
         let sql = "SELECT sum(input_tokens), sum(output_tokens) FROM completion";
-        let spent: (u64, u64) = journal.query_row(sql, [], |r| Ok((r.get(0)?, r.get(1)?))).unwrap();
-        assert_eq!(spent, endpoint.billed(), "{at:?}");
+        let spent = &project.recorded(sql)[0];
+        let (input, output) = endpoint.billed();
+        assert_eq!(spent, &[Json::from(input), Json::from(output)], "{at:?}");
     }
 }
 
@@ -267,12 +267,9 @@ fn killed_while_collecting_no_answer_is_taken_twice() {
         );
         let running = project.start(&["materialize", "specs/x.toml", "--json", "--batch"]);
         // From the first answer on the disk, a little later each time.
-        let journal = project.path("cache/journal.sqlite");
         let answers = || {
-            let count = |c: &rusqlite::Connection| {
-                c.query_row("SELECT count(*) FROM completion", [], |r| r.get::<_, u64>(0))
-            };
-            rusqlite::Connection::open(&journal).and_then(|c| count(&c)).unwrap_or(0)
+            let count = project.recorded("SELECT count(*) FROM completion");
+            count.first().map_or(0, |row| row[0].as_u64().unwrap())
         };
         let began = std::time::Instant::now();
         while answers() == 0 {
@@ -458,8 +455,8 @@ fn an_output_that_is_gone_is_told_and_asked_again() {
     let ended = batch(&project, &[]).exits(1);
     assert!(ended.stdout.contains("does not have the output of batch_1"), "{}", ended.stdout);
     let (input, output) = endpoint.billed();
-    let sql = "SELECT total(cost_usd) FROM completion";
-    let counted = project.rows_of("cache/journal.sqlite", sql)[0][0].as_f64().unwrap();
+    let sql = "SELECT coalesce(sum(cost_usd), 0) FROM completion";
+    let counted = project.recorded(sql)[0][0].as_f64().unwrap();
     assert!(counted >= price(input, output) - 1e-9, "{counted} counted");
     endpoint.relent();
     batch(&project, &[]).exits(0);
@@ -491,7 +488,7 @@ fn what_is_under_way_counts_against_the_budget_after_a_kill() {
     running.signal("KILL");
     running.wait();
     // With the worst case of the request under way, there is no room for another.
-    let worst = project.rows_of("cache/journal.sqlite", "SELECT sum(worst_tokens) FROM request");
+    let worst = project.recorded("SELECT sum(worst_tokens) FROM request");
     let budget = format!("budget_tokens = {}", worst[0][0].as_u64().unwrap() + 500);
     let capped = project.spec_text().replace("budget_tokens = 20000", &budget);
     project.spec(&capped);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rusqlite::Connection;
 use serde_json::Value as Json;
 
 use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
@@ -92,7 +91,7 @@ fn thrifty(endpoint: &Endpoint, limits: &str) -> Project {
 /// Reservations of the journal: USD, and whether they are in doubt.
 fn reservations(project: &Project) -> Vec<(f64, bool)> {
     project
-        .rows_of("cache/journal.sqlite", "SELECT cost_usd, in_doubt FROM reservation")
+        .recorded("SELECT cost_usd, in_doubt FROM reservation")
         .iter()
         .map(|r| (usd(&r[0]), r[1] == 1))
         .collect()
@@ -238,7 +237,7 @@ fn replay_is_not_spending() {
     let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
     // A journal of before holds prices of recordings.
-    project.execute_in("cache/journal.sqlite", "UPDATE completion SET cost_usd = 0.01");
+    project.change_record("UPDATE completion SET cost_usd = 0.01");
     assert_eq!(usd(&project.plan(&[])["budget"]["left_usd"]), left, "of the day");
     let stats = project.hqdl(&["cache", "stats", "--json"]).exits(0);
     assert_eq!(usd(&stats.lines[0]["cost_usd"]), 0.0, "{stats:?}");
@@ -337,8 +336,7 @@ fn a_plans_time_is_learnt_from_earlier_answers() {
     assert!(assumed > 0.0);
     project.materialize(&["--limit", "4"]).exits(0);
     let took = |seconds: f64| {
-        let journal = Connection::open(project.path("cache/journal.sqlite")).unwrap();
-        journal.execute("UPDATE completion SET seconds = ?1", [seconds]).unwrap();
+        project.change_record(&format!("UPDATE completion SET seconds = {seconds:?}"));
     };
     took(4.0);
     let slow = seconds();

@@ -267,6 +267,26 @@ fn a_machine_that_is_killed_loses_only_what_it_had_in_flight() {
     assert!(most <= Some(&2) && asked.len() == CELLS, "{most:?} times, {} cells", asked.len());
 }
 
+/// Where a killed process's machine can tell that it is gone, nobody there waits for its
+/// lease, and its run's budget is what it had left.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn what_a_killed_process_held_is_free_on_its_machine_at_once() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_secs(300)), Times::Once);
+    let cache = postgres::database();
+    let one = machine(&endpoint, &spec());
+    let flags = ["--rows-per-request", "1", "--concurrency", "1"];
+    let killed = start(&one, &cache, "600", &flags);
+    until("it asks", || endpoint.count() == 1);
+    killed.signal("KILL");
+    killed.wait();
+    run(&one, &cache, "600", &flags).exits(0);
+    assert_eq!((check(&one), endpoint.count()), (complete(), NUMBERS + 11));
+    let left = "SELECT count(*) FROM hqdl.session";
+    assert_eq!(sql_at(&cache, left)[0][0].as_deref(), Some("0"), "all have left");
+}
+
 /// A machine that slept for longer than its lease asks nothing more: others do.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]

@@ -64,7 +64,6 @@ mod routing;
 mod shots;
 mod snapshots;
 mod stored_columns;
-mod stores;
 mod suggestions;
 mod suql;
 mod suql_documents;

@@ -24,13 +24,13 @@ fn short_of_money(endpoint: &Endpoint) -> Project {
 }
 
 fn spent(project: &Project) -> f64 {
-    let sql = "SELECT (SELECT total(cost_usd) FROM completion)
-                    + (SELECT total(cost_usd) FROM reservation)";
-    project.rows_of("cache/journal.sqlite", sql)[0][0].as_f64().unwrap()
+    let sql = "SELECT (SELECT coalesce(sum(cost_usd), 0) FROM completion)
+                    + (SELECT coalesce(sum(cost_usd), 0) FROM reservation)";
+    project.recorded(sql)[0][0].as_f64().unwrap()
 }
 
 fn open_runs(project: &Project) -> usize {
-    project.rows_of("cache/journal.sqlite", "SELECT 1 FROM run WHERE ended_at IS NULL").len()
+    project.recorded("SELECT 1 FROM run WHERE ended_at IS NULL").len()
 }
 
 /// Somebody else's lock, from when requests are under way.

@@ -1,6 +1,6 @@
-//! Tells the tests, and the crate that they are written with, when they are built, whether the data that stand beside this
-//! project are there, and whether `PostgreSQL` is installed: tests that need them are
-//! ignored without them, visibly.
+//! Tells tests, and the crate that they are written with, when they are built, whether
+//! the data that stand beside this project are there, and whether `PostgreSQL` is
+//! installed: tests that need them are ignored without them, visibly.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(shared_data)");
-    // The script of two packages: of the tests, and of what they are written with.
+    // The script of several packages, of the workspace and below it.
     for script in ["tests/swan/shared.rs", "../../tests/swan/shared.rs"] {
         if std::path::Path::new(script).is_file() {
             println!("cargo::rerun-if-changed={script}");

@@ -2,9 +2,11 @@
 //! program run in it. [`heroes`] is the one most tests use.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 
 use rusqlite::Connection;
@@ -23,6 +25,7 @@ pub const SECRET_ENV: &str = "HQDL_TEST_KEY";
 pub struct Project {
     dir: tempfile::TempDir,
     base_url: String,
+    cache: OnceLock<OsString>,
 }
 
 /// How a command ended.
@@ -65,7 +68,8 @@ impl Project {
     /// `data.sqlite` made by `sql`, and `specs/x.toml`, where `{base_url}` stands
     /// for the endpoint's.
     pub fn new(endpoint: &Endpoint, sql: &str, spec: &str) -> Self {
-        let project = Self { dir: tempfile::tempdir().unwrap(), base_url: endpoint.url() };
+        let (dir, base_url) = (tempfile::tempdir().unwrap(), endpoint.url());
+        let project = Self { dir, base_url, cache: OnceLock::new() };
         std::fs::create_dir(project.path("specs")).unwrap();
         project.execute(sql);
         project.spec(spec);
@@ -111,6 +115,16 @@ impl Project {
         command
     }
 
+    /// Where the facts are: a directory of the project, or a database of its own on the
+    /// tests' server where `HQDL_TESTS_ON_SERVER` is set, so that what holds for one store
+    /// is held to the other.
+    pub fn cache(&self) -> &OsStr {
+        self.cache.get_or_init(|| match std::env::var_os("HQDL_TESTS_ON_SERVER") {
+            Some(_) => crate::postgres::database().into(),
+            None => self.path("cache").into(),
+        })
+    }
+
     /// Gives a command the directory and environment that commands have here.
     pub fn surroundings(&self, command: &mut Command) {
         for proxy in
@@ -124,7 +138,7 @@ impl Project {
             .env_remove("HQDL_LOG_FILE")
             .env_remove("RUST_LOG")
             .env("HOME", self.dir.path())
-            .env("HQDL_CACHE", self.path("cache"))
+            .env("HQDL_CACHE", self.cache())
             .env(SECRET_ENV, SECRET)
             .stdin(Stdio::null());
     }
@@ -173,21 +187,69 @@ impl Project {
         !self.rows(&format!("SELECT 1 FROM sqlite_schema WHERE name = '{name}'")).is_empty()
     }
 
-    /// Cells that the journal holds an answer for: entity and column.
+    /// The rows of a SELECT over the record of facts, in SQL that both stores speak;
+    /// none where a program that was killed at once has made no tables.
+    pub fn recorded(&self, sql: &str) -> Vec<Vec<Json>> {
+        if let Some(url) = self.server() {
+            let schema = "SELECT 1 FROM pg_namespace WHERE nspname = 'hqdl'";
+            if crate::postgres::sql_at(url, schema).is_empty() {
+                return Vec::new();
+            }
+            let rows = crate::postgres::sql_at(url, &format!("SET search_path = hqdl; {sql}"));
+            // Numbers as numbers, and truths as those of SQLite.
+            let value = |text: Option<String>| match text.as_deref() {
+                None => Json::Null,
+                Some("t") => 1.into(),
+                Some("f") => 0.into(),
+                Some(text) => serde_json::from_str(text)
+                    .ok()
+                    .filter(Json::is_number)
+                    .unwrap_or_else(|| text.into()),
+            };
+            return rows.into_iter().map(|row| row.into_iter().map(value).collect()).collect();
+        }
+        let Ok(journal) = Connection::open_with_flags(
+            self.path("cache/journal.sqlite"),
+            rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
+        ) else {
+            return Vec::new();
+        };
+        match rows(&journal, sql) {
+            Err(error) if error.to_string().contains("no such table") => Vec::new(),
+            found => found.unwrap_or_else(|e| panic!("{sql}: {e}")),
+        }
+    }
+
+    /// Changes the record of facts, in SQL that both stores speak.
+    pub fn change_record(&self, sql: &str) {
+        match self.server() {
+            Some(url) => {
+                crate::postgres::sql_at(url, &format!("SET search_path = hqdl; {sql}"));
+            }
+            None => self.execute_in("cache/journal.sqlite", sql),
+        }
+    }
+
+    /// Where the facts are, when that is a server.
+    fn server(&self) -> Option<&str> {
+        self.cache().to_str().filter(|cache| cache.starts_with("postgres://"))
+    }
+
+    /// Cells that the record holds an answer for: entity and column.
     pub fn kept(&self) -> BTreeSet<(String, String)> {
-        let journal = self.path("cache/journal.sqlite");
-        if !journal.exists() {
-            return BTreeSet::new();
-        }
-        let journal = Connection::open(journal).unwrap();
-        let sql = "SELECT a.entity, m.name FROM answer AS a JOIN json_each(a.cells) AS c
-                   JOIN meaning AS m ON m.id = c.value ->> 0 WHERE c.value ->> 2 <> 'error'";
-        // A program killed at once has made no tables.
-        if journal.prepare(sql).is_err() {
-            return BTreeSet::new();
-        }
+        let sql = match self.server() {
+            Some(_) => {
+                "SELECT coalesce(a.entity, a.key), m.name
+                 FROM answer AS a, json_array_elements(a.cells::json) AS c, meaning AS m
+                 WHERE m.id = (c ->> 0)::int AND c ->> 2 <> 'error'"
+            }
+            None => {
+                "SELECT a.entity, m.name FROM answer AS a JOIN json_each(a.cells) AS c
+                 JOIN meaning AS m ON m.id = c.value ->> 0 WHERE c.value ->> 2 <> 'error'"
+            }
+        };
         let text = |j: &Json| j.as_str().unwrap().to_owned();
-        rows(&journal, sql).unwrap().iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
+        self.recorded(sql).iter().map(|r| (text(&r[0]), text(&r[1]))).collect()
     }
 
     /// Files anywhere in the project that hold these bytes.

@@ -27,6 +27,7 @@ mod requests;
 mod reserve;
 mod runs;
 mod schema;
+mod session_file;
 mod sessions;
 mod spool;
 mod turns;
@@ -39,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tracing::debug;
 
 use self::claims::Claims;
 use self::copy::LocalCopy;
@@ -54,6 +56,7 @@ use crate::in_flight::ClaimKey;
 use crate::record::{Record, RecordBytes};
 use crate::store::{ClaimedCells, CommitUnit, FactStore, Noted, StoreFuture};
 use crate::throttle::{EndpointPlace, RateLimits};
+
 use hqdl_database::postgres::address::{ANSWER, Address, BadAddress};
 use hqdl_values::key::Entity;
 use hqdl_values::usage::Spent;
@@ -116,6 +119,10 @@ impl PostgresStore {
             Server { link, dir, cache, presence, claims, copy, me }
         });
         server.link.here(server.keep_spooled())?;
+        // Who may only read leaves it to the others.
+        if let Err(error) = server.link.here(server.end_left_sessions()) {
+            debug!(%error, "what killed processes held is not told to be free");
+        }
         let (units, waiting) = mpsc::channel(QUEUE);
         let commits = server.link.handle.spawn(keep::commit_all(Arc::clone(&server), waiting));
         let limits = Arc::new(ServerLimits::new(Arc::clone(&server)));

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::FactsError;
 use crate::postgres::Server;
+use crate::postgres::link::Client;
+use crate::postgres::session_file::SessionFile;
 use crate::sessions::new_id;
 
 /// How often a lease is renewed while it lasts.
@@ -33,13 +35,21 @@ struct SessionState {
     /// When the server was last asked to renew the lease, and did.
     renewed: Instant,
     heartbeat: Option<tokio::task::AbortHandle>,
+    /// Says on this machine that the process lives.
+    file: Option<SessionFile>,
 }
 
 impl Presence {
     pub(super) fn new(holder: &str, lease: Duration) -> Self {
         let now = Instant::now();
-        let state =
-            SessionState { id: fresh(), entered: false, began: now, renewed: now, heartbeat: None };
+        let state = SessionState {
+            id: fresh(),
+            entered: false,
+            began: now,
+            renewed: now,
+            heartbeat: None,
+            file: None,
+        };
         Self {
             holder: holder.to_owned(),
             lease,
@@ -85,6 +95,10 @@ impl Server {
                 let state = self.presence.state();
                 (Arc::clone(&state.id), state.entered)
             };
+            if !entered {
+                let file = SessionFile::hold(&self.dir, &id);
+                self.presence.state().file = file;
+            }
             let (asked, id_of) = (Instant::now(), &*id);
             let sql = if entered { RENEW } else { ENTER };
             let holder = super::text(&self.presence.holder);
@@ -135,6 +149,9 @@ impl Server {
                     if let Err(error) = server.renew().await {
                         warn!(%error, "the lease is not renewed");
                     }
+                    if let Err(error) = server.end_left_sessions().await {
+                        warn!(%error, "what killed processes held is not told to be free");
+                    }
                 }
             });
             state.heartbeat = Some(beating.abort_handle());
@@ -152,16 +169,33 @@ impl Server {
         if !entered {
             return;
         }
-        let id = &*id;
-        let leaving = self.link.run(|client| async move {
+        if !matches!(tokio::time::timeout(LEAVING, self.end(&id)).await, Ok(Ok(()))) {
+            warn!(session = &*id, "the end of this session is not told; its lease ends by itself");
+        }
+        self.presence.state().file = None;
+    }
+
+    /// Tells the end of a session: all that it held is free.
+    async fn end(&self, id: &str) -> Result<(), FactsError> {
+        let ending = |client: Client| async move {
             for sql in LEAVE {
                 client.execute(sql, &[&id]).await?;
             }
             Ok(())
-        });
-        if !matches!(tokio::time::timeout(LEAVING, leaving).await, Ok(Ok(()))) {
-            warn!(session = id, "the end of this session is not told; its lease ends by itself");
+        };
+        self.link.run(ending).await
+    }
+
+    /// Ends the sessions of this machine whose processes are gone, once the server has
+    /// what they were answered.
+    pub(super) async fn end_left_sessions(&self) -> Result<(), FactsError> {
+        for id in SessionFile::left(&self.dir) {
+            self.keep_spooled().await?;
+            self.end(&id).await?;
+            SessionFile::forget(&self.dir, &id);
+            info!(session = id, "ended for a process of this machine that is gone");
         }
+        Ok(())
     }
 }
 

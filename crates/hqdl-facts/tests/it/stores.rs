@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use hqdl::Row;
-use hqdl::cell::{Answer, CellValue};
-use hqdl::facts::server::{CacheServer, serve};
-use hqdl::facts::{
+use hqdl_facts::limits::{Need, PerMinute};
+use hqdl_facts::server::{CacheServer, serve};
+use hqdl_facts::{
     BatchedRequest, ClaimKey, CommitUnit, Completion, Fact, FactStore, Facts, Noted, Outcome,
     Record, RunId,
 };
-use hqdl::key::{Entity, KeyColumns, Meaning};
-use hqdl::limits::{Need, PerMinute};
-use hqdl::usage::Spent;
-use hqdl::value::Value;
+use hqdl_values::Row;
+use hqdl_values::cell::{Answer, CellValue};
+use hqdl_values::key::{Entity, KeyColumns, Meaning};
+use hqdl_values::usage::Spent;
+use hqdl_values::value::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 

@@ -1,0 +1,151 @@
+//! A disk that turns bits around: whatever bit of the journal it is, every cell
+//! is what was kept, or missing and told.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hqdl_facts::{CommitUnit, Completion, Fact, Facts, FactsError};
+use hqdl_values::cell::{Answer, CellValue};
+use hqdl_values::key::{Entity, KeyColumns, Meaning};
+use hqdl_values::value::Value;
+
+const ENTITIES: usize = 60;
+/// Names that are one bit apart.
+const MODELS: [&str; 2] = ["model 0", "model 1"];
+const COLUMNS: [&str; 2] = ["a", "c"];
+/// Bits that are turned, of more than there are; `HQDL_TEST_FLIPS` for others.
+const FLIPS: usize = 48;
+
+/// Entity, column and model to value.
+type Known = BTreeMap<(String, &'static str, &'static str), String>;
+
+fn meaning(column: &str) -> Meaning {
+    Meaning {
+        key: vec!["name".to_owned()],
+        column: column.to_owned(),
+        kind: "text".to_owned(),
+        about: String::new(),
+        many: false,
+        list: "none".to_owned(),
+    }
+}
+
+fn entity(n: usize) -> Entity {
+    KeyColumns::new(vec!["name".to_owned()]).entity(&[Value::from(format!("Hero {n}"))])
+}
+
+/// Keeps what some columns of some entities are, in requests of five.
+fn keep(facts: &Facts, known: &mut Known, which: &[usize], generation: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let run = facts.history().begin("test", "").unwrap();
+    for model in MODELS {
+        let id = facts.history().model(model).unwrap();
+        for five in which.chunks(5) {
+            let mut batch = CommitUnit {
+                completion: Completion {
+                    run,
+                    model: id,
+                    prompt_hash: format!("p1:{generation} {five:?}"),
+                    content: Some(format!("{five:?} as {model} said it")),
+                    asked_at: "2026-11-21T00:00:00Z".to_owned(),
+                    cells: 10,
+                    ..Completion::default()
+                },
+                ..CommitUnit::default()
+            };
+            for n in five {
+                let fact = |column: &'static str| {
+                    let value = format!("{column} of {n}, {model}, {generation}");
+                    known.insert((entity(*n).as_str().to_owned(), column, model), value.clone());
+                    Fact {
+                        meaning: facts.history().meaning(&meaning(column)).unwrap(),
+                        model: id,
+                        list: None,
+                        completion: 0,
+                        asked: 0,
+                        answer: Answer::ok(CellValue::One(Value::from(value))),
+                    }
+                };
+                batch.facts.push((entity(*n), COLUMNS.map(fact).to_vec()));
+            }
+            runtime.block_on(facts.keep(batch)).unwrap();
+        }
+    }
+}
+
+/// A journal of values, a third of which were asked again.
+fn made(dir: &Path) -> (Vec<u8>, Known) {
+    let mut known = Known::new();
+    let facts = Facts::open(dir, "hqdl test").unwrap();
+    keep(&facts, &mut known, &(0..ENTITIES).collect::<Vec<_>>(), "as it was");
+    keep(&facts, &mut known, &(0..ENTITIES).step_by(3).collect::<Vec<_>>(), "as it is");
+    drop(facts);
+    (std::fs::read(dir.join("journal.sqlite")).unwrap(), known)
+}
+
+/// What a journal of these bytes says, and whether it says that it is damaged.
+fn read(journal: &[u8]) -> Result<(Known, bool), FactsError> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("journal.sqlite"), journal).unwrap();
+    let facts = Facts::open(dir.path(), "hqdl test")?;
+    let mut found = Known::new();
+    let told = !facts.known_damage().is_none();
+    for model in MODELS {
+        let by = facts.history().model(model)?;
+        for column in COLUMNS {
+            let of = facts.history().meaning(&meaning(column))?;
+            for n in 0..ENTITIES {
+                let facts = facts.get(&entity(n))?.unwrap_or_default().facts;
+                if let Some(fact) = facts.iter().find(|f| f.meaning == of && f.model == by) {
+                    let CellValue::One(value) = &fact.answer.value else { panic!("{fact:?}") };
+                    let key = (entity(n).as_str().to_owned(), column, model);
+                    found.insert(key, value.to_string());
+                }
+            }
+        }
+    }
+    Ok((found, told))
+}
+
+#[test]
+fn whatever_bit_turns_around_a_cell_is_what_was_kept_or_missing_and_told() {
+    let flips = std::env::var("HQDL_TEST_FLIPS").ok().and_then(|n| n.parse().ok());
+    let flips = flips.unwrap_or(FLIPS);
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, known) = made(dir.path());
+    assert_eq!(read(&journal).unwrap(), (known.clone(), false));
+    let pages = journal.len() / 4096;
+    let mut chance = fastrand::Rng::with_seed(18);
+    let (mut whole, mut missing, mut refused) = (0, 0, 0);
+    for flip in 0..flips {
+        let mut bytes = journal.clone();
+        // Page by page, where something stands.
+        let at = loop {
+            let at = (flip % pages) * 4096 + chance.usize(0..4096);
+            if bytes[at] != 0 || chance.u8(0..20) == 0 {
+                break at;
+            }
+        };
+        let bit = chance.u32(0..8);
+        bytes[at] ^= 1 << bit;
+        match read(&bytes) {
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+            Ok((found, told)) => {
+                for (cell, value) in &found {
+                    assert_eq!(Some(value), known.get(cell), "byte {at}, bit {bit}: {cell:?}");
+                }
+                let all = found.len() == known.len();
+                assert!(
+                    all || told,
+                    "byte {at}, bit {bit}: {} are gone",
+                    known.len() - found.len()
+                );
+                if all { whole += 1 } else { missing += 1 }
+            }
+        }
+    }
+    println!("{flips} bits: {whole} harmless, {missing} told and asked again, {refused} refused");
+}
