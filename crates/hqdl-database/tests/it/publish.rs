@@ -1,0 +1,179 @@
+//! Tables that are published over others are those that are published from nothing.
+
+use std::collections::{BTreeMap, HashSet};
+
+use hqdl_database::Database;
+use hqdl_database::publish::{CompletionOrigin, Publication};
+use hqdl_database::standing::PublishedVersion;
+use hqdl_database::versions::{PublishedCell, Shown, Sums, Version, hash, key_json};
+use hqdl_spec::Spec;
+use hqdl_spec::overrides::Overrides;
+use hqdl_testkit::fixture::Fixture;
+use hqdl_values::Row;
+use hqdl_values::cell::CellValue;
+use hqdl_values::value::Value;
+
+const SPEC: &str = r#"[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "made"
+source = "film"
+key = ["title", "year"]
+[[expansion.column]]
+name = "maker"
+[[expansion.column]]
+name = "minutes"
+type = "integer"
+[[expansion.column]]
+name = "words"
+many = { table = "made_word", column = "word" }
+"#;
+const COLUMNS: usize = 3;
+const ROUNDS: usize = 60;
+
+/// A cell, as a fact would say it; `None` where nothing was asked yet.
+type Cell = Option<(&'static str, CellValue, i64)>;
+type Rows = BTreeMap<String, (Vec<Value>, [Cell; COLUMNS])>;
+
+fn cell(column: usize, chance: &mut fastrand::Rng) -> Cell {
+    let n = chance.i64(0..4);
+    let value = match (chance.u32(0..6), column) {
+        (0, _) => return None,
+        (1, _) => return Some(("unknown", CellValue::Nothing, n)),
+        (_, 1) => CellValue::One(Value::Integer(n)),
+        (_, 2) => CellValue::Many((0..n).map(|w| Value::from(format!("word {w}"))).collect()),
+        _ => CellValue::One(Value::from(format!("it's \"{n}\""))),
+    };
+    Some(("ok", value, n))
+}
+
+fn change(rows: &mut Rows, chance: &mut fastrand::Rng) {
+    for _ in 0..chance.usize(0..5) {
+        let title = [Value::Null, Value::from("a".to_owned()), Value::from("A,\u{e9}".to_owned())];
+        let year = [Value::Null, Value::Integer(1), Value::from("ca. 1".to_owned())];
+        let key = vec![title[chance.usize(0..3)].clone(), year[chance.usize(0..3)].clone()];
+        let cells = std::array::from_fn(|column| cell(column, chance));
+        rows.insert(key_json(&key), (key, cells));
+    }
+    if chance.bool() && !rows.is_empty() {
+        let gone = rows.keys().nth(chance.usize(0..rows.len())).unwrap().clone();
+        rows.remove(&gone);
+    }
+}
+
+fn shown(cells: &[Cell]) -> Vec<PublishedCell<'_>> {
+    let mut shown = Vec::new();
+    for cell in cells {
+        shown.push(match cell {
+            None => PublishedCell::Missing,
+            Some((state, value, completion)) => PublishedCell::Shown(Shown {
+                state,
+                value,
+                completion: Some(*completion),
+                raw: None,
+                repair: None,
+            }),
+        });
+    }
+    shown
+}
+
+/// Publishes rows, and commits them if `commits`.
+fn publish(db: &Database, spec: &Spec, rows: &Rows, commits: bool) {
+    let publication = Publication::begin(db, spec).unwrap();
+    let mut tables = publication.expansion(&spec.expansions[0]).unwrap();
+    for (key, cells) in rows.values() {
+        tables.row(&Row { key: key.clone(), context: Vec::new() }, &shown(cells)).unwrap();
+    }
+    let keys: HashSet<i64> = rows.keys().map(|key| hash(key)).collect();
+    tables.retain(None, &keys).unwrap();
+    let written = tables.finish();
+    let now = PublishedVersion::now(spec, 0, "m", &Overrides::default(), ("j".to_owned(), 1));
+    let mut origins = |ids: &[i64]| vec![CompletionOrigin::default(); ids.len()];
+    publication.close(spec, &written, &now, &mut origins).unwrap();
+    assert_eq!(publication.views(spec).unwrap(), [""; 0]);
+    if commits {
+        publication.commit().unwrap();
+    }
+}
+
+/// All that stands there of the expansion.
+fn stands(db: &Database) -> Vec<String> {
+    let all = |sql: &&str| -> Vec<String> {
+        let mut statement = db.connection().prepare(sql).unwrap();
+        let columns = statement.column_count();
+        let row = |row: &rusqlite::Row<'_>| {
+            let values = (0..columns).map(|n| row.get::<_, rusqlite::types::Value>(n));
+            Ok(format!("{sql}: {:?}", values.collect::<rusqlite::Result<Vec<_>>>()?))
+        };
+        statement.query_map([], row).unwrap().map(Result::unwrap).collect()
+    };
+    [
+        "SELECT * FROM made ORDER BY title, year, typeof(year)",
+        "SELECT * FROM made_word ORDER BY 1, 2, typeof(year), 3",
+        "SELECT key, cells, version FROM hqdl_record ORDER BY key",
+        "SELECT * FROM hqdl_bucket WHERE sum <> 0 ORDER BY bucket",
+        "SELECT id, cells FROM hqdl_completion WHERE cells <> 0 ORDER BY id",
+        "SELECT name, rows FROM hqdl_expansion",
+    ]
+    .iter()
+    .flat_map(all)
+    .collect()
+}
+
+fn database() -> (Fixture, Database, Spec) {
+    let fixture = Fixture::new();
+    let (spec, _) = fixture.check(SPEC).unwrap_or_else(|p| panic!("{}", p.render(false)));
+    let db = Database::open_writable(fixture.database.path()).unwrap();
+    (fixture, db, spec)
+}
+
+#[test]
+fn what_is_published_over_tables_is_what_is_published_from_nothing() {
+    let (_fixture, db, spec) = database();
+    let mut chance = fastrand::Rng::with_seed(7);
+    let mut rows = Rows::new();
+    for round in 0..ROUNDS {
+        change(&mut rows, &mut chance);
+        if round > 0 {
+            let before = stands(&db);
+            publish(&db, &spec, &rows, false);
+            assert_eq!(stands(&db), before, "round {round}: what is not committed is not there");
+        }
+        publish(&db, &spec, &rows, true);
+        let (_other, from_nothing, same) = database();
+        publish(&from_nothing, &same, &rows, true);
+        assert_eq!(stands(&db), stands(&from_nothing), "round {round}: {rows:?}");
+        // Its sums are those of its rows.
+        let sums = db.sums(&spec.expansions[0]).unwrap();
+        let mut counted = Sums::default();
+        for (key, cells) in rows.values() {
+            let row = Row { key: key.clone(), context: Vec::new() };
+            counted.add(&Version::of(&row, &shown(cells)));
+        }
+        assert_eq!(sums, counted, "round {round}");
+    }
+}
+
+#[test]
+fn a_row_that_somebody_writes_by_hand_has_all_be_made_again() {
+    let (_fixture, db, spec) = database();
+    let mut chance = fastrand::Rng::with_seed(8);
+    let mut rows = Rows::new();
+    while rows.len() < 4 {
+        change(&mut rows, &mut chance);
+    }
+    publish(&db, &spec, &rows, true);
+    let expansion = &spec.expansions[0];
+    let before = stands(&db);
+    assert!(db.sums(expansion).is_some() && db.edited(expansion).unwrap().is_none());
+    let stranger = rusqlite::Connection::open(db.path()).unwrap();
+    let written = stranger.execute("UPDATE made SET maker = 'me'", []).unwrap();
+    let told = db.edited(expansion).unwrap().unwrap();
+    assert!(told.contains(&format!("{written} published rows")), "{told}");
+    assert!(db.sums(expansion).is_none());
+    publish(&db, &spec, &rows, true);
+    assert_eq!((stands(&db), db.edited(expansion).unwrap()), (before, None));
+}
