@@ -508,6 +508,49 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     assert_eq!(endpoint.count(), 0);
 }
 
+/// A certificate that signs itself is trusted where a file holds it, whatever it is for;
+/// where encryption is only preferred, nothing of it is asked.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn connections_are_encrypted_and_certificates_looked_at() {
+    let endpoint = honest();
+    let one = machine(&endpoint, &spec());
+    let server = Server::start();
+    let own = hqdl_testkit::certificate(&one.path("."), true).expect("openssl makes one");
+    server.secure(&own);
+    std::fs::write(one.path("own.pem"), &own.0).unwrap();
+    let other = hqdl_testkit::certificate(&one.path("."), false).unwrap();
+    std::fs::write(one.path("other.pem"), &other.0).unwrap();
+    std::fs::write(one.path("none.pem"), "none").unwrap();
+    server.sql("postgres", "CREATE DATABASE secured");
+    let stats = |parameters: &str| {
+        let mut cache = server.url("secured");
+        cache.push_str(parameters);
+        let args = ["cache", "stats", "--json", "--cache", &cache];
+        let mut command = one.command(&args);
+        command.env("HQDL_LEASE", "1");
+        Ended::new(&command.output().unwrap())
+    };
+    until("the server encrypts", || stats("").code == 0);
+    stats("?sslmode=require&sslrootcert=own.pem").exits(0);
+    stats("?sslmode=verify-full&sslrootcert=own.pem").exits(0);
+    stats("?sslrootcert=own.pem").exits(0);
+    for (parameters, says) in [
+        ("?sslmode=disable", "no encryption"),
+        ("?sslmode=require", "certificate"),
+        ("?sslmode=require&sslrootcert=other.pem", "certificate"),
+        ("?sslrootcert=other.pem", "certificate"),
+        ("?sslmode=require&sslrootcert=none.pem", "there are none in it"),
+        ("?sslmode=require&sslrootcert=nowhere.pem", "nowhere.pem"),
+    ] {
+        let ended = stats(parameters).exits(2);
+        assert!(ended.stderr.contains(says), "{parameters}: {}", ended.stderr);
+    }
+    let cache = format!("{}?sslmode=require&sslrootcert=own.pem", server.url("secured"));
+    run(&one, &cache, "60", &ROWS).exits(0);
+    assert_eq!(check(&one), complete());
+}
+
 /// A line that is not what was kept costs its own cells, and nothing else.
 #[test]
 #[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]

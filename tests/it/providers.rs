@@ -3,12 +3,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
 use std::sync::Arc;
 
 use hqdl::model::providers;
 use serde_json::Value as Json;
 
+use hqdl_testkit::certificate;
 use hqdl_testkit::endpoint::{Endpoint, Fault, Request, Times};
 use hqdl_testkit::project::{Ended, Project, check_complete, heroes, honest};
 
@@ -328,24 +328,6 @@ fn an_endpoint_that_is_not_there_is_told_in_a_line() {
     assert!(!ended.stdout.contains("requests"), "{}", ended.stdout);
     project.materialize(&[]).exits(0);
     check_complete(&project);
-}
-
-/// A certificate for 127.0.0.1 that signs itself, and its key; `None` where there is
-/// no openssl to make one.
-fn certificate(dir: &std::path::Path, of_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
-    let constraints = format!("basicConstraints=critical,CA:{of_authority}").to_uppercase();
-    let constraints = constraints.replace("BASICCONSTRAINTS=CRITICAL", "basicConstraints=critical");
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
-        .args(["-days", "30", "-subj", "/CN=here", "-keyout", "key.pem", "-out", "cert.pem"])
-        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &constraints])
-        .current_dir(dir)
-        .output()
-        .ok()?;
-    made.status.success().then(|| {
-        let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
-        (read("cert.pem"), read("key.pem"))
-    })
 }
 
 /// Passes what comes over TLS on to an address.

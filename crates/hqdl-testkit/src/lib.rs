@@ -37,7 +37,8 @@ pub mod postgres;
 pub mod project;
 pub mod restaurants;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The folder of the project.
 pub fn root() -> PathBuf {
@@ -56,4 +57,22 @@ pub fn program() -> PathBuf {
         .with_extension(std::env::consts::EXE_EXTENSION);
     assert!(program.is_file(), "there is no program at {}: cargo build", program.display());
     program
+}
+
+/// A certificate for 127.0.0.1 that signs itself, and its key; `None` where there is
+/// no openssl to make one.
+pub fn certificate(dir: &Path, of_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
+    let constraints = format!("basicConstraints=critical,CA:{of_authority}").to_uppercase();
+    let constraints = constraints.replace("BASICCONSTRAINTS=CRITICAL", "basicConstraints=critical");
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "30", "-subj", "/CN=here", "-keyout", "key.pem", "-out", "cert.pem"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", &constraints])
+        .current_dir(dir)
+        .output()
+        .ok()?;
+    made.status.success().then(|| {
+        let read = |name: &str| std::fs::read(dir.join(name)).unwrap();
+        (read("cert.pem"), read("key.pem"))
+    })
 }

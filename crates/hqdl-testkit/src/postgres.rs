@@ -64,7 +64,7 @@ impl Server {
         )
         .unwrap();
         // Some users need a password.
-        let access = "host all owner 127.0.0.1/32 trust\nhost guarded all 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\nlocal all all trust\n";
+        let access = "hostnossl secured all 127.0.0.1/32 reject\nhost all owner 127.0.0.1/32 trust\nhost guarded all 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\nlocal all all trust\n";
         std::fs::write(data.join("pg_hba.conf"), access).unwrap();
         server.go_on();
         server
@@ -85,6 +85,21 @@ impl Server {
         let mut control = program("pg_ctl");
         control.arg("-D").arg(self.dir.join("data"));
         control
+    }
+
+    /// Encrypts what is sent, with a certificate and its key.
+    pub fn secure(&self, (certificate, key): &(Vec<u8>, Vec<u8>)) {
+        for (name, bytes) in [("server.crt", certificate), ("server.key", key)] {
+            let path = self.dir.join("data").join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&path, mode).unwrap();
+            if is_root() {
+                std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
+        self.sql("postgres", "ALTER SYSTEM SET ssl = on");
+        self.sql("postgres", "SELECT pg_reload_conf()");
     }
 
     /// Its port.

@@ -2,16 +2,13 @@
 //! or from the file that `PostgreSQL`'s own programs keep it in.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_platform_verifier::BuilderVerifierExt;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::tls;
 
 /// How long a server may take to answer before the connection counts as broken.
 pub const ANSWER: Duration = Duration::from_secs(15);
@@ -84,7 +81,7 @@ impl Address {
         config.tcp_user_timeout(ANSWER);
         config.keepalives_idle(ANSWER);
         let mode = config.get_ssl_mode();
-        let tls = tls(root.as_deref().map(Path::new), mode).map_err(|message| {
+        let tls = tls::connector(root.as_deref().map(Path::new), mode).map_err(|message| {
             refused(message, "name a file of certificates with sslrootcert, or sslmode=disable")
         })?;
         Ok(Self { config, tls, shown, schema })
@@ -186,25 +183,4 @@ fn fields(line: &str) -> Vec<String> {
         }
     }
     fields
-}
-
-fn tls(root: Option<&Path>, mode: SslMode) -> Result<MakeRustlsConnect, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?;
-    let builder = match root {
-        None if mode == SslMode::Disable => builder.with_root_certificates(RootCertStore::empty()),
-        None => builder.with_platform_verifier().map_err(|e| e.to_string())?,
-        Some(path) => {
-            let wrong = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-            let mut roots = RootCertStore::empty();
-            for one in CertificateDer::pem_file_iter(path).map_err(|e| wrong(&e))? {
-                let one = one.map_err(|e| wrong(&e))?;
-                roots.add(one).map_err(|e| wrong(&e))?;
-            }
-            builder.with_root_certificates(roots)
-        }
-    };
-    Ok(MakeRustlsConnect::new(builder.with_no_client_auth()))
 }

@@ -20,6 +20,7 @@ mod sample;
 mod shape;
 mod source;
 pub mod thread;
+mod tls;
 mod values;
 mod view;
 
