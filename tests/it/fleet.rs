@@ -508,6 +508,70 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     assert_eq!(endpoint.count(), 0);
 }
 
+/// The roles of docs/scale.md, made as it says: what each may, and what it is told else.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn owner_worker_and_reader_may_what_their_roles_say() {
+    let endpoint = honest();
+    let one = machine(&endpoint, &spec());
+    let server = Server::start();
+    server.sql("postgres", "CREATE DATABASE facts");
+    let text = std::fs::read_to_string(hqdl_testkit::root().join("docs/scale.md")).unwrap();
+    let sql = text.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
+    let (owner, others) = sql.split_once("\n\n").unwrap();
+    server.sql("facts", owner);
+    let cache = |role: &str| server.url("facts").replace("owner@", &format!("{role}@"));
+    let stats = |role: &str| one.hqdl(&["cache", "stats", "--json", "--cache", &cache(role)]);
+    stats("hqdl_owner").exits(0);
+    server.sql("facts", others);
+    server.sql(
+        "facts",
+        "CREATE ROLE worker LOGIN IN ROLE hqdl_worker; CREATE ROLE reader LOGIN IN ROLE hqdl_reader",
+    );
+    run(&one, &cache("worker"), "60", &["--limit", "40"]).exits(0);
+    assert_eq!(stats("reader").exits(0).lines[0]["entities"], 40);
+    let reader = cache("reader");
+    let asked = endpoint.count();
+    let query = |sql: &str| {
+        one.hqdl(&["query", "--spec", "specs/x.toml", "--cache", &reader, "--format", "csv", sql])
+    };
+    let known = query("SELECT count(motto) FROM llm").exits(0);
+    assert_eq!(known.stdout.trim(), "count(motto)\n40");
+    one.hqdl(&["plan", "specs/x.toml", "--cache", &reader]).exits(0);
+    one.hqdl(&["cache", "export", "x.jsonl", "--cache", &reader]).exits(0);
+    let live = query("SELECT {{LLMMap('Is it real?', hero.name)}} FROM hero").exits(2);
+    assert!(live.stderr.contains("permission denied"), "{}", live.stderr);
+    assert!(live.stderr.contains("a role that may"), "{}", live.stderr);
+    let fills = one.hqdl(&["materialize", "specs/x.toml", "--cache", &reader]).exits(2);
+    assert!(fills.stderr.contains("permission denied"), "{}", fills.stderr);
+    assert_eq!(endpoint.count(), asked);
+}
+
+/// What an endpoint has answered when the server's disk is full is kept, and sent when
+/// there is room.
+#[test]
+#[cfg_attr(not(postgres), ignore = "PostgreSQL is not installed")]
+fn a_full_disk_of_the_server_costs_nothing() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Latency(Duration::from_millis(40)), Times::Always);
+    let cache = postgres::database();
+    let one = machine(&endpoint, &spec());
+    let running = start(&one, &cache, "6", &ROWS);
+    endpoint.wait_for(8);
+    let full = "CREATE FUNCTION hqdl.is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100';
+        END $$;
+        CREATE TRIGGER is_full BEFORE INSERT ON hqdl.completion EXECUTE FUNCTION hqdl.is_full()";
+    sql_at(&cache, full);
+    let ended = running.wait().exits(5);
+    assert!(ended.stderr.contains("No space left on device"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("everything answered is kept"), "{}", ended.stderr);
+    sql_at(&cache, "DROP TRIGGER is_full ON hqdl.completion");
+    run(&one, &cache, "60", &ROWS).exits(0);
+    assert_eq!(check(&one), complete());
+    assert_once(&endpoint);
+}
+
 /// A certificate that signs itself is trusted where a file holds it, whatever it is for;
 /// where encryption is only preferred, nothing of it is asked.
 #[test]

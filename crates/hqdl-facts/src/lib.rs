@@ -152,7 +152,7 @@ pub enum FactsError {
         error: std::io::Error,
     },
     /// A server cannot be reached, and was waited for.
-    #[error("the cache {url} cannot be reached: {message}")]
+    #[error("the cache {url} cannot be reached, or does not do what it is asked: {message}")]
     Unreachable {
         /// The server, without a password.
         url: String,
@@ -199,7 +199,7 @@ impl FactsError {
                 "check the directory and its permissions, or choose another with --cache"
             }
             Self::Unreachable { .. } => {
-                "everything answered is kept; run this again when it can be reached"
+                "everything answered is kept; run this again when the server is well"
             }
             Self::Refused { hint, .. } => hint,
             Self::Import { .. } => "nothing was imported; mend the line and run this again",

@@ -60,6 +60,27 @@ struct SharedConnection {
     failed: Option<(Instant, String)>,
 }
 
+/// A server that is waited for.
+struct Down {
+    since: Instant,
+    /// It is reached, and says itself why it does not do what it is asked: its disk may be
+    /// full, and then it still answers who only looks.
+    refuses: bool,
+}
+
+/// Why something is tried again.
+struct Passing {
+    why: String,
+    /// As in [`Down`].
+    refuses: bool,
+}
+
+impl Passing {
+    fn unreached(why: impl Into<String>) -> Self {
+        Self { why: why.into(), refuses: false }
+    }
+}
+
 pub(super) struct Link {
     /// The URL, as it may be shown.
     pub(super) shown: String,
@@ -71,8 +92,8 @@ pub(super) struct Link {
     say: Say,
     /// How long a server that cannot be reached is waited for.
     patience: Duration,
-    /// Since when nothing has reached the server.
-    down: Mutex<Option<Instant>>,
+    /// What is the matter with the server, if anything.
+    down: Mutex<Option<Down>>,
     thread: ServerThread,
 }
 
@@ -151,31 +172,39 @@ impl Link {
     where
         F: Future<Output = Result<T, LinkTrouble>>,
     {
-        let mut wait = TRY_EVERY[0];
+        let (mut wait, mut failed) = (TRY_EVERY[0], None);
         loop {
             match once().await {
                 Ok(done) => {
-                    self.reached();
+                    self.done(failed.is_some());
                     return Ok(done);
                 }
-                Err(trouble) => self.pause(trouble, &mut wait).await?,
+                Err(trouble) => self.pause(trouble, &mut wait, &mut failed).await?,
             }
         }
     }
 
-    /// Waits before something is done again, where there is patience for that.
-    async fn pause(&self, trouble: LinkTrouble, wait: &mut Duration) -> Result<(), FactsError> {
-        let why = match trouble {
+    /// Waits before something is done again, where there is patience for that; `failed` is
+    /// when it failed first.
+    async fn pause(
+        &self,
+        trouble: LinkTrouble,
+        wait: &mut Duration,
+        failed: &mut Option<Instant>,
+    ) -> Result<(), FactsError> {
+        let passing = match trouble {
             LinkTrouble::Final(error) => return Err(error),
-            LinkTrouble::Passing(why) => why,
+            LinkTrouble::Passing(passing) => passing,
             LinkTrouble::Conflict => {
                 tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
                 return Ok(());
             }
         };
-        debug!(why, "the server is not reached");
-        if self.not_reached(&why) {
-            return Err(FactsError::Unreachable { url: self.shown.clone(), message: why });
+        let why = passing.why.as_str();
+        debug!(why, passing.refuses, "the server is not reached, or refuses");
+        let first = *failed.get_or_insert_with(Instant::now);
+        if self.is_down(&passing) || first.elapsed() >= self.patience {
+            return Err(FactsError::Unreachable { url: self.shown.clone(), message: passing.why });
         }
         tokio::time::sleep(wait.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         *wait = (*wait * 2).min(TRY_EVERY[1]);
@@ -193,8 +222,8 @@ impl Link {
     {
         self.once(within, &work).await.map_err(|trouble| match trouble {
             LinkTrouble::Final(error) => error,
-            LinkTrouble::Passing(message) => {
-                FactsError::Unreachable { url: self.shown.clone(), message }
+            LinkTrouble::Passing(passing) => {
+                FactsError::Unreachable { url: self.shown.clone(), message: passing.why }
             }
             LinkTrouble::Conflict => FactsError::Unreachable {
                 url: self.shown.clone(),
@@ -235,9 +264,10 @@ impl Link {
             PoolError::Backend(e) => self.trouble(&e),
             // It is there, and says nothing.
             PoolError::Timeout(_) => {
-                LinkTrouble::Passing(format!("no connection within {} s", CONNECTING.as_secs()))
+                let why = format!("no connection within {} s", CONNECTING.as_secs());
+                LinkTrouble::Passing(Passing::unreached(why))
             }
-            other => LinkTrouble::Passing(other.to_string()),
+            other => LinkTrouble::Passing(Passing::unreached(other.to_string())),
         })
     }
 
@@ -250,7 +280,7 @@ impl Link {
         }
         // Who has waited for one who waited in vain does not wait once more.
         if let Some((_, why)) = shared.failed.as_ref().filter(|(at, _)| *at > came) {
-            return Err(LinkTrouble::Passing(why.clone()));
+            return Err(LinkTrouble::Passing(Passing::unreached(why)));
         }
         match self.client().await {
             Ok(client) => {
@@ -259,8 +289,8 @@ impl Link {
                 Ok(client)
             }
             Err(trouble) => {
-                if let LinkTrouble::Passing(why) = &trouble {
-                    shared.failed = Some((Instant::now(), why.clone()));
+                if let LinkTrouble::Passing(passing) = &trouble {
+                    shared.failed = Some((Instant::now(), passing.why.clone()));
                 }
                 Err(trouble)
             }
@@ -281,7 +311,10 @@ impl Link {
             }
             Ok(Err(Failed::Postgres(e))) => Err(self.trouble(&e)),
             Ok(Err(Failed::Facts(e))) => Err(LinkTrouble::Final(e)),
-            Err(_) => Err(LinkTrouble::Passing(format!("no answer within {} s", within.as_secs()))),
+            Err(_) => {
+                let why = format!("no answer within {} s", within.as_secs());
+                Err(LinkTrouble::Passing(Passing::unreached(why)))
+            }
         }
     }
 
@@ -296,28 +329,34 @@ impl Link {
         least != u64::MAX && Duration::from_micros(least) >= FAR
     }
 
-    /// Something reached the server.
-    fn reached(&self) {
-        if self.down().take().is_some() {
-            (self.say)(&format!("the cache {} is reached again", self.shown));
+    /// Something was done, which may have failed before. Who only looks does not tell
+    /// that a server which refused does now what it is asked.
+    fn done(&self, had_failed: bool) {
+        let mut down = self.down();
+        if let Some(was) = down.take_if(|down| had_failed || !down.refuses) {
+            let again =
+                if was.refuses { "does again what it is asked" } else { "is reached again" };
+            (self.say)(&format!("the cache {} {again}", self.shown));
         }
     }
 
-    /// Nothing reached the server; whether it was waited for long enough.
-    fn not_reached(&self, why: &str) -> bool {
+    /// Something was not done; whether the server was waited for long enough.
+    fn is_down(&self, passing: &Passing) -> bool {
         let mut down = self.down();
-        let since = *down.get_or_insert_with(|| {
+        let down = down.get_or_insert_with(|| {
             let seconds = self.patience.as_secs();
+            let refuses = passing.refuses;
+            let not = if refuses { "does not do what it is asked" } else { "cannot be reached" };
             (self.say)(&format!(
-                "the cache {} cannot be reached ({why}); it is tried again for {seconds} s",
-                self.shown
+                "the cache {} {not} ({}); it is tried again for {seconds} s",
+                self.shown, passing.why
             ));
-            Instant::now()
+            Down { since: Instant::now(), refuses }
         });
-        since.elapsed() >= self.patience
+        down.since.elapsed() >= self.patience
     }
 
-    fn down(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn down(&self) -> MutexGuard<'_, Option<Down>> {
         self.down.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -331,7 +370,7 @@ impl Link {
                 || io.is_some_and(|io| io.kind() != std::io::ErrorKind::InvalidData);
             let message = said(error);
             if broken || message.starts_with("timeout") || message.contains("unexpected EOF") {
-                return LinkTrouble::Passing(message);
+                return LinkTrouble::Passing(Passing::unreached(message));
             }
             let hint = if message.contains("password") {
                 "give it in PGPASSWORD or ~/.pgpass"
@@ -356,7 +395,9 @@ impl Link {
             ]
             .contains(code);
         if passes {
-            return LinkTrouble::Passing(message);
+            // One that starts or ends is as good as not there.
+            let refuses = !["08", "57P"].iter().any(|class| code.code().starts_with(class));
+            return LinkTrouble::Passing(Passing { why: message, refuses });
         }
         let hint = match code.code() {
             "28P01" | "28000" => "check the user, and the password in PGPASSWORD or ~/.pgpass",
@@ -373,8 +414,8 @@ impl Link {
 }
 
 enum LinkTrouble {
-    /// The server is not reached, or not ready.
-    Passing(String),
+    /// It may go better soon.
+    Passing(Passing),
     /// Another transaction was in the way.
     Conflict,
     Final(FactsError),
