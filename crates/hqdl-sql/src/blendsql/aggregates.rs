@@ -5,7 +5,13 @@ use super::runtime::Function;
 use super::tree::{Core, Expr, ExprKind, Query};
 
 /// Functions that make a SELECT one of groups.
-pub(super) const AGGREGATES: [&str; 18] = [
+pub(super) const AGGREGATES: [&str; 24] = [
+    "stddev",
+    "stddev_pop",
+    "stddev_samp",
+    "var_pop",
+    "var_samp",
+    "variance",
     "avg",
     "count",
     "group_concat",

@@ -127,7 +127,14 @@ impl Parser<'_> {
             } else if self.is_word("COLLATE") {
                 self.at += 1;
                 let name = self.take()?;
-                return Err(unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
+                // Byte by byte, as SQLite compares.
+                if !["C", "POSIX", "ucs_basic"].contains(&name.content(self.sql).as_ref()) {
+                    return Err(unsaid(name.span(), "a collation of PostgreSQL", "leave it out"));
+                }
+                let span = start..name.span().end;
+                let shape = piece.shape.clone();
+                let text = Piece::filled("{} COLLATE BINARY", vec![piece.text], span.clone()).text;
+                piece = Piece { shape, ..Piece::new(text, span) };
             } else if self.is_word("AT") && self.is_word_at(1, "TIME") {
                 let span = self.here()..self.peek_at(2).map_or(self.sql.len(), |t| t.end);
                 return Err(unsaid(span, "a time zone", "SQLite's times are in UTC"));

@@ -9,7 +9,24 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 70] = [
+const FUNCTIONS: [(&str, usize, &str); 87] = [
+    ("bit_length", 1, "(octet_length({}) * 8)"),
+    ("btrim", 2, "trim({})"),
+    ("cbrt", 1, "suql_cbrt({})"),
+    ("div", 2, "suql_div({})"),
+    ("gcd", 2, "suql_gcd({})"),
+    ("json_build_array", ANY_NUMBER, "json_array({})"),
+    ("json_build_object", ANY_NUMBER, "json_object({})"),
+    ("json_typeof", 1, "suql_json_typeof({})"),
+    ("jsonb_build_array", ANY_NUMBER, "json_array({})"),
+    ("jsonb_build_object", ANY_NUMBER, "json_object({})"),
+    ("jsonb_typeof", 1, "suql_json_typeof({})"),
+    ("lcm", 2, "suql_lcm({})"),
+    ("make_date", 3, "suql_make_date({})"),
+    ("mod", 2, "suql_mod({})"),
+    ("translate", 3, "suql_translate({})"),
+    ("trunc", 1, "trunc({})"),
+    ("trunc", 2, "suql_cut({})"),
     ("array_append", 2, "suql_append({})"),
     ("array_cat", 2, "suql_joined({})"),
     ("array_position", 2, "suql_position({})"),
@@ -88,7 +105,10 @@ const FUNCTIONS: [(&str, usize, &str); 70] = [
 const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
 
 /// Functions that give texts.
-const TEXTS: [&str; 22] = [
+const TEXTS: [&str; 25] = [
+    "json_typeof",
+    "jsonb_typeof",
+    "translate",
     "chr",
     "lpad",
     "overlay",
@@ -136,7 +156,16 @@ const TRUTHS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
 /// Functions of both that give numbers.
-const NUMBERS: [&str; 20] = [
+const NUMBERS: [&str; 29] = [
+    "bit_length",
+    "cbrt",
+    "gcd",
+    "lcm",
+    "stddev",
+    "stddev_pop",
+    "stddev_samp",
+    "var_pop",
+    "variance",
     "array_position",
     "ascii",
     "regexp_count",
@@ -214,6 +243,17 @@ const TRUNCS: [&str; 11] = [
 const SPAN_PARTS: [&str; 8] =
     ["year", "quarter", "month", "day", "hour", "minute", "second", "epoch"];
 
+/// What stands in the parentheses of a call.
+struct Arguments {
+    /// Its values, and what they are ordered by.
+    pieces: Vec<Piece>,
+    /// How many values there are.
+    count: usize,
+    /// Without DISTINCT, ALL and ORDER BY.
+    plain: bool,
+    distinct: bool,
+}
+
 impl Parser<'_> {
     /// A function whose parentheses are the next.
     pub fn function(&mut self, first: Token, names: &[Token]) -> Result<Piece, SqlError> {
@@ -223,28 +263,18 @@ impl Parser<'_> {
             [.., last] => last.content(self.sql).to_lowercase(),
             [] => String::new(),
         };
+        if let [schema, last] = names
+            && ["public", "pg_catalog"].contains(&schema.content(self.sql).to_lowercase().as_str())
+        {
+            let piece = self.function(*last, std::slice::from_ref(last))?;
+            return Ok(Piece { span: start..piece.span.end, ..piece });
+        }
         if ROWS.iter().any(|(rows, _)| *rows == name) {
             return self.rows(first, &name);
         }
         let open = self.at;
         self.at += 1;
-        let (mut pieces, mut args) = (Vec::new(), 0);
-        let _ = self.word("DISTINCT") || self.word("ALL");
-        let mut plain = self.at == open + 1;
-        while !self.is(b')') {
-            // Rows are made of results, not of arguments that are filtered.
-            let piece = self.expr()?;
-            Self::no_interval(&piece)?;
-            pieces.push(piece);
-            args += 1;
-            if self.words(&["ORDER", "BY"]) {
-                plain = false;
-                pieces.extend(self.order()?);
-            }
-            if !self.symbol(b',') {
-                break;
-            }
-        }
+        let Arguments { mut pieces, count: args, plain, distinct } = self.arguments()?;
         let end = self.expect(b')')?;
         let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
         let mut shape = self.given(&name, &pieces, args);
@@ -280,6 +310,9 @@ impl Parser<'_> {
         {
             one.text = vec![Part::Rows(span.clone(), table.clone(), !plain)];
         }
+        if let (true, "string_agg", [of, between]) = (distinct, name.as_str(), pieces.as_slice()) {
+            return Ok(different_joined(of, between, start..end));
+        }
         if let Some((_, count, words)) =
             FUNCTIONS.iter().find(|(n, count, _)| *n == name && [args, ANY_NUMBER].contains(count))
         {
@@ -310,12 +343,38 @@ impl Parser<'_> {
         if name.starts_with("concat") {
             pieces.iter_mut().for_each(as_joined);
         }
-        let text = joined(start, pieces, end);
         if asks {
-            shape = ExprShape::Call;
+            // Without the quotes that its name may have.
+            let piece = self.renamed(&format!("{name}({{}})"), pieces, open, start, end);
+            return self.tail(Piece { shape: ExprShape::Call, ..piece });
         }
+        let text = joined(start, pieces, end);
         let piece = Piece { shape, ..Piece::new(text, start..end) };
         self.tail(piece)
+    }
+
+    /// What stands in the parentheses of a call.
+    fn arguments(&mut self) -> Result<Arguments, SqlError> {
+        let open = self.at;
+        let distinct = self.word("DISTINCT");
+        let _ = distinct || self.word("ALL");
+        let plain = self.at == open;
+        let mut found = Arguments { pieces: Vec::new(), count: 0, plain, distinct };
+        while !self.is(b')') {
+            // Rows are made of results, not of arguments that are filtered.
+            let piece = self.expr()?;
+            Self::no_interval(&piece)?;
+            found.pieces.push(piece);
+            found.count += 1;
+            if self.words(&["ORDER", "BY"]) {
+                found.plain = false;
+                found.pieces.extend(self.order()?);
+            }
+            if !self.symbol(b',') {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// Whether what is said behind a regular expression can be: what cannot is told before
@@ -344,7 +403,7 @@ impl Parser<'_> {
         match name {
             "age" => ExprShape::Span,
             "now" | "to_timestamp" => ExprShape::Timestamp,
-            "to_date" => ExprShape::Date,
+            "make_date" | "to_date" => ExprShape::Date,
             "round" | "trunc" | "ceil" | "floor" if first() == ExprShape::Numeric => {
                 ExprShape::Numeric
             }
@@ -690,4 +749,12 @@ fn as_joined(piece: &mut Piece) {
         let words = "substr(suql_said({}), 1, 1)";
         piece.text = Piece::filled(words, vec![piece.text.clone()], piece.span.clone()).text;
     }
+}
+
+/// `string_agg(DISTINCT x, ',')`: in order, as the server's sort has them.
+fn different_joined(of: &Piece, between: &Piece, span: std::ops::Range<usize>) -> Piece {
+    let words = "suql_array_to_string(nullif(json_group_array(DISTINCT {} ORDER BY {}) \
+                 FILTER (WHERE {} IS NOT NULL), '[]'), {})";
+    let texts = [of, of, of, between].map(|piece| piece.text.clone());
+    Piece { shape: ExprShape::Text, ..Piece::filled(words, texts.to_vec(), span) }
 }

@@ -3,6 +3,7 @@
 //! the array of itself.
 
 mod lists;
+mod numbers;
 mod texts;
 
 use std::cmp::Ordering;
@@ -88,6 +89,7 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
         Ok(said.map_err(wrong)?.map_or(Sql::Null, Sql::Text))
     })?;
     read_as(connection)?;
+    numbers::register(connection)?;
     texts::register(connection)?;
     lists::register(connection)?;
     for how in ["like", "ilike", "similar", "match", "imatch"] {
@@ -120,6 +122,20 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
             Ok(Json::String(said)) => Sql::Text(said),
             _ => Sql::Text(text),
         })
+    })?;
+    make("suql_json_typeof", 1, |v| {
+        let text = text(v[0]);
+        let json: Json = serde_json::from_str(&text)
+            .map_err(|_| wrong(format!("`{text}` is no JSON document")))?;
+        let of = match json {
+            Json::Null => "null",
+            Json::Bool(_) => "boolean",
+            Json::Number(_) => "number",
+            Json::String(_) => "string",
+            Json::Array(_) => "array",
+            Json::Object(_) => "object",
+        };
+        Ok(Sql::Text(of.to_owned()))
     })?;
     make("suql_array_to_string", 2, |v| {
         let said = |element: Json| match element {

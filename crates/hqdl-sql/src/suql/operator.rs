@@ -268,9 +268,7 @@ impl Parser<'_> {
                 let end = span.end;
                 alike(left, right, how, sign.starts_with('!'), end)?
             }
-            "#>" | "#>>" => {
-                return Err(unsaid(span, &format!("`{sign}`"), "use json_extract(x, '$.path')"));
-            }
+            "#>" | "#>>" => along(left, &right, sign, span)?,
             // A text, whatever it is in the document.
             "->>" => {
                 let words = "CAST(suql_json_text({} -> {}) AS TEXT)";
@@ -540,4 +538,33 @@ fn between(left: Piece, right: Piece, level: u8) -> Piece {
     text.extend(right.text);
     let shape = if level < OTHER { ExprShape::Boolean } else { ExprShape::Plain };
     Piece { span, text, shape, level }
+}
+
+/// What stands in a document at the end of a path.
+fn along(left: Piece, path: &Piece, sign: &str, span: Range<usize>) -> Result<Piece, SqlError> {
+    let Some(steps) = steps(path) else {
+        let help = "use json_extract(x, '$.path')";
+        return Err(unsaid(span, &format!("`{sign}` by a computed path"), help));
+    };
+    let texts = vec![left.tight()];
+    Ok(if sign == "#>" {
+        Piece::filled(&format!("({{}}{steps})"), texts, span)
+    } else {
+        let words = format!("CAST(suql_json_text({{}}{steps}) AS TEXT)");
+        Piece { shape: ExprShape::Text, ..Piece::filled(&words, texts, span) }
+    })
+}
+
+/// The path `'{a,0}'` into a document, as operators; `None` when it is computed.
+fn steps(path: &Piece) -> Option<String> {
+    let ExprShape::Literal(text) = &path.shape else { return None };
+    let path: Vec<serde_json::Value> = serde_json::from_str(&super::kinds::elements(text)?).ok()?;
+    let step = |step: &serde_json::Value| {
+        let said = step.as_str().map_or_else(|| step.to_string(), str::to_owned);
+        match said.parse::<i64>() {
+            Ok(at) => format!(" -> {at}"),
+            Err(_) => format!(" -> {}", hqdl_values::sql::text(&said)),
+        }
+    };
+    Some(path.iter().map(step).collect())
 }

@@ -15,6 +15,23 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     make("suql_lpad", -1, |v| padded(v, true))?;
     make("suql_rpad", -1, |v| padded(v, false))?;
     make("suql_reverse", 1, |v| Ok(Sql::Text(text(v[0]).chars().rev().collect())))?;
+    make("suql_translate", 3, |v| {
+        let [of, from, to] = [text(v[0]), text(v[1]), text(v[2])];
+        let with = |c: char| match from.chars().position(|f| f == c) {
+            Some(at) => to.chars().nth(at),
+            None => Some(c),
+        };
+        Ok(Sql::Text(of.chars().filter_map(with).collect()))
+    })?;
+    make("suql_make_date", 3, |v| {
+        let [year, month, day] = [whole(v[0])?, whole(v[1])?, whole(v[2])?];
+        let date = || {
+            let (year, month) = (year.try_into().ok()?, month.try_into().ok()?);
+            jiff::civil::Date::new(year, month, day.try_into().ok()?).ok()
+        };
+        let date = date().ok_or_else(|| wrong(format!("{year}-{month}-{day} is no date")))?;
+        Ok(Sql::Text(date.to_string()))
+    })?;
     make("suql_repeat", 2, |v| {
         let (of, times) = (text(v[0]), usize::try_from(whole(v[1])?.max(0)).unwrap_or(usize::MAX));
         if of.len().saturating_mul(times) > LONGEST {

@@ -1,0 +1,120 @@
+//! `PostgreSQL`'s functions of numbers that `SQLite` has not, and its aggregates that say
+//! how far numbers lie apart.
+
+use rusqlite::Connection;
+use rusqlite::functions::{Aggregate, Context};
+use rusqlite::types::{Value as Sql, ValueRef};
+
+use super::{FLAGS, strict, text, whole, wrong};
+
+/// Registers them on a connection.
+///
+/// # Errors
+/// When `SQLite` does not take them.
+pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
+    let make = |name: &str, count: i32, run| strict(connection, name, count, run);
+    make("suql_cbrt", 1, |v| Ok(Sql::Real(number(v[0])?.cbrt())))?;
+    make("suql_div", 2, |v| match (v[0], v[1]) {
+        (_, ValueRef::Integer(0)) => Err(wrong("division by zero".to_owned())),
+        (ValueRef::Integer(a), ValueRef::Integer(b)) => {
+            a.checked_div(b).map(Sql::Integer).ok_or_else(|| wrong("out of range".to_owned()))
+        }
+        _ => Ok(Sql::Real((number(v[0])? / number(v[1])?).trunc())),
+    })?;
+    make("suql_mod", 2, |v| match (v[0], v[1]) {
+        (_, ValueRef::Integer(0)) => Err(wrong("division by zero".to_owned())),
+        (ValueRef::Integer(a), ValueRef::Integer(b)) => Ok(Sql::Integer(a.wrapping_rem(b))),
+        _ => Ok(Sql::Real(number(v[0])? % number(v[1])?)),
+    })?;
+    make("suql_gcd", 2, |v| signed(gcd(whole(v[0])?.unsigned_abs(), whole(v[1])?.unsigned_abs())))?;
+    make("suql_lcm", 2, |v| {
+        let [a, b] = [whole(v[0])?.unsigned_abs(), whole(v[1])?.unsigned_abs()];
+        let lcm = a.checked_div(gcd(a, b)).unwrap_or(0).checked_mul(b);
+        signed(lcm.ok_or_else(|| wrong("out of range".to_owned()))?)
+    })?;
+    make("suql_cut", 2, |v| {
+        let (of, digits) = (number(v[0])?, whole(v[1])?.clamp(-300, 300) as i32);
+        // By its digits, as they are written: 2.3 has no more of them.
+        let said = format!("{of}");
+        let cut = match (digits, said.split_once('.')) {
+            (0.., Some((whole, part))) => {
+                let part: String = part.chars().take(digits.unsigned_abs() as usize).collect();
+                format!("{whole}.{part}0").parse().unwrap_or(of)
+            }
+            (0.., None) => of,
+            _ => (of / 10f64.powi(-digits)).trunc() * 10f64.powi(-digits),
+        };
+        Ok(Sql::Real(cut))
+    })?;
+    for (name, how) in [
+        ("stddev", Spread { population: false, root: true }),
+        ("stddev_samp", Spread { population: false, root: true }),
+        ("stddev_pop", Spread { population: true, root: true }),
+        ("variance", Spread { population: false, root: false }),
+        ("var_samp", Spread { population: false, root: false }),
+        ("var_pop", Spread { population: true, root: false }),
+    ] {
+        connection.create_aggregate_function(name, 1, FLAGS, how)?;
+    }
+    Ok(())
+}
+
+fn number(value: ValueRef<'_>) -> rusqlite::Result<f64> {
+    match value {
+        ValueRef::Integer(i) => Ok(i as f64),
+        ValueRef::Real(r) => Ok(r),
+        other => {
+            let text = text(other);
+            text.trim().parse().map_err(|_| wrong(format!("`{text}` is no number")))
+        }
+    }
+}
+
+fn signed(n: u64) -> rusqlite::Result<Sql> {
+    i64::try_from(n).map(Sql::Integer).map_err(|_| wrong("out of range".to_owned()))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// How far numbers lie apart: of all there are, or of some of them; squared, or not.
+#[derive(Clone, Copy)]
+struct Spread {
+    population: bool,
+    root: bool,
+}
+
+/// What is known of numbers that were seen (Welford's method).
+#[derive(Default)]
+struct Seen {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Aggregate<Seen, Option<f64>> for Spread {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<Seen> {
+        Ok(Seen::default())
+    }
+
+    fn step(&self, ctx: &mut Context<'_>, seen: &mut Seen) -> rusqlite::Result<()> {
+        let value = ctx.get_raw(0);
+        if value == ValueRef::Null {
+            return Ok(());
+        }
+        let number = number(value)?;
+        seen.count += 1.0;
+        let from = number - seen.mean;
+        seen.mean += from / seen.count;
+        seen.squares += from * (number - seen.mean);
+        Ok(())
+    }
+
+    fn finalize(&self, _: &mut Context<'_>, seen: Option<Seen>) -> rusqlite::Result<Option<f64>> {
+        let seen = seen.unwrap_or_default();
+        let of = if self.population { seen.count } else { seen.count - 1.0 };
+        let variance = (of > 0.0).then(|| seen.squares / of);
+        Ok(variance.map(|v| if self.root { v.sqrt() } else { v }))
+    }
+}
