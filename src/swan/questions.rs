@@ -86,6 +86,10 @@ pub fn read(path: &Path, database: &str) -> Result<Vec<BenchmarkQuestion>, SwanE
             "save the file as UTF-8, then run this again",
         )
     })?;
+    if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
+        let message = format!("{name}, line {line}: {}", hqdl_values::csv::UNENDED);
+        return Err(SwanError::input(message, FORMS));
+    }
     let text = text.trim_start_matches('\u{feff}');
     let mut reader =
         csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());

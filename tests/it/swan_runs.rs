@@ -444,6 +444,7 @@ fn questions_come_as_swan_publishes_them_and_with_a_header() {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     };
     refused(b"", "questions.csv holds no questions");
+    refused(b"superhero,\"What is it?", "line 1: a quoted field begins here and does not end");
     refused(b"qid,question,gold_sql,hqdl_sql\n", "holds no questions");
     refused(b"a,b\n1,2\n", "line 1: 2 columns are none of SWAN's forms");
     refused(

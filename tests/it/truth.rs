@@ -125,6 +125,8 @@ fn what_is_no_truth_is_told() {
         "line 3: a second truth of `born` for one key",
     );
     says("name,year,born\nAnn,1962\n", "truth.csv, line 2");
+    says("name,year,born,Born\nAnn,1962,1962,1\n", "the column `Born` is there twice");
+    says("name,year,born\nAnn,1962,\"1962\n", "truth.csv, line 2: a quoted field begins here");
     let ended = project.hqdl(&["score", "specs/x.toml", "--truth", "nowhere.csv"]).exits(2);
     assert!(ended.stderr.contains("nowhere.csv"), "{}", ended.stderr);
     let ended =

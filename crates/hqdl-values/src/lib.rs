@@ -4,6 +4,7 @@
 
 pub mod cell;
 mod column_type;
+pub mod csv;
 pub mod key;
 mod price;
 pub mod problem;

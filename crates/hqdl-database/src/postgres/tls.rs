@@ -25,10 +25,10 @@ pub(super) fn connector(root: Option<&Path>, mode: SslMode) -> Result<MakeRustls
         Some(path) => of_file(path, &provider)
             .map_err(|what| format!("the certificates of {}: {what}", path.display()))?,
         // Who would go on without encryption is not protected by a name, either.
-        None if mode != SslMode::Require => Trusted { by: None, named: Vec::new() },
+        None if mode != SslMode::Require => TrustedCertificates { by: None, named: Vec::new() },
         None => {
             let system = Verifier::new(Arc::clone(&provider)).map_err(|e| e.to_string())?;
-            Trusted { by: Some(Arc::new(system)), named: Vec::new() }
+            TrustedCertificates { by: Some(Arc::new(system)), named: Vec::new() }
         }
     };
     let schemes = Arc::clone(&provider);
@@ -36,12 +36,12 @@ pub(super) fn connector(root: Option<&Path>, mode: SslMode) -> Result<MakeRustls
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Checked { trusted, provider: schemes }))
+        .with_custom_certificate_verifier(Arc::new(CertificateCheck { trusted, provider: schemes }))
         .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn of_file(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Trusted, String> {
+fn of_file(path: &Path, provider: &Arc<CryptoProvider>) -> Result<TrustedCertificates, String> {
     let named: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(path).map_err(|e| e.to_string())?.collect();
     let named = named.map_err(|e| e.to_string())?;
@@ -55,12 +55,12 @@ fn of_file(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Trusted, Strin
     let by = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()
         .map_err(|e| e.to_string())?;
-    Ok(Trusted { by: Some(by), named })
+    Ok(TrustedCertificates { by: Some(by), named })
 }
 
 /// Whose certificates are trusted.
 #[derive(Debug)]
-struct Trusted {
+struct TrustedCertificates {
     /// Who says so; nobody where the connection is encrypted if it can be.
     by: Option<Arc<dyn ServerCertVerifier>>,
     /// Certificates that a file names.
@@ -68,12 +68,12 @@ struct Trusted {
 }
 
 #[derive(Debug)]
-struct Checked {
-    trusted: Trusted,
+struct CertificateCheck {
+    trusted: TrustedCertificates,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Checked {
+impl ServerCertVerifier for CertificateCheck {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

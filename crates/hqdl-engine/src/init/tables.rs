@@ -82,6 +82,9 @@ fn add(db: &Connection, file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let delimiter = delimiter(text);
+    if let Some(line) = hqdl_values::csv::unended_field(text.as_bytes(), delimiter) {
+        return Err(format!("line {line}: {}", hqdl_values::csv::UNENDED));
+    }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
     let names = names(reader().headers().map_err(|e| e.to_string())?);
     if names.is_empty() {

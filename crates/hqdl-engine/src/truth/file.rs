@@ -56,14 +56,23 @@ impl Truth {
     /// two things of one cell.
     pub fn read(path: &Path, spec: &Spec) -> Result<Self, TruthError> {
         let error = |line, message: String| TruthError { path: path.to_owned(), line, message };
-        let mut reader =
-            csv::ReaderBuilder::new().from_path(path).map_err(|e| error(None, e.to_string()))?;
+        let bytes = std::fs::read(path).map_err(|e| error(None, e.to_string()))?;
+        if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
+            return Err(error(u64::try_from(line).ok(), hqdl_values::csv::UNENDED.to_owned()));
+        }
+        let mut reader = csv::ReaderBuilder::new().from_reader(bytes.as_slice());
         let header: Vec<String> = reader
             .headers()
             .map_err(|e| error(Some(1), e.to_string()))?
             .iter()
             .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
             .collect();
+        let twice = header.iter().enumerate().find(|(at, name)| {
+            !name.is_empty() && header[..*at].iter().any(|h| h.eq_ignore_ascii_case(name))
+        });
+        if let Some((_, name)) = twice {
+            return Err(error(Some(1), format!("the column `{name}` is there twice")));
+        }
         let sides = sides(spec, &header);
         let mut truth = Self::default();
         let used: HashSet<usize> = sides

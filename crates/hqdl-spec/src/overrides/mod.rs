@@ -267,10 +267,11 @@ pub fn read_lines(path: &Path) -> Result<Vec<(u64, OverrideLine)>, OverridesErro
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let mut reader = csv::ReaderBuilder::new()
-        .flexible(false)
-        .from_path(path)
-        .map_err(|e| error(None, e.to_string()))?;
+    let bytes = std::fs::read(path).map_err(|e| error(None, e.to_string()))?;
+    if let Some(line) = hqdl_values::csv::unended_field(&bytes, b',') {
+        return Err(error(u64::try_from(line).ok(), hqdl_values::csv::UNENDED.to_owned()));
+    }
+    let mut reader = csv::ReaderBuilder::new().flexible(false).from_reader(bytes.as_slice());
     let header = reader.headers().map_err(|e| error(Some(1), e.to_string()))?.clone();
     for needed in ["column", "value"] {
         if !header.iter().any(|h| h == needed) {

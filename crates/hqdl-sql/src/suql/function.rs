@@ -244,7 +244,7 @@ const SPAN_PARTS: [&str; 8] =
     ["year", "quarter", "month", "day", "hour", "minute", "second", "epoch"];
 
 /// What stands in the parentheses of a call.
-struct Arguments {
+struct WrittenArguments {
     /// Its values, and what they are ordered by.
     pieces: Vec<Piece>,
     /// How many values there are.
@@ -274,7 +274,7 @@ impl Parser<'_> {
         }
         let open = self.at;
         self.at += 1;
-        let Arguments { mut pieces, count: args, plain, distinct } = self.arguments()?;
+        let WrittenArguments { mut pieces, count: args, plain, distinct } = self.arguments()?;
         let end = self.expect(b')')?;
         let asks = matches!(name.as_str(), "answer" | "summary") && names.len() == 1;
         let mut shape = self.given(&name, &pieces, args);
@@ -354,12 +354,12 @@ impl Parser<'_> {
     }
 
     /// What stands in the parentheses of a call.
-    fn arguments(&mut self) -> Result<Arguments, SqlError> {
+    fn arguments(&mut self) -> Result<WrittenArguments, SqlError> {
         let open = self.at;
         let distinct = self.word("DISTINCT");
         let _ = distinct || self.word("ALL");
         let plain = self.at == open;
-        let mut found = Arguments { pieces: Vec::new(), count: 0, plain, distinct };
+        let mut found = WrittenArguments { pieces: Vec::new(), count: 0, plain, distinct };
         while !self.is(b')') {
             // Rows are made of results, not of arguments that are filtered.
             let piece = self.expr()?;

@@ -87,18 +87,18 @@ struct Spread {
 
 /// What is known of numbers that were seen (Welford's method).
 #[derive(Default)]
-struct Seen {
+struct SeenNumbers {
     count: f64,
     mean: f64,
     squares: f64,
 }
 
-impl Aggregate<Seen, Option<f64>> for Spread {
-    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<Seen> {
-        Ok(Seen::default())
+impl Aggregate<SeenNumbers, Option<f64>> for Spread {
+    fn init(&self, _: &mut Context<'_>) -> rusqlite::Result<SeenNumbers> {
+        Ok(SeenNumbers::default())
     }
 
-    fn step(&self, ctx: &mut Context<'_>, seen: &mut Seen) -> rusqlite::Result<()> {
+    fn step(&self, ctx: &mut Context<'_>, seen: &mut SeenNumbers) -> rusqlite::Result<()> {
         let value = ctx.get_raw(0);
         if value == ValueRef::Null {
             return Ok(());
@@ -111,7 +111,11 @@ impl Aggregate<Seen, Option<f64>> for Spread {
         Ok(())
     }
 
-    fn finalize(&self, _: &mut Context<'_>, seen: Option<Seen>) -> rusqlite::Result<Option<f64>> {
+    fn finalize(
+        &self,
+        _: &mut Context<'_>,
+        seen: Option<SeenNumbers>,
+    ) -> rusqlite::Result<Option<f64>> {
         let seen = seen.unwrap_or_default();
         let of = if self.population { seen.count } else { seen.count - 1.0 };
         let variance = (of > 0.0).then(|| seen.squares / of);
