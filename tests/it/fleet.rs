@@ -469,6 +469,7 @@ fn who_is_not_let_in_is_told_why_and_shown_no_password() {
     );
     refuses(&format!("{guarded}?password=a%20word"), none, 2, &["holds a password"]);
     refuses("postgres://127.0.0.1:99999999/x", none, 2, &["postgres://user@host:port/database"]);
+    refuses("postgres://127.0.0.1/x?sslmode=nonsense", none, 2, &["nonsense", "verify-full"]);
     refuses("postgres://127.0.0.1/x?nonsense=1", none, 2, &["nonsense"]);
     refuses("postgres://owner@127.0.0.1:1/x", none, 5, &["cannot be reached", "tried again"]);
     refuses(&format!("{cache}nowhere"), none, 2, &["does not exist", "createdb"]);

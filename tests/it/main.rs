@@ -67,6 +67,7 @@ mod stored_columns;
 mod suggestions;
 mod suql;
 mod suql_documents;
+mod suql_postgres;
 mod swan2;
 mod swan;
 mod swan_grades;

@@ -169,7 +169,7 @@ fn spellings_become_those_of_sqlite() {
         ),
         (
             "SELECT a::text, a::int, (a + 1)::float8, a::numeric(3, 1), a::boolean, 'x'::varchar(3), '2024-01-01'::date, b::text[], CAST(a AS double precision)",
-            "SELECT CAST(a AS TEXT), CAST(suql_integer(a, 32) AS INTEGER), CAST(suql_number((a + 1)) AS REAL), round(CAST(suql_number(a) AS NUMERIC), 1), suql_truth(a), substr(CAST('x' AS TEXT), 1, 3), date('2024-01-01'), b, CAST(suql_number(a) AS REAL)",
+            "SELECT CAST(a AS TEXT), CAST(suql_integer(a, 32) AS INTEGER), CAST(suql_number((a + 1)) AS REAL), suql_round(CAST(suql_number(a) AS NUMERIC), 1), suql_truth(a), substr(CAST('x' AS TEXT), 1, 3), date('2024-01-01'), b, CAST(suql_number(a) AS REAL)",
         ),
         (
             "SELECT answer(r, 'how many?')::int > 3, (answer(r, 'is it?'))::bool, answer(r::text, 'x')",

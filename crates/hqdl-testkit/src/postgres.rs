@@ -126,20 +126,35 @@ impl Server {
     }
 }
 
+/// Rows, as texts.
+pub type TextRows = Vec<Vec<Option<String>>>;
+
 /// Runs SQL where a URL says; the rows of all of it.
-pub fn sql_at(url: &str, sql: &str) -> Vec<Vec<Option<String>>> {
+pub fn sql_at(url: &str, sql: &str) -> TextRows {
+    try_all(url, [sql]).pop().unwrap().unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// Runs queries where a URL says, one after the other; the rows of each, or its error.
+pub fn try_all<'q>(
+    url: &str,
+    queries: impl IntoIterator<Item = &'q str>,
+) -> Vec<Result<TextRows, String>> {
+    let row = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|n| row.get(n).map(str::to_owned)).collect())
+        }
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
         tokio::spawn(connection);
-        let told = client.simple_query(sql).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
-        let row = |message: &SimpleQueryMessage| match message {
-            SimpleQueryMessage::Row(row) => {
-                Some((0..row.len()).map(|n| row.get(n).map(str::to_owned)).collect())
-            }
-            _ => None,
-        };
-        told.iter().filter_map(row).collect()
+        let mut all = Vec::new();
+        for sql in queries {
+            let told = client.simple_query(sql).await.map_err(|e| format!("{e:?}"));
+            all.push(told.map(|told| told.iter().filter_map(row).collect()));
+        }
+        all
     })
 }
 

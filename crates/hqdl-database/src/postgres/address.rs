@@ -56,6 +56,9 @@ impl Address {
                 // A certificate is looked at whenever there is one.
                 Some(("sslmode", "verify-ca" | "verify-full")) => rest.push("sslmode=require"),
                 Some(("sslmode", "allow")) => rest.push("sslmode=prefer"),
+                Some(("sslmode", mode)) if !["disable", "prefer", "require"].contains(&mode) => {
+                    return Err(refused(format!("there is no sslmode `{mode}`"), MODES));
+                }
                 _ => rest.push(part),
             }
         }
@@ -88,6 +91,7 @@ impl Address {
     }
 }
 
+const MODES: &str = "it is disable, prefer, require or verify-full";
 const NO_PASSWORD: &str = "the URL holds a password, which others could read";
 const PASSWORD: &str = "leave it out, and give it in PGPASSWORD or ~/.pgpass";
 

@@ -196,6 +196,10 @@ impl Link {
             LinkTrouble::Final(error) => return Err(error),
             LinkTrouble::Passing(passing) => passing,
             LinkTrouble::Conflict => {
+                let first = *failed.get_or_insert_with(Instant::now);
+                if first.elapsed() >= self.patience {
+                    return Err(self.in_the_way());
+                }
                 tokio::time::sleep(TRY_EVERY[0].mul_f64(fastrand::f64())).await;
                 return Ok(());
             }
@@ -225,11 +229,13 @@ impl Link {
             LinkTrouble::Passing(passing) => {
                 FactsError::Unreachable { url: self.shown.clone(), message: passing.why }
             }
-            LinkTrouble::Conflict => FactsError::Unreachable {
-                url: self.shown.clone(),
-                message: "another transaction was in the way".to_owned(),
-            },
+            LinkTrouble::Conflict => self.in_the_way(),
         })
+    }
+
+    fn in_the_way(&self) -> FactsError {
+        let message = "another transaction was in the way".to_owned();
+        FactsError::Unreachable { url: self.shown.clone(), message }
     }
 
     /// Works with a connection once.

@@ -129,7 +129,9 @@ pub(super) fn does(name: &str) -> Does {
         "iif" | "if" => Does::Chooses,
         "sum" | "avg" | "total" | "abs" | "round" | "ceil" | "ceiling" | "floor" | "trunc"
         | "sqrt" | "exp" | "ln" | "log" | "log10" | "log2" | "pow" | "power" | "mod" | "sign"
-        | "median" => Does::Counts(Flow::number()),
+        | "median" | "suql_even" | "suql_round" | "suql_cut" | "suql_div" | "suql_mod" => {
+            Does::Counts(Flow::number())
+        }
         "count" | "length" | "instr" | "unicode" | "octet_length" | "unixepoch" | "row_number"
         | "rank" | "dense_rank" | "ntile" | "json_array_length" => Does::Gives(Flow::whole()),
         "julianday" | "random" | "percent_rank" | "cume_dist" => Does::Gives(Flow::number()),

@@ -35,6 +35,7 @@ pub(super) fn cast_shape(words: &str) -> ExprShape {
         "suql_truth({})" => ExprShape::Boolean,
         "CAST({} AS TEXT)" => ExprShape::Text,
         "CAST(suql_number({}) AS NUMERIC)" => ExprShape::Numeric,
+        "CAST(suql_number({}) AS REAL)" => ExprShape::Float,
         words if words.contains("suql_number") || words.contains("suql_integer") => {
             ExprShape::Number
         }
@@ -52,13 +53,25 @@ impl ExprShape {
         }
     }
 
-    /// What is one of both: a number of either kind, or what both are.
+    /// What is one of both: a number of either kind, a moment, or what both are.
     pub fn or(&self, other: &Self) -> Self {
         match (self, other) {
             (a, b) if a == b => a.clone(),
-            (Self::Number, Self::Numeric) | (Self::Numeric, Self::Number) => Self::Numeric,
+            (a, b) if a.is_number() && b.is_number() => {
+                if [a, b].contains(&&Self::Float) {
+                    Self::Float
+                } else {
+                    Self::Numeric
+                }
+            }
+            (Self::Date, Self::Timestamp) | (Self::Timestamp, Self::Date) => Self::Timestamp,
             _ => Self::Plain,
         }
+    }
+
+    /// Whether it is a number, of whichever type.
+    pub fn is_number(&self) -> bool {
+        matches!(self, Self::Number | Self::Numeric | Self::Float)
     }
 }
 
@@ -75,6 +88,27 @@ pub(super) fn one_of<'p>(sql: &str, pieces: impl IntoIterator<Item = &'p Piece>)
 }
 
 impl Parser<'_> {
+    /// Values of which one is given: each is read as what they are together, which is told.
+    ///
+    /// # Errors
+    /// For a text that cannot be read so.
+    pub fn as_one(&self, values: Vec<&mut Piece>) -> Result<ExprShape, SqlError> {
+        let shape = one_of(self.sql, values.iter().map(|piece| &**piece));
+        for piece in values {
+            match piece.shape.clone() {
+                ExprShape::Literal(text) => {
+                    *piece = Self::read_as(piece.clone(), &text, &shape)?;
+                }
+                ExprShape::Date if shape == ExprShape::Timestamp => {
+                    let text = vec![piece.text.clone()];
+                    *piece = Piece::filled("suql_timestamp({})", text, piece.span.clone());
+                }
+                _ => {}
+            }
+        }
+        Ok(shape)
+    }
+
     /// What a column of the tables around is; [`ExprShape::Plain`] where nothing says it.
     pub fn type_of(&self, table: Option<&str>, column: &str) -> ExprShape {
         let of = self.selects.iter().rev().find_map(|select| select.type_of(table, column));
@@ -103,9 +137,9 @@ impl Parser<'_> {
     /// What is known to be of two types that nothing makes one is never equal, and
     /// `PostgreSQL` says so.
     fn comparable(left: &Piece, right: &Piece) -> Result<(), SqlError> {
-        use ExprShape::{Boolean, Date, Number, Numeric, Text, Time, Timestamp};
+        use ExprShape::{Boolean, Date, Text, Time, Timestamp};
         let apart = |a: &ExprShape, b: &ExprShape| match a {
-            Date | Timestamp | Time => matches!(b, Number | Numeric | Boolean),
+            Date | Timestamp | Time => b.is_number() || *b == Boolean,
             Boolean => matches!(b, Text),
             _ => false,
         };
@@ -170,7 +204,7 @@ impl Parser<'_> {
         let words = match as_what {
             ExprShape::Boolean => return Self::truth(text, span, "compared with what is"),
             ExprShape::Array => return Ok(Self::as_array(piece)),
-            ExprShape::Number | ExprShape::Numeric => {
+            number if number.is_number() => {
                 if number_of(text).is_none() {
                     let message = format!("'{text}' is no number");
                     return Err(SqlError::new(span, message, "compared with one"));

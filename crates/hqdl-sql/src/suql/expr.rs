@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::declared::{cast_shape, one_of};
+use super::declared::cast_shape;
 use super::parser::{ExprShape, Parser, Piece, joined, spliced, unsaid};
 use super::text::Part;
 use crate::blendsql::SqlError;
@@ -109,7 +109,7 @@ impl Parser<'_> {
                 operand = Piece::new(operand.tight(), span);
             }
             let shape = match &operand.shape {
-                ExprShape::Number | ExprShape::Numeric => operand.shape.clone(),
+                number if number.is_number() => number.clone(),
                 ExprShape::Date | ExprShape::Timestamp | ExprShape::Time | ExprShape::Boolean => {
                     return Err(unsaid(start..operand.span.end, "a sign before no number", ""));
                 }
@@ -360,7 +360,12 @@ impl Parser<'_> {
                 Ok(Some(Piece { span: token.start..row.span.end, ..row }))
             }
             "EXTRACT" | "OVERLAY" | "POSITION" | "SUBSTRING" | "TRIM" if opens => {
-                self.worded(token, &word)
+                let shape = if word == "POSITION" { ExprShape::Number } else { ExprShape::Text };
+                let of = |piece: Piece| match piece.shape {
+                    ExprShape::Plain => Piece { shape, ..piece },
+                    _ => piece,
+                };
+                Ok(self.worded(token, &word)?.map(of))
             }
             "INTERVAL" if text_next => {
                 self.at += 2;
@@ -395,6 +400,11 @@ impl Parser<'_> {
         let start = self.here();
         self.at += 1;
         let (mut pieces, mut given) = (Vec::new(), Vec::new());
+        let mut result = |parser: &mut Self, pieces: &mut Vec<Piece>| {
+            given.push(pieces.len());
+            pieces.push(parser.expr()?);
+            Ok::<(), SqlError>(())
+        };
         let has_operand = !self.is_word("WHEN");
         if has_operand {
             pieces.push(self.expr()?);
@@ -406,16 +416,15 @@ impl Parser<'_> {
             }
             pieces.push(when);
             self.expect_word("THEN")?;
-            given.push(self.expr()?);
-            pieces.extend(given.last().cloned());
+            result(self, &mut pieces)?;
         }
         if self.word("ELSE") {
-            given.push(self.expr()?);
-            pieces.extend(given.last().cloned());
+            result(self, &mut pieces)?;
         }
         self.expect_word("END")?;
         let end = self.before();
-        let shape = one_of(self.sql, &given);
+        let results = pieces.iter_mut().enumerate().filter(|(n, _)| given.contains(n));
+        let shape = self.as_one(results.map(|(_, piece)| piece).collect())?;
         let text = joined(start, pieces, end);
         Ok(Piece { shape, ..Piece::new(text, start..end) })
     }

@@ -9,7 +9,7 @@ use crate::blendsql::lexer::{Lexeme, Token};
 
 /// Functions of `PostgreSQL`'s, how many arguments they have, and what does the
 /// same in `SQLite`.
-const FUNCTIONS: [(&str, usize, &str); 87] = [
+const FUNCTIONS: [(&str, usize, &str); 90] = [
     ("bit_length", 1, "(octet_length({}) * 8)"),
     ("btrim", 2, "trim({})"),
     ("cbrt", 1, "suql_cbrt({})"),
@@ -32,7 +32,7 @@ const FUNCTIONS: [(&str, usize, &str); 87] = [
     ("array_position", 2, "suql_position({})"),
     ("array_prepend", 2, "suql_prepend({})"),
     ("array_remove", 2, "suql_remove({})"),
-    ("ascii", 1, "unicode({})"),
+    ("ascii", 1, "suql_ascii({})"),
     ("chr", 1, "char({})"),
     ("lpad", 2, "suql_lpad({})"),
     ("lpad", 3, "suql_lpad({})"),
@@ -56,6 +56,7 @@ const FUNCTIONS: [(&str, usize, &str); 87] = [
     ("age", 2, "suql_age({1}, {})"),
     ("array_agg", 1, "json_group_array({})"),
     ("array_length", 2, "nullif(json_array_length(suql_array({})), 0)"),
+    ("array_to_string", 3, "suql_array_to_string({})"),
     ("array_to_string", 2, "suql_array_to_string({})"),
     ("bool_and", 1, "min({})"),
     ("bool_or", 1, "max({})"),
@@ -84,6 +85,8 @@ const FUNCTIONS: [(&str, usize, &str); 87] = [
     ("regexp_replace", 4, "suql_replace({})"),
     ("regexp_replace", 5, "suql_replace({})"),
     ("regexp_replace", 6, "suql_replace({})"),
+    ("round", 1, "round({})"),
+    ("round", 2, "suql_round({})"),
     ("right", 2, "suql_right({})"),
     ("split_part", 3, "suql_split_part({})"),
     ("starts_with", 2, "(substr({}, 1, length({1})) = {1})"),
@@ -105,7 +108,11 @@ const FUNCTIONS: [(&str, usize, &str); 87] = [
 const MATCHED: &str = "suql_element(suql_groups({}, {}), 1)";
 
 /// Functions that give texts.
-const TEXTS: [&str; 25] = [
+const TEXTS: [&str; 29] = [
+    "format",
+    "string_agg",
+    "substr",
+    "trim",
     "json_typeof",
     "jsonb_typeof",
     "translate",
@@ -155,22 +162,18 @@ const ANY: [&str; 4] = ["coalesce", "greatest", "ifnull", "least"];
 const TRUTHS: [&str; 6] =
     ["bool_and", "bool_or", "boolean_answer", "every", "regexp_like", "starts_with"];
 
-/// Functions of both that give numbers.
-const NUMBERS: [&str; 29] = [
+/// Aggregates that say where numbers lie, and how far apart.
+const SPREADS: [&str; 7] =
+    ["avg", "stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance"];
+/// Functions of both that give whole numbers.
+const NUMBERS: [&str; 20] = [
     "bit_length",
-    "cbrt",
     "gcd",
     "lcm",
-    "stddev",
-    "stddev_pop",
-    "stddev_samp",
-    "var_pop",
-    "variance",
     "array_position",
     "ascii",
     "regexp_count",
     "array_length",
-    "avg",
     "cardinality",
     "char_length",
     "character_length",
@@ -181,10 +184,8 @@ const NUMBERS: [&str; 29] = [
     "length",
     "ntile",
     "octet_length",
-    "power",
     "rank",
     "row_number",
-    "sqrt",
     "strpos",
 ];
 
@@ -283,12 +284,7 @@ impl Parser<'_> {
             return Err(unsaid(start..end, &format!("`{name}` of spans of time"), help));
         }
         if ANY.contains(&name.as_str()) || name == "nullif" {
-            shape = one_of(self.sql, &pieces);
-            for piece in &mut pieces {
-                if let ExprShape::Literal(text) = piece.shape.clone() {
-                    *piece = Self::read_as(piece.clone(), &text, &shape)?;
-                }
-            }
+            shape = self.as_one(pieces.iter_mut().collect())?;
         }
         if let ("is_relevant", [_, question]) = (name.as_str(), pieces.as_slice()) {
             let ExprShape::Literal(question) = &question.shape else {
@@ -309,6 +305,9 @@ impl Parser<'_> {
             && let [Part::Star(span, Some(table))] = one.text.as_slice()
         {
             one.text = vec![Part::Rows(span.clone(), table.clone(), !plain)];
+        }
+        if let ("round", [of]) = (name.as_str(), pieces.as_mut_slice()) {
+            of.as_even();
         }
         if let (true, "string_agg", [of, between]) = (distinct, name.as_str(), pieces.as_slice()) {
             return Ok(different_joined(of, between, start..end));
@@ -404,9 +403,21 @@ impl Parser<'_> {
             "age" => ExprShape::Span,
             "now" | "to_timestamp" => ExprShape::Timestamp,
             "make_date" | "to_date" => ExprShape::Date,
-            "round" | "trunc" | "ceil" | "floor" if first() == ExprShape::Numeric => {
-                ExprShape::Numeric
+            "round" | "trunc" if values.len() == 2 => ExprShape::Numeric,
+            "ceil" | "ceiling" | "floor" | "round" | "sign" | "trunc" => match first() {
+                ExprShape::Number => ExprShape::Float,
+                of => of,
+            },
+            "cbrt" | "exp" | "ln" | "log" | "power" | "sqrt" => {
+                let of = one_of(self.sql, values);
+                if of == ExprShape::Numeric { of } else { ExprShape::Float }
             }
+            "div" | "mod" => one_of(self.sql, values),
+            "random" => ExprShape::Float,
+            _ if SPREADS.contains(&name) => match first() {
+                ExprShape::Float => ExprShape::Float,
+                _ => ExprShape::Numeric,
+            },
             _ if TRUTHS.contains(&name) => ExprShape::Boolean,
             _ if NUMBERS.contains(&name) => ExprShape::Number,
             _ if TEXTS.contains(&name) => ExprShape::Text,
@@ -678,7 +689,7 @@ impl Parser<'_> {
                 }
                 let of = self.expr()?;
                 let end = self.expect(b')')?;
-                let name = match side {
+                let by = match side {
                     Some("LEADING") => "ltrim",
                     Some("TRAILING") => "rtrim",
                     _ => "trim",
@@ -686,7 +697,7 @@ impl Parser<'_> {
                 let mut pieces = vec![of.text];
                 pieces.extend(first.map(|f| f.text));
                 let holes = vec!["{}"; pieces.len()].join(", ");
-                Ok(Some(Piece::filled(&format!("{name}({holes})"), pieces, start..end)))
+                Ok(Some(Piece::filled(&format!("{by}({holes})"), pieces, start..end)))
             }
         }
     }
@@ -739,6 +750,16 @@ impl Parser<'_> {
             Lexeme::Quoted | Lexeme::Name => true,
             Lexeme::Word => !super::expr::RESERVED.iter().any(|w| token.is_word(self.sql, w)),
             _ => false,
+        }
+    }
+}
+
+impl Piece {
+    /// Rounded, where it is a binary number: to the even one of two neighbours.
+    pub fn as_even(&mut self) {
+        if self.shape == ExprShape::Float {
+            let text = vec![self.text.clone()];
+            self.text = Self::filled("suql_even({})", text, self.span.clone()).text;
         }
     }
 }

@@ -3,7 +3,7 @@
 //! the array of itself.
 
 mod lists;
-mod numbers;
+pub(super) mod numbers;
 mod texts;
 
 use std::cmp::Ordering;
@@ -113,8 +113,11 @@ pub fn register(connection: &Connection) -> rusqlite::Result<()> {
 fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
     let make = |name: &str, count: i32, run: Strict| strict(connection, name, count, run);
     make("suql_array", 1, |v| Ok(Sql::Text(Json::from(array(v[0])).to_string())))?;
-    make("suql_any", 3, |v| quantified(v, true))?;
-    make("suql_all", 3, |v| quantified(v, false))?;
+    for (name, any) in [("suql_any", true), ("suql_all", false)] {
+        connection.create_scalar_function(name, 3, FLAGS, move |ctx: &Context<'_>| {
+            quantified(&[ctx.get_raw(0), ctx.get_raw(1), ctx.get_raw(2)], any)
+        })?;
+    }
     make("suql_json_text", 1, |v| {
         let text = text(v[0]);
         Ok(match serde_json::from_str(&text) {
@@ -137,9 +140,9 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
         };
         Ok(Sql::Text(of.to_owned()))
     })?;
-    make("suql_array_to_string", 2, |v| {
+    make("suql_array_to_string", -1, |v| {
         let said = |element: Json| match element {
-            Json::Null => None,
+            Json::Null => v.get(2).map(|null| text(*null)),
             Json::String(said) => Some(said),
             Json::Bool(truth) => Some(if truth { "t" } else { "f" }.to_owned()),
             other => Some(other.to_string()),
@@ -597,6 +600,9 @@ fn wildcards(pattern: &str, other: impl Fn(char) -> String) -> Option<String> {
 
 /// `x op ANY (array)` and `x op ALL (array)`, by the logic of three values.
 fn quantified(values: &[ValueRef<'_>], any: bool) -> GivenType {
+    if values[2] == ValueRef::Null {
+        return Ok(Sql::Null);
+    }
     let sign = text(values[1]);
     let (negated, sign) = match sign.strip_prefix("not ") {
         Some(sign) => (true, sign),
@@ -605,6 +611,7 @@ fn quantified(values: &[ValueRef<'_>], any: bool) -> GivenType {
     let mut open = false;
     for element in array(values[2]) {
         let holds = match &element {
+            _ if values[0] == ValueRef::Null => None,
             Json::Null => None,
             element => Some(compared(values[0], sign, element)? != negated),
         };

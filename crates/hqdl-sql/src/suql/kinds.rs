@@ -93,7 +93,12 @@ impl Parser<'_> {
         self.cast_to(of, &kind, start)
     }
 
-    fn cast_to(&mut self, of: Piece, kind: &WrittenType, start: usize) -> Result<Piece, SqlError> {
+    fn cast_to(
+        &mut self,
+        mut of: Piece,
+        kind: &WrittenType,
+        start: usize,
+    ) -> Result<Piece, SqlError> {
         let span = start..self.before();
         if let Some(token) = kind.named {
             let name = token.content(self.sql);
@@ -153,10 +158,13 @@ impl Parser<'_> {
             ("CAST({} AS TEXT)", ExprShape::Boolean) => "suql_said({})",
             _ => words,
         };
+        if kind.words.contains("suql_integer") {
+            of.as_even();
+        }
         let shape = cast_shape(kind.words);
         let level = if words == "{}" { of.level } else { PRIMARY };
         let words = match (kind.scale, kind.length) {
-            (Some(scale), _) => format!("round({words}, {scale})"),
+            (Some(scale), _) => format!("suql_round({words}, {scale})"),
             (None, Some(length)) => format!("substr({words}, 1, {length})"),
             (None, None) => words.to_owned(),
         };

@@ -151,14 +151,20 @@ impl Parser<'_> {
                 Ok(between(Self::operand(left), right, SPECIAL))
             }
             "BETWEEN" => {
-                if self.is_word("SYMMETRIC") {
-                    let word = self.take()?;
-                    return Err(unsaid(word.span(), "BETWEEN SYMMETRIC", "order the bounds"));
-                }
+                let symmetric = self.word("SYMMETRIC");
                 let (left, low) = Self::beside(left, self.binary(OTHER)?)?;
                 self.expect_word("AND")?;
                 let (left, high) = Self::beside(left, self.binary(OTHER)?)?;
                 let (low, high) = (Self::operand(low), Self::operand(high));
+                if symmetric {
+                    let words = "({} BETWEEN {} AND {} OR {} BETWEEN {} AND {})";
+                    let words = if negated { format!("(NOT {words})") } else { words.to_owned() };
+                    let span = left.span.start..high.span.end;
+                    let [of, low, high] = [left, low, high].map(Piece::tight);
+                    let there = [of.clone(), low.clone(), high.clone()];
+                    let pieces = there.into_iter().chain([of, high, low]).collect();
+                    return Ok(Piece::filled(&words, pieces, span).boolean());
+                }
                 let both = between(low, high, SPECIAL);
                 Ok(between(Self::operand(left), both, SPECIAL))
             }
@@ -254,7 +260,10 @@ impl Parser<'_> {
             "@>" => both("suql_contains({}, {})", left, right).boolean(),
             "<@" => both("suql_contains({}, {})", right, left).boolean(),
             "&&" => both("suql_overlaps({}, {})", left, right).boolean(),
-            "||" if arrays => both("suql_joined({}, {})", left, right),
+            "||" if arrays => {
+                let shape = ExprShape::Array;
+                Piece { shape, ..both("suql_joined({}, {})", left, right) }
+            }
             "~" | "~*" | "!~" | "!~*" => {
                 Self::no_truth(&left)?;
                 let negated = sign.starts_with('!');
@@ -291,9 +300,7 @@ impl Parser<'_> {
                 Self::no_interval(&left)?;
                 Self::no_interval(&right)?;
                 let as_number = |piece: Piece, other: &ExprShape| match piece.shape.clone() {
-                    ExprShape::Literal(text)
-                        if matches!(other, ExprShape::Number | ExprShape::Numeric) =>
-                    {
+                    ExprShape::Literal(text) if other.is_number() => {
                         Self::read_as(piece, &text, other)
                     }
                     _ => Ok(piece),
@@ -304,14 +311,19 @@ impl Parser<'_> {
                 if let Some(days) = self.days(&left, &right, sign)? {
                     return Ok(days);
                 }
-                if sign == "%" && numeric(&left, &right) {
-                    let shape = ExprShape::Numeric;
+                let fraction =
+                    |p: &Piece| [ExprShape::Numeric, ExprShape::Float].contains(&p.shape);
+                let fraction = fraction(&left) || fraction(&right);
+                let shape = match left.shape.or(&right.shape) {
+                    shape if shape.is_number() => shape,
+                    _ if fraction => ExprShape::Numeric,
+                    _ => ExprShape::Number,
+                };
+                if sign == "%" && fraction {
                     return Ok(Piece { shape, ..both("mod({}, {})", left, right) });
                 }
-                let numeric = numeric(&left, &right);
-                let shape = if numeric { ExprShape::Numeric } else { ExprShape::Number };
-                if numeric && sign == "/" {
-                    // A whole NUMERIC is an integer in SQLite, and its division cuts.
+                if fraction && sign == "/" {
+                    // A whole one is an integer in SQLite, and its division cuts.
                     let words = "CAST({} AS REAL) / {}";
                     let pieces = vec![left.text, Self::operand(right).tight()];
                     let level = operator.level;
@@ -331,17 +343,23 @@ impl Parser<'_> {
     /// # Errors
     /// For what is nothing by itself: a day more than a moment.
     fn days(&self, left: &Piece, right: &Piece, sign: &str) -> Result<Option<Piece>, SqlError> {
-        use ExprShape::{Date, Number, Numeric, Plain, Span, Timestamp};
+        use ExprShape::{Date, Number, Plain, Span, Timestamp};
         let is = |piece: &Piece, shape: &ExprShape| piece.shape == *shape;
         let span = across(left, right);
         let both = [left, right];
         if sign == "-" && both.iter().any(|p| is(p, &Timestamp)) {
             let other = both.iter().find(|p| !is(p, &Timestamp)).map_or(&Timestamp, |p| &p.shape);
-            if !matches!(other, Number | Numeric | Span) {
+            if !other.is_number() && *other != Span {
                 let pieces = vec![right.text.clone(), left.text.clone()];
                 let piece = Piece::filled("suql_between({}, {})", pieces, span);
                 return Ok(Some(Piece { shape: Span, ..piece }));
             }
+        }
+        let (first, second) = if is(right, &Date) { (right, left) } else { (left, right) };
+        if sign == "+" && is(first, &Date) && is(second, &ExprShape::Time) {
+            let pieces = vec![first.text.clone(), second.text.clone()];
+            let piece = Piece::filled("suql_timestamp({} || ' ' || {})", pieces, span);
+            return Ok(Some(Piece { shape: Timestamp, ..piece }));
         }
         if both.iter().any(|p| matches!(p.shape, Timestamp | ExprShape::Time | Span)) {
             let help = "name what is added: d + INTERVAL '1 day'";
@@ -349,7 +367,7 @@ impl Parser<'_> {
         }
         let is_number = |piece: &Piece| {
             let text = self.sql.get(piece.span.clone()).unwrap_or_default();
-            matches!(piece.shape, Number | Numeric)
+            piece.shape.is_number()
                 || text.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
         };
         let (words, of, by) = match sign {
@@ -477,11 +495,6 @@ impl Parser<'_> {
         let words = format!("{function}({{}}, {})", parts.join(", "));
         Ok(Piece { shape, ..Piece::filled(&words, vec![left.text], span) })
     }
-}
-
-/// Whether a calculation with these is one of the type NUMERIC.
-fn numeric(left: &Piece, right: &Piece) -> bool {
-    [left, right].into_iter().any(|p| p.shape == ExprShape::Numeric)
 }
 
 /// A comparison with a pattern.

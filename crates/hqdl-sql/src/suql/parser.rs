@@ -54,6 +54,9 @@ pub(super) enum ExprShape {
     Number,
     /// A number of the type NUMERIC, whose division has a fraction.
     Numeric,
+    /// A number of a binary type: its division has a fraction, too, and it is rounded to
+    /// the even one of two neighbours.
+    Float,
     /// A row of values: `(a, 'x')`.
     Row(Vec<Piece>),
     /// A text cast to an ENUM of this name, which only a comparison can hold.

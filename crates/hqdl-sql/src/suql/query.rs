@@ -1,5 +1,7 @@
 //! Queries and their clauses.
 
+use std::ops::Range;
+
 use super::distinct_on::until;
 use super::parser::{
     ExprShape, Parser, Piece, SuqlSelect, SuqlTable, TableOf, TypedColumns, joined, unsaid,
@@ -218,43 +220,48 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The rows of VALUES, of which each has as many values as the first.
+    /// The rows of VALUES, of which each has as many values as the first; those of a column
+    /// are of one type.
     fn values(&mut self, pieces: &mut Vec<Piece>) -> Result<(), SqlError> {
-        let mut columns: Option<Vec<(String, ExprShape)>> = None;
+        let mut rows: Vec<(Vec<Piece>, Range<usize>)> = Vec::new();
+        let mut calls = false;
         loop {
             let start = self.here();
             if self.is(b'(') {
                 self.at += 1;
                 let row = self.list()?;
-                let end = self.expect(b')')?;
-                let shapes = row.iter().map(|value| value.shape.of_column());
-                columns = Some(match columns {
-                    None => {
-                        let name = |(n, shape)| (format!("column{}", n + 1), shape);
-                        shapes.enumerate().map(name).collect()
-                    }
-                    Some(columns) if columns.len() != row.len() => {
-                        let (first, here) = (columns.len(), row.len());
-                        let message =
-                            format!("the first row has {first} values, and this has {here}");
-                        return Err(SqlError::new(start..end, message, "this row of VALUES"));
-                    }
-                    Some(columns) => {
-                        let both = columns.into_iter().zip(shapes);
-                        both.map(|((name, before), shape)| (name, before.or(&shape))).collect()
-                    }
-                });
-                pieces.push(Piece::new(joined(start, row, end), start..end));
+                let span = start..self.expect(b')')?;
+                if let Some((first, _)) = rows.first().filter(|(first, _)| first.len() != row.len())
+                    && !calls
+                {
+                    let (first, here) = (first.len(), row.len());
+                    let message = format!("the first row has {first} values, and this has {here}");
+                    return Err(SqlError::new(span, message, "this row of VALUES"));
+                }
+                rows.push((row, span));
             } else {
                 // A call that gives the whole row.
-                pieces.push(self.expr()?);
-                columns = None;
+                let row = self.expr()?;
+                let span = row.span.clone();
+                rows.push((vec![row], span));
+                calls = true;
             }
             if !self.symbol(b',') {
-                self.gives(columns);
-                return Ok(());
+                break;
             }
         }
+        let mut columns = Vec::new();
+        for n in 0..rows.first().filter(|_| !calls).map_or(0, |(first, _)| first.len()) {
+            let values = rows.iter_mut().filter_map(|(row, _)| row.get_mut(n)).collect();
+            columns.push((format!("column{}", n + 1), self.as_one(values)?.of_column()));
+        }
+        self.gives((!calls).then_some(columns));
+        let row = |(row, span): (Vec<Piece>, Range<usize>)| match row.as_slice() {
+            [only] if only.span == span => only.clone(),
+            _ => Piece::new(joined(span.start, row, span.end), span),
+        };
+        pieces.extend(rows.into_iter().map(row));
+        Ok(())
     }
 
     /// FROM of the SELECT whose result columns come next: what these are is known once it

@@ -2,6 +2,8 @@
 
 use jiff::civil::{DateTime, Weekday};
 
+use super::functions::numbers::rounded;
+
 const MONTHS: [&str; 12] = [
     "January",
     "February",
@@ -183,7 +185,8 @@ pub(super) fn number(of: f64, format: &str) -> Result<Option<String>, String> {
     }
     let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
     let places = fraction.chars().filter(|c| *c != ',').count();
-    let rounded = format!("{:.places$}", of.abs());
+    let rounded = rounded(of.abs(), i32::try_from(places).unwrap_or(i32::MAX));
+    let rounded = format!("{rounded:.places$}");
     let (integer, decimals) = rounded.split_once('.').unwrap_or((&rounded, ""));
     let wanted = whole.chars().filter(|c| *c != ',').count();
     let integer = if integer == "0" && wanted > 0 && !whole.contains('0') && places > 0 {

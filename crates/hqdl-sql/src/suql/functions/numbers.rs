@@ -26,6 +26,12 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         (ValueRef::Integer(a), ValueRef::Integer(b)) => Ok(Sql::Integer(a.wrapping_rem(b))),
         _ => Ok(Sql::Real(number(v[0])? % number(v[1])?)),
     })?;
+    // To the even one of two neighbours, as binary numbers are rounded.
+    make("suql_even", 1, |v| Ok(Sql::Real(number(v[0])?.round_ties_even() + 0.0)))?;
+    make("suql_round", 2, |v| {
+        let places = whole(v[1])?.clamp(-400, 400) as i32;
+        Ok(Sql::Real(rounded(number(v[0])?, places)))
+    })?;
     make("suql_gcd", 2, |v| signed(gcd(whole(v[0])?.unsigned_abs(), whole(v[1])?.unsigned_abs())))?;
     make("suql_lcm", 2, |v| {
         let [a, b] = [whole(v[0])?.unsigned_abs(), whole(v[1])?.unsigned_abs()];
@@ -57,6 +63,33 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
         connection.create_aggregate_function(name, 1, FLAGS, how)?;
     }
     Ok(())
+}
+
+/// A number as a NUMERIC is rounded: by its digits as they are written, and away from zero.
+pub(in crate::suql) fn rounded(of: f64, places: i32) -> f64 {
+    let said = format!("{}", of.abs());
+    let (whole, part) = said.split_once('.').unwrap_or((&said, ""));
+    let digits = format!("0{whole}{part}");
+    let point = i64::try_from(whole.len() + 1).unwrap_or(i64::MAX);
+    let Ok(kept) = usize::try_from(point + i64::from(places)) else { return 0.0 };
+    let (Some(head), Some(next)) = (digits.get(..kept), digits.as_bytes().get(kept)) else {
+        return of;
+    };
+    let mut head = head.as_bytes().to_vec();
+    if *next >= b'5' {
+        for digit in head.iter_mut().rev() {
+            if *digit < b'9' {
+                *digit += 1;
+                break;
+            }
+            *digit = b'0';
+        }
+    }
+    // As many tens as were left out.
+    let head = String::from_utf8(head).unwrap_or_default();
+    format!("{head}e{}", -places)
+        .parse::<f64>()
+        .map_or(of, |to| if of < 0.0 { 0.0 - to } else { to })
 }
 
 fn number(value: ValueRef<'_>) -> rusqlite::Result<f64> {

@@ -15,6 +15,9 @@ pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     make("suql_lpad", -1, |v| padded(v, true))?;
     make("suql_rpad", -1, |v| padded(v, false))?;
     make("suql_reverse", 1, |v| Ok(Sql::Text(text(v[0]).chars().rev().collect())))?;
+    make("suql_ascii", 1, |v| {
+        Ok(Sql::Integer(text(v[0]).chars().next().map_or(0, |c| i64::from(u32::from(c)))))
+    })?;
     make("suql_translate", 3, |v| {
         let [of, from, to] = [text(v[0]), text(v[1]), text(v[2])];
         let with = |c: char| match from.chars().position(|f| f == c) {
