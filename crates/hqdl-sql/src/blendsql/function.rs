@@ -9,8 +9,9 @@ use super::{Argument, Call, SqlError};
 /// What `summary(text)` asks, in the words of `SUQL`.
 const SUMMARY: &str = "what is the summary of this document?";
 
-/// Words after which a name with parentheses is a table, not a function.
-const TABLES: [&str; 5] = ["WITH", "RECURSIVE", "FROM", "JOIN", "INTO"];
+/// Words after which a name with parentheses is a table, not a function; behind FROM it is
+/// what is compared (`IS DISTINCT FROM`) or taken apart (`EXTRACT`), since no table has any.
+const TABLES: [&str; 3] = ["WITH", "RECURSIVE", "INTO"];
 
 /// The arguments of a function, the calls in them, and where it ends.
 type FunctionArguments = (Vec<Vec<Token>>, Vec<Call>, usize);

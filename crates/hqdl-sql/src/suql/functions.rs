@@ -163,6 +163,8 @@ fn arrays_and_documents(connection: &Connection) -> rusqlite::Result<()> {
     })?;
     make("suql_same", 2, |v| {
         let (a, b) = (array(v[0]), array(v[1]));
+        // Of two arrays, NULL is what NULL is.
+        let same = |a: &Json, b: &Json| a.is_null() && b.is_null() || same(a, b);
         Ok(truth(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| same(a, b))))
     })?;
     // One that is NULL has no elements, unless both are.
