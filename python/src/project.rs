@@ -185,14 +185,12 @@ fn overrides(
                 });
             }
             "provider" => {
-                all.provider = match said.extract::<Option<String>>()?.as_deref() {
-                    None => None,
-                    Some("openai") => Some(Provider::Openai),
-                    Some("replay") => Some(Provider::Replay),
-                    Some(other) => {
-                        let message = format!("`{other}` is no provider");
-                        return Err(input(message, "there is openai and replay").into());
-                    }
+                let name = said.extract::<Option<String>>()?;
+                all.provider = name.as_deref().and_then(Provider::named);
+                if let (Some(other), None) = (name, all.provider) {
+                    let names = Provider::ALL.map(Provider::name).join(" and ");
+                    let message = format!("`{other}` is no provider");
+                    return Err(input(message, format!("there is {names}")).into());
                 }
             }
             other => return Err(input(format!("a model has no `{other}`"), "").into()),

@@ -31,11 +31,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use failure::Failure;
 
-use crate::spec::PriceTable;
+use crate::spec::{PriceTable, Provider};
 
 /// Expand the schema of a `SQLite` database with what a language model knows.
 #[derive(Debug, Parser)]
@@ -137,8 +138,8 @@ struct ModelFlags {
     #[command(flatten)]
     cache: CacheFlags,
     /// Which kind of endpoint answers.
-    #[arg(long, value_enum)]
-    provider: Option<ProviderFlag>,
+    #[arg(long, value_parser = providers())]
+    provider: Option<Provider>,
     /// The model's name.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -193,10 +194,10 @@ struct CacheFlags {
     no_cache: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ProviderFlag {
-    Openai,
-    Replay,
+/// The providers by their names.
+fn providers() -> impl TypedValueParser<Value = Provider> {
+    PossibleValuesParser::new(Provider::ALL.map(Provider::name))
+        .try_map(|name| Provider::named(&name).ok_or("no provider"))
 }
 
 /// Runs the command line of this process.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::failure::Failure;
-use super::{CacheFlags, ModelFlags, ProviderFlag, Talk};
+use super::{CacheFlags, ModelFlags, Talk};
 use crate::database::Database;
 use crate::facts::{Facts, FactsError, Say, is_server};
 use crate::problem::Problems;
 use crate::session::{Cache, Session, SpecOverrides, user_cache};
-use crate::spec::{Draft, Provider};
+use crate::spec::Draft;
 
 /// Reads and checks a spec; flags win over it.
 pub fn open(
@@ -48,10 +48,7 @@ fn overrides(flags: &ModelFlags) -> SpecOverrides {
     SpecOverrides {
         database: flags.db.clone(),
         output: flags.output.clone(),
-        provider: flags.provider.map(|provider| match provider {
-            ProviderFlag::Openai => Provider::Openai,
-            ProviderFlag::Replay => Provider::Replay,
-        }),
+        provider: flags.provider,
         model: flags.model.clone(),
         base_url: flags.base_url.clone(),
         api_key_env: flags.api_key_env.clone(),

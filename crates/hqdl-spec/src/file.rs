@@ -153,6 +153,26 @@ pub enum Provider {
     Replay,
 }
 
+impl Provider {
+    /// All there are.
+    pub const ALL: [Self; 2] = [Self::Openai, Self::Replay];
+
+    /// What it is called, in specs and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Openai => "openai",
+            Self::Replay => "replay",
+        }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|provider| provider.name() == name)
+    }
+}
+
 /// How much of a row's key its answer repeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -12,10 +12,9 @@ use hqdl_values::tokens::Tokenizer;
 impl<'w> Work<'w> {
     /// Puts a price and a time on a plan, and the budget beside it.
     pub(super) fn price(&self, plan: &mut Plan) -> Result<(), MaterializeError> {
-        let pace = match self.spec.model.provider {
-            Provider::Replay => None,
-            Provider::Openai => Some(Pace::of(self.facts.history(), &self.spec.model)?),
-        };
+        let replayed = self.spec.model.provider == Provider::Replay;
+        let pace = (!replayed).then(|| Pace::of(self.facts.history(), &self.spec.model));
+        let pace = pace.transpose()?;
         match self.way {
             Way::Batch => plan.batch(&self.spec.limits),
             _ => plan.price(&self.spec.limits, pace),
