@@ -29,6 +29,8 @@ use hqdl_values::key::{Entity, ListHash, Meaning};
 
 /// Lines whose entities are looked up at once.
 const LOOKED_UP: usize = 4096;
+/// Lines that are written out at once: the completions they are from are read together.
+const EXPORTED: usize = 500;
 
 impl Facts {
     /// Writes every fact as a line of JSON; returns how many.
@@ -47,18 +49,23 @@ impl Facts {
         // Whoever takes them in could not tell what is damaged.
         history.check()?;
         let damage = history.damage(0)?;
-        let (mut count, mut last) = (0, None);
-        history.answers_after(0, &damage, &mut |_, entity, facts| {
-            let entity: Json = serde_json::from_str(entity.as_str()).unwrap_or(Json::Null);
-            for fact in facts {
-                // Lines of one completion stand together.
-                let completion = match last.take() {
-                    Some((id, completion)) if id == fact.completion => completion,
-                    _ => history.completion(fact.completion)?.map(|(c, _)| c).unwrap_or_default(),
-                };
+        let mut count = 0;
+        let mut write = |answers: &mut Vec<(Entity, Vec<Fact>)>| -> Result<(), FactsError> {
+            let facts = || {
+                answers.iter().flat_map(|(entity, facts)| facts.iter().map(move |f| (entity, f)))
+            };
+            let mut ids: Vec<i64> = facts().map(|(_, fact)| fact.completion).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let found = history.completions(&ids)?.into_iter().map(|found| found.map(|(c, _)| c));
+            let found: HashMap<i64, Completion> =
+                ids.iter().zip(found).map(|(id, c)| (*id, c.unwrap_or_default())).collect();
+            let none = Completion::default();
+            for (entity, fact) in facts() {
+                let completion = found.get(&fact.completion).unwrap_or(&none);
                 let share = completion.cells.max(1) as f64;
                 let line = json!({
-                    "entity": entity,
+                    "entity": serde_json::from_str(entity.as_str()).unwrap_or(Json::Null),
                     "meaning": meanings.get(&fact.meaning),
                     "list": fact.list.and_then(|l| lists.get(&l)),
                     "model": models.get(&fact.model),
@@ -75,10 +82,16 @@ impl Facts {
                 let file = |error| FactsError::File { path: "the output".into(), error };
                 writeln!(out, "{line}").map_err(file)?;
                 count += 1;
-                last = Some((fact.completion, completion));
             }
+            answers.clear();
             Ok(())
+        };
+        let mut answers = Vec::new();
+        history.answers_after(0, &damage, &mut |_, entity, facts| {
+            answers.push((entity, facts));
+            if answers.len() < EXPORTED { Ok(()) } else { write(&mut answers) }
         })?;
+        write(&mut answers)?;
         Ok(count)
     }
 }
