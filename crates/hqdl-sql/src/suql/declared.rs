@@ -22,25 +22,14 @@ pub(super) fn declared(written: &str) -> ExprShape {
             _ => ExprShape::Number,
         };
     }
-    let found = TYPES.iter().find(|(names, _)| names.contains(&name));
-    found.map_or(ExprShape::Plain, |(_, words)| cast_shape(words))
+    let found = TYPES.iter().find(|(names, ..)| names.contains(&name));
+    found.map_or(ExprShape::Plain, |(.., shape)| shape.clone())
 }
 
 /// What a cast by these words gives.
 pub(super) fn cast_shape(words: &str) -> ExprShape {
-    match words {
-        "suql_date({})" => ExprShape::Date,
-        "suql_timestamp({})" => ExprShape::Timestamp,
-        "suql_time({})" => ExprShape::Time,
-        "suql_truth({})" => ExprShape::Boolean,
-        "CAST({} AS TEXT)" => ExprShape::Text,
-        "CAST(suql_number({}) AS NUMERIC)" => ExprShape::Numeric,
-        "CAST(suql_number({}) AS REAL)" => ExprShape::Float,
-        words if words.contains("suql_number") || words.contains("suql_integer") => {
-            ExprShape::Number
-        }
-        _ => ExprShape::Plain,
-    }
+    let found = TYPES.iter().find(|(_, cast, _)| *cast == words);
+    found.map_or(ExprShape::Plain, |(.., shape)| shape.clone())
 }
 
 impl ExprShape {

@@ -175,9 +175,9 @@ impl Parser<'_> {
         let token = self.take()?;
         let name = token.content(self.sql).to_ascii_uppercase();
         let interval = name == "INTERVAL";
-        let found = TYPES.iter().find(|(names, _)| names.contains(&name.as_str()));
+        let found = TYPES.iter().find(|(names, ..)| names.contains(&name.as_str()));
         let words = match found {
-            Some((_, words)) => *words,
+            Some((_, words, _)) => *words,
             None if OTHERS.contains(&name.as_str()) => {
                 let help = format!("{KNOWN_TYPES} are known");
                 return Err(unsaid(token.span(), &format!("the type `{name}`"), &help));

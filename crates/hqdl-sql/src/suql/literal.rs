@@ -11,24 +11,33 @@ use crate::blendsql::SqlError;
 use rusqlite::types::Value as Sql;
 
 /// Types of a name in `PostgreSQL`, and what does the same in `SQLite`: `{}` is
-/// what is cast.
-pub(super) const TYPES: [(&[&str], &str); 13] = [
+/// what is cast; and what that is.
+pub(super) static TYPES: [(&[&str], &str, ExprShape); 13] = [
     (
         &["TEXT", "VARCHAR", "CHAR", "CHARACTER", "BPCHAR", "NAME", "CITEXT", "UUID"],
         "CAST({} AS TEXT)",
+        ExprShape::Text,
     ),
-    (&["INT2", "SMALLINT"], "CAST(suql_integer({}, 16) AS INTEGER)"),
-    (&["INT", "INTEGER", "INT4"], "CAST(suql_integer({}, 32) AS INTEGER)"),
-    (&["INT8", "BIGINT"], "CAST(suql_integer({}, 64) AS INTEGER)"),
-    (&["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"], "CAST(suql_number({}) AS REAL)"),
-    (&["NUMERIC", "DECIMAL", "MONEY", "NUMBER"], "CAST(suql_number({}) AS NUMERIC)"),
-    (&["BOOL", "BOOLEAN"], "suql_truth({})"),
-    (&["DATE"], "suql_date({})"),
-    (&["TIMESTAMP", "TIMESTAMPTZ"], "suql_timestamp({})"),
-    (&["TIME", "TIMETZ"], "suql_time({})"),
-    (&["JSON", "JSONB"], "{}"),
-    (&["ENUM"], "{}"),
-    (&["FREE_TEXT"], "CAST({} AS TEXT)"),
+    (&["INT2", "SMALLINT"], "CAST(suql_integer({}, 16) AS INTEGER)", ExprShape::Number),
+    (&["INT", "INTEGER", "INT4"], "CAST(suql_integer({}, 32) AS INTEGER)", ExprShape::Number),
+    (&["INT8", "BIGINT"], "CAST(suql_integer({}, 64) AS INTEGER)", ExprShape::Number),
+    (
+        &["REAL", "FLOAT", "FLOAT4", "FLOAT8", "DOUBLE"],
+        "CAST(suql_number({}) AS REAL)",
+        ExprShape::Float,
+    ),
+    (
+        &["NUMERIC", "DECIMAL", "MONEY", "NUMBER"],
+        "CAST(suql_number({}) AS NUMERIC)",
+        ExprShape::Numeric,
+    ),
+    (&["BOOL", "BOOLEAN"], "suql_truth({})", ExprShape::Boolean),
+    (&["DATE"], "suql_date({})", ExprShape::Date),
+    (&["TIMESTAMP", "TIMESTAMPTZ"], "suql_timestamp({})", ExprShape::Timestamp),
+    (&["TIME", "TIMETZ"], "suql_time({})", ExprShape::Time),
+    (&["JSON", "JSONB"], "{}", ExprShape::Plain),
+    (&["ENUM"], "{}", ExprShape::Plain),
+    (&["FREE_TEXT"], "CAST({} AS TEXT)", ExprShape::Text),
 ];
 
 /// The types that are told where one is not known.
@@ -49,7 +58,7 @@ pub(super) fn no_type(name: &str, span: Range<usize>) -> SqlError {
 /// The type that a name is a slip of. A short one may be any ENUM's.
 pub(super) fn slip(name: &str) -> Option<&'static str> {
     let upper = name.to_ascii_uppercase();
-    let all = TYPES.iter().flat_map(|(names, _)| names.iter().copied());
+    let all = TYPES.iter().flat_map(|(names, ..)| names.iter().copied());
     let close = |known: &&str| {
         known.len() > 4 && upper.len() > 4 && strsim::osa_distance(known, &upper) == 1
     };
