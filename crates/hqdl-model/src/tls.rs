@@ -1,9 +1,10 @@
 //! How connections to endpoints are secured: by the system's certificates.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
@@ -17,18 +18,18 @@ static SHARED: Mutex<Option<ClientConfig>> = Mutex::new(None);
 /// The settings of a client.
 ///
 /// # Errors
-/// When the system has no certificates that can be read; the next one tries again.
+/// When the versions of the protocol are none that the provider knows.
 pub(super) fn config() -> Result<ClientConfig, rustls::Error> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(config) = &*shared {
         return Ok(config.clone());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let system = Verifier::new(Arc::clone(&provider))?;
+    let trusted = Trusted { provider: Arc::clone(&provider), system: OnceLock::new() };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Trusted { system }))
+        .with_custom_certificate_verifier(Arc::new(trusted))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(shared.insert(config).clone())
@@ -39,7 +40,23 @@ pub(super) fn config() -> Result<ClientConfig, rustls::Error> {
 /// certificate of an authority for no server's.
 #[derive(Debug)]
 struct Trusted {
-    system: Verifier,
+    provider: Arc<CryptoProvider>,
+    /// Read when a server shows the first certificate: many commands ask nobody.
+    system: OnceLock<Verifier>,
+}
+
+impl Trusted {
+    /// The system's word.
+    ///
+    /// # Errors
+    /// When the system has no certificates that can be read; the next one tries again.
+    fn system(&self) -> Result<&Verifier, Error> {
+        if let Some(system) = self.system.get() {
+            return Ok(system);
+        }
+        let system = Verifier::new(Arc::clone(&self.provider))?;
+        Ok(self.system.get_or_init(|| system))
+    }
 }
 
 impl ServerCertVerifier for Trusted {
@@ -51,7 +68,7 @@ impl ServerCertVerifier for Trusted {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let system = &self.system;
+        let system = self.system()?;
         let verified =
             system.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let Err(error) = verified else { return verified };
@@ -71,7 +88,7 @@ impl ServerCertVerifier for Trusted {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.system.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -80,11 +97,11 @@ impl ServerCertVerifier for Trusted {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.system.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.system.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
