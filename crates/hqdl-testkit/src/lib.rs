@@ -62,8 +62,8 @@ pub fn program() -> PathBuf {
 /// A certificate for 127.0.0.1 that signs itself, and its key; `None` where there is
 /// no openssl to make one.
 pub fn certificate(dir: &Path, of_authority: bool) -> Option<(Vec<u8>, Vec<u8>)> {
-    let constraints = format!("basicConstraints=critical,CA:{of_authority}").to_uppercase();
-    let constraints = constraints.replace("BASICCONSTRAINTS=CRITICAL", "basicConstraints=critical");
+    let authority = if of_authority { "TRUE" } else { "FALSE" };
+    let constraints = format!("basicConstraints=critical,CA:{authority}");
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
         .args(["-days", "30", "-subj", "/CN=here", "-keyout", "key.pem", "-out", "cert.pem"])

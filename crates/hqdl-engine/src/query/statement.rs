@@ -161,13 +161,13 @@ impl Iterator for QueryTokens<'_> {
 /// that is told only when there is one place that can fail so.
 pub(super) fn failing(query: &Query, sql: &str, message: &str) -> Option<Range<usize>> {
     let (json, overflow) = (message.contains("JSON"), message.contains("integer overflow"));
-    let cast = message.starts_with('"')
-        && (message.contains(" is no ") || message.contains(" is neither "));
+    let of_suql = [" is no ", " is neither ", "division by zero", "out of range"];
+    let suql = of_suql.iter().any(|said| message.contains(said));
     let mut places: Vec<Range<usize>> = Vec::new();
     query.each(&mut |e| {
         let can = match &e.kind {
             ExprKind::Function { name, .. } if json => name.starts_with("json"),
-            ExprKind::Function { name, .. } if cast => name.starts_with("suql_"),
+            ExprKind::Function { name, .. } if suql => name.starts_with("suql_"),
             ExprKind::Function { name, .. } if overflow => matches!(name.as_str(), "sum" | "abs"),
             ExprKind::Other(parts) if json => match parts.as_slice() {
                 [left, right] => sql

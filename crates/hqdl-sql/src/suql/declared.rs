@@ -8,6 +8,10 @@ use super::parser::{ExprShape, PRIMARY, Parser, Piece, SuqlSelect, TypedColumns,
 use super::text::Part;
 use crate::blendsql::SqlError;
 
+/// What is said of a text that what stands beside it gives a type: in a comparison, in CASE,
+/// in VALUES.
+const BESIDE: &str = "read as what is beside it";
+
 /// What a column of this declared type is; [`ExprShape::Plain`] where that is not known.
 pub(super) fn declared(written: &str) -> ExprShape {
     let upper = written.trim().to_ascii_uppercase();
@@ -191,12 +195,12 @@ impl Parser<'_> {
     pub fn read_as(piece: Piece, text: &str, as_what: &ExprShape) -> Result<Piece, SqlError> {
         let span = piece.span.clone();
         let words = match as_what {
-            ExprShape::Boolean => return Self::truth(text, span, "compared with what is"),
+            ExprShape::Boolean => return Self::truth(text, span, BESIDE),
             ExprShape::Array => return Ok(Self::as_array(piece)),
             number if number.is_number() => {
                 if number_of(text).is_none() {
                     let message = format!("'{text}' is no number");
-                    return Err(SqlError::new(span, message, "compared with one"));
+                    return Err(SqlError::new(span, message, BESIDE));
                 }
                 let part = Part::New(format!("({})", text.trim()), span.clone());
                 return Ok(Piece { shape: as_what.clone(), ..Piece::new(vec![part], span) });

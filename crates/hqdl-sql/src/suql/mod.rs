@@ -39,6 +39,7 @@ mod query;
 mod star;
 mod text;
 mod to_char;
+mod worded;
 
 pub use star::{Columns, TableColumns};
 pub use text::Translated;
