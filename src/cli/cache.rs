@@ -29,25 +29,25 @@ enum Command {
         /// Only entities whose key contains this text.
         #[arg(value_name = "TEXT")]
         filter: Option<String>,
-        /// At most so many.
+        /// Most facts to list.
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
-    /// Count facts by column and state; what was ever spent.
+    /// Count facts by column and state, and print the total cost.
     Stats,
-    /// Write every fact as a line of JSON.
+    /// Write every fact as a JSON line.
     Export {
-        /// The file [default: stdout].
+        /// Output file [default: stdout].
         file: Option<PathBuf>,
     },
-    /// Take in facts that `export` wrote.
+    /// Read facts that `export` wrote.
     Import {
-        /// The file, or - for stdin.
+        /// Input file; - reads stdin.
         file: PathBuf,
     },
-    /// Look whether every answer is what was kept.
+    /// Verify the checksum of every stored answer.
     Check,
-    /// Make the index again from the journal.
+    /// Rebuild the index from the journal.
     Rebuild,
 }
 

@@ -15,10 +15,10 @@ use crate::spec::{Draft, ReadError};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The specs.
+    /// Spec files.
     #[arg(required_unless_present = "schema")]
     spec: Vec<PathBuf>,
-    /// Check against this database instead of the spec's.
+    /// Database to check against, instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
     /// Print the JSON Schema of specs, for editors.

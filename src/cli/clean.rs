@@ -11,12 +11,12 @@ use crate::database::clean::clean;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The spec.
+    /// Spec file.
     spec: PathBuf,
-    /// The database, instead of the spec's.
+    /// Database, instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// The copy, instead of the spec's.
+    /// Copy with the expanded tables, instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

@@ -22,35 +22,34 @@ const TOKEN_LENGTH: usize = 16;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The directory of the specs (every *.toml in it), or one spec.
+    /// Directory whose *.toml files are the specs, or one spec file.
     #[arg(long, value_name = "DIR", default_value = "specs")]
     specs: PathBuf,
-    /// Where to listen; port 0 takes any free one. Beyond loopback, clients must
-    /// show the token in `HQDL_TOKEN`.
+    /// Address and port to listen on; port 0 picks a free port. If the address is not loopback,
+    /// clients must send the token in `HQDL_TOKEN`.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = daemon::LISTEN)]
     listen: SocketAddr,
-    /// A name that clients may call this machine by, besides its addresses.
+    /// Host name that clients may use for this machine, besides its addresses.
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Ask for nothing by itself: plan, publish what is known, and wait for a go.
+    /// Send no request without approval: plan, publish what is known, and wait.
     #[arg(long)]
     no_spend: bool,
-    /// Look at the files every so many seconds, where the system cannot tell of
-    /// changes (network drives, limits of inotify).
+    /// Check the files at this interval, for file systems without change events (network drives).
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     poll: Option<u64>,
-    /// How many seconds what is in flight may take at the end.
+    /// Time for requests in flight to finish at shutdown.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
-    /// Rows that one query over HTTP may bring.
+    /// Most rows of one HTTP query.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     max_rows: u64,
-    /// Bytes of rows that one query over HTTP may bring.
+    /// Most bytes of one HTTP query's rows.
     #[arg(long, value_name = "N", default_value_t = 1 << 30)]
     max_bytes: u64,
-    /// How many seconds a client may take to read the rows of a query, besides the
-    /// query's timeout; the database is free again then.
+    /// Time in which a client must read a query's rows, in addition to the query's timeout. After
+    /// that hqdl ends the query.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     read_within: u64,
     #[command(flatten)]

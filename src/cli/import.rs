@@ -12,15 +12,15 @@ use crate::model;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The spec.
+    /// Spec file.
     spec: PathBuf,
-    /// Output and error files of batches: JSON lines, plain or .gz.
+    /// Output and error files of the batches: JSON lines, plain or .gz.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The database to expand.
+    /// Database to expand, instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Write the expanded tables to a copy here.
+    /// Write the expanded tables to a copy of the database at this path.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     #[command(flatten)]

@@ -14,9 +14,10 @@ use crate::spec::is_server;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The database; or a CSV file, or a folder of them, to make one of beside it.
+    /// Database, or a CSV file or a directory of CSV files, from which hqdl makes a database beside
+    /// them.
     db: PathBuf,
-    /// Write the spec here instead of to stdout; an existing file is left alone.
+    /// Output file [default: stdout]. An existing file is never overwritten.
     #[arg(long, short, value_name = "FILE")]
     spec: Option<PathBuf>,
 }

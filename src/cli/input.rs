@@ -22,41 +22,40 @@ use crate::value::Value;
 #[derive(Debug, clap::Args)]
 #[group(id = "query", multiple = false, args = ["sql", "file"])]
 pub struct Options {
-    /// The query; - reads it from stdin.
+    /// Query; - reads it from stdin.
     #[arg(value_name = "SQL")]
     sql: Option<String>,
-    /// Read the query from a file.
+    /// Read the query from this file.
     #[arg(long, value_name = "F")]
     file: Option<PathBuf>,
-    /// The spec that expands the database.
+    /// Spec whose columns can answer the query's calls.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// The value of a parameter: a name (with or without its : @ $) or a
-    /// position, then a number, null or text; '…' is always text.
+    /// Query parameter: a name (with or without : @ $) or a position, then a number, null or text.
+    /// '…' is always text.
     #[arg(long, value_name = "N=V")]
     param: Vec<String>,
-    /// Whose spellings the query has: those of SUQL are the ones of Postgres
-    /// (ILIKE, ANY, unnest, casts by colons …).
+    /// SQL dialect of the query. `suql` accepts `PostgreSQL` syntax (`ILIKE`, `ANY`, `unnest`, `c::int`).
     #[arg(long, value_enum, default_value_t, value_name = "DIALECT")]
     dialect: Dialect,
-    /// Let words that a column with few values does not have mean the values that
-    /// mean the same: the model is asked once for each word.
+    /// If a column has few distinct values and a word of the query is none of them, ask the model
+    /// once which of them it means.
     #[arg(long)]
     classify: bool,
-    /// Cut a context that is too long for the model, instead of an error.
+    /// Cut a context that is too long for the model instead of failing.
     #[arg(long)]
     truncate: bool,
-    /// Ask again for what this query needs and has no value.
+    /// Ask again for needed cells that were answered without a value.
     #[arg(long)]
     retry_failed: bool,
-    /// Ask again for all that this query needs, whatever is known.
+    /// Ask again for all cells that this query needs.
     #[arg(long)]
     refresh: bool,
-    /// Stop when the database takes longer over a pass; waiting for the model
-    /// and for the reader of the rows does not count.
+    /// Time limit for the database's work in one pass. Waiting for the model or for the reader of
+    /// the rows does not count.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// USD that this query may spend.
+    /// Most USD that this query may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
     #[command(flatten)]

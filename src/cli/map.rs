@@ -25,10 +25,10 @@ use crate::value::Value;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// A spec whose model and limits count.
+    /// Spec whose model and limits apply.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// USD that a request may spend, where it does not say so itself.
+    /// Most USD that a request may spend, unless the request sets its own `budget`.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
     #[command(flatten)]

@@ -20,42 +20,42 @@ const REPLACED: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The spec.
+    /// Spec file.
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
-    /// USD that this run may spend.
+    /// Most USD that this run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
-    /// Ask through the endpoint's Batch API: answered within a day, at half the
-    /// price. Interrupted or killed, it goes on where it was.
+    /// Ask through the endpoint's Batch API: answers within a day, usually at half the price. If
+    /// the command is interrupted or killed, the next one resumes the batch.
     #[arg(long)]
     batch: bool,
-    /// Write the requests into files in DIR for somebody else to send as batches,
-    /// and send nothing; `hqdl import` takes in the answers.
+    /// Write the requests into batch files in DIR instead of sending them. `hqdl import` reads the
+    /// answers.
     #[arg(long, value_name = "DIR", conflicts_with = "batch")]
     batch_file: Option<PathBuf>,
-    /// Write cells into files that stand in one already which is not answered yet:
-    /// whoever sends both pays twice.
+    /// Include cells that an earlier, unanswered batch file already contains (if you submit both
+    /// files, you pay twice).
     #[arg(long, requires = "batch_file")]
     again: bool,
     #[command(flatten)]
     flags: ModelFlags,
 }
 
-/// What to ask, of all that is missing.
+/// Flags that select the cells to ask for.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SelectionFlags {
-    /// Ask for the first N keys that lack something; the next run goes on from there.
+    /// Ask only about the first N keys with missing cells. The next run continues after them.
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Ask for these columns only.
+    /// Ask only for these columns.
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     columns: Option<Vec<String>>,
-    /// Ask only for keys of source rows for which this SQL holds.
+    /// Ask only about keys of source rows that match this SQL condition.
     #[arg(long = "where", value_name = "SQL")]
     filter: Option<String>,
-    /// Ask again for a column, whatever is known; what was left of it is asked by the next run.
+    /// Ask again for all cells of a column. If the run ends early, the next one continues.
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     refresh: Vec<String>,
     /// Ask again for cells that were answered without a value.

@@ -5,6 +5,7 @@ mod cache;
 mod check;
 mod clean;
 mod daemon;
+mod examples;
 mod explain;
 mod failure;
 mod import;
@@ -34,11 +35,12 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use examples::{EXAMPLES, continued};
 use failure::Failure;
 
 use crate::spec::{PriceTable, Provider};
 
-/// Expand the schema of a `SQLite` database with what a language model knows.
+/// Add columns to a `SQLite` database and fill them with answers from a language model.
 #[derive(Debug, Parser)]
 #[command(name = "hqdl", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Cli {
@@ -46,8 +48,7 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     talk: Talk,
-    /// Write what is done, step by step, to the end of a file; `RUST_LOG` says how much [default:
-    /// hqdl=debug].
+    /// Append a log of every step to this file. `RUST_LOG` sets the level [default: hqdl=debug].
     #[arg(
         long, global = true, value_name = "FILE", env = "HQDL_LOG_FILE", display_order = LAST + 3
     )]
@@ -57,108 +58,108 @@ struct Cli {
 const EXIT_CODES: &str = "Exit: 0 complete, 1 some cells have no value, 2 wrong input, \
 3 budget reached, 4 endpoint refused, 5 cache cannot be reached, 130 interrupted.";
 
-/// Where help lists what every command takes: after its own flags.
+/// Display order of the flags that every command shares: after the command's own flags.
 const LAST: usize = 500;
 
-/// How much is said, and how.
+/// Flags for the amount and the form of the output.
 #[derive(Debug, Clone, Copy, Args)]
 struct Talk {
-    /// Print JSON to stdout: a stable contract.
+    /// Print the result as JSON on stdout.
     #[arg(long, global = true, display_order = LAST)]
     json: bool,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(long, short, global = true, display_order = LAST + 1)]
     quiet: bool,
-    /// Say more.
+    /// Print more detail.
     #[arg(long, short, global = true, display_order = LAST + 2)]
     verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write a first spec from a database.
+    /// Write a first spec for a database.
     Init(init::Options),
-    /// Check specs: every problem at once, with its place.
+    /// Check specs and report every problem with its line.
     Check(check::Options),
-    /// Print what would be asked and why, with tokens, price and time; ask nothing.
+    /// Print what `materialize` would ask, with tokens, price and time. Sends no request.
     Plan(plan::Options),
-    /// Ask for the missing cells and publish the expanded tables.
+    /// Ask the model for the missing cells and publish the expanded tables.
     Materialize(materialize::Options),
-    /// Take in the answers of batches that were run elsewhere, and publish them.
+    /// Read the answers of batches that were run elsewhere, and publish them.
     Import(import::Options),
-    /// Run a query; ask the model what its calls lack, once.
+    /// Run a query. Values that its calls need and the cache lacks are asked once and kept.
     Query(query::Options),
-    /// Answer one question about each of some values: lines of JSON on stdin and stdout, for
-    /// programs.
+    /// Answer a question about each value of a list: JSON lines on stdin and stdout, for programs.
     Map(map::Options),
-    /// Print how a query would be run: routes, SQL, demand, price; ask nothing.
+    /// Print how a query would run: routes, SQL, requests and price. Sends no request.
     Explain(explain::Options),
-    /// Tell where a published cell came from.
+    /// Print where a published cell came from.
     Why(why::Options),
-    /// Compare published cells with a truth of yours: accuracy and F1, and what differs.
+    /// Compare published cells with a reference you trust: accuracy, F1 and the differences.
     Score(score::Options),
-    /// Say what a cell is, whatever the model says.
+    /// Set cells by hand. Your value wins over the model's answer.
     Override(overrides::Options),
-    /// Remove the tables and views that hqdl made for a spec, and nothing else.
+    /// Drop the tables and views that hqdl made for a spec, and nothing else.
     Clean(clean::Options),
-    /// List the questions that queries asked live, with their cost, and the TOML that would make
-    /// them columns.
+    /// List the questions that queries asked live, their cost, and the TOML that turns each into a
+    /// column.
     Suggest(suggest::Options),
-    /// List, count, move or rebuild the facts kept so far.
+    /// List, count, export, import, check or rebuild the stored facts.
     Cache(cache::Options),
-    /// Watch specs and keep their tables filled; serve queries, facts and a page over HTTP.
+    /// Watch specs and keep their tables filled. Serves queries, facts and a page over HTTP.
     Daemon(daemon::Options),
-    /// Print what the daemon of a cache says: specs, coverage, runs.
+    /// Print the state of the daemon that owns a cache: specs, coverage, runs.
     Status(status::Options),
-    /// Evaluate on SWAN, the benchmark of hybrid queries: prepare its databases, run its
-    /// questions, score the answers.
+    /// Evaluate on SWAN, a benchmark of hybrid queries: prepare its databases, run its questions,
+    /// score the answers.
     #[command(subcommand)]
     Swan(swan::Command),
-    /// Print a completion script for a shell.
+    /// Print a shell completion script.
     Completions {
-        /// The shell.
+        /// Name of the shell.
         shell: clap_complete::Shell,
     },
-    /// Write a man page for each command into a folder.
+    /// Write a man page for each command into a directory.
     Man {
-        /// The folder, such as ~/.local/share/man/man1.
+        /// Directory, such as ~/.local/share/man/man1.
         dir: PathBuf,
     },
 }
 
-/// Flags of every command that has a model; they win over the spec.
+/// Flags of every command that uses a model. They override the spec.
 #[derive(Debug, Clone, Default, Args)]
 struct ModelFlags {
-    /// The database to expand.
+    /// Database to expand, instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Write the expanded tables to a copy here.
+    /// Write the expanded tables to a copy of the database at this path.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheFlags,
-    /// Which kind of endpoint answers.
+    /// Kind of endpoint.
     #[arg(long, value_parser = providers())]
     provider: Option<Provider>,
-    /// The model's name.
+    /// Model name, as the endpoint knows it.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The endpoint's base URL.
+    /// Base URL of the endpoint. hqdl then ignores the spec's `api_key_env`, so that a key is never
+    /// sent to a different endpoint.
     #[arg(long, value_name = "URL")]
     base_url: Option<String>,
-    /// The variable that holds the endpoint's key.
+    /// Environment variable that holds the API key.
     #[arg(long, value_name = "VARIABLE", value_parser = variable)]
     api_key_env: Option<String>,
-    /// The model's price: USD per million input and output tokens, such as 0.15,0.60.
+    /// Price in USD per million input and output tokens, such as 0.15,0.60.
     #[arg(long, value_name = "IN,OUT", value_parser = price)]
     price: Option<PriceTable>,
-    /// Recorded completions to replay (implies --provider replay).
+    /// Recorded completions to replay instead of asking a model (implies --provider replay).
     #[arg(long, value_name = "PATH", num_args = 1..)]
     recordings: Vec<PathBuf>,
-    /// Rows that share a request.
+    /// Most rows in one request.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rows_per_request: Option<u32>,
-    /// Requests in flight at once.
+    /// Most requests in flight at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
 }
@@ -182,14 +183,14 @@ fn price(text: &str) -> Result<PriceTable, String> {
     Ok(PriceTable { input: usd(input)?, output: usd(output)?, cached_input: None, batch: None })
 }
 
-/// Where facts are kept.
+/// Flags that name the cache.
 #[derive(Debug, Clone, Default, Args)]
 struct CacheFlags {
-    /// The directory of the facts, or the server that keeps them for many machines:
-    /// `postgres://user@host/database` [default: the user's data directory].
+    /// Cache of facts: a directory, or `postgres://user@host/database` to share it between machines
+    /// [default: hqdl in your data directory].
     #[arg(long, global = true, value_name = "DIR|URL", env = "HQDL_CACHE")]
     cache: Option<PathBuf>,
-    /// Start without facts and keep none, whatever --cache and `HQDL_CACHE` say.
+    /// Start with an empty cache and keep nothing. Overrides --cache and `HQDL_CACHE`.
     #[arg(long, global = true)]
     no_cache: bool,
 }
@@ -255,18 +256,22 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     ended.unwrap_or_else(|failure: Failure| failure.print(cli.talk.json))
 }
 
-/// The command line, whose help is the documentation of its types without their
-/// backticks.
-fn command() -> clap::Command {
+/// Returns the command line: its help is the documentation of its types without
+/// their backticks, with examples at the end.
+#[must_use]
+pub fn command() -> clap::Command {
     fn plain(text: Option<&clap::builder::StyledStr>) -> Option<String> {
         text.map(|text| text.to_string().replace('`', ""))
     }
-    fn of(mut command: clap::Command) -> clap::Command {
+    fn complete(mut command: clap::Command, path: &str) -> clap::Command {
         if let Some(about) = plain(command.get_about()) {
             command = command.about(about);
         }
         if let Some(about) = plain(command.get_long_about()) {
             command = command.long_about(about);
+        }
+        if let Some(examples) = examples::help_of(path) {
+            command = command.after_help(examples);
         }
         let argument = |mut argument: clap::Arg| {
             if let Some(help) = plain(argument.get_help()) {
@@ -277,7 +282,10 @@ fn command() -> clap::Command {
             }
             argument
         };
-        command.mut_args(argument).mut_subcommands(of)
+        command.mut_args(argument).mut_subcommands(|inner| {
+            let path = format!("{path} {}", inner.get_name());
+            complete(inner, path.trim_start())
+        })
     }
-    of(Cli::command())
+    complete(Cli::command(), "")
 }

@@ -19,34 +19,34 @@ pub struct Options {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Say what a cell is, whatever the model says.
+    /// Set a cell. Your value wins over the model's answer.
     Set {
-        /// The spec.
+        /// Spec file.
         spec: PathBuf,
-        /// The table: an expansion's, or one of a one-to-many column.
+        /// Table of an expansion or of a one-to-many column.
         table: String,
-        /// The key's values in the order of the key (NULL for NULL), the column, the value
-        /// (`|` between the values of a list).
+        /// Key values in the order of the key (NULL for NULL), then the column, then the value (`|`
+        /// separates the values of a list).
         #[arg(required = true, num_args = 3.., value_names = ["KEY", "COLUMN", "VALUE"])]
         words: Vec<String>,
-        /// Why.
+        /// Reason, stored with the value.
         #[arg(long, default_value = "")]
         note: String,
-        /// Say it even of a key that no source has, or beyond the value list.
+        /// Accept a key that no source has, or a value outside the value list.
         #[arg(long)]
         force: bool,
     },
-    /// Take it back: the model's word counts again.
+    /// Remove an override. The model's answer counts again.
     Unset {
         /// The spec.
         spec: PathBuf,
-        /// The table.
+        /// Table of an expansion or of a one-to-many column.
         table: String,
-        /// The key's values, then the column.
+        /// Key values in the order of the key, then the column.
         #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
         words: Vec<String>,
     },
-    /// List what is overridden.
+    /// List the overrides of a spec.
     List {
         /// The spec.
         spec: PathBuf,

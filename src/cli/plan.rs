@@ -20,21 +20,20 @@ use crate::session::Session;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The spec.
+    /// Spec file.
     spec: PathBuf,
     #[command(flatten)]
     select: SelectionFlags,
-    /// What it takes through the Batch API.
+    /// Plan for the Batch API.
     #[arg(long)]
     batch: bool,
-    /// Print, word by word, what a request for the first rows of each expansion holds;
-    /// send nothing.
+    /// Print the prompt for the first rows of each expansion.
     #[arg(long)]
     show_prompt: bool,
-    /// Exit with 1 when anything is missing or stale, for scripts.
+    /// Exit with code 1 if any cell is missing or stale, for scripts.
     #[arg(long)]
     check: bool,
-    /// USD that the run may spend.
+    /// Most USD that the run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
     #[command(flatten)]

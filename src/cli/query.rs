@@ -13,10 +13,10 @@ use crate::query::{self, Meta, QueryError};
 pub struct Options {
     #[command(flatten)]
     input: input::Options,
-    /// The form of the rows [default: table; --json is --format json].
+    /// Output format [default: table]. --json is --format json.
     #[arg(long, value_enum, value_name = "FORMAT")]
     format: Option<RowsFormat>,
-    /// Tell on stderr how the rows came about: routes, demand, requests, price, SQL.
+    /// Print routes, requests, price and the executed SQL on stderr.
     #[arg(long)]
     meta: bool,
 }

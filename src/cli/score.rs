@@ -14,19 +14,19 @@ use crate::truth::{self, ColumnScore, Share, Truth};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The spec.
+    /// Spec file.
     spec: PathBuf,
-    /// What is true: CSV with a header that names key columns and columns of the spec. An empty
-    /// field says nothing; the values of a list stand between |.
+    /// Reference values: a CSV file whose header names key columns and columns of the spec. An
+    /// empty field is skipped; `|` separates the values of a list.
     #[arg(long, value_name = "CSV")]
     truth: PathBuf,
-    /// How many differences to show for each column.
+    /// Most differences to print for each column.
     #[arg(long, value_name = "N", default_value = "5")]
     differences: usize,
-    /// The database that was expanded.
+    /// Expanded database, instead of the spec's.
     #[arg(long, value_name = "PATH")]
     db: Option<PathBuf>,
-    /// Where the expanded tables are, when they are in a copy.
+    /// Copy with the expanded tables, instead of the spec's `output`.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
 }

@@ -14,10 +14,10 @@ use crate::suggest::{BoundQuestion, ColumnPlace, Suggestion, Suggestions, sugges
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The spec that the questions would become columns of.
+    /// Spec to which the columns would be added.
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// Add them to the spec.
+    /// Add the columns to the spec.
     #[arg(long, requires = "spec")]
     write: bool,
     #[command(flatten)]

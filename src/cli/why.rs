@@ -11,15 +11,15 @@ use crate::spec::Draft;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The table: an expansion's, or one of a one-to-many column.
+    /// Table of an expansion or of a one-to-many column.
     table: String,
-    /// The key's values, in the order of the key (NULL for NULL), then the column.
+    /// Key values in the order of the key (NULL for NULL), then the column.
     #[arg(required = true, num_args = 2.., value_names = ["KEY", "COLUMN"])]
     key_and_column: Vec<String>,
-    /// The expanded database.
+    /// Expanded database.
     #[arg(long, value_name = "PATH", conflicts_with = "spec")]
     db: Option<PathBuf>,
-    /// The spec that expanded it [default: the one in specs/ that makes this table].
+    /// Spec that made the table [default: the spec in specs/ that makes a table of this name].
     #[arg(long, value_name = "PATH")]
     spec: Option<PathBuf>,
 }

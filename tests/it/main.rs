@@ -57,6 +57,7 @@ mod queries;
 mod queries_cli;
 mod query_cases;
 mod readers;
+mod reference;
 mod regressions;
 mod replies;
 mod rounds;

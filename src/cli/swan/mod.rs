@@ -16,11 +16,11 @@ use crate::swan::{RunsRecord, Scored, SwanError, questions};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make SWAN's databases from BIRD's: without the hidden columns, the truth kept apart.
+    /// Make SWAN's databases from BIRD's: hidden columns removed, the true values kept apart.
     Prepare(prepare::Options),
-    /// Materialize a database with a model, and answer every question.
+    /// Materialize a database with a model and answer every question.
     Run(Box<run::Options>),
-    /// Compare the answers of runs with the gold.
+    /// Compare the answers of runs with the gold answers.
     Score(score::Options),
     /// Write the scores of runs as Markdown, JSON and charts, beside the published figures.
     Report(report::Options),
@@ -44,16 +44,16 @@ impl From<SwanError> for Failure {
 /// Runs to be scored.
 #[derive(Debug, clap::Args)]
 struct ScoreFlags {
-    /// The folders of the runs.
+    /// Directories of the runs.
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The database with the truth, or the folder that `prepare` wrote.
+    /// Database with the true values, or the directory that `prepare` wrote.
     #[arg(long, value_name = "PATH")]
     gold: PathBuf,
-    /// The questions [default: those of the run].
+    /// File with the questions [default: the run's].
     #[arg(long, value_name = "CSV")]
     questions: Option<PathBuf>,
-    /// The longest that a gold query may take.
+    /// Time limit of a gold query.
     #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
     timeout: Duration,
 }

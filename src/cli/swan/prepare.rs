@@ -20,16 +20,16 @@ const SWAN: &str = "SWAN's repository, which its paper names \
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// BIRD's folder `dev_databases`, the folder that holds it, or one with the databases in it.
+    /// BIRD's directory `dev_databases`, its parent, or a directory that contains the databases.
     #[arg(long, value_name = "DIR")]
     bird: PathBuf,
-    /// Where SWAN's copies go; the truth goes into the folder `gold` in it.
+    /// Output directory. The true values go into its subdirectory `gold`.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Prepare these databases only [default: all that are there].
+    /// Prepare only these databases [default: all].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Make copies again that are there already.
+    /// Replace copies that already exist.
     #[arg(long)]
     force: bool,
 }

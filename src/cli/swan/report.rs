@@ -14,7 +14,7 @@ use crate::swan::report;
 pub struct Options {
     #[command(flatten)]
     flags: ScoreFlags,
-    /// The folder of the report: report.md, report.json and the charts.
+    /// Output directory for report.md, report.json and the charts.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

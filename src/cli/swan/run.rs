@@ -21,36 +21,37 @@ use crate::swan::{Benchmark, Mode, benchmark, questions, shots};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The questions: SWAN's CSV, with a header or without.
+    /// SWAN's CSV file of questions, with or without a header.
     #[arg(long, value_name = "CSV")]
     questions: PathBuf,
-    /// Which of their queries are run.
+    /// Form of the queries to run.
     #[arg(long, value_enum, default_value = "hqdl")]
     mode: ModeFlag,
-    /// Examples shown to the model: none, or the first N that `prepare` wrote.
+    /// Number of examples to show the model: the first N that `prepare` wrote.
     #[arg(long, value_name = "N", default_value = "0")]
     shots: usize,
-    /// Where the examples are [default: beside the database].
+    /// File with the examples [default: beside the database].
     #[arg(long, value_name = "FILE")]
     shots_file: Option<PathBuf>,
-    /// The folder of the run, and of its facts without --cache; a further run in it is its
-    /// second [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
+    /// Directory of the run and, without --cache, of its facts. Running again in the same directory
+    /// repeats the questions over the kept facts [default: swan-runs/DATABASE-MODE-SHOTS-MODEL].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The spec [default: the one for SWAN's database of this name].
+    /// Spec file [default: the spec for SWAN's database of this name].
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
-    /// Take the truth for the model: what the queries give when every answer is right. Names the
-    /// database with the truth, or the folder that `prepare` wrote.
+    /// Answer from the true values instead of a model, to see what the queries return if every
+    /// answer is right. Names the database with the true values, or the directory that `prepare`
+    /// wrote.
     #[arg(long, value_name = "GOLD", conflicts_with_all = ["recordings", "provider", "model", "base_url"])]
     true_values: Option<PathBuf>,
-    /// Do not materialize first: ask for cells when a query needs them.
+    /// Do not materialize first; ask for cells when a query needs them.
     #[arg(long)]
     on_demand: bool,
-    /// Stop a query when the database takes longer over a pass.
+    /// Time limit for the database's work in one pass of a query.
     #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
     timeout: Duration,
-    /// USD that the whole run may spend.
+    /// Most USD that the whole run may spend.
     #[arg(long, value_name = "USD")]
     budget: Option<f64>,
     #[command(flatten)]

@@ -1,0 +1,310 @@
+//! The pages of `docs/reference` are made from the code. To write them after a change:
+//! `HQDL_WRITE_REFERENCE=1 cargo test --test it reference`.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, Command};
+use serde_json::Value as Json;
+
+use hqdl::cli::{EXAMPLES, command, continued};
+
+fn page(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(name)
+}
+
+/// Compares a page with what the code says, or writes it.
+fn hold(name: &str, text: &str) {
+    let text = format!("<!-- Made from the code; see CONTRIBUTING.md. -->\n{}\n", text.trim_end());
+    let path = page(name);
+    if std::env::var_os("HQDL_WRITE_REFERENCE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == text,
+        "docs/reference/{name} differs from the code; write it anew with \
+         HQDL_WRITE_REFERENCE=1 cargo test --test it reference, and read the difference"
+    );
+}
+
+/// Text for a cell of a Markdown table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
+}
+
+/// The commands that do something, with their paths: `cache list`.
+fn commands() -> Vec<(String, Command)> {
+    fn collect(command: &Command, path: &str, found: &mut Vec<(String, Command)>) {
+        for inner in command.get_subcommands().filter(|c| c.get_name() != "help") {
+            let path = format!("{path} {}", inner.get_name()).trim_start().to_owned();
+            if inner.has_subcommands() {
+                collect(inner, &path, found);
+            } else {
+                found.push((path, inner.clone()));
+            }
+        }
+    }
+    let mut root = command();
+    root.build();
+    let mut found = Vec::new();
+    collect(&root, "", &mut found);
+    found
+}
+
+fn examples(path: &str) -> &'static [&'static str] {
+    EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
+}
+
+/// `--limit <N>`, `<SPEC>`, `[DIR]...`
+fn spelling(argument: &Arg) -> String {
+    let mut names: Vec<String> = Vec::new();
+    names.extend(argument.get_long().map(|long| format!("--{long}")));
+    names.extend(argument.get_short().map(|short| format!("-{short}")));
+    let names = names.join(", ");
+    if !argument.get_action().takes_values() {
+        return names;
+    }
+    let values: Vec<String> =
+        argument.get_value_names().unwrap_or_default().iter().map(|n| format!("<{n}>")).collect();
+    let many = argument.get_num_args().is_some_and(|n| n.max_values() == usize::MAX);
+    let values = values.join(" ") + if many { "..." } else { "" };
+    format!("{names} {values}").trim().to_owned()
+}
+
+fn row(argument: &Arg) -> String {
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    // Where the default is computed, the help names it.
+    let (help, computed) = match help.split_once(" [default: ") {
+        Some((help, default)) => (help.to_owned(), default.trim_end_matches(['.', ']']).to_owned()),
+        None => (help, String::new()),
+    };
+    let written: Vec<String> = argument
+        .get_default_values()
+        .iter()
+        .map(|v| v.to_string_lossy().into_owned())
+        .filter(|_| argument.get_action().takes_values())
+        .collect();
+    let default = if written.is_empty() { computed } else { format!("`{}`", written.join("`, `")) };
+    let variable =
+        argument.get_env().map(|v| format!("`{}`", v.to_string_lossy())).unwrap_or_default();
+    let choices: Vec<String> = argument
+        .get_possible_values()
+        .iter()
+        .filter(|_| argument.get_action().takes_values())
+        .map(|v| format!("`{}`", v.get_name()))
+        .collect();
+    let choices =
+        if choices.is_empty() { String::new() } else { format!(" One of {}.", choices.join(", ")) };
+    format!(
+        "| `{}` | {}.{choices} | {default} | {variable} |\n",
+        spelling(argument).replace('|', "\\|"),
+        cell(help.trim_end_matches('.')),
+    )
+}
+
+fn table(title: &str, arguments: &[&Arg]) -> String {
+    if arguments.is_empty() {
+        return String::new();
+    }
+    let rows: String = arguments.iter().map(|a| row(a)).collect();
+    format!("| {title} | meaning | default | variable |\n|---|---|---|---|\n{rows}\n")
+}
+
+/// The flags that every command takes.
+fn is_common(argument: &Arg) -> bool {
+    ["json", "quiet", "verbose", "log", "help", "version"].contains(&argument.get_id().as_str())
+}
+
+#[test]
+fn every_command_and_flag_is_on_the_page() {
+    let mut text = String::from(
+        "# Commands\n\nEvery command of `hqdl`, with its arguments and flags. `hqdl help COMMAND` prints the \
+         same.\n\n",
+    );
+    let mut root = command();
+    root.build();
+    let common: Vec<&Arg> = root
+        .get_arguments()
+        .filter(|a| is_common(a) && !["help", "version"].contains(&a.get_id().as_str()))
+        .collect();
+    let _ = write!(text, "Flags of every command:\n\n{}", table("flag", &common));
+    for (path, command) in commands() {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let _ = write!(text, "## hqdl {path}\n\n{}.\n\n", about.trim_end_matches('.'));
+        let own: Vec<&Arg> = command.get_arguments().filter(|a| !is_common(a)).collect();
+        let (values, flags): (Vec<&Arg>, Vec<&Arg>) =
+            own.into_iter().partition(|a| a.is_positional());
+        let shown: Vec<String> = examples(&path).iter().map(|e| continued(e)).collect();
+        let _ = write!(
+            text,
+            "{}{}```sh\n{}\n```\n\n",
+            table("argument", &values),
+            table("flag", &flags),
+            shown.join("\n")
+        );
+    }
+    text.push_str(&exit_codes());
+    hold("commands.md", &text);
+}
+
+/// The exit codes as `hqdl help` lists them.
+fn exit_codes() -> String {
+    let help = command().get_after_help().map(ToString::to_string).unwrap_or_default();
+    let mut text = String::from("## Exit codes\n\n| code | meaning |\n|---|---|\n");
+    let codes = help.trim_start_matches("Exit: ").trim_end_matches('.').split(", ");
+    for (code, meaning) in codes.filter_map(|c| c.split_once(' ')) {
+        let _ = writeln!(text, "| {code} | {meaning} |");
+    }
+    text
+}
+
+/// The words of an example as a shell splits them.
+fn words(example: &str) -> Vec<String> {
+    let start = example.find("hqdl ").unwrap();
+    let line = &example[start..];
+    let (mut words, mut word, mut quoted, mut any) = (Vec::new(), String::new(), false, false);
+    for c in line.chars() {
+        match c {
+            '"' => (quoted, any) = (!quoted, true),
+            '<' | '>' if !quoted => break,
+            ' ' if !quoted => {
+                if any || !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+                any = false;
+            }
+            c => word.push(c),
+        }
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+#[test]
+fn examples_are_command_lines_and_every_flag_has_one() {
+    let all: Vec<Vec<String>> =
+        EXAMPLES.iter().flat_map(|(_, lines)| lines.iter().map(|l| words(l))).collect();
+    for words in &all {
+        if let Err(error) = command().try_get_matches_from(words) {
+            panic!("{words:?}: {error}");
+        }
+    }
+    let mut without = Vec::new();
+    for (path, command) in commands() {
+        assert!(!examples(&path).is_empty(), "hqdl {path} has no example");
+        for flag in command.get_arguments().filter_map(Arg::get_long) {
+            let written = format!("--{flag}");
+            let shown = all.iter().flatten().any(|w| *w == written);
+            if !shown && flag != "help" && flag != "version" {
+                without.push(format!("{path} {written}"));
+            }
+        }
+    }
+    assert!(without.is_empty(), "no example has {without:?}");
+}
+
+/// The type of a field, in words.
+fn kind(schema: &Json, defs: &Json) -> String {
+    if let Some(target) = schema["$ref"].as_str() {
+        let name = target.rsplit('/').next().unwrap();
+        let def = &defs[name];
+        return if def["properties"].is_object() {
+            format!("[{name}](#{})", anchor(name))
+        } else {
+            kind(def, defs)
+        };
+    }
+    for choice in ["anyOf", "oneOf"] {
+        if let Some(choices) = schema[choice].as_array() {
+            let kinds: Vec<String> =
+                choices.iter().map(|c| kind(c, defs)).filter(|k| k != "null").collect();
+            return kinds.join(" or ");
+        }
+    }
+    if let Some(value) = schema.get("const") {
+        return format!("`{value}`");
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        let values: Vec<String> =
+            values.iter().filter(|v| !v.is_null()).map(|v| format!("`{v}`")).collect();
+        return values.join(", ");
+    }
+    let of = match &schema["type"] {
+        Json::Array(kinds) => {
+            kinds.iter().filter_map(Json::as_str).find(|k| *k != "null").unwrap_or("any")
+        }
+        kind => kind.as_str().unwrap_or("any"),
+    };
+    match of {
+        "array" => format!("list of {}", kind(&schema["items"], defs)),
+        "object" => match schema.get("additionalProperties") {
+            Some(values) if values.is_object() => format!("table of {}", kind(values, defs)),
+            _ => "table".to_owned(),
+        },
+        other => other.to_owned(),
+    }
+}
+
+/// The range that the schema allows.
+fn range(schema: &Json) -> String {
+    let (least, most) = (&schema["minimum"], &schema["maximum"]);
+    match (least.is_null(), most.is_null()) {
+        (true, true) => String::new(),
+        (false, true) => format!(" ≥ {least}"),
+        (true, false) => format!(" ≤ {most}"),
+        (false, false) => format!(" {least} to {most}"),
+    }
+}
+
+fn anchor(name: &str) -> String {
+    name.to_lowercase()
+}
+
+fn fields(text: &mut String, schema: &Json, defs: &Json) {
+    let Some(properties) = schema["properties"].as_object() else { return };
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    text.push_str("| field | type | default | meaning |\n|---|---|---|---|\n");
+    for (name, field) in properties {
+        let default = match &field["default"] {
+            _ if required.contains(&name.as_str()) => "required".to_owned(),
+            Json::Null => String::new(),
+            value => format!("`{value}`"),
+        };
+        let about = field["description"].as_str().unwrap_or_default();
+        let example = field["examples"][0].as_str().map(|e| format!(" Example: `{e}`."));
+        let _ = writeln!(
+            text,
+            "| `{name}` | {}{} | {} | {}{} |",
+            cell(&kind(field, defs)),
+            range(field),
+            cell(&default),
+            cell(about),
+            cell(&example.unwrap_or_default()),
+        );
+    }
+    text.push('\n');
+}
+
+#[test]
+fn every_field_of_a_spec_is_on_the_page() {
+    let schema: Json = serde_json::to_value(hqdl::spec::file::json_schema()).unwrap();
+    let defs = &schema["$defs"];
+    let mut text = String::from(
+        "# Fields of a spec\n\nA spec is a TOML file. `hqdl check --schema` prints the same as a JSON Schema \
+         for editors. All fields exist since 0.1.0.\n\n## Top level\n\n",
+    );
+    fields(&mut text, &schema, defs);
+    for (name, def) in defs.as_object().unwrap() {
+        if def["properties"].is_object() {
+            let about = def["description"].as_str().unwrap_or_default();
+            let _ = write!(text, "## {name}\n\n{about}\n\n");
+            fields(&mut text, def, defs);
+        }
+    }
+    hold("spec.md", &text);
+}
