@@ -212,7 +212,8 @@ impl Table {
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
         let keys = RequestKeys::new(self.keys.iter().map(Vec::as_slice));
-        completion::read(content, truncated, &keys, self.expansion.key.names(), &columns, &checkers)
+        let finish = if truncated { completion::Finish::Cut } else { completion::Finish::Stop };
+        completion::read(content, finish, &keys, self.expansion.key.names(), &columns, &checkers)
     }
 
     /// The label, or number and key, that the answer for a row begins with.

@@ -50,7 +50,7 @@ use crate::{
 };
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
 use hqdl_prompt::{Prompt, PromptFrame};
-use hqdl_spec::Expansion;
+use hqdl_spec::{Expansion, Format};
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::{ColumnUsage, Spent};
@@ -83,6 +83,8 @@ pub struct Context {
     pub output_cap: OutputCap,
     /// Whether it was told that the endpoint counts more than there can be.
     pub told: AtomicBool,
+    /// Whether the user was told that the endpoint sends no finish reason.
+    pub told_unfinished: AtomicBool,
     /// Whether cells that batches under way ask for are left to these.
     pub beside_batches: bool,
     /// Loaded when first needed.
@@ -370,6 +372,7 @@ impl Context {
             output_cap: OutputCap::of_model(run.reasons.contains(&choice.tokenizer)),
             choice,
             told: false.into(),
+            told_unfinished: false.into(),
             beside_batches: false,
             tokenizer: OnceLock::new(),
         }
@@ -432,6 +435,9 @@ impl Context {
         // What the endpoint, or we, kept it from saying is no fault of its rows.
         let held_back = reply.broken.is_some() || self.was_cut_short(prompt, &reply, tokens);
         let last = (attempt >= ATTEMPTS && !held_back) || self.endpoint().repeats_itself();
+        if reply.is_unfinished && reply.broken.is_none() {
+            self.warn_of_no_finish_reason(frame);
+        }
         let (facts, again) = self.read(cut, frame, &reply, last);
         let ask_again: usize = again.values().map(Vec::len).sum();
         debug!(entities = facts.len(), ask_again, "read");
@@ -475,6 +481,16 @@ impl Context {
                 || prompt.is_begun(&reply.content)
                     && prompt.astray(&reply.content).is_none()
                     && self.output_cap.was_too_small(prompt, tokens))
+    }
+
+    /// Prints once that the endpoint does not say whether its answers are complete.
+    fn warn_of_no_finish_reason(&self, frame: &PromptFrame) {
+        if frame.format == Format::Csv && !self.told_unfinished.swap(true, Ordering::Relaxed) {
+            let note = "the endpoint sends no finish_reason, so the last line of an answer may be \
+                        cut off; without a line break it is asked again (`format = \"json\"` \
+                        avoids that)";
+            (self.run.events.listener)(&Event::Warning(note.to_owned()));
+        }
     }
 
     /// Stops the run when a request cost more than was reserved for it; where

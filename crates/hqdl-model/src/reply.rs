@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::{ModelError, wire};
+use hqdl_prompt::completion::Finish;
 use hqdl_values::usage::Tokens;
 
 /// The most tokens that an endpoint is believed to count for one request: sums of
@@ -20,6 +21,8 @@ pub struct Reply {
     /// Whether the words end before their end: at a length, or where the reply
     /// broke or was cut off.
     pub truncated: bool,
+    /// Whether the endpoint does not say why the words end: the last line may be cut off.
+    pub is_unfinished: bool,
     /// Whether they were cut off here, because they had gone astray.
     pub cut_off: bool,
     /// Why the reply ended before its end, when it did. What it cost is in doubt.
@@ -51,6 +54,16 @@ impl Reply {
         });
         self.tokens = Some(tokens);
         tokens
+    }
+
+    /// Returns how the completion ended.
+    #[must_use]
+    pub fn finish(&self) -> Finish {
+        match (self.truncated, self.is_unfinished) {
+            (true, _) => Finish::Cut,
+            (false, true) => Finish::Unknown,
+            (false, false) => Finish::Stop,
+        }
     }
 
     fn has_words(&self) -> bool {
@@ -193,6 +206,7 @@ impl ReplyDraft {
             content: if content.is_empty() { refusal } else { content }.clone(),
             beside: self.beside.clone(),
             truncated: self.finish == "length",
+            is_unfinished: self.finish.is_empty(),
             refused: !refusal.is_empty() || self.finish == "content_filter",
             said: SaidTokens::read(&self.usage),
             ..Reply::default()

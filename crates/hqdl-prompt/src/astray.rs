@@ -6,6 +6,7 @@
 //! what stands in the prompt itself may be repeated.
 
 use super::Prompt;
+use super::reasoning::answer_part;
 
 /// The longest circle, in bytes.
 const LONGEST: usize = 800;
@@ -21,7 +22,8 @@ impl Prompt {
     #[must_use]
     pub fn is_begun(&self, answer: &str) -> bool {
         let rows = self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1);
-        numbers(answer).any(|number| (1..=rows).contains(&number))
+        let answer = answer_part(answer).unwrap_or_default();
+        numbers(&answer).any(|number| (1..=rows).contains(&number))
     }
 
     /// How an answer to this prompt has gone astray, if it has.
@@ -32,8 +34,11 @@ impl Prompt {
         {
             return Some("it repeats itself");
         }
+        // Drafts within reasoning may number their rows in any way.
+        let answer = answer_part(answer)?;
         let rows = self.user.lines().filter(|l| l.starts_with('[')).count().saturating_sub(1);
-        (strangers(answer, rows) > rows + STRANGERS).then_some("its rows are none of the request's")
+        (strangers(&answer, rows) > rows + STRANGERS)
+            .then_some("its rows are none of the request's")
     }
 }
 

@@ -5,12 +5,25 @@
 
 use super::align::RequestKeys;
 use super::found::{Ending, FoundRow, is_fence};
+use super::reasoning::answer_part;
 use super::{csv, json, parted};
 use hqdl_spec::checker::{Checker, is_refusal};
 use hqdl_values::cell::{Answer, State};
 
 /// Most bytes of a model's words kept beside a failed row; the journal has all.
 const RAW: usize = 4096;
+
+/// How an endpoint says that a completion ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Finish {
+    /// The model wrote all that it wanted to.
+    #[default]
+    Stop,
+    /// The text was cut off, at a length or by a broken connection.
+    Cut,
+    /// The endpoint does not say. A last line without its line break may be cut off.
+    Unknown,
+}
 
 /// What a completion says about one row.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,38 +44,27 @@ pub enum RowOutcome {
 /// Reads a completion: an outcome for every row of `keys`, in their order.
 ///
 /// The format asked for is tried first, the other one next: a model that was
-/// asked for JSON and writes CSV has still answered. `truncated` says that the
-/// endpoint cut the completion, so that its last csv line is not to be trusted.
+/// asked for JSON and writes CSV has still answered. Unless `finish` is `Stop`, the last line
+/// of CSV is not read, since its rest may be missing.
 #[must_use]
 pub fn read(
     content: &str,
-    truncated: bool,
+    finish: Finish,
     keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<RowOutcome> {
-    let read = |body: &str, ending: Ending| found(body, ending, keys, key_names, columns, checkers);
-    let (body, fenced) = unfenced(content);
-    let ending = match (truncated, fenced) {
-        (false, _) => Ending::Complete,
-        (true, true) => Ending::Lines,
-        (true, false) => Ending::Cut,
-    };
-    let mut found = read(body, ending);
-    // A fence may belong to a value, or there may be several: then any part may
-    // hold rows.
-    if body.len() != content.len() {
-        let sound =
-            |row: usize, found: &[FoundRow]| found.iter().any(|f| f.row == row && f.cells.is_ok());
-        if !(0..keys.len()).all(|row| sound(row, &found)) {
-            let mut all = read(content, if truncated { Ending::Cut } else { Ending::Complete });
-            // A row that goes on behind the fence ends there only in the part.
-            found.retain(|f| f.cells.is_ok() && all.iter().all(|a| a.row != f.row));
-            all.extend(found);
-            found = all;
+    let answer = answer_part(content);
+    let found = match answer.as_deref() {
+        Some(answer) => {
+            let read = |body: &str, looks_json: bool, ending: Ending| {
+                found(body, looks_json, ending, keys, key_names, columns, checkers)
+            };
+            found_everywhere(answer, finish, &read)
         }
-    }
+        None => Vec::new(),
+    };
     let mut rows: Vec<Option<FoundRow>> = vec![None; keys.len()];
     let mut conflicts: Vec<bool> = vec![false; keys.len()];
     for one in found {
@@ -82,7 +84,7 @@ pub fn read(
             },
         }
     }
-    let refused = rows.iter().all(Option::is_none) && is_refusal(content);
+    let refused = rows.iter().all(Option::is_none) && answer.as_deref().is_some_and(is_refusal);
     let failed = |state, why: &str, raw: &str| RowOutcome::Failed {
         state,
         why: why.to_owned(),
@@ -97,8 +99,11 @@ pub fn read(
         .enumerate()
         .map(|(n, (row, conflict))| match row {
             None if refused => failed(State::Refused, "the model refused", content),
-            None if content.trim().is_empty() => {
-                failed(State::Invalid, "the completion is empty", "")
+            None if answer.is_none() => {
+                failed(State::Invalid, "the completion ends within the model's reasoning", content)
+            }
+            None if answer.as_deref().is_some_and(|a| a.trim().is_empty()) => {
+                failed(State::Invalid, "the completion is empty", content)
             }
             None => failed(State::Invalid, "no answer for this row", content),
             Some(row) if conflict => {
@@ -125,17 +130,49 @@ fn same(a: &[Answer], b: &[Answer]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.state == b.state && a.value == b.value)
 }
 
-/// The rows found in a text, in the format that it looks like, else in the other
-/// one.
+/// Finds the rows in all of an answer: within its code fences and outside. Rows that a
+/// fence and a correction after it contradict are found twice.
+fn found_everywhere(
+    answer: &str,
+    finish: Finish,
+    read: &dyn Fn(&str, bool, Ending) -> Vec<FoundRow>,
+) -> Vec<FoundRow> {
+    let fences = fences(answer);
+    let looks_json = |text: &str| text.trim_start().starts_with(['{', '[']);
+    let first = fences.first().map_or(answer, |fence| fence.inside);
+    let is_json = looks_json(first);
+    let end = match finish {
+        Finish::Stop => Ending::Complete,
+        Finish::Unknown if answer.ends_with('\n') => Ending::Lines,
+        Finish::Unknown | Finish::Cut => Ending::Cut,
+    };
+    let mut all = read(answer, is_json, end);
+    for (n, fence) in fences.iter().enumerate() {
+        // All of the answer was read in the first fence's format.
+        if n > 0 && looks_json(fence.inside) == is_json {
+            continue;
+        }
+        let is_whole = fence.is_closed && end != Ending::Complete;
+        let ending = if is_whole { Ending::Lines } else { end };
+        let inside = read(fence.inside, looks_json(fence.inside), ending);
+        // A row that goes on behind the fence ends there only in the part.
+        let new = |f: &FoundRow| f.cells.is_ok() && (n > 0 || all.iter().all(|a| a.row != f.row));
+        let new: Vec<FoundRow> = inside.into_iter().filter(new).collect();
+        all.extend(new);
+    }
+    all
+}
+
+/// Finds the rows of a text, in the format that it looks like, else in the other one.
 fn found(
     body: &str,
+    looks_json: bool,
     ending: Ending,
     keys: &RequestKeys,
     key_names: &[String],
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<FoundRow> {
-    let looks_json = body.trim_start().starts_with(['{', '[']);
     let as_json = || json::read(body, keys, key_names, columns, checkers);
     let parted = parted::as_csv(body, key_names, columns);
     let lines = parted.as_deref().unwrap_or(body);
@@ -151,20 +188,32 @@ fn found(
     found
 }
 
-/// The inside of the first code fence, when there is one; and whether it was closed.
-fn unfenced(content: &str) -> (&str, bool) {
-    let mut inside = None;
+/// A code fence of an answer.
+struct Fence<'a> {
+    inside: &'a str,
+    is_closed: bool,
+}
+
+/// Returns the code fences of an answer.
+fn fences(content: &str) -> Vec<Fence<'_>> {
+    let mut fences = Vec::new();
+    let mut begin = None;
     let mut at = 0;
     for line in content.split_inclusive('\n') {
         let next = at + line.len();
-        match inside {
-            None if is_fence(line) => inside = Some(next),
-            Some(begin) if line.trim() == "```" => return (&content[begin..at], true),
+        match begin {
+            None if is_fence(line) => begin = Some(next),
+            Some(inside) if line.trim() == "```" => {
+                fences.push(Fence { inside: &content[inside..at], is_closed: true });
+                begin = None;
+            }
             _ => {}
         }
         at = next;
     }
-    (inside.map_or(content, |begin| &content[begin..]), false)
+    let open = begin.map(|inside| Fence { inside: &content[inside..], is_closed: false });
+    fences.extend(open);
+    fences
 }
 
 fn cut(text: &str) -> &str {

@@ -88,9 +88,19 @@ pub fn read(
             }
             LineSpan::Open { end } if end && ending != Ending::Complete => break,
             span => {
-                let row = read_line(line, keys, checkers);
+                let reading = read_line(line, keys, checkers);
+                let is_open = matches!(span, LineSpan::Open { end: true });
                 let broken = goes_on(&lines[at..], broken_off, keys, checkers);
-                found.extend(row.map(|row| if broken { cut(row, checkers) } else { row }));
+                found.extend(reading.map(|reading| {
+                    if is_open && opens_value(line, &reading) {
+                        let cells = Err("a quoted value is not closed".to_owned());
+                        FoundRow { cells, ..reading.found }
+                    } else if broken {
+                        cut(reading.found, checkers)
+                    } else {
+                        reading.found
+                    }
+                }));
                 numbered_only = matches!(span, LineSpan::Open { .. });
             }
         }
@@ -99,6 +109,13 @@ pub fn read(
         found.extend(without_key(text, keys, checkers));
     }
     found
+}
+
+/// Whether a line ends within double quotes that a value begins with: the rest of the value
+/// is missing, even if the model ended by itself.
+fn opens_value(line: &str, reading: &LineReading) -> bool {
+    let open = record(line, &['"']).filter(|record| record.open);
+    open.is_some_and(|record| record.fields.len() > reading.place.taken)
 }
 
 /// The lines that were written whole, and the one after them that was cut. An
@@ -237,7 +254,7 @@ impl LineReading {
     }
 }
 
-fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<FoundRow> {
+fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<LineReading> {
     let mut best: Option<LineReading> = None;
     for fields in ways(line) {
         let Some(next) = reading(&fields, keys, checkers, line) else { continue };
@@ -255,7 +272,7 @@ fn read_line(line: &str, keys: &RequestKeys, checkers: &[&Checker]) -> Option<Fo
             (best, next) => next.or(best),
         };
     }
-    best.map(|b| b.found)
+    best
 }
 
 /// The ways a line may have been meant. Well quoted, it is read as it is quoted.

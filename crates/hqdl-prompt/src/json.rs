@@ -12,11 +12,12 @@ use hqdl_spec::checker::Checker;
 use hqdl_values::cell::{Answer, State};
 use hqdl_values::value::Value;
 
-/// Broken beginnings of objects after which the rest is given up, so that
-/// megabytes of braces cost no more than megabytes.
-const TRIES: usize = 20_000;
+/// Most broken beginnings of objects in one text, so that megabytes of braces cost no more
+/// than megabytes.
+pub(super) const TRIES: usize = 20_000;
 
-/// Reads the rows of a JSON completion.
+/// Reads the rows of a JSON completion: those of the array that was asked for, of an array,
+/// or of an object a row. An object at any other place is part of a value.
 pub fn read(
     text: &str,
     keys: &RequestKeys,
@@ -24,67 +25,130 @@ pub fn read(
     columns: &[String],
     checkers: &[&Checker],
 ) -> Vec<FoundRow> {
-    let mut objects = Vec::new();
-    let mut whole = true;
-    if let Ok(json) = serde_json::from_str::<Json>(text.trim()) {
-        collect(json, columns, &mut objects);
-    } else {
-        whole = scan(text, columns, &mut objects);
-        if !whole {
-            let mut more = Vec::new();
-            let mended = scan(&mended(text), columns, &mut more);
-            // Some rows may be sound as they are, and others only mended.
-            if more.len() > objects.len() || (mended && !more.is_empty()) {
-                objects = more;
-                whole = mended;
-            }
+    let mut found = documents(text, columns);
+    if !found.is_whole {
+        let again = documents(&mended(text), columns);
+        // Some rows may be sound as they are, and others only mended.
+        if again.rows.len() > found.rows.len() || (again.is_whole && !again.rows.is_empty()) {
+            found = again;
         }
     }
     // Inside a broken row there may be cells whose key is lost.
-    let only = objects.len() == 1 && whole;
-    objects.into_iter().filter_map(|o| found(o, only, keys, key_names, columns, checkers)).collect()
+    let only = found.rows.len() == 1 && found.is_whole;
+    let row = |object| place_row(object, only, keys, key_names, columns, checkers);
+    found.rows.into_iter().filter_map(row).collect()
 }
 
-/// Takes the row objects out of a JSON value.
-fn collect(json: Json, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
-    match json {
-        Json::Array(items) => items.into_iter().for_each(|i| collect(i, columns, rows)),
-        Json::Object(object) => {
-            let is_row = object.contains_key("cells")
-                || object.contains_key("row")
-                || object.keys().any(|k| {
-                    columns.iter().any(|c| c.eq_ignore_ascii_case(k) && !object[k].is_object())
-                });
-            let nested = object.get("rows").is_some_and(|r| r.is_array() || r.is_object());
-            if is_row && !nested {
-                rows.push(object);
-            } else {
-                object.into_iter().for_each(|(_, v)| collect(v, columns, rows));
-            }
-        }
-        _ => {}
-    }
+/// The row objects of a text.
+struct RowObjects {
+    rows: Vec<Map<String, Json>>,
+    /// Whether no object of the text is broken.
+    is_whole: bool,
 }
 
-/// Finds complete objects anywhere in a text; whether there are no others.
-fn scan(text: &str, columns: &[String], rows: &mut Vec<Map<String, Json>>) -> bool {
+/// Finds the row objects of every JSON document of a text. Behind the first damage nothing
+/// is read: what looks like a row there may be part of a text that is quoted badly.
+fn documents(text: &str, columns: &[String]) -> RowObjects {
+    let mut rows = Vec::new();
     let mut at = 0;
     let mut tries = 0;
-    while let Some(next) = text[at..].find('{') {
+    while let Some(next) = text[at..].find(['{', '[']) {
         at += next;
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Json>();
         if let Some(Ok(json)) = values.next() {
             at += values.byte_offset();
-            collect(json, columns, rows);
-        } else {
-            at += 1;
-            tries += 1;
-            if tries > TRIES {
-                return false;
-            }
+            rows_of_document(json, columns, &mut rows);
+            continue;
+        }
+        if is_document(&text[at..]) {
+            rows_before_damage(&text[at..], columns, &mut rows);
+            return RowObjects { rows, is_whole: false };
+        }
+        at += 1;
+        tries += 1;
+        if tries > TRIES {
+            return RowObjects { rows, is_whole: false };
         }
     }
-    tries == 0
+    RowObjects { rows, is_whole: true }
+}
+
+/// Whether a text begins an object or an array of them, and no braces of prose.
+fn is_document(text: &str) -> bool {
+    let inner = text.strip_prefix('[').unwrap_or(text).trim_start();
+    inner.strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with(['"', '}']))
+}
+
+/// Takes the rows of a document: the elements of its array `rows`, or of the array that it
+/// is, or itself. A document of one member may wrap another one.
+fn rows_of_document(json: Json, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
+    match json {
+        Json::Array(items) => rows.extend(items.into_iter().filter_map(|item| match item {
+            Json::Object(object) if is_row(&object, columns) => Some(object),
+            _ => None,
+        })),
+        Json::Object(mut object) => match object.get_mut("rows").map(Json::take) {
+            Some(inner @ Json::Array(_)) => rows_of_document(inner, columns, rows),
+            Some(Json::Object(inner)) if is_row(&inner, columns) => rows.push(inner),
+            _ if is_row(&object, columns) => rows.push(object),
+            _ if object.len() == 1 => {
+                object.into_iter().for_each(|(_, inner)| rows_of_document(inner, columns, rows));
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+}
+
+/// Takes the rows of a broken document: the elements of its array before the damage.
+fn rows_before_damage(text: &str, columns: &[String], rows: &mut Vec<Map<String, Json>>) {
+    let Some(array) = rows_array(text) else { return };
+    let mut rest = array;
+    loop {
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Json>();
+        let Some(Ok(json)) = values.next() else { return };
+        let end = values.byte_offset();
+        if let Json::Object(object) = json
+            && is_row(&object, columns)
+        {
+            rows.push(object);
+        }
+        let Some(next) = rest[end..].trim_start().strip_prefix(',') else { return };
+        rest = next;
+    }
+}
+
+/// Returns the inside of the array that holds a broken document's rows. All that comes
+/// before it must be sound.
+fn rows_array(text: &str) -> Option<&str> {
+    if let Some(inside) = text.strip_prefix('[') {
+        return Some(inside);
+    }
+    let mut rest = text.strip_prefix('{')?;
+    loop {
+        let mut names = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+        let name = names.next()?.ok()?;
+        let value = rest[names.byte_offset()..].trim_start().strip_prefix(':')?.trim_start();
+        if name == "rows" {
+            return value.strip_prefix('[');
+        }
+        let mut values = serde_json::Deserializer::from_str(value).into_iter::<Json>();
+        if values.next().and_then(Result::ok).is_none() {
+            // The only member may wrap the document.
+            return rows_array(value)
+                .filter(|_| text[1..].trim_start().len() == rest.trim_start().len());
+        }
+        rest = value[values.byte_offset()..].trim_start().strip_prefix(',')?;
+    }
+}
+
+/// Whether an object is a row: it has a label, cells, or a column's value.
+fn is_row(object: &Map<String, Json>, columns: &[String]) -> bool {
+    object.contains_key("cells")
+        || object.contains_key("row")
+        || object.iter().any(|(name, value)| {
+            !value.is_object() && columns.iter().any(|c| c.eq_ignore_ascii_case(name))
+        })
 }
 
 /// Bare line breaks inside strings escaped, commas before a closing bracket
@@ -115,7 +179,7 @@ fn mended(text: &str) -> String {
     out
 }
 
-fn found(
+fn place_row(
     object: Map<String, Json>,
     only: bool,
     keys: &RequestKeys,
@@ -193,7 +257,10 @@ fn labelled(
         // Placed by the key alone, or by a part of it, the number says something else.
         Some(key) => whole(&padded(key, parts)).or_else(|| {
             let given: Vec<&str> = key.iter().map(String::as_str).collect();
-            whole(&given)
+            // A key of NULLs or punctuation says nothing against the label.
+            let says_nothing =
+                given.iter().all(|part| label::fold(part).is_empty() || label::says_none(part));
+            whole(&given).or_else(|| says_nothing.then(|| whole(&[])).flatten())
         }),
     }
 }

@@ -70,6 +70,7 @@ mod markup;
 mod parted;
 mod question;
 mod quotes;
+mod reasoning;
 mod record;
 mod schema;
 mod write;
@@ -80,6 +81,7 @@ use serde_json::Value as Json;
 
 pub use completion::RowOutcome;
 pub use question::{AskedColumn, AskedRow, Question};
+pub use reasoning::answer_part;
 
 use hqdl_spec::{Column, Echo, Expansion, Format, Type};
 use hqdl_values::Row;

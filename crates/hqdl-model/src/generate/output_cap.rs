@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::info;
 
 use crate::Tokens;
-use hqdl_prompt::Prompt;
+use hqdl_prompt::{Prompt, answer_part};
 
 /// How much longer than the longest answer of late one may be.
 const HEADROOM: f64 = 1.5;
@@ -64,11 +64,12 @@ impl OutputCap {
         true
     }
 
-    /// Whether hidden reasoning took all of a cap before a word was said, which tells
-    /// nothing of what the words take; the next answers may have all there is.
+    /// Whether reasoning took all of a cap before the answer began. That says nothing about
+    /// the answer's length, so the next answers may use the whole output limit.
     pub(super) fn was_reasoned_away(&self, prompt: &Prompt, said: &str, tokens: Tokens) -> bool {
         let all_of_it = tokens.output as f64 >= AT_CAP * prompt.max_output as f64;
-        if !all_of_it || !said.trim().is_empty() {
+        let has_answer = answer_part(said).is_some_and(|answer| !answer.trim().is_empty());
+        if !all_of_it || has_answer {
             return false;
         }
         self.reasons.store(true, Ordering::Relaxed);

@@ -28,7 +28,7 @@ impl Context {
             on_paper.iter().filter_map(|c| self.wanted.checker(*c)).collect();
         let mut outcomes = completion::read(
             &reply.content,
-            reply.truncated,
+            reply.finish(),
             &keys,
             &names,
             &frame.columns,

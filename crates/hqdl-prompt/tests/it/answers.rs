@@ -2,6 +2,7 @@
 //! becomes of each row, and that no row is harmed by another.
 
 use hqdl_prompt::align::RequestKeys;
+use hqdl_prompt::completion::Finish;
 use hqdl_prompt::{PromptFrame, Question, RowOutcome, completion};
 use hqdl_spec::checker::Checker;
 use hqdl_spec::{Expansion, Format};
@@ -13,7 +14,7 @@ use serde_json::{Value as Json, json};
 
 use hqdl_testkit::fixture::{Fixture, nonsense, random};
 
-const HEROES: &str = r#"
+pub const HEROES: &str = r#"
 [database]
 path = "heroes.sqlite"
 [model]
@@ -34,14 +35,27 @@ many = { table = "llm_power", column = "power_name" }
 values = { sql = "SELECT power_name FROM superpower" }
 "#;
 
+pub const NOTES: &str = r#"
+[database]
+path = "heroes.sqlite"
+[model]
+name = "test"
+[[expansion]]
+name = "llm"
+source = "SELECT superhero_name AS title FROM superhero"
+key = ["title"]
+[[expansion.column]]
+name = "note"
+"#;
+
 /// A request: an expansion and the rows asked about.
-struct Asked {
+pub struct Asked {
     expansion: Expansion,
     rows: Vec<Vec<Value>>,
 }
 
 impl Asked {
-    fn new(toml: &str, rows: &[&[Option<&str>]]) -> Self {
+    pub fn new(toml: &str, rows: &[&[Option<&str>]]) -> Self {
         Self::of(
             Fixture::new().expansion(toml),
             rows.iter()
@@ -55,7 +69,7 @@ impl Asked {
     }
 
     /// Three heroes.
-    fn three() -> Self {
+    pub fn three() -> Self {
         Self::new(
             HEROES,
             &[
@@ -66,30 +80,42 @@ impl Asked {
         )
     }
 
-    fn one(name: &str, full: Option<&str>) -> Self {
+    pub fn one(name: &str, full: Option<&str>) -> Self {
         Self::new(HEROES, &[&[Some(name), full]])
     }
 
     fn outcomes(&self, content: &str, truncated: bool) -> Vec<RowOutcome> {
+        self.finished(content, if truncated { Finish::Cut } else { Finish::Stop })
+    }
+
+    pub fn finished(&self, content: &str, finish: Finish) -> Vec<RowOutcome> {
         let columns: Vec<String> = self.expansion.columns.iter().map(|c| c.name.clone()).collect();
         let checkers: Vec<Checker> = self.expansion.columns.iter().map(Checker::new).collect();
         let checkers: Vec<&Checker> = checkers.iter().collect();
         let keys = RequestKeys::new(self.rows.iter().map(Vec::as_slice));
-        completion::read(content, truncated, &keys, self.expansion.key.names(), &columns, &checkers)
+        completion::read(content, finish, &keys, self.expansion.key.names(), &columns, &checkers)
     }
 
     /// Each row in short: its cells as JSON, or `failed: why`.
-    fn read(&self, content: &str) -> Vec<Json> {
+    pub fn read(&self, content: &str) -> Vec<Json> {
         self.outcomes(content, false).iter().map(short).collect()
     }
 
-    fn notes(&self, content: &str) -> String {
+    pub fn notes(&self, content: &str) -> String {
         match &self.outcomes(content, false)[0] {
             RowOutcome::Read(cells) => {
                 cells.iter().filter_map(|c| c.repair.clone()).collect::<Vec<_>>().join(" / ")
             }
             RowOutcome::Failed { why, .. } => panic!("{why}"),
         }
+    }
+
+    /// The label that a prompt gives a row.
+    pub fn label(&self, row: usize) -> String {
+        let question = self.question(Format::Json);
+        let answer = question.answer(|_, _| Json::Null);
+        let answer: Json = serde_json::from_str(&answer).unwrap();
+        answer["rows"][row]["row"].as_str().unwrap().to_owned()
     }
 
     fn question(&self, format: Format) -> Question {
@@ -102,7 +128,7 @@ impl Asked {
 }
 
 /// `[value, {"invalid": raw}, …]`, or `"failed: why"`.
-fn short(outcome: &RowOutcome) -> Json {
+pub fn short(outcome: &RowOutcome) -> Json {
     match outcome {
         RowOutcome::Read(cells) => cells.iter().map(short_cell).collect(),
         RowOutcome::Failed { state, why, .. } => format!("{}: {why}", state.name()).into(),
@@ -119,27 +145,27 @@ fn short_cell(answer: &Answer) -> Json {
     }
 }
 
-fn man() -> Json {
+pub fn man() -> Json {
     json!(["Marvel Comics", 1977, ["Agility", "Stamina"]])
 }
 
-fn bat() -> Json {
+pub fn bat() -> Json {
     json!(["DC Comics", 1939, ["Stamina"]])
 }
 
-fn abe() -> Json {
+pub fn abe() -> Json {
     json!(["Dark Horse Comics", 1993, []])
 }
 
-fn no_answer() -> Json {
+pub fn no_answer() -> Json {
     json!("invalid: no answer for this row")
 }
 
-const CSV: &str = "1,3-D Man,Charles Chandler,Marvel Comics,1977,Agility|Stamina\n\
+pub const CSV: &str = "1,3-D Man,Charles Chandler,Marvel Comics,1977,Agility|Stamina\n\
                    2,Batman,Bruce Wayne,DC Comics,1939,Stamina\n\
                    3,Abe Sapien,,Dark Horse Comics,1993,none\n";
 
-fn json_rows() -> Json {
+pub fn json_rows() -> Json {
     json!({"rows": [
         {"row": 1, "key": ["3-D Man", "Charles Chandler"], "cells": {"publisher_name": "Marvel Comics", "first_year": 1977, "powers": ["Agility", "Stamina"]}},
         {"row": 2, "key": ["Batman", "Bruce Wayne"], "cells": {"publisher_name": "DC Comics", "first_year": 1939, "powers": ["Stamina"]}},

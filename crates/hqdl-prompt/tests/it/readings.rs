@@ -37,8 +37,14 @@ fn read(spec: &str, films: &[(&str, i64)], content: &str) -> Vec<Json> {
     let checkers: Vec<Checker> = expansion.columns.iter().map(Checker::new).collect();
     let checkers: Vec<&Checker> = checkers.iter().collect();
     let keys = RequestKeys::new(rows.iter().map(Vec::as_slice));
-    let outcomes =
-        completion::read(content, false, &keys, expansion.key.names(), &columns, &checkers);
+    let outcomes = completion::read(
+        content,
+        completion::Finish::Stop,
+        &keys,
+        expansion.key.names(),
+        &columns,
+        &checkers,
+    );
     let told = |outcome: &RowOutcome| match outcome {
         RowOutcome::Read(cells) => cells
             .iter()
