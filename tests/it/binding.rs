@@ -132,7 +132,7 @@ fn a_value_is_followed_to_the_columns_it_is_made_of() {
         "WITH a AS (SELECT name AS n, location AS l FROM circuits), b AS (SELECT l AS m, n FROM a) \
          SELECT x.n, {{LLMMap('Which country?', x.m)}} FROM b AS x JOIN b AS y ON x.n = y.n \
          WHERE y.m = 'Melbourne' ORDER BY x.n",
-        "SELECT c.name, {{LLMMap('Which country?', c.name || '/' || c.location)}} \
+        "SELECT c.name, {{LLMMap('Which country?', c.location || '/' || c.name)}} \
          FROM circuits AS c WHERE c.id < 3 ORDER BY c.id",
     ] {
         stored(&project, sql, &melbourne);
@@ -143,7 +143,7 @@ fn a_value_is_followed_to_the_columns_it_is_made_of() {
          SELECT full FROM d WHERE {{LLMMap('Is the driver British?', d.full)}}",
         &json!([["Ann Abel"]]),
     );
-    // Two values that make the key together, and a part that determines it.
+    // Two values that make the key together.
     stored(
         &project,
         "SELECT surname FROM drivers WHERE {{LLMMap('Which nationality?', forename, surname)}} = 'British'",
@@ -151,14 +151,101 @@ fn a_value_is_followed_to_the_columns_it_is_made_of() {
     );
     stored(
         &project,
-        "SELECT DISTINCT {{LLMMap('Which nationality?', f)}} FROM (SELECT DISTINCT forename AS f FROM drivers) ORDER BY 1",
-        &json!([["British"], ["French"]]),
-    );
-    stored(
-        &project,
         "WITH r AS (SELECT year||' '||name AS k FROM races) SELECT {{LLMMap('Who won?', r.k)}} FROM r ORDER BY 1",
         &json!([["First of 2008"], ["First of 2009"], ["Second of 2009"]]),
     );
+}
+
+/// The value must be the key: one that only determines it is another thing to ask about.
+#[test]
+fn a_value_that_is_not_the_key_is_asked_live() {
+    let (project, _endpoint) = project();
+    for value in [
+        "name || '1'",
+        "'the opposite of ' || name",
+        "upper(name)",
+        "trim(name)",
+        "lower(name)",
+        "substr(name, 1)",
+        "replace(name, ' ', '')",
+        "name || name",
+        "name || ' '",
+        "' ' || name",
+        "printf('%s', name)",
+        "coalesce(name, 'x')",
+        "CAST(name AS BLOB)",
+        "name || ''",
+        "location || name || location",
+        "name || ', ' || location",
+        "location || ' or ' || name",
+        "location || ', not ' || name",
+        "'not ' || location || ', ' || name",
+        "location || name || '!'",
+        "'Country: ' || name",
+        "location || ', Location: ' || name",
+        "location || 1 || name",
+        "location || x'2C' || name",
+        "location || NULL || name",
+        "name, alt",
+        "name, 'Park'",
+        "upper(location), name",
+        "concat(name, location)",
+        "id || name",
+        "-id",
+        "name > 'a'",
+    ] {
+        live(&project, &format!("SELECT {{{{LLMMap('Which country?', {value})}}}} FROM circuits"));
+    }
+    for value in
+        ["surname", "forename", "surname || ', ' || forename", "name || 2009", "upper(name)"]
+    {
+        let from = if value.contains("name || 2009") || value == "upper(name)" {
+            "circuits"
+        } else {
+            "drivers"
+        };
+        let question = if from == "drivers" { "Which nationality?" } else { "Which country?" };
+        live(&project, &format!("SELECT {{{{LLMMap('{question}', {value})}}}} FROM {from}"));
+    }
+    // What is the key, in other words.
+    for value in [
+        "(name)",
+        "+name",
+        "name COLLATE NOCASE",
+        "((+name) COLLATE BINARY)",
+        "location, name",
+        "location || ', ' || name",
+        "location || ' / ' || name",
+        "location || '; Name: ' || name",
+        "'Location: ' || location || ', Name: ' || name",
+        "concat(location, ' - ', name)",
+        "'Name: ' || name || ', Location: ' || location",
+        "'Name: ' || name",
+        "'circuits location: ' || location || ' and Name: ' || name",
+        "CAST(location AS TEXT) || ' ' || name",
+    ] {
+        let sql = format!(
+            "SELECT {{{{LLMMap('Which country?', {value})}}}} FROM circuits WHERE id < 3 ORDER BY id"
+        );
+        stored(&project, &sql, &json!([["Australia"], ["New Zealand"]]));
+    }
+}
+
+/// Where the value that a call names is NULL, its answer is, whatever the rest of the key is.
+#[test]
+fn a_key_with_a_null_part_gives_null() {
+    let endpoint = Endpoint::start(truth);
+    let tables = format!("{CIRCUITS} INSERT INTO circuits (id, location) VALUES (90, 'Nowhere');");
+    let project = Project::new(&endpoint, &tables, &[MODEL, SPEC].concat());
+    project.materialize(&[]);
+    for (value, answer) in
+        [("name", Json::Null), ("location || ', ' || name", Json::Null), ("location", json!(0))]
+    {
+        let sql = format!(
+            "SELECT {{{{LLMMap('How many turns?', {value})}}}} FROM circuits WHERE id = 90"
+        );
+        stored(&project, &sql, &json!([[answer]]));
+    }
 }
 
 #[test]
@@ -232,8 +319,8 @@ fn a_column_gives_what_the_call_says() {
         live(&project, &count(call));
     }
     for call in [
-        "{{LLMMap('Which nationality?', d.forename, options=('British', 'French', 'Dutch'))}} = 'French'",
-        "{{LLMMap('Which nationality?', d.forename, options=(SELECT 'British' UNION SELECT 'French'))}} = 'French'",
+        "{{LLMMap('Which nationality?', d.forename || ' ' || d.surname, options=('British', 'French', 'Dutch'))}} = 'French'",
+        "{{LLMMap('Which nationality?', d.forename || ' ' || d.surname, options=(SELECT 'British' UNION SELECT 'French'))}} = 'French'",
     ] {
         stored(&project, &format!("SELECT count(*) FROM drivers AS d WHERE {call}"), &json!([[2]]));
     }

@@ -2,25 +2,23 @@
 //!
 //! # When that is sure
 //!
-//! A call's value is followed to what it is made of: an expression `f` over
-//! columns of one row of one table (`lineage`), or of rows of several tables that the
-//! query joins by the very equalities by which the source of the keys does, in one way
-//! alone. It is about the entity of that row when `f` is made of columns of the
-//! expansion's key alone, and
+//! A call's values are followed to the columns they are made of (`lineage`): columns of one
+//! row of one table, or of rows of several tables that the query joins by the very
+//! equalities by which the source of the keys does, in one way alone. They name the entity
+//! of that row if they *are* its key (`key_match`), and
 //!
-//! * `f` is a part of the key itself and the row has the rest of it, or
-//! * `f` (with the call's further values, where it has any) is a different value
-//!   for each key, which is looked up in the source's own rows, now.
+//! * they are a part of the key and the row has the rest of it, or
+//! * they are different for each key, which is looked up in the source's own rows, now.
 //!
-//! In the first case, and wherever the row has all of the key, the key is the
-//! row's. Else it is looked up by the value of `f`. Where the rows are grouped
-//! by `f`, the rest of the key is any row's of the group, so the groups must
-//! determine it. All else is asked live.
+//! In the first case, and wherever the row has all of the key, the key is the row's. Else
+//! it is looked up by the values. Where the rows are grouped by them, the rest of the key
+//! is any row's of the group, so the groups must determine it. All else is asked live.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::choosing::Choosing;
+use super::key_match::{KeyMatch, match_key};
 use hqdl_spec::{Expansion, SourceRows};
 use hqdl_sql::blendsql::lineage::Lineage;
 use hqdl_sql::blendsql::usage::{CallUsage, Joined, ReachedColumn};
@@ -304,11 +302,21 @@ fn of_source(
         .filter_map(|k| Some((k.text.as_str(), k.lineage.as_ref()?)))
         .filter(|(_, lineage)| is_of_key(lineage))
         .collect();
+    let all: Vec<&Lineage> = given.iter().map(|(_, lineage)| lineage.as_ref()).collect();
     let first = usage.keys.first().and_then(|k| k.lineage.as_ref());
     let Some(first) = first.filter(|lineage| is_of_key(lineage)) else {
         return Err("its value is made of other columns than the key".to_owned());
     };
     let over = Over { source, roles };
+    let whole = given.len() == usage.keys.len();
+    let matched = whole.then(|| over.match_key(&all, &parts, (expansion, usage), choosing));
+    let Some(matched) = matched.flatten() else {
+        return Err(format!(
+            "{} is not the key ({}), but something else to ask about",
+            usage.keys.iter().map(|k| k.text.as_str()).collect::<Vec<_>>().join(", "),
+            expansion.key.names().join(", ")
+        ));
+    };
     let determine = |all: &[&Lineage], choosing: &mut dyn Choosing| {
         over.determines(all, choosing).map_err(|e| e.to_string())
     };
@@ -332,19 +340,24 @@ fn of_source(
             .or_else(|| part.written(&|of, column| reached(of, column).map(ReachedColumn::written)))
     };
     let texts: Option<Vec<String>> = parts.iter().map(text).collect();
-    let is_part = parts.iter().any(|p| p.is(first));
-    let all: Vec<&Lineage> = given.iter().map(|(_, lineage)| lineage.as_ref()).collect();
+    let is_part = matched == KeyMatch::LabelledPart || parts.iter().any(|p| p.is(first));
     if let Some(texts) = texts
         && (is_part || determine(&all, choosing)?)
     {
-        let texts = texts.into_iter().map(|t| if source.plain { t } else { format!("({t})") });
+        let mut texts: Vec<String> =
+            texts.into_iter().map(|t| if source.plain { t } else { format!("({t})") }).collect();
+        // The first part may be known where the value that the call names is NULL.
+        let is_first = matched == KeyMatch::Parts && parts.first().is_some_and(|p| p.is(first));
+        if !is_first && let (Some(text), Some((value, _))) = (texts.first_mut(), given.first()) {
+            *text = format!("CASE WHEN ({value}) IS NOT NULL THEN {text} END");
+        }
         let stored = match (&source.from, roles.values().next()) {
-            (From::Table(table), Some(of)) if source.plain => {
+            (From::Table(table), Some(of)) if source.plain && is_first => {
                 stored(expansion, table, &|column| reached(*of, column))
             }
             _ => None,
         };
-        return Ok(BoundKey { texts: texts.collect(), why: String::new(), stored });
+        return Ok(BoundKey { texts, why: String::new(), stored });
     }
     let said: Vec<&str> = given.iter().map(|(text, _)| *text).collect();
     let said = said.join(", ");
@@ -405,6 +418,44 @@ impl Over<'_> {
             self.source.from.column(*instance, column)
         };
         all.iter().map(|l| l.written(&column)).collect()
+    }
+
+    /// Returns how the values of a call are the key that `parts` make.
+    fn match_key(
+        &self,
+        values: &[&Lineage],
+        parts: &[Arc<Lineage>],
+        (expansion, usage): (&Expansion, &CallUsage),
+        choosing: &mut dyn Choosing,
+    ) -> Option<KeyMatch> {
+        let labels = |part: usize, column: &Lineage| {
+            let mut names: Vec<String> =
+                expansion.key.names().get(part).cloned().into_iter().collect();
+            column.each_column(&mut |of, table, column| {
+                let aliases = usage.reached.iter().filter(|r| r.instance == of);
+                let tables = aliases.filter_map(|r| r.at.0.clone()).chain([table.to_owned()]);
+                for table in tables {
+                    names.extend([format!("{table} {column}"), table]);
+                }
+                names.push(column.to_owned());
+            });
+            names
+        };
+        let keys = self.keys();
+        let mut is_number = |part: usize| {
+            let kinds = keys.iter().enumerate().map(|(n, key)| {
+                let kinds = if n == part { "'integer', 'real', 'null'" } else { "'text', 'null'" };
+                format!("typeof({key}) NOT IN ({kinds})")
+            });
+            let others = format!(
+                "SELECT 1 FROM {} AS hq_of WHERE {} LIMIT 1",
+                self.source.from.written(),
+                kinds.collect::<Vec<_>>().join(" OR ")
+            );
+            let found = choosing.values(&others, 1);
+            found.is_ok_and(|found| found.is_some_and(|found| found.is_empty()))
+        };
+        match_key(values, parts, &labels, &mut is_number)
     }
 
     /// Whether expressions have different values for each key of a source.

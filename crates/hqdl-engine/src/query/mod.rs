@@ -49,6 +49,7 @@ mod headers;
 mod join;
 pub mod json;
 mod kept;
+mod key_match;
 mod keys;
 mod learning;
 mod live;

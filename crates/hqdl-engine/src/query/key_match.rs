@@ -1,0 +1,160 @@
+//! Whether the values of a call *are* an expansion's key.
+//!
+//! A column answers a call only if the model, asked live, would be asked about the same
+//! entity. It is not enough that the values determine the key: `name || '1'` and
+//! `upper(name)` determine `name` and are other things to ask about. So the values must be
+//!
+//! * parts of the key, each in an argument of its own, in the key's order: all of them, or
+//!   some that determine the rest in the source's rows, or
+//! * one concatenation of the key's columns, each once, with nothing between them but
+//!   separators (`, `, ` and `) and labels that name the next column (`', Name: '`). It has
+//!   all columns in the key's order, or all of them labelled, or one labelled part. The
+//!   only part that is a number may stand anywhere (`year || ' ' || name`).
+//!
+//! Else the order counts: `home || ' - ' || away` is not the match `away || ' - ' || home`. Aliases, CTEs, subqueries, parentheses, unary `+` and COLLATE
+//! are not part of a lineage.
+
+use std::sync::Arc;
+
+use hqdl_sql::blendsql::lineage::Lineage;
+
+/// Characters between the parts of a key.
+const SEPARATORS: [char; 8] = [' ', ',', ';', ':', '-', '/', '\t', '\n'];
+
+/// How the values of a call are the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyMatch {
+    /// The arguments are parts of the key.
+    Parts,
+    /// The argument is a part of the key behind its label.
+    LabelledPart,
+    /// The arguments concatenate the whole key.
+    Concatenation,
+}
+
+/// A column of the key, or an expression that is a part of it.
+struct KeyColumn<'k> {
+    /// The position of its part in the key.
+    part: usize,
+    lineage: &'k Lineage,
+    /// The names that a label may call it by.
+    names: Vec<String>,
+}
+
+/// Returns how the values of a call are the key that `parts` make; `None` if they are not.
+/// `names` returns the words by which a column may be labelled, given the position of its
+/// part in the key; `is_number` whether a part is a number in every row of the source and
+/// all others are texts.
+pub(super) fn match_key(
+    values: &[&Lineage],
+    parts: &[Arc<Lineage>],
+    names: &dyn Fn(usize, &Lineage) -> Vec<String>,
+    is_number: &mut dyn FnMut(usize) -> bool,
+) -> Option<KeyMatch> {
+    let mut rest = parts.iter();
+    if values.iter().all(|value| rest.any(|part| part.is(value))) {
+        return Some(KeyMatch::Parts);
+    }
+    let mut columns = Vec::new();
+    for (n, part) in parts.iter().enumerate() {
+        let column = |lineage| KeyColumn { part: n, lineage, names: names(n, lineage) };
+        columns.extend(items(part).into_iter().filter(|i| !is_literal(i)).map(column));
+    }
+    let mut found: Vec<usize> = Vec::new();
+    // Labels that name no other column.
+    let mut labels = 0;
+    for value in values {
+        // The text between the columns before and behind it.
+        let mut text = String::new();
+        let mut is_first = true;
+        for item in items(value) {
+            if let Lineage::Literal(literal) = item {
+                text.push_str(&unquoted(literal)?);
+                continue;
+            }
+            let free = |n: &usize| columns[*n].lineage.is(item) && !found.contains(n);
+            let at = (0..columns.len()).find(free)?;
+            match label(&text, is_first)? {
+                "" => {}
+                label if columns[at].is_called(label) => {
+                    let called = columns.iter().filter(|column| column.is_called(label));
+                    labels += usize::from(called.count() == 1);
+                }
+                _ => return None,
+            }
+            found.push(at);
+            text.clear();
+            is_first = false;
+        }
+        if !text.is_empty() {
+            return None;
+        }
+    }
+    if found.len() == columns.len() {
+        let is_in_order =
+            |without: Option<usize>| found.iter().filter(|n| Some(**n) != without).is_sorted();
+        let mut is_only_number = |n: &usize| is_in_order(Some(*n)) && is_number(columns[*n].part);
+        if is_in_order(None) || labels == found.len() || found.iter().any(&mut is_only_number) {
+            return Some(KeyMatch::Concatenation);
+        }
+    }
+    let is_part = |item: &Lineage| parts.iter().any(|part| part.is(item));
+    let is_labelled_part =
+        matches!(found.as_slice(), [one] if labels == 1 && is_part(columns[*one].lineage));
+    is_labelled_part.then_some(KeyMatch::LabelledPart)
+}
+
+/// Returns the operands of a concatenation, without casts to text; of any other
+/// expression, itself.
+fn items(lineage: &Lineage) -> Vec<&Lineage> {
+    match lineage {
+        Lineage::Op(op, parts) if op == "||" || op == "concat" => {
+            parts.iter().flat_map(|part| items(part)).collect()
+        }
+        Lineage::Op(op, parts) if op.eq_ignore_ascii_case("cast text") => {
+            parts.iter().flat_map(|part| items(part)).collect()
+        }
+        other => vec![other],
+    }
+}
+
+fn is_literal(lineage: &Lineage) -> bool {
+    matches!(lineage, Lineage::Literal(_))
+}
+
+/// Returns the text of a literal; `None` for a number.
+fn unquoted(literal: &str) -> Option<String> {
+    let inner = literal.strip_prefix('\'')?.strip_suffix('\'')?;
+    Some(inner.replace("''", "'"))
+}
+
+/// Returns the label at the end of the text before a column, empty if there is none; `None`
+/// if the text is anything else.
+fn label(text: &str, is_first: bool) -> Option<&str> {
+    let mut label = text;
+    if !is_first {
+        label = label.trim_start_matches(SEPARATORS);
+        label = label.strip_prefix("and ").unwrap_or(label).trim_start_matches(SEPARATORS);
+    }
+    if label.is_empty() {
+        return Some("");
+    }
+    label.trim_end().strip_suffix(':').filter(|label| !label.trim().is_empty())
+}
+
+impl KeyColumn<'_> {
+    /// Whether a label names the column, by its whole name or its first words.
+    fn is_called(&self, label: &str) -> bool {
+        let label = words(label);
+        self.names.iter().any(|name| {
+            let name = words(name);
+            name.concat() == label.concat() || name.starts_with(&label)
+        })
+    }
+}
+
+/// Returns the words of a name in lower case.
+fn words(name: &str) -> Vec<String> {
+    let words = name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(str::to_lowercase).collect()
+}
