@@ -40,6 +40,8 @@ const EMPTY_LIST: [&str; 3] = ["none", "[]", "empty"];
 pub struct Checker {
     kind: Type,
     many: bool,
+    /// Whether a list keeps duplicates, and NULL for an item without a value.
+    keeps_items: bool,
     list: Option<Lookup>,
     /// What is taken for "not known", in lower case; `None` is [`UNKNOWN`].
     unknown: Option<Vec<String>>,
@@ -56,6 +58,7 @@ impl Checker {
         Self {
             kind: column.kind,
             many: column.many.is_some(),
+            keeps_items: column.keeps_items,
             list: column.values.as_ref().map(|list| {
                 let mut lookup = Lookup::new(list, &column.aliases);
                 lookup.unified = column.unify.then(Unified::default);
@@ -143,7 +146,7 @@ impl Checker {
         match value {
             CellValue::Nothing => false,
             CellValue::One(one) => known(one),
-            CellValue::Many(many) => many.iter().all(known),
+            CellValue::Many(many) => many.iter().all(|v| *v == Value::Null || known(v)),
         }
     }
 
@@ -242,8 +245,9 @@ impl Checker {
             Json::Array(items) if self.many => {
                 let texts: Option<Vec<String>> = items
                     .iter()
-                    .filter(|i| !i.is_null())
+                    .filter(|i| self.keeps_items || !i.is_null())
                     .map(|i| match i {
+                        Json::Null => Some(String::new()),
                         Json::String(text) => Some(text.clone()),
                         Json::Bool(_) | Json::Number(_) => Some(i.to_string()),
                         _ => None,
@@ -273,14 +277,23 @@ impl Checker {
             let answer = self.scalar(item);
             match answer.value {
                 CellValue::One(value) => {
-                    if !kept.contains(&value) {
+                    if self.keeps_items || !kept.contains(&value) {
                         kept.push(value);
                     }
                     notes.extend(answer.repair);
                 }
-                _ if answer.state == State::Unknown => {}
-                _ => left_out.push(item.trim().to_owned()),
+                _ => {
+                    if answer.state != State::Unknown {
+                        left_out.push(item.trim().to_owned());
+                    }
+                    if self.keeps_items {
+                        kept.push(Value::Null);
+                    }
+                }
             }
+        }
+        if kept.iter().all(|value| *value == Value::Null) {
+            kept.clear();
         }
         let raw = raw_of(items);
         let none = |item: &String| EMPTY_LIST.contains(&item.trim().to_lowercase().as_str());
@@ -397,12 +410,14 @@ impl Checker {
                 let item = if exact(piece) { piece } else { bare(piece) };
                 (1, item.to_owned())
             });
-            if !item.is_empty() {
+            // A separator at the end ends the last item.
+            let has_position = self.keeps_items && at + taken < pieces.len();
+            if !item.is_empty() || has_position {
                 items.push(item);
             }
             at += taken;
         }
-        Some(items).filter(|items| !items.is_empty())
+        Some(items).filter(|items| items.iter().any(|item| !item.is_empty()))
     }
 
     /// The value of a type that `text` spells, with a note when it was not

@@ -301,6 +301,7 @@ impl Column {
             unify: false,
             year: None,
             part_of: None,
+            keeps_items: false,
             pattern: None,
             example: None,
             bindings: Vec::new(),
@@ -405,6 +406,10 @@ pub struct Column {
     /// The part of the key that its values are parts of. No part of what it means.
     #[serde(default)]
     pub part_of: Option<usize>,
+    /// Whether its list keeps each item at its position, duplicates and NULLs included. The
+    /// list of a one-to-many column is a set. No part of what it means.
+    #[serde(default)]
+    pub keeps_items: bool,
     /// A regular expression that its values match, shown to the model; no part of what
     /// it means.
     #[serde(default)]

@@ -116,6 +116,9 @@ fn shape(found: Json, column: &AskedColumn) -> Json {
         | (_, None, "boolean" | "integer" | "real") => found.clone(),
         (other, ..) => other.to_string().into(),
     };
+    let list = found.as_str().filter(|_| column.many);
+    let list = list.and_then(|text| serde_json::from_str(text).ok()).map(Json::Array);
+    let found = list.unwrap_or(found);
     match (&found, column.many) {
         (Json::Array(items), true) => items.iter().map(one).collect(),
         (other, true) => json!([one(other)]),

@@ -219,5 +219,5 @@ pub(super) fn column(
         many: list,
         list: if values.is_some() { "closed" } else { "none" }.to_owned(),
     };
-    Column::ad_hoc(kind, question.to_owned(), values, meaning)
+    Column { keeps_items: list, ..Column::ad_hoc(kind, question.to_owned(), values, meaning) }
 }

@@ -86,6 +86,7 @@ impl Check<'_> {
             unify: c.unify,
             year: self.year(&at("year"), e, c),
             part_of: None,
+            keeps_items: false,
             pattern: None,
             example: None,
             bindings,

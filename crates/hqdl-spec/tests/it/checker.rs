@@ -1,8 +1,9 @@
 //! What a column accepts: types, value lists, lists.
 
-use hqdl_spec::Type;
 use hqdl_spec::checker::{Checker, is_refusal};
+use hqdl_spec::{Column, Type};
 use hqdl_values::cell::{Answer, CellValue, State};
+use hqdl_values::key::Meaning;
 use hqdl_values::value::Value;
 use serde_json::{Value as Json, json};
 
@@ -548,4 +549,42 @@ values = {{ list = ["Washington", "Oregon"] }}
     unify.unified().unwrap().learn("Washington, D.C.", Some("Oregon".to_owned()));
     let again = unify.read_again(&before).unwrap();
     assert_eq!(again.value.to_json(), json!(["Oregon"]));
+}
+
+#[test]
+fn a_list_that_keeps_its_items_has_each_at_its_position() {
+    let meaning = Meaning {
+        key: vec!["name".to_owned()],
+        column: "answer".to_owned(),
+        kind: "integer".to_owned(),
+        about: "which?".to_owned(),
+        many: true,
+        list: "none".to_owned(),
+    };
+    let column = Column::ad_hoc(Type::Integer, "which?".to_owned(), None, meaning);
+    let set = Checker::new(&column);
+    let list = Checker::new(&Column { keeps_items: true, ..column });
+    for (said, kept, as_set) in [
+        (json!([10, 10]), json!([10, 10]), json!([10])),
+        (json!([null, 5]), json!([null, 5]), json!([5])),
+        (json!([5, null, 5, "unknown"]), json!([5, null, 5, null]), json!([5])),
+        (json!("10|10"), json!([10, 10]), json!([10])),
+        (json!("[10, 10]"), json!([10, 10]), json!([10])),
+        (json!("[None, 5]"), json!([null, 5]), json!([5])),
+        (json!("|5"), json!([null, 5]), json!([5])),
+        (json!("5||6|"), json!([5, null, 6]), json!([5, 6])),
+        (json!(["x", 5]), json!([null, 5]), json!([5])),
+        (json!([]), json!([]), json!([])),
+    ] {
+        for (checker, expected) in [(&list, kept), (&set, as_set)] {
+            let answer = checker.json(&said);
+            assert_eq!(answer.state, State::Ok, "{said}: {answer:?}");
+            assert_eq!(answer.value.to_json(), expected, "{said}");
+            assert!(checker.allows(&answer.value), "{said}");
+            // The journal stores it as JSON.
+            assert_eq!(CellValue::from_json(&expected), answer.value, "{said}");
+        }
+    }
+    assert_eq!(list.json(&json!([null, null])).state, State::Unknown);
+    assert_eq!(list.json(&json!(["x", "y"])).state, State::Invalid);
 }
