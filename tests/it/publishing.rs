@@ -330,3 +330,24 @@ fn published_tables_declare_their_keys() {
         assert_eq!(rows("SELECT id FROM llm"), [[json!(4)]]);
     }
 }
+
+#[test]
+fn a_key_column_renamed_during_a_run_is_an_error_and_the_tables_stay() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "csv");
+    project.materialize(&[]).exits(0);
+    let published = || project.rows("SELECT * FROM llm ORDER BY 1, 2");
+    let before = published();
+    assert!(!before.is_empty());
+    let connection = project.connect();
+    connection.execute_batch("INSERT INTO hero (name, full_name) VALUES ('New', 'Name')").unwrap();
+    endpoint.fault(Fault::Latency(Duration::from_millis(700)), Times::Always);
+    let asked = endpoint.count();
+    let running = project.start(&["materialize", "specs/x.toml"]);
+    endpoint.wait_for(asked + 1);
+    connection.execute_batch("ALTER TABLE hero RENAME COLUMN name TO renamed").unwrap();
+    let run = running.wait();
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(run.stderr.contains("no such column: hero.name"), "{}", run.stderr);
+    assert_eq!(published(), before);
+}

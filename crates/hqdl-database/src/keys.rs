@@ -156,22 +156,23 @@ impl<'db> Keys<'db> {
             (list('k', self.parts), list('c', self.context), list('s', self.sources.len()));
         let all = [k.clone(), c.clone(), s.clone()].concat().join(", ");
         let copied = self.db.server().is_some();
-        let context = self.context_columns(expansion)?;
+        self.register_image_function(expansion)?;
         let selects: Vec<String> = expansion
             .sources
             .iter()
             .enumerate()
             .map(|(n, source)| {
-                let from = if copied {
-                    format!("temp.{}", self.source_table(n))
+                let (from, table) = if copied {
+                    let table = self.source_table(n);
+                    (format!("temp.{table}"), table)
                 } else {
-                    from(&source.rows)
+                    (from(&source.rows), qualifier(&source.rows))
                 };
                 let named = |names: &[String], aliases: &[String]| {
                     names
                         .iter()
                         .zip(aliases)
-                        .map(|(n, a)| format!("{} AS {a}", sql::name(n)))
+                        .map(|(n, a)| format!("{table}.{} AS {a}", sql::name(n)))
                         .collect::<Vec<_>>()
                 };
                 let flags = s
@@ -183,7 +184,7 @@ impl<'db> Keys<'db> {
                     None => "1".to_owned(),
                     // Where its columns are not, the filter holds for nothing.
                     Some(_) if !filtered.contains(&n) => "0".to_owned(),
-                    Some(_) if copied => sql::name(WANTED),
+                    Some(_) if copied => format!("{table}.{}", sql::name(WANTED)),
                     Some(f) => format!("coalesce(({f}\n), 0) <> 0"),
                 };
                 let mut key = named(expansion.key.names(), &k);
@@ -192,8 +193,14 @@ impl<'db> Keys<'db> {
                     let others = others.filter(|(at, _)| !part.contains(at));
                     others.for_each(|(_, (text, k))| *text = format!("NULL AS {k}"));
                 }
-                let context =
-                    context.iter().zip(&c).map(|(text, alias)| format!("{text} AS {alias}"));
+                let context = self.expansion.context.iter().zip(&c).map(|(column, alias)| {
+                    let value = format!("{table}.{}", sql::name(column));
+                    if expansion.is_image(column) {
+                        format!("hqdl_image({value}) AS {alias}")
+                    } else {
+                        format!("{value} AS {alias}")
+                    }
+                });
                 let columns = [key, context.collect(), flags].concat();
                 format!("SELECT {}, {wanted} AS w FROM {from}", columns.join(", "))
             })
@@ -220,9 +227,9 @@ impl<'db> Keys<'db> {
         })
     }
 
-    /// The context columns as they are read. A BLOB that is an image is read once, and known
-    /// by its digest from there on.
-    fn context_columns(&self, expansion: &Expansion) -> rusqlite::Result<Vec<String>> {
+    /// Registers `hqdl_image`, which reads a BLOB that is an image once and returns the
+    /// digest that identifies it from then on.
+    fn register_image_function(&self, expansion: &Expansion) -> rusqlite::Result<()> {
         if expansion.context.iter().any(|c| expansion.is_image(c)) {
             let images = expansion.image_files.clone();
             let image = move |context: &Context<'_>| {
@@ -237,11 +244,7 @@ impl<'db> Keys<'db> {
             let flags = FunctionFlags::SQLITE_UTF8;
             self.db.connection().create_scalar_function("hqdl_image", 1, flags, image)?;
         }
-        let read = |column: &String| {
-            let name = sql::name(column);
-            if expansion.is_image(column) { format!("hqdl_image({name})") } else { name }
-        };
-        Ok(expansion.context.iter().map(read).collect())
+        Ok(())
     }
 
     /// The sources that a filter speaks of: where it works as a condition on
@@ -485,11 +488,24 @@ fn read(row: &rusqlite::Row<'_>, from: usize, n: usize) -> Result<Vec<Value>, St
     Err(format!("({})", parts.join(", ")))
 }
 
-/// A source as it stands after FROM; a comment at its end ends with its line.
+/// Alias of a source that is a SELECT.
+const SOURCE: &str = "hqdl_source";
+
+/// Returns a source as FROM reads it. The line break ends a comment at the end of a SELECT.
 fn from(rows: &SourceRows) -> String {
     match rows {
         SourceRows::Table(table) => sql::name(table),
-        SourceRows::Select(select) => format!("({select}\n)"),
+        SourceRows::Select(select) => format!("({select}\n) AS {SOURCE}"),
+    }
+}
+
+/// Returns the name that qualifies the columns of a source. `SQLite` reads a double-quoted
+/// name that is no column as a text, unless a table qualifies it: without this, a column
+/// that was renamed would give every row the same key.
+fn qualifier(rows: &SourceRows) -> String {
+    match rows {
+        SourceRows::Table(table) => sql::name(table),
+        SourceRows::Select(_) => SOURCE.to_owned(),
     }
 }
 

@@ -67,8 +67,11 @@ impl<'e> Tables<'e> {
             let names = sql::names("", all);
             let marks: Vec<String> =
                 (1..=keys.len() + columns.len()).map(|n| format!("?{n}")).collect();
-            let of_key: Vec<String> =
-                keys.iter().zip(1..).map(|(k, n)| format!("{} IS ?{n}", sql::name(k))).collect();
+            let of_key: Vec<String> = keys
+                .iter()
+                .zip(1..)
+                .map(|(k, n)| format!("{table}.{} IS ?{n}", sql::name(k)))
+                .collect();
             let of_key = of_key.join(" AND ");
             let set: Vec<String> = columns
                 .iter()

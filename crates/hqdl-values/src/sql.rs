@@ -1,6 +1,21 @@
 //! Writing names and texts into SQL. Values of a model or a user never pass
 //! through here: they are bound as parameters.
 
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+/// Makes a connection reject a double-quoted name that is no column, which `SQLite`
+/// otherwise reads as a text. Only for connections that run no SQL and read no view of a
+/// user: a view with `b = "x"` would fail.
+///
+/// # Errors
+/// `SQLite`'s.
+pub fn refuse_quoted_texts(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
+    Ok(())
+}
+
 /// A quoted identifier.
 #[must_use]
 pub fn name(name: &str) -> String {

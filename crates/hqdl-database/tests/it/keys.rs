@@ -91,3 +91,20 @@ fn each_key_is_visited_once_and_the_report_counts_the_rest() {
         assert_eq!(found, wanted, "seed {seed}");
     }
 }
+
+#[test]
+fn a_source_column_that_is_gone_is_an_error_and_never_a_text() {
+    let fixture = Fixture::new();
+    let connection = rusqlite::Connection::open(fixture.database.path()).unwrap();
+    connection.execute("INSERT INTO film (k1, k2) VALUES ('a', 'b'), ('c', 'd')", []).unwrap();
+    let select = SPEC.replace("\"film\"", "\"SELECT * FROM film\"");
+    let expansions = [fixture.expansion(SPEC), fixture.expansion(&select)];
+    connection.execute("ALTER TABLE film RENAME COLUMN k1 TO renamed", []).unwrap();
+    let db = Database::open(fixture.database.path()).unwrap();
+    for expansion in &expansions {
+        for filter in [None, Some("1")] {
+            let error = Keys::gather(&db, expansion, filter).map(|k| k.report).unwrap_err();
+            assert!(error.to_string().contains("no such column"), "{error}");
+        }
+    }
+}

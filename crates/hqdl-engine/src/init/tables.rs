@@ -62,6 +62,7 @@ pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<PathBuf, TablesErro
     let fail = |path: &Path, message: String| TablesError::File { path: path.to_owned(), message };
     let fill = || -> Result<(), TablesError> {
         let db = Connection::open(&part).map_err(|e| fail(&part, e.to_string()))?;
+        sql::refuse_quoted_texts(&db).map_err(|e| fail(&part, e.to_string()))?;
         db.execute_batch("BEGIN").map_err(|e| fail(&part, e.to_string()))?;
         for file in files {
             add(&db, file).map_err(|message| fail(file, message))?;

@@ -32,6 +32,7 @@ impl Vectors {
     /// `SQLite`'s.
     pub fn open(directory: &Path) -> rusqlite::Result<Self> {
         let connection = Connection::open(directory.join("vectors.sqlite"))?;
+        hqdl_values::sql::refuse_quoted_texts(&connection)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
         // Another process may be keeping some.

@@ -25,6 +25,7 @@ impl Words {
     /// `SQLite`'s.
     pub fn of<'t>(texts: impl IntoIterator<Item = &'t str>) -> rusqlite::Result<Self> {
         let mut connection = Connection::open_in_memory()?;
+        hqdl_values::sql::refuse_quoted_texts(&connection)?;
         connection.execute_batch(
             "CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize = 'porter unicode61')",
         )?;

@@ -56,6 +56,7 @@ impl Journal {
         let error = |e: rusqlite::Error| journal_error(path, &e);
         let connection = Connection::open(path).map_err(error)?;
         connection.busy_timeout(PATIENCE).map_err(error)?;
+        hqdl_values::sql::refuse_quoted_texts(&connection).map_err(error)?;
         // FULL: what was paid for survives a power cut, too. The writer groups
         // commits, so this costs one fsync for many answers.
         connection
