@@ -26,10 +26,14 @@ impl Calls {
         let at = self.column(target, column);
         self.birth(target, at, usage);
         let whole = usage.said.is_none() && kind == Type::Real;
+        // A text that is computed may be the rows of a group.
+        let computed = alone.keys.first().is_none_or(|key| key.origin.is_none());
+        let whole_document = computed && call.ingredient.needs_all_rows();
         let words = spelled(call, alone).filter(|_| kind == Type::Boolean);
         self.asks[n] = Asks::Document {
             target,
             column: at,
+            whole: whole_document,
             form: ValueForm { whole, words, ..ValueForm::default() },
         };
         self.place(n, call, usage);

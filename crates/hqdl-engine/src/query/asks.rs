@@ -24,6 +24,8 @@ pub enum Asks {
         target: usize,
         /// The column.
         column: usize,
+        /// Whether an answer from some passages of the document would be wrong.
+        whole: bool,
         /// The form of its value.
         form: ValueForm,
     },

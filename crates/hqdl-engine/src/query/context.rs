@@ -1,6 +1,7 @@
 //! The contexts of questions about rows: counted with the model's tokenizer,
 //! held to the limit, and cut to it where the user accepts that.
 
+use super::documents::Document;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
@@ -19,6 +20,8 @@ type GivenContext = (usize, [u8; 32]);
 pub struct Contexts {
     /// The most tokens of one question's contexts together.
     most: u64,
+    /// The most tokens of a document.
+    most_of_document: u64,
     truncate: bool,
     model: String,
     /// Loaded only for contexts that may be too long: it takes a while.
@@ -47,6 +50,8 @@ pub struct TooLong {
     most: u64,
     /// They were to be cut, and not one row of one of them fits.
     not_one: bool,
+    /// It is a document, which is summarized whole.
+    document: bool,
 }
 
 impl Contexts {
@@ -55,6 +60,7 @@ impl Contexts {
     pub fn new(request: &Request<'_>) -> Self {
         Self {
             most: request.spec.limits.context_tokens,
+            most_of_document: request.spec.limits.passage_tokens,
             truncate: request.truncate,
             model: request.model.as_ref().map_or(&*request.spec.model.name, |m| m.name()).into(),
             tokenizer: OnceLock::new(),
@@ -94,7 +100,8 @@ impl Contexts {
         let rows = tables.iter().flatten().map(|t| t.rows.len() as u64).sum();
         let rows = tables.iter().any(Option::is_some).then_some(rows);
         let exact = tokenizer.is_exact();
-        let too_long = TooLong { call, tokens, exact, rows, most: self.most, not_one: false };
+        let too_long =
+            TooLong { call, tokens, exact, rows, most: self.most, not_one: false, document: false };
         if !self.truncate {
             return Err(too_long);
         }
@@ -123,6 +130,24 @@ impl Contexts {
             contexts[*n] = Value::Text(text);
         }
         Ok(())
+    }
+
+    /// Checks that a document fits whole into one question.
+    ///
+    /// # Errors
+    /// [`TooLong`] when it does not.
+    pub fn check_document(&self, call: usize, document: &Document) -> Result<(), TooLong> {
+        // No token is shorter than a byte.
+        if document.bytes() as u64 <= self.most_of_document {
+            return Ok(());
+        }
+        let tokenizer = self.tokenizer.get_or_init(|| Tokenizer::of(&self.model));
+        let tokens = tokenizer.count(&document.text());
+        if tokens <= self.most_of_document {
+            return Ok(());
+        }
+        let (exact, most) = (tokenizer.is_exact(), self.most_of_document);
+        Err(TooLong { call, tokens, exact, rows: None, most, not_one: false, document: true })
     }
 
     /// What was cut off the contexts of each call, in words.
@@ -203,11 +228,15 @@ impl TooLong {
             Some(1) => " in 1 row".to_owned(),
             Some(rows) => format!(" in {rows} rows"),
         };
+        let what = if self.document { "document" } else { "context" };
         let message = format!(
-            "the context of {name}('{question}') has {about}{} tokens{rows}, and {} is the limit",
+            "the {what} of {name}('{question}') has {about}{} tokens{rows}, and {} is the limit",
             self.tokens, self.most
         );
-        let help = if self.not_one {
+        let help = if self.document {
+            "hqdl has no aggregate operators yet: summarize each row and then the summaries, or \
+             raise `passage_tokens` in [limits]"
+        } else if self.not_one {
             "not even one row of it fits; narrow its query, or raise `context_tokens` in [limits]"
         } else {
             "narrow its query, raise `context_tokens` in [limits], or pass --truncate to use the \

@@ -63,7 +63,12 @@ impl Live {
     }
 
     /// The entity of a document; `None` where there is no text to ask about.
-    pub(super) fn document(&mut self, target: usize, values: &[ValueRef<'_>]) -> Option<usize> {
+    pub(super) fn document(
+        &mut self,
+        whole: Option<usize>,
+        target: usize,
+        values: &[ValueRef<'_>],
+    ) -> rusqlite::Result<Option<usize>> {
         let value = values.first().copied().unwrap_or(ValueRef::Null);
         // As it is stored: megabytes are not kept for being told apart.
         let mut hasher = blake3::Hasher::new();
@@ -77,17 +82,25 @@ impl Live {
         };
         let spelling = *hasher.finalize().as_bytes();
         if let Some(entity) = self.known.targets[target].known(&spelling) {
-            return Some(entity);
+            return Ok(Some(entity));
         }
         let document = match Document::read(value) {
-            Ok(document) => document?,
+            Ok(Some(document)) => document,
+            Ok(None) => return Ok(None),
             Err(_) => {
                 self.is_unreadable((target, 0), &spelling);
-                return None;
+                return Ok(None);
             }
         };
+        if let Some(Err(too_long)) =
+            whole.map(|call| self.known.contexts.check_document(call, &document))
+        {
+            self.known.failure = Some(too_long);
+            return Err(broken("a document is too long"));
+        }
         let key = vec![Value::Text(document.key())];
-        Some(self.known.targets[target].entity(&spelling, || Row { key, context: Vec::new() }))
+        let row = || Row { key, context: Vec::new() };
+        Ok(Some(self.known.targets[target].entity(&spelling, row)))
     }
 
     /// The entity of some rows: the digest of what the model is shown of them.

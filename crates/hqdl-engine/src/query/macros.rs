@@ -409,6 +409,10 @@ impl CallText<'_> {
             }
             _ => None,
         };
+        // A slot is filled with the value of the row: a question about each value.
+        if question_text.contains("{}") && column.is_some() {
+            return Ok(vec![(self.name.start..self.paren.end, "LLMMap(".to_owned())]);
+        }
         let begin = "answer((WITH hq_document(hq_text) AS (";
         let end = format!(
             ") SELECT json_group_array(hq_text) FROM hq_document), {})",

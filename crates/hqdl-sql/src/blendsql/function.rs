@@ -1,7 +1,7 @@
 //! `SUQL`'s functions, which are calls without braces: `answer(text, 'question')`
 //! and `summary(text)`, wherever an expression may stand.
 
-use super::ingredients::AnswerFunction;
+use super::ingredients::{AnswerFunction, SummaryFunction};
 use super::lexer::{Brackets, Lexeme, Token};
 use super::scan::Scanner;
 use super::{Argument, Call, SqlError};
@@ -68,7 +68,7 @@ impl Scanner<'_> {
             return Err(said("the text is missing"));
         };
         Ok(Some(Call {
-            ingredient: &AnswerFunction,
+            ingredient: if summary { &SummaryFunction } else { &AnswerFunction },
             values: vec![Argument::Sql(first.start..last.end)],
             span,
             question,

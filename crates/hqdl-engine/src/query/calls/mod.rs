@@ -129,6 +129,7 @@ impl Calls {
             let unknown = CallUsage::default();
             let usage = usages.get(&n).unwrap_or(&unknown);
             let text = sql[call.span.clone()].to_owned();
+            check_group(call, alone.get(&n).unwrap_or(&unknown))?;
             match call.ingredient.subject() {
                 Subject::Value | Subject::Document => {
                     let mut why = "no column of the spec is asked this question".to_owned();
@@ -478,6 +479,23 @@ fn consistent(
         )),
         _ => Ok(()),
     }
+}
+
+/// Refuses a question about rows that would see one arbitrary row of each group.
+fn check_group(call: &Call, usage: &CallUsage) -> Result<(), QueryError> {
+    let Some(column) = usage.varies.as_ref().filter(|_| call.ingredient.needs_all_rows()) else {
+        return Ok(());
+    };
+    let name = call.ingredient.name();
+    Err(QueryError::sql(
+        format!("{name} would see one arbitrary `{column}` of each group, not all of them"),
+        Some(call.span.clone()),
+        format!("`{column}` has several values in a group"),
+        format!(
+            "hqdl has no aggregate operators yet: pass all values of the group \
+             (`json_group_array({column})`), or add `{column}` to GROUP BY"
+        ),
+    ))
 }
 
 /// A table that a context names without reading it.

@@ -210,10 +210,12 @@ impl Live {
                 Some(entity) => (target, column, entity),
                 None => return Ok(Sql::Null),
             },
-            Asks::Document { target, column, .. } => match self.document(target, values) {
-                Some(entity) => (target, column, entity),
-                None => return Ok(Sql::Null),
-            },
+            Asks::Document { target, column, whole, .. } => {
+                match self.document(whole.then_some(call), target, values)? {
+                    Some(entity) => (target, column, entity),
+                    None => return Ok(Sql::Null),
+                }
+            }
             Asks::Rows { target, .. } => (target, 0, self.rows(call, target, values)?),
             Asks::Pair { join } => return self.pair(call, join, values),
         };

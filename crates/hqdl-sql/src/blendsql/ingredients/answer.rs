@@ -3,6 +3,23 @@
 
 use super::{Ingredient, Subject};
 
+/// `summary(text)`
+pub struct SummaryFunction;
+
+impl Ingredient for SummaryFunction {
+    fn name(&self) -> &'static str {
+        "summary"
+    }
+
+    fn subject(&self) -> Subject {
+        Subject::Document
+    }
+
+    fn needs_all_rows(&self) -> bool {
+        true
+    }
+}
+
 /// `answer(text, 'question')`
 pub struct AnswerFunction;
 

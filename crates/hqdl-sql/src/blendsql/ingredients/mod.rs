@@ -10,7 +10,7 @@ mod validate;
 
 use std::ops::Range;
 
-pub use answer::AnswerFunction;
+pub use answer::{AnswerFunction, SummaryFunction};
 pub use join::LlmJoin;
 pub use keyword::Keyword;
 pub use map::LlmMap;
@@ -63,6 +63,11 @@ pub trait Ingredient: Sync {
     /// [`SqlError`] when there are too few or too many, with their place.
     fn check(&self, _written: &Arguments<'_>) -> Result<(), SqlError> {
         Ok(())
+    }
+
+    /// Returns whether an answer about a part of the rows of a group would be wrong.
+    fn needs_all_rows(&self) -> bool {
+        self.subject() == Subject::Rows
     }
 
     /// The type of its answers, when it has but one.

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::blendsql::Call;
+use crate::blendsql::aggregates::{is_of_rows, own};
 use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{ColumnOrigin, Schema, bare};
@@ -52,6 +53,9 @@ pub(in crate::blendsql) struct SelectNames<'p> {
     aliases: Vec<FollowedField>,
     /// What the rows are grouped by, where values of groups stand.
     pub grouped: Vec<Arc<Lineage>>,
+    /// The terms of GROUP BY as they are written, where values of groups stand; `None`
+    /// where the rows are not groups.
+    pub group_terms: Option<Vec<&'p str>>,
 }
 
 impl<'p> SelectNames<'p> {
@@ -85,11 +89,84 @@ impl<'p> SelectNames<'p> {
         None
     }
 
+    /// Returns a column of this SELECT in an expression that has several values within a
+    /// group. A column that equals a term of GROUP BY in every row has one.
+    pub fn find_varying(&self, expr: &Expr, sql: &str, joined: &[Joined]) -> Option<String> {
+        let terms = self.group_terms.as_ref()?;
+        let text = sql[bare(expr).span.clone()].trim();
+        if is_of_rows(expr) || terms.iter().any(|term| term.eq_ignore_ascii_case(text)) {
+            return None;
+        }
+        if let ExprKind::Column { table, column } = &expr.kind {
+            let mut tables =
+                self.tables.iter().filter(|t| table.as_deref().is_none_or(|n| t.is(n)));
+            let field = tables.find_map(|t| t.field(column))?;
+            let own = field.flow.lineage.as_deref();
+            let is_term = |own: &Lineage| {
+                self.grouped.iter().any(|g| g.is(own) || are_joined(g, own, joined))
+            };
+            let written = || match table {
+                Some(table) => format!("{table}.{column}"),
+                None => column.clone(),
+            };
+            return (!own.is_some_and(is_term)).then(written);
+        }
+        let (exprs, query) = expr.inside();
+        let mut found = exprs.into_iter().find_map(|e| self.find_varying(e, sql, joined));
+        if let Some(query) = query {
+            let mut inner: Vec<&str> = Vec::new();
+            query.each_item(&mut |item| inner.extend(item.name.as_deref()));
+            query.each(&mut |e| {
+                // A name without a table may be one of the subquery's own columns.
+                if let ExprKind::Column { table: Some(table), .. } = &e.kind
+                    && !inner.iter().any(|name| name.eq_ignore_ascii_case(table))
+                {
+                    found = found.take().or_else(|| self.find_varying(e, sql, joined));
+                }
+            });
+        }
+        found
+    }
+
     pub fn cte(&self, name: &str) -> Option<&Option<Vec<FollowedField>>> {
         let of = |n: &'_ SelectNames<'p>| {
             n.ctes.iter().rev().position(|(cte, _)| cte.eq_ignore_ascii_case(name))
         };
         self.around().find_map(|n| of(n).map(|at| &n.ctes[n.ctes.len() - 1 - at].1))
+    }
+}
+
+/// Returns whether the joins make two columns equal in every row.
+fn are_joined(one: &Lineage, other: &Lineage, joined: &[Joined]) -> bool {
+    let (
+        Lineage::Column { instance, column, .. },
+        Lineage::Column { instance: there, column: its, .. },
+    ) = (one, other)
+    else {
+        return false;
+    };
+    let (column, its) = (column.to_lowercase(), its.to_lowercase());
+    joined.iter().any(|join| join.is_of((*instance, &column), (*there, &its)))
+}
+
+/// Returns whether `SQLite` shows a group of this SELECT an arbitrary row: it has a GROUP BY
+/// or aggregates, and not a single `max` or `min`, whose row is the group's.
+fn shows_arbitrary_rows(query: &Query, core: &Core) -> bool {
+    let mut names: Vec<String> = Vec::new();
+    let exprs = core.columns.iter().filter_map(|c| c.expr.as_ref());
+    for expr in exprs.chain(&core.having).chain(query.order.iter().map(|o| &o.expr)) {
+        own(expr, &mut |e| {
+            if let ExprKind::Function { name, .. } = &e.kind
+                && is_of_rows(e)
+            {
+                names.push(name.clone());
+            }
+        });
+    }
+    match names.as_slice() {
+        [one] if matches!(one.as_str(), "max" | "min") => false,
+        [] => !core.group.is_empty() || core.having.is_some(),
+        _ => true,
     }
 }
 
@@ -211,6 +288,7 @@ impl<'q> Follow<'q> {
             }
         }
         let mut by = Vec::new();
+        let mut terms = Vec::new();
         for expr in &core.group {
             let flow = self.flow(expr, &names);
             let column = match flow.lineage.as_deref() {
@@ -219,8 +297,11 @@ impl<'q> Follow<'q> {
             };
             let flow = column.map_or(flow, |expr| self.flow(expr, &names));
             by.extend(flow.lineage);
+            let sql = self.sql;
+            terms.push(sql[bare(column.unwrap_or(expr)).span.clone()].trim());
         }
         names.grouped = by;
+        names.group_terms = shows_arbitrary_rows(query, core).then_some(terms);
         let fields = self.columns(core, &names);
         names.aliases = fields.iter().flatten().filter(|f| !f.name.is_empty()).cloned().collect();
         self.tail(query, &names);
@@ -228,6 +309,7 @@ impl<'q> Follow<'q> {
             self.condition(having, &names);
         }
         names.grouped.clear();
+        names.group_terms = None;
         if let Some(filter) = &core.filter {
             self.condition(filter, &names);
         }

@@ -376,6 +376,10 @@ impl Follow<'_> {
             0 => names.around().flat_map(|n| n.grouped.iter().cloned()).collect(),
             _ => Vec::new(),
         };
+        let varies = match self.aggregates {
+            0 => args.iter().find_map(|a| names.find_varying(a, self.sql, &self.joined)),
+            _ => None,
+        };
         let tables = names.around().flat_map(|n| &n.tables).filter_map(|t| t.name.clone());
         let instances = self.instances_of(&keys);
         let joins = |j: &&Joined| {
@@ -388,6 +392,7 @@ impl Follow<'_> {
             tables: tables.collect(),
             keys,
             grouped,
+            varies,
             ..self.found.remove(&n).unwrap_or_default()
         };
         self.found.insert(n, found);

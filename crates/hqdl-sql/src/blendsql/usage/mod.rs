@@ -127,6 +127,9 @@ pub struct CallUsage {
     pub joined: Vec<Joined>,
     /// What the rows are grouped by, where the call is a value of the group.
     pub grouped: Vec<Arc<Lineage>>,
+    /// A column in its arguments that has several values within a group, of which `SQLite`
+    /// would show it an arbitrary one.
+    pub varies: Option<String>,
     /// The table or CTE that its options are a column of.
     pub options: Option<OptionsColumn>,
     /// Names of the tables that can be named where it stands.
