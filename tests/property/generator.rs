@@ -199,7 +199,7 @@ impl Writer<'_> {
             vec![self.rng.usize(..columns.len())]
         };
         let order: Vec<String> =
-            positions.iter().map(|n| format!("{}{}", n + 1, self.way())).collect();
+            positions.iter().map(|n| format!("{}{}", self.position(n + 1), self.way())).collect();
         let order = format!(" ORDER BY {}", order.join(", "));
         let k = match self.rng.u8(0..16) {
             0 => "(SELECT count(*) FROM r)".to_owned(),
@@ -253,7 +253,8 @@ impl Writer<'_> {
             String::new()
         };
         let body = format!("SELECT {distinct}{} FROM {from}{filter}", plain.join(", "));
-        let order: Vec<String> = (1..=ordered).map(|n| format!("{n}{}", self.way())).collect();
+        let order: Vec<String> =
+            (1..=ordered).map(|n| format!("{}{}", self.position(n), self.way())).collect();
         let k = [1, 1, 2, 3, 4, 6][self.rng.usize(..6)];
         let offset = if self.chance(25) { " OFFSET 1" } else { "" };
         let limit = format!(" LIMIT {k}{offset}");
@@ -296,6 +297,17 @@ impl Writer<'_> {
         let alias = self.alias();
         let scope = columns.into_iter().map(|(c, kind)| (format!("{alias}.{c}"), kind)).collect();
         (format!("(SELECT {distinct}{} FROM {from}{filter}) AS {alias}", written.join(", ")), scope)
+    }
+
+    /// A result column's position, as a term of ORDER BY or GROUP BY can have it.
+    fn position(&mut self, n: usize) -> String {
+        match self.rng.u8(0..12) {
+            0 => format!("+{n}"),
+            1 => format!("({n})"),
+            2 => format!("0x{n:x}"),
+            3 => format!("{n} COLLATE BINARY"),
+            _ => n.to_string(),
+        }
     }
 
     /// How a term of ORDER BY is ordered.
@@ -447,6 +459,17 @@ impl Writer<'_> {
             format!("total({int} > 1)"),
         ];
         let aggregate = aggregates[self.rng.usize(..aggregates.len())].clone();
+        if self.chance(10) {
+            // An aggregate of these rows that a subquery has.
+            let of = self.bare(&scope, Kind::Int);
+            let aggregate = match self.rng.u8(0..3) {
+                0 => format!("max({of})"),
+                1 => format!("count({of}) FILTER (WHERE {of} > 1)"),
+                _ => format!("count(*) FILTER (WHERE {of} > 1)"),
+            };
+            let sql = format!("SELECT (SELECT {aggregate}) AS x1, 'a' AS x2 FROM {from}{filter}");
+            return (sql, vec![("x1".to_owned(), Kind::Int), ("x2".to_owned(), Kind::Text)]);
+        }
         if self.chance(35) {
             // Of no rows there is one group, or none.
             let having = if self.chance(25) {
@@ -463,8 +486,8 @@ impl Writer<'_> {
         let key = self.value(&scope, Kind::Text, 0);
         let by = match self.rng.u8(0..6) {
             0 => one.clone(),
-            1 => "1".to_owned(),
-            2 => format!("{key}, 1"),
+            1 => self.position(1),
+            2 => format!("{key}, {}", self.position(1)),
             _ => key.clone(),
         };
         let having = match self.rng.u8(0..6) {

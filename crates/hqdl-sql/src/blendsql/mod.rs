@@ -45,6 +45,7 @@ pub mod scope;
 mod select;
 pub mod spelling;
 pub mod tree;
+mod terms;
 mod truth;
 pub mod usage;
 mod written;

@@ -17,6 +17,7 @@ use super::possible::Possible;
 use super::rewrite::{CallSite, Costs, Rewriter, conjuncts};
 use super::rules::conditions_last::{fence, fence_of};
 use super::scope::{Field, Schema, Scope, Table};
+use super::terms::{Clause, ResolvedTerm, resolve_term, term_expr};
 use super::tree::{Body, Core, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, Span};
 use super::truth::leaves;
 use hqdl_values::sql;
@@ -349,12 +350,12 @@ impl Probing<'_, '_> {
 
     /// What a term of GROUP BY stands for.
     fn group(&self, term: &Expr, core: &Core, open: &OpenFrom<'_>) -> String {
-        let text = self.rows.text(term, &open.frame);
-        let column =
-            text.trim().parse::<usize>().ok().and_then(|n| core.columns.get(n.checked_sub(1)?));
-        match column.and_then(|c| c.expr.as_ref()) {
-            Some(expr) => format!("({})", self.rows.text(expr, &open.frame)),
-            None => text,
+        match resolve_term(term, Clause::Group, core, self.rows.sql) {
+            ResolvedTerm::Result(n) => match core.columns.get(n).and_then(|c| c.expr.as_ref()) {
+                Some(expr) => format!("({})", self.rows.text(expr, &open.frame)),
+                None => self.rows.text(term, &open.frame),
+            },
+            _ => self.rows.text(term, &open.frame),
         }
     }
 
@@ -402,18 +403,14 @@ impl Probing<'_, '_> {
             });
             drawn || self.rows.rewriter.bears(e, &open.frame.scope)
         };
-        let text = self.rows.text(term, &open.frame);
-        let column = match text.trim().parse::<usize>() {
-            // A star stands for as many columns as its tables have.
-            Ok(_) if core.columns.iter().any(|c| c.expr.is_none()) => return true,
-            Ok(n) => n.checked_sub(1).and_then(|n| core.columns.get(n)?.expr.as_ref()),
-            Err(_) => None,
-        };
-        let named = match &super::scope::bare(term).kind {
-            ExprKind::Column { table: None, column } => open.frame.alias(column),
-            _ => None,
-        };
-        live(term) || column.is_some_and(live) || named.is_some_and(live)
+        let Some(expr) = term_expr(term, Clause::Order, core, self.rows.sql) else { return true };
+        let mut named = false;
+        own(expr, &mut |e| {
+            if let ExprKind::Column { table: None, column } = &e.kind {
+                named |= open.frame.alias(column).is_some_and(live);
+            }
+        });
+        live(expr) || named
     }
 
     /// Tables whose rows conditions with calls do not wait for: these have no column

@@ -14,6 +14,7 @@ use super::aggregates::{AGGREGATES, is_aggregate, is_of_rows, own};
 use super::frame::{Frame, is_random, joins_by_name, reads};
 use super::rewrite::{CallSite, Rewriter};
 use super::scope::{Field, Resolver, bare, renamed};
+use super::terms::{Clause, term_expr};
 use super::tree::{Body, Core, Cte, Expr, ExprKind, Query};
 use super::truth::may_fail;
 use hqdl_values::sql;
@@ -243,7 +244,8 @@ impl Possible<'_> {
         let grouped = self.is_grouped(query, core, &open.frame);
         let fine = |e: &Expr| self.certain(e, &open.frame, false);
         let having = core.having.iter().all(|e| self.certain(e, &open.frame, true));
-        let by_groups = open.exact && core.group.iter().all(fine) && having;
+        let of_term = |g| term_expr(g, Clause::Group, core, self.sql).is_some_and(fine);
+        let by_groups = open.exact && core.group.iter().all(of_term) && having;
         let windows = open.exact && core.windows.is_empty();
         let of_rows = if grouped { by_groups } else { windows };
         let certain = |e: &Expr| self.certain(e, &open.frame, of_rows);

@@ -39,7 +39,7 @@ impl Rewriter<'_> {
         let aliases: Vec<&str> = core
             .columns
             .iter()
-            .filter(|c| c.expr.as_ref().is_some_and(Expr::has_call))
+            .filter(|c| c.expr.as_ref().is_some_and(|e| self.bears(e, &scope)))
             .filter_map(|c| c.alias.as_deref())
             .filter(|a| scope.tables.iter().all(|t| !has_field(t, a)))
             .collect();

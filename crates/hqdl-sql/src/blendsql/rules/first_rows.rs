@@ -26,12 +26,13 @@
 //! what comes before them is known, too; where there is no order any rows that pass do.
 
 use super::{FIRST_ROWS, LIKENESS, Refused, Rewriter};
-use crate::blendsql::aggregates::{AGGREGATES, has_window, is_aggregate};
+use crate::blendsql::aggregates::{has_window, is_aggregate, is_of_rows};
 use crate::blendsql::emit;
 use crate::blendsql::ingredients::Subject;
 use crate::blendsql::plan::{FirstRows, InnerRows};
 use crate::blendsql::rewrite::own_calls;
 use crate::blendsql::scope::{Scope, bare};
+use crate::blendsql::terms::{Clause, ResolvedTerm, read_integer, resolve_term, term_expr};
 use crate::blendsql::tree::{Core, Expr, ExprKind, Query, ResultColumn, Span};
 use crate::blendsql::truth;
 
@@ -105,11 +106,10 @@ impl Rewriter<'_> {
         if limit.is_none() && !core.distinct || limit == Some(0) {
             return Err("it needs all of its rows: there is no LIMIT and no DISTINCT");
         }
-        let order_is_plain = query.order.iter().all(|o| {
-            let result = self.result_of(&o.expr, core);
-            !(result.is_none() && position(&o.expr, self.sql).is_some())
-                && plain(result.and_then(|c| c.expr.as_ref()).unwrap_or(&o.expr))
-        });
+        let order_is_plain = query
+            .order
+            .iter()
+            .all(|o| term_expr(&o.expr, Clause::Order, core, self.sql).is_some_and(plain));
         let mut pairs = false;
         calls
             .iter()
@@ -146,8 +146,10 @@ impl Rewriter<'_> {
         } else if is_aggregate(core, query) {
             return Err("it is an aggregate of all rows");
         }
-        let of_results =
-            |e: &Expr| self.result_of(e, core).is_some() || results().any(|r| self.same(r, e));
+        let of_results = |e: &Expr| {
+            matches!(resolve_term(e, Clause::Order, core, self.sql), ResolvedTerm::Result(_))
+                || results().any(|r| self.same(r, e))
+        };
         if core.distinct
             && !(self.plain_order
                 && results().all(plain)
@@ -294,23 +296,6 @@ impl Rewriter<'_> {
         self.out.first = Some(first);
     }
 
-    /// The result column that a term of ORDER BY names.
-    fn result_of<'c>(&self, expr: &Expr, core: &'c Core) -> Option<&'c ResultColumn> {
-        let n = match (position(expr, self.sql), &bare(expr).kind) {
-            (Some(n), _) if core.columns.iter().take(n + 1).any(|c| c.expr.is_none()) => {
-                // A star stands for as many columns as its tables have.
-                return None;
-            }
-            (Some(n), _) => n,
-            (None, ExprKind::Column { table: None, column }) => {
-                let named = |a: &String| a.eq_ignore_ascii_case(column);
-                core.columns.iter().position(|c| c.alias.as_ref().is_some_and(named))?
-            }
-            _ => return None,
-        };
-        core.columns.get(n)
-    }
-
     /// Whether a condition names a result by its alias: among the results, where
     /// the statement of the rule has its conditions, there are no aliases.
     fn has_alias_in_conditions(&self, core: &Core, scope: &Scope<'_>) -> bool {
@@ -327,8 +312,8 @@ impl Rewriter<'_> {
         found
     }
 
-    /// Whether an aggregate in a subquery is one of this SELECT: its columns are
-    /// all of here.
+    /// Whether an aggregate in a subquery is one of this SELECT: the columns of its
+    /// arguments, ORDER BY and FILTER are all of here.
     pub(in crate::blendsql) fn is_aggregate_from_within(
         &self,
         core: &Core,
@@ -339,19 +324,17 @@ impl Rewriter<'_> {
         let columns = core.columns.iter().filter_map(|c| c.expr.as_ref());
         for expr in columns.chain(query.order.iter().map(|o| &o.expr)) {
             self.resolver().each_in(expr, scope, false, &mut |e, at, _| {
-                let ExprKind::Function { name, window: false, args, .. } = &e.kind else { return };
-                if at.depth <= scope.depth || !AGGREGATES.contains(&name.as_str()) {
+                if at.depth <= scope.depth || !is_of_rows(e) {
                     return;
                 }
                 let (mut own, mut outer) = (false, false);
-                args.iter().for_each(|a| {
-                    a.each(&mut |e| {
-                        if let ExprKind::Column { table, column } = &e.kind {
-                            let depth = at.find(table.as_deref(), column).map(|f| f.depth);
-                            own |= depth.is_some_and(|d| d > scope.depth);
-                            outer |= depth.is_none_or(|d| d <= scope.depth);
-                        }
-                    });
+                // Arguments, DISTINCT, ORDER BY and FILTER: all are inside.
+                e.each(&mut |e| {
+                    if let ExprKind::Column { table, column } = &e.kind {
+                        let depth = at.find(table.as_deref(), column).map(|f| f.depth);
+                        own |= depth.is_some_and(|d| d > scope.depth);
+                        outer |= depth.is_none_or(|d| d <= scope.depth);
+                    }
                 });
                 found |= outer && !own;
             });
@@ -360,21 +343,20 @@ impl Rewriter<'_> {
     }
 }
 
-/// The value of a whole number in the text.
+/// Returns the number of rows that a LIMIT or OFFSET names; `None` if it is no integer
+/// of the text, or negative.
 fn number(expr: &Expr, sql: &str) -> Option<u64> {
-    let expr = bare(expr);
-    matches!(expr.kind, ExprKind::Literal).then(|| sql[expr.span.clone()].trim().parse().ok())?
-}
-
-/// The result column, from 0, that a whole number in ORDER BY means.
-fn position(expr: &Expr, sql: &str) -> Option<usize> {
-    usize::try_from(number(expr, sql)?).ok()?.checked_sub(1)
+    u64::try_from(read_integer(expr, sql)?).ok()
 }
 
 /// Whether a result column is evaluated before its group is there: its alias or
 /// its number stands in GROUP BY, HAVING or ON.
 fn is_early(column: &ResultColumn, at: usize, core: &Core, sql: &str) -> bool {
-    let mut found = core.group.iter().any(|g| position(g, sql) == Some(at));
+    let mut found = core.group.iter().any(|g| match resolve_term(g, Clause::Group, core, sql) {
+        ResolvedTerm::Result(n) => n == at,
+        ResolvedTerm::Unresolved => true,
+        ResolvedTerm::Expression => false,
+    });
     if let Some(alias) = &column.alias {
         let mut see = |e: &Expr| {
             found |= matches!(&e.kind, ExprKind::Column { table: None, column }

@@ -10,8 +10,9 @@ use crate::blendsql::aggregates::{is_of_rows, own};
 use crate::blendsql::flow::{Flow, FlowColumn};
 use crate::blendsql::lineage::Lineage;
 use crate::blendsql::scope::{ColumnOrigin, Schema, bare};
+use crate::blendsql::terms::{Clause, ResolvedTerm, resolve_term};
 use crate::blendsql::tree::{
-    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query, ResultColumn,
+    Body, Core, Cte, Expr, ExprKind, FromItem, FromSource, JoinKind, Query,
 };
 use crate::blendsql::usage::{CallUsage, ComparedWith, Joined, Outputs};
 
@@ -322,15 +323,11 @@ impl<'q> Follow<'q> {
     /// The result column that a term of GROUP BY means: by its number, or by the
     /// name that the SELECT gives it.
     fn result_column<'c>(&self, core: &'c Core, term: &Expr) -> Option<&'c Expr> {
-        let text = self.sql[bare(term).span.clone()].trim();
-        let named = |c: &ResultColumn| {
-            c.alias.as_deref().is_some_and(|alias| alias.eq_ignore_ascii_case(text))
-        };
-        let at = match text.parse::<usize>() {
-            Ok(number) => number.checked_sub(1),
-            Err(_) => core.columns.iter().position(named),
-        };
-        core.columns.get(at?)?.expr.as_ref()
+        // The caller has found no column of the FROM clause, so an alias counts as in ORDER BY.
+        match resolve_term(term, Clause::Order, core, self.sql) {
+            ResolvedTerm::Result(n) => core.columns.get(n)?.expr.as_ref(),
+            _ => None,
+        }
     }
 
     fn columns(&mut self, core: &Core, names: &SelectNames<'_>) -> Option<Vec<FollowedField>> {

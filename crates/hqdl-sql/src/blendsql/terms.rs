@@ -1,0 +1,116 @@
+//! Resolves terms of ORDER BY and GROUP BY as `SQLite` does: a term can be the
+//! position or the alias of a result column instead of an expression.
+//!
+//! `SQLite` removes parentheses and COLLATE from a term before it looks for a
+//! position or an alias. A position may also have signs and be hexadecimal. An alias
+//! inside an operator or a function, `likely()` included, is an ordinary name: a column
+//! of the FROM clause comes first. `likely(2)` is a constant.
+
+use super::lexer::{self, Brackets};
+use super::scope::bare;
+use super::tree::{Core, Expr, ExprKind};
+
+/// The clause that a term belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clause {
+    /// ORDER BY, where an alias hides a column of the same name.
+    Order,
+    /// GROUP BY, where a column hides an alias of the same name.
+    Group,
+}
+
+/// What a term of ORDER BY or GROUP BY means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResolvedTerm {
+    /// The result column at this index, from 0.
+    Result(usize),
+    /// A position that cannot be resolved: a star comes before it, or there is no such column.
+    Unresolved,
+    /// An expression.
+    Expression,
+}
+
+/// Returns what a term of a SELECT's clause means.
+pub(super) fn resolve_term(term: &Expr, clause: Clause, core: &Core, sql: &str) -> ResolvedTerm {
+    let term = without_collation(term, sql);
+    if let ExprKind::Column { table: None, column } = &term.kind
+        && clause == Clause::Order
+    {
+        let alias = |a: &String| a.eq_ignore_ascii_case(column);
+        let found = core.columns.iter().position(|c| c.alias.as_ref().is_some_and(alias));
+        return found.map_or(ResolvedTerm::Expression, ResolvedTerm::Result);
+    }
+    let Some(position) = read_integer(term, sql) else { return ResolvedTerm::Expression };
+    let at = usize::try_from(position).ok().and_then(|n| n.checked_sub(1));
+    match at {
+        // A star stands for as many columns as its tables have.
+        Some(n) if core.columns.iter().take(n + 1).all(|c| c.expr.is_some()) => {
+            if n < core.columns.len() { ResolvedTerm::Result(n) } else { ResolvedTerm::Unresolved }
+        }
+        _ => ResolvedTerm::Unresolved,
+    }
+}
+
+/// Returns the expression of a term: that of the result column it means, or its own;
+/// `None` where its position cannot be resolved.
+pub(super) fn term_expr<'c>(
+    term: &'c Expr,
+    clause: Clause,
+    core: &'c Core,
+    sql: &str,
+) -> Option<&'c Expr> {
+    match resolve_term(term, clause, core, sql) {
+        ResolvedTerm::Result(n) => core.columns.get(n)?.expr.as_ref(),
+        ResolvedTerm::Unresolved => None,
+        ResolvedTerm::Expression => Some(term),
+    }
+}
+
+/// Returns the value of an integer literal, signs included.
+pub(super) fn read_integer(expr: &Expr, sql: &str) -> Option<i64> {
+    let expr = bare(expr);
+    let text = sql[expr.span.clone()].trim();
+    match &expr.kind {
+        ExprKind::Literal => {
+            let digits = text.replace('_', "");
+            match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+                Some(hex) => i64::from_str_radix(hex, 16).ok(),
+                None => digits.parse().ok(),
+            }
+        }
+        ExprKind::Other(parts) => match parts.as_slice() {
+            [part] if text.starts_with('+') && ends_with(expr, part) => read_integer(part, sql),
+            [part] if text.starts_with('-') && ends_with(expr, part) => {
+                read_integer(part, sql)?.checked_neg()
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Removes parentheses and COLLATE from the outside of an expression.
+fn without_collation<'e>(expr: &'e Expr, sql: &str) -> &'e Expr {
+    let expr = bare(expr);
+    match &expr.kind {
+        ExprKind::Other(parts) => match parts.as_slice() {
+            [part] if has_collation(expr, part, sql) => without_collation(part, sql),
+            _ => expr,
+        },
+        _ => expr,
+    }
+}
+
+/// Whether an expression of one part is that part with COLLATE.
+fn has_collation(expr: &Expr, part: &Expr, sql: &str) -> bool {
+    part.span.start == expr.span.start
+        && lexer::next(sql, part.span.end, Brackets::Name)
+            .ok()
+            .flatten()
+            .is_some_and(|token| token.text(sql).eq_ignore_ascii_case("collate"))
+}
+
+/// Whether a part ends where the whole expression does.
+fn ends_with(expr: &Expr, part: &Expr) -> bool {
+    part.span.end == expr.span.end
+}
