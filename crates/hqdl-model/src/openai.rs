@@ -129,6 +129,8 @@ impl Endpoint {
         let tls = tls::config().map_err(|e| SetupError::Client(e.to_string()))?;
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
+            // Prompts and keys go to the configured endpoint alone.
+            .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)

@@ -82,6 +82,13 @@ impl WireFailure {
     pub(super) async fn read(mut response: Response) -> Self {
         let status = response.status().as_u16();
         let wait = retry_after(response.headers());
+        if let Some(location) = redirect_location(&response) {
+            let message = format!(
+                "the endpoint redirects to {location}, and hqdl does not follow redirects: if you \
+                 trust that address, set `base_url` to it"
+            );
+            return Self { status, message, codes: Vec::new(), wait };
+        }
         let mut body = Vec::new();
         while body.len() < FAILURE
             && let Ok(Some(piece)) = response.chunk().await
@@ -107,6 +114,16 @@ impl WireFailure {
         let codes = ["/error/code", "/error/type", "/error/innererror/code", "/code"];
         Self { status, message, codes: codes.into_iter().filter_map(text).collect(), wait: None }
     }
+}
+
+/// Returns where a redirect points, without its query, which can hold secrets.
+fn redirect_location(response: &Response) -> Option<String> {
+    if !response.status().is_redirection() {
+        return None;
+    }
+    let location = response.headers().get(reqwest::header::LOCATION)?;
+    let location = String::from_utf8_lossy(location.as_bytes());
+    Some(shown(location.split(['?', '#']).next().unwrap_or_default()))
 }
 
 /// What a failure means.

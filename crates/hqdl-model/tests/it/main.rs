@@ -13,4 +13,5 @@
 #![allow(clippy::float_cmp, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
 
 mod limits;
+mod redirects;
 mod slots;

@@ -1,0 +1,78 @@
+//! Redirects: an endpoint cannot pass prompts and keys on to another host.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hqdl_model::limits::PerMinute;
+use hqdl_model::openai::Endpoint;
+use hqdl_model::{Model, ModelError};
+use hqdl_prompt::Prompt;
+use hqdl_spec::{Echo, ModelSettings, Provider, Reuse};
+
+/// Answers every request with a fixed response, and counts the requests.
+fn serve(response: String) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            let mut buffer = vec![0; 65536];
+            let _ = stream.read(&mut buffer);
+            let _ = stream.write_all(response.as_bytes());
+        }
+    });
+    (format!("http://{address}/v1"), count)
+}
+
+fn prompt() -> Prompt {
+    Prompt {
+        system: "system".into(),
+        user: "user".to_owned(),
+        schema: None,
+        planned_output: 10,
+        max_output: 10,
+        input_tokens: 10,
+        with_keys: None,
+        images: Vec::new(),
+    }
+}
+
+fn settings(base_url: String) -> ModelSettings {
+    ModelSettings {
+        provider: Provider::Openai,
+        name: "test-model".to_owned(),
+        base_url: Some(base_url),
+        api_key_env: None,
+        temperature: None,
+        max_output_tokens: 100,
+        price: None,
+        recordings: Vec::new(),
+        reuse: Reuse::default(),
+        echo: Echo::default(),
+        unknown: None,
+    }
+}
+
+#[test]
+fn a_redirect_is_an_error_that_names_its_location() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for status in [301, 302, 303, 307, 308] {
+        let (other, reached) = serve("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_owned());
+        let (base_url, _) = serve(format!(
+            "HTTP/1.1 {status} Moved\r\nlocation: {other}/chat?token=abc\r\n\
+             content-length: 0\r\nconnection: close\r\n\r\n"
+        ));
+        let endpoint = Endpoint::new(&settings(base_url), PerMinute::default()).unwrap();
+        let error = runtime.block_on(endpoint.ask(&prompt())).unwrap_err();
+        assert_eq!(reached.load(Ordering::SeqCst), 0, "{status} was followed");
+        assert!(matches!(error, ModelError::Refused { .. }), "{status}: {error:?}");
+        let message = error.to_string();
+        assert!(message.contains(&format!("{other}/chat")), "{status}: {message}");
+        assert!(!message.contains("abc"), "a query can hold a secret: {message}");
+    }
+}
