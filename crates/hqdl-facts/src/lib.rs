@@ -97,6 +97,12 @@ pub enum FactsError {
     /// There is no directory for facts.
     #[error("no data directory: {0}")]
     NoDirectory(String),
+    /// The cache is named by a URL that hqdl does not know.
+    #[error(
+        "`{}` is not a cache: name a folder, or `postgres://user@host/database`",
+        _0.display()
+    )]
+    UnknownUrl(PathBuf),
     /// Another process uses the cache.
     #[error("the cache {} is in use by {holder}", dir.display())]
     Held {
@@ -202,6 +208,7 @@ impl FactsError {
                 "everything answered is kept; run this again when the server is well"
             }
             Self::Refused { hint, .. } => hint,
+            Self::UnknownUrl(_) => "check the spelling of `--cache` or HQDL_CACHE",
             Self::Import { .. } => "nothing was imported; mend the line and run this again",
         }
     }

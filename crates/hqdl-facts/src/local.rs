@@ -62,6 +62,7 @@ impl LocalStore {
     ) -> Result<Self, FactsError> {
         // Of an owner that was killed; nobody answers there.
         let _ = std::fs::remove_file(remote::socket(dir));
+        restrict_files(dir)?;
         let session = FactsSession::of_owner(holder);
         let open = || Journal::open(&dir.join("journal.sqlite"), session.clone());
         let journal = open()?;
@@ -240,10 +241,21 @@ fn gone() -> FactsError {
     }
 }
 
-/// Makes a data directory that only its user can look into.
+/// Creates the folder of a cache, or makes an existing one private. A folder that
+/// holds other files than a cache's keeps its mode: it may be shared on purpose.
+///
+/// # Errors
+/// [`FactsError::UnknownUrl`] for a URL, which is never the name of a folder.
 pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
     let file = |error| FactsError::File { path: dir.to_owned(), error };
+    if dir.to_string_lossy().contains("://") {
+        return Err(FactsError::UnknownUrl(dir.to_owned()));
+    }
     if dir.is_dir() {
+        let is_cache = dir.join("journal.sqlite").exists();
+        if is_cache || std::fs::read_dir(dir).map_err(file)?.next().is_none() {
+            restrict(dir, 0o700);
+        }
         return Ok(());
     }
     if let Some(parent) = dir.parent() {
@@ -253,6 +265,48 @@ pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
         Err(error) if !dir.is_dir() => Err(file(error)),
         _ => Ok(()),
     }
+}
+
+/// Removes the access of other users to a file or folder. If that fails, as it does
+/// for another user's file, hqdl goes on and logs a warning.
+pub(super) fn restrict(path: &Path, mode: u32) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let is_private = |m: std::fs::Metadata| m.permissions().mode().trailing_zeros() >= 6;
+        if std::fs::metadata(path).is_ok_and(is_private) {
+            return;
+        }
+        let permissions = std::fs::Permissions::from_mode(mode);
+        if let Err(error) = std::fs::set_permissions(path, permissions) {
+            tracing::warn!(path = %path.display(), %error, "other users may read this");
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (path, mode);
+}
+
+/// Makes the files of a cache private before anything is written to them. `SQLite`
+/// gives its side files the mode of the database.
+fn restrict_files(dir: &Path) -> Result<(), FactsError> {
+    let index = dir.join("index.sled");
+    if !index.is_dir() {
+        private(&index).map_err(|error| FactsError::File { path: index.clone(), error })?;
+    }
+    restrict(&index, 0o700);
+    let journal = dir.join("journal.sqlite");
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&journal)
+        .map_err(|error| FactsError::File { path: journal.clone(), error })?;
+    for name in ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "lock"] {
+        let path = dir.join(name);
+        if path.exists() {
+            restrict(&path, 0o600);
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn private(dir: &Path) -> std::io::Result<()> {
