@@ -42,6 +42,10 @@ fn help_is_in_order_and_plain() {
             .split("Options:\n")
             .nth(1)
             .unwrap_or_default()
+            // Examples follow the options.
+            .split("\n\nExample")
+            .next()
+            .unwrap_or_default()
             .lines()
             .filter(|l| l.trim_start().starts_with('-'))
             .filter_map(|l| l.split_whitespace().find(|w| w.starts_with("--")))

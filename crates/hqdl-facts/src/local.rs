@@ -241,6 +241,9 @@ fn gone() -> FactsError {
     }
 }
 
+/// How the names of a cache's files begin.
+const OURS: [&str; 5] = ["journal.sqlite", "index.sled", "lock", "socket", "daemon"];
+
 /// Creates the folder of a cache, or makes an existing one private. A folder that
 /// holds other files than a cache's keeps its mode: it may be shared on purpose.
 ///
@@ -252,8 +255,13 @@ pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
         return Err(FactsError::UnknownUrl(dir.to_owned()));
     }
     if dir.is_dir() {
-        let is_cache = dir.join("journal.sqlite").exists();
-        if is_cache || std::fs::read_dir(dir).map_err(file)?.next().is_none() {
+        let is_ours = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.map(|entry| entry.file_name().into_string());
+            name.is_ok_and(|name| {
+                name.is_ok_and(|name| OURS.iter().any(|own| name.starts_with(own)))
+            })
+        };
+        if std::fs::read_dir(dir).map_err(file)?.all(is_ours) {
             restrict(dir, 0o700);
         }
         return Ok(());
@@ -290,7 +298,7 @@ pub(super) fn restrict(path: &Path, mode: u32) {
 /// gives its side files the mode of the database.
 fn restrict_files(dir: &Path) -> Result<(), FactsError> {
     let index = dir.join("index.sled");
-    if !index.is_dir() {
+    if !index.exists() {
         private(&index).map_err(|error| FactsError::File { path: index.clone(), error })?;
     }
     restrict(&index, 0o700);
