@@ -91,6 +91,7 @@ fn print(cell: &Origin) {
     line(if shows { "repaired" } else { "reason" }, cell.repair.clone());
     line("error", cell.error.clone());
     line("model", cell.model.clone());
+    line("parameters", cell.parameters.clone());
     line("asked", cell.asked_at.clone());
     line("run", cell.run.map(|r| r.to_string()));
     line("prompt", cell.prompt_hash.clone());

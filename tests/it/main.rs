@@ -48,6 +48,7 @@ mod log;
 mod models;
 mod on_server;
 mod packing;
+mod parameters;
 mod page_states;
 mod providers;
 mod published_calls;

@@ -7,13 +7,14 @@ use rusqlite::{Connection, TransactionBehavior, ffi};
 /// A migration with its number.
 type Migration = (u32, &'static str);
 
-const DATABASE: [Migration; 4] = [
+const DATABASE: [Migration; 5] = [
     (1, include_str!("../../../migrations/database/0001_bookkeeping.sql")),
     (2, include_str!("../../../migrations/database/0002_standing.sql")),
     (3, include_str!("../../../migrations/database/0003_rows.sql")),
     (4, include_str!("../../../migrations/database/0004_typed_cells.sql")),
+    (5, include_str!("../../../migrations/database/0005_parameters.sql")),
 ];
-const JOURNAL: [Migration; 12] = [
+const JOURNAL: [Migration; 13] = [
     (1, include_str!("../../../migrations/journal/0001_facts.sql")),
     (2, include_str!("../../../migrations/journal/0002_batches.sql")),
     (3, include_str!("../../../migrations/journal/0003_restarts.sql")),
@@ -26,6 +27,7 @@ const JOURNAL: [Migration; 12] = [
     (12, include_str!("../../../migrations/journal/0012_indexes.sql")),
     (13, include_str!("../../../migrations/journal/0013_refused.sql")),
     (14, include_str!("../../../migrations/journal/0014_latest.sql")),
+    (15, include_str!("../../../migrations/journal/0015_parameters.sql")),
 ];
 
 /// Brings the bookkeeping of an expanded database up to date.

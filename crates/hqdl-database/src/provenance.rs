@@ -28,6 +28,8 @@ pub struct Origin {
     pub repair: Option<String>,
     /// The model.
     pub model: Option<String>,
+    /// The parameters of the spec that the request was sent with, as JSON.
+    pub parameters: Option<String>,
     /// The run.
     pub run: Option<i64>,
     /// When it was asked.
@@ -62,7 +64,9 @@ impl Origin {
             "expansion": self.expansion, "table": self.table, "column": self.column,
             "key": serde_json::from_str::<Json>(&self.key).unwrap_or(Json::Null),
             "state": self.state, "value": self.parsed(), "raw": self.raw, "repair": self.repair,
-            "model": self.model, "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
+            "model": self.model,
+            "parameters": self.parameters.as_deref().and_then(|p| serde_json::from_str::<Json>(p).ok()),
+            "run": self.run, "asked_at": self.asked_at, "prompt_hash": self.prompt_hash,
             "input_tokens": self.input_tokens, "output_tokens": self.output_tokens, "cost_usd": self.cost_usd,
             "error": self.error,
         })
@@ -176,6 +180,8 @@ impl Database {
                         raw: r.get("raw")?,
                         repair: r.get("repair")?,
                         model: r.get("model")?,
+                        // An earlier version published without this column.
+                        parameters: r.get("parameters").unwrap_or_default(),
                         run: r.get("run")?,
                         asked_at: r.get("asked_at")?,
                         prompt_hash: r.get("prompt_hash")?,

@@ -32,6 +32,8 @@ pub struct CompletionOrigin {
     pub model: String,
     /// The prompt's hash.
     pub prompt_hash: String,
+    /// The parameters that were sent with it, as JSON.
+    pub parameters: Option<String>,
     /// When it was asked.
     pub asked_at: String,
     /// Input tokens.
@@ -364,7 +366,7 @@ impl<'db> Publication<'db> {
         self.transaction
             .prepare_cached(
                 "INSERT INTO hqdl_completion
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
             )?
             .execute(rusqlite::params![
                 expansion.name,
@@ -378,7 +380,8 @@ impl<'db> Publication<'db> {
                 o.cost_usd,
                 o.cells,
                 o.error,
-                shown
+                shown,
+                o.parameters
             ])?;
         Ok(())
     }

@@ -35,6 +35,8 @@ pub struct Completion {
     pub model: u32,
     /// The hash of the prompt.
     pub prompt_hash: String,
+    /// The parameters of the spec that were sent with it, as JSON.
+    pub parameters: Option<String>,
     /// What the model wrote.
     pub content: Option<String>,
     /// Why there is no content.

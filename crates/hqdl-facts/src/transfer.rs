@@ -75,6 +75,7 @@ impl Facts {
                     "repair": fact.answer.repair,
                     "asked_at": completion.asked_at,
                     "prompt_hash": completion.prompt_hash,
+                    "parameters": completion.parameters,
                     "input_tokens": completion.input_tokens as f64 / share,
                     "output_tokens": completion.output_tokens as f64 / share,
                     "cost_usd": completion.cost_usd / share,
@@ -179,6 +180,7 @@ fn add(
         run,
         model: words.model(&line.model)?,
         prompt_hash: line.prompt_hash,
+        parameters: line.parameters,
         asked_at: line.asked_at,
         ..Completion::default()
     };
@@ -202,6 +204,7 @@ fn add(
         unit.completion.prompt_hash == completion.prompt_hash
             && unit.completion.asked_at == completion.asked_at
             && unit.completion.model == completion.model
+            && unit.completion.parameters == completion.parameters
     });
     let unit = if let Some(unit) = same {
         unit
@@ -281,6 +284,7 @@ struct ExportedLine {
     answer: Answer,
     asked_at: String,
     prompt_hash: String,
+    parameters: Option<String>,
 }
 
 impl ExportedLine {
@@ -309,6 +313,7 @@ impl ExportedLine {
             answer: Answer { state, value, raw: text("raw"), repair: text("repair") },
             asked_at: text("asked_at").unwrap_or_else(hqdl_database::now),
             prompt_hash: text("prompt_hash").unwrap_or_default(),
+            parameters: text("parameters"),
         })
     }
 }

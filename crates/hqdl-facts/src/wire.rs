@@ -21,7 +21,7 @@ use hqdl_values::usage::Spent;
 /// What both sides begin with; then the protocol's number.
 pub(super) const MAGIC: &[u8; 4] = b"hqdl";
 /// The protocol; another number is another language.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
 /// The longest frame.
 pub(super) const LONGEST: usize = 64 << 20;
 /// About how many bytes of records go into one frame.

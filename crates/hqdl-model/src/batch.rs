@@ -17,6 +17,7 @@ use super::openai::Endpoint;
 use super::wire::{self, WireFailure, error, failed, shown};
 use super::{ModelError, TRIES, persistently};
 use hqdl_prompt::Prompt;
+use hqdl_spec::ModelParameters;
 
 /// Where every request of a batch goes.
 const PATH: &str = "/v1/chat/completions";
@@ -99,9 +100,9 @@ impl Endpoint {
 
     /// A line of a batch's file.
     #[must_use]
-    pub fn line(&self, custom_id: &str, prompt: &Prompt) -> String {
+    pub fn line(&self, custom_id: &str, prompt: &Prompt, parameters: &ModelParameters) -> String {
         let line = json!({
-            "custom_id": custom_id, "method": "POST", "url": PATH, "body": self.body(prompt),
+            "custom_id": custom_id, "method": "POST", "url": PATH, "body": self.body(prompt, parameters),
         });
         format!("{line}\n")
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Model;
 use hqdl_facts::{FactsError, History, Wanted};
-use hqdl_spec::{Expansion, Format, PriceTable, Provider, Reuse, Spec};
+use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Provider, Reuse, Spec};
 
 /// Whom the cells of an expansion are asked of.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub struct ModelChoice {
     pub is_free: bool,
     /// The most tokens an answer may have.
     pub max_output: u64,
+    /// Further fields of a request's body.
+    pub parameters: ModelParameters,
     /// The form of the answers.
     pub format: Format,
     /// Rows that a request may hold.
@@ -41,11 +43,12 @@ pub fn choose(spec: &Spec, connected: Option<&dyn Model>, expansion: &Expansion)
     let connected = endpoint.as_deref().or(connected);
     let most = connected.and_then(Model::rows_at_most);
     ModelChoice {
-        name: connected.map_or(settings.name.as_str(), Model::name).to_owned(),
+        name: settings.identity(connected.map_or(settings.name.as_str(), Model::name)),
         reuse: settings.reuse,
         price: settings.paid(),
         is_free: settings.provider == Provider::Replay,
         max_output: u64::from(settings.max_output_tokens),
+        parameters: settings.parameters.clone(),
         format: expansion.format.unwrap_or_else(|| connected.map_or(Format::Json, Model::format)),
         rows: match most {
             // Nothing would show that an answer is of its own image, and not of another's.

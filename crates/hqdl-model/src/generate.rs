@@ -50,7 +50,7 @@ use crate::{
 };
 use hqdl_facts::{CommitUnit, Completion, ReservationId, Wanted};
 use hqdl_prompt::{Prompt, PromptFrame};
-use hqdl_spec::{Expansion, Format};
+use hqdl_spec::{Expansion, Format, parameters_text};
 use hqdl_values::cell::{State, Tally};
 use hqdl_values::tokens::{Tokenizer, image_at_most};
 use hqdl_values::usage::{ColumnUsage, Spent};
@@ -389,6 +389,7 @@ impl Context {
             run: self.run.id,
             model: self.wanted.model,
             prompt_hash,
+            parameters: parameters_text(&self.choice.parameters),
             asked_at: hqdl_database::now(),
             cells: (cut.columns.len() * cut.gaps.len()) as u64,
             ..Completion::default()

@@ -27,7 +27,7 @@ use super::{
 };
 use hqdl_facts::{Facts, FactsError, Throttle};
 use hqdl_prompt::Prompt;
-use hqdl_spec::{CHAT, ModelSettings, OPENAI};
+use hqdl_spec::{CHAT, ModelParameters, ModelSettings, OPENAI, parameters_text};
 use hqdl_values::key::tagged_text;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,6 +47,8 @@ pub struct Endpoint {
     pub(super) throttle: Arc<Throttle>,
     model: String,
     temperature: Option<f64>,
+    /// Further fields of a request's body.
+    parameters: ModelParameters,
     /// What requests hold, by what the endpoint has refused so far.
     form: Mutex<RequestForm>,
     /// Where that is remembered, and the hash it is found by.
@@ -97,7 +99,8 @@ impl Endpoint {
     /// full.
     fn remember(&mut self, settings: &ModelSettings, facts: &Facts) -> Result<(), FactsError> {
         let temperature = settings.temperature.map(|t| t.to_string()).unwrap_or_default();
-        let parts = [self.base.clone(), self.model.clone(), temperature];
+        let mut parts = vec![self.base.clone(), self.model.clone(), temperature];
+        parts.extend(parameters_text(&self.parameters));
         let place = tagged_text("hqdl request form v1", &parts);
         let known = facts.history().request_form(&place)?;
         let form = known.and_then(|text| serde_json::from_str(&text).ok());
@@ -147,6 +150,7 @@ impl Endpoint {
             throttle,
             model: settings.name.clone(),
             temperature: settings.temperature,
+            parameters: settings.parameters.clone(),
             form: RequestForm::new(habits).into(),
             memory: None,
             untried: false.into(),
@@ -234,10 +238,21 @@ impl Endpoint {
         self.learn(self.form(), error)
     }
 
-    /// A refusal for the key's sake says which key that was, and an endpoint that is
-    /// not there whose it would be.
+    /// Adds to an error what the user can do about it: which key was sent, which server may
+    /// not be running, which parameter of the spec the endpoint refuses.
     fn explained(&self, error: ModelError) -> ModelError {
         match error {
+            ModelError::Refused { status: status @ (400 | 422), message } => {
+                let of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let named = |name: &&String| message.split(|c| !of_word(c)).any(|w| w == **name);
+                let message = match self.parameters.keys().find(named) {
+                    Some(name) => {
+                        format!("{message} (`{name}` is set in [model.parameters] of the spec)")
+                    }
+                    None => message,
+                };
+                ModelError::Refused { status, message }
+            }
             ModelError::Refused { status: status @ (401 | 403), message } => {
                 let message = format!("{} ({})", message.trim_end_matches('.'), self.key.named());
                 ModelError::Refused { status, message }
@@ -269,14 +284,14 @@ impl Endpoint {
         error
     }
 
-    /// What a chat request says.
-    pub(super) fn body(&self, prompt: &Prompt) -> Json {
-        let mut body = self.messages(prompt);
+    /// Returns the body of a chat request of a batch.
+    pub(super) fn body(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
+        let mut body = self.messages(prompt, parameters);
         self.form().write(&mut body, prompt, self.temperature);
         body
     }
 
-    fn messages(&self, prompt: &Prompt) -> Json {
+    fn messages(&self, prompt: &Prompt, parameters: &ModelParameters) -> Json {
         let request = CreateChatCompletionRequest {
             model: self.model.clone(),
             messages: vec![
@@ -288,6 +303,9 @@ impl Endpoint {
         // Of texts alone, which JSON can hold.
         let mut body = serde_json::to_value(request).unwrap_or_default();
         images::write(&mut body, prompt);
+        for (name, value) in parameters {
+            body[name] = value.clone();
+        }
         body
     }
 }
@@ -422,7 +440,7 @@ impl Model for Endpoint {
 
 impl Endpoint {
     async fn chat(&self, prompt: &Prompt, form: RequestForm) -> Result<Reply, ModelError> {
-        let mut body = self.messages(prompt);
+        let mut body = self.messages(prompt, &self.parameters);
         form.write(&mut body, prompt, self.temperature);
         form.write_stream(&mut body);
         let request = self

@@ -421,6 +421,9 @@ impl Draft {
                 );
             }
         }
+        if limits.budget_usd.is_some() || limits.budget_usd_per_day.is_some() {
+            self.unpriced_parameters(check);
+        }
         Limits {
             requests_per_minute: limits.requests_per_minute,
             tokens_per_minute: limits.tokens_per_minute,

@@ -12,6 +12,7 @@ use hqdl_values::{PriceTable, Type};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ModelParameters;
 use super::ingredients::IngredientTable;
 
 /// An hqdl spec: one database, its expansions, model and limits.
@@ -97,6 +98,14 @@ pub struct ModelTable {
     pub temperature: Option<f64>,
     /// The most tokens an answer may have; 4096 when left out.
     pub max_output_tokens: Option<u32>,
+    /// Further fields of each request's body, such as `reasoning_effort`, `service_tier`,
+    /// `top_p` or `seed`. Fields that hqdl sets itself are refused.
+    #[serde(default)]
+    pub parameters: ModelParameters,
+    /// Whether other `parameters` make another model, whose cells are asked for again. When
+    /// false, a change of parameters keeps all facts.
+    #[serde(default)]
+    pub parameters_identity: bool,
     /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
     /// Files of recorded completions, relative to the spec (`provider = "replay"`).
@@ -135,6 +144,9 @@ pub struct OtherModelTable {
     pub temperature: Option<f64>,
     /// The most tokens an answer may have.
     pub max_output_tokens: Option<u32>,
+    /// Further fields of each request's body. When left out, those of `[model]` apply if
+    /// this is the same model at the same endpoint.
+    pub parameters: Option<ModelParameters>,
     /// Price in USD per million tokens.
     pub price: Option<PriceTable>,
     /// Files of recorded completions, relative to the spec (`provider = "replay"`).

@@ -15,6 +15,7 @@ pub mod ingredients;
 mod literal;
 mod models;
 pub mod overrides;
+mod parameters;
 mod part;
 mod secret;
 pub mod shape;
@@ -35,6 +36,7 @@ pub use hqdl_values::{PriceTable, Type};
 pub use images::Images;
 pub use literal::Literal;
 pub use models::{CHAT, OPENAI};
+pub use parameters::{ModelParameters, SERVICE_TIER, parameters_text};
 pub use unified::Unified;
 
 use hqdl_values::cell::CellValue;
@@ -172,6 +174,10 @@ pub struct ModelSettings {
     pub temperature: Option<f64>,
     /// The most tokens an answer may have.
     pub max_output_tokens: u32,
+    /// Further fields of a request's body.
+    pub parameters: ModelParameters,
+    /// Whether these are part of the model's identity.
+    pub parameters_identity: bool,
     /// Price per million tokens.
     pub price: Option<PriceTable>,
     /// Recorded completions.
@@ -186,6 +192,16 @@ pub struct ModelSettings {
 }
 
 impl ModelSettings {
+    /// Returns the name that facts of this model are kept under, from the name that the
+    /// connected model has: with `parameters_identity`, other parameters are another model.
+    #[must_use]
+    pub fn identity(&self, name: &str) -> String {
+        match parameters_text(&self.parameters).filter(|_| self.parameters_identity) {
+            Some(parameters) => format!("{name} {parameters}"),
+            None => name.to_owned(),
+        }
+    }
+
     /// What is paid per million tokens: nothing for what recordings answer.
     #[must_use]
     pub fn paid(&self) -> Option<PriceTable> {

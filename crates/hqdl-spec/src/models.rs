@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use super::ModelSettings;
 use super::check::{Check, join};
 use super::draft::Draft;
-use super::file::{ModelTable, OtherModelTable, Provider};
+use super::file::{ModelTable, OtherModelTable, Provider, Reuse};
+use super::parameters::{ModelParameters, billed_beside_tokens};
 use super::secret::is_variable;
 use super::shape::Step;
 
@@ -34,6 +35,12 @@ impl ModelTable {
                 .or_else(|| self.api_key_env.clone().filter(|_| !elsewhere)),
             temperature: other.temperature.or(self.temperature),
             max_output_tokens: other.max_output_tokens.or(self.max_output_tokens),
+            parameters: match &other.parameters {
+                Some(parameters) => parameters.clone(),
+                None if own => self.parameters.clone(),
+                None => ModelParameters::new(),
+            },
+            parameters_identity: self.parameters_identity,
             price: other.price.or(self.price.filter(|_| own)),
             recordings: if other.recordings.is_empty() {
                 self.recordings.clone()
@@ -44,6 +51,31 @@ impl ModelTable {
             echo: self.echo,
             unknown: self.unknown.clone(),
             others: BTreeMap::new(),
+        }
+    }
+}
+
+impl Check<'_> {
+    /// Checks that there are recordings, and that each is a file.
+    fn recordings(&mut self, table: &[Step], recordings: &[PathBuf]) {
+        if recordings.is_empty() {
+            self.error(
+                &join(table, &["provider".into()]),
+                "provider \"replay\" has no recordings",
+                "",
+                "name files in `recordings`, or pass --recordings",
+            );
+        }
+        for (n, path) in recordings.iter().enumerate() {
+            if !path.is_file() {
+                let place = join(table, &["recordings".into(), n.into()]);
+                self.error(
+                    &place,
+                    &format!("no recording at {}", path.display()),
+                    "no such file",
+                    "",
+                );
+            }
         }
     }
 }
@@ -97,6 +129,31 @@ impl Draft {
         others.find(|(_, other)| !free(&main.other(other))).map(|(name, _)| in_words(Some(name)))
     }
 
+    /// Refuses parameters that bill something which the price of their model does not cover:
+    /// with them, no budget could be kept.
+    pub(super) fn unpriced_parameters(&self, check: &mut Check<'_>) {
+        let main = &self.file.model;
+        let others = main.others.iter().filter(|_| !self.one_model);
+        let others = others.map(|(name, other)| (Some(name.as_str()), main.other(other)));
+        for (name, model) in std::iter::once((None, main.clone())).chain(others) {
+            if model.provider == Provider::Replay {
+                continue;
+            }
+            let Some(field) = billed_beside_tokens(&model.parameters) else { continue };
+            let place: Vec<Step> = [Some("model"), name, Some("parameters"), Some(field)]
+                .into_iter()
+                .flatten()
+                .map(Step::from)
+                .collect();
+            check.error(
+                &place,
+                &format!("no budget can be kept with `{field}`"),
+                "it is billed in another way than by tokens",
+                "remove it, or cap tokens with `budget_tokens` instead",
+            );
+        }
+    }
+
     /// The settings of `[model]`, or of a `[model.NAME]`, brought into its form.
     pub(super) fn model(
         &self,
@@ -147,31 +204,22 @@ impl Draft {
                 }
             }
         }
+        let parameters = check.parameters(&table, &model.parameters);
+        if model.parameters_identity && model.reuse == Reuse::AnyModel && other.is_none() {
+            check.error(
+                &at("parameters_identity"),
+                "`parameters_identity` has no effect with `reuse = \"any-model\"`",
+                "facts of any model are reused",
+                "remove one of the two",
+            );
+        }
         let recordings: Vec<PathBuf> = self
             .recordings
             .clone()
             .filter(|_| other.is_none())
             .unwrap_or_else(|| model.recordings.iter().map(|r| self.beside(r)).collect());
         if model.provider == Provider::Replay {
-            if recordings.is_empty() {
-                check.error(
-                    &at("provider"),
-                    "provider \"replay\" has no recordings",
-                    "",
-                    "name files in `recordings`, or pass --recordings",
-                );
-            }
-            for (n, path) in recordings.iter().enumerate() {
-                if !path.is_file() {
-                    let place = join(&at("recordings"), &[n.into()]);
-                    check.error(
-                        &place,
-                        &format!("no recording at {}", path.display()),
-                        "no such file",
-                        "",
-                    );
-                }
-            }
+            check.recordings(&table, &recordings);
         } else if model.name.is_empty() && !self.bare {
             check.error(
                 &at("name"),
@@ -183,6 +231,8 @@ impl Draft {
                 },
             );
         }
+        // Recordings answer as they were asked.
+        let replayed = model.provider == Provider::Replay;
         ModelSettings {
             provider: model.provider,
             name: if model.name.is_empty() { "replay".to_owned() } else { model.name.clone() },
@@ -190,6 +240,8 @@ impl Draft {
             api_key_env: model.api_key_env.clone(),
             temperature: model.temperature,
             max_output_tokens: model.max_output_tokens.unwrap_or(MAX_OUTPUT_TOKENS).max(1),
+            parameters: if replayed { ModelParameters::new() } else { parameters },
+            parameters_identity: model.parameters_identity,
             price: model.price,
             recordings,
             reuse: model.reuse,

@@ -11,6 +11,11 @@ pub(super) fn is_key(word: &str) -> bool {
     KEY_BEGINNINGS.iter().any(|b| word.starts_with(b) && word.len() > b.len() + 3)
 }
 
+/// Whether people write keys into a field of this name.
+pub(super) fn is_key_field(name: &str) -> bool {
+    KEY_FIELDS.contains(&name)
+}
+
 /// Whether a word is the name of an environment variable, and no key.
 #[must_use]
 pub fn is_variable(name: &str) -> bool {

@@ -132,6 +132,9 @@ impl<'s> ShapeWalk<'s> {
 
     /// The value as JSON; `None` when it does not fit.
     fn value(&mut self, schema: &'s Json, value: &Spanned<DeValue<'_>>) -> Option<Json> {
+        if takes_anything(schema) {
+            return self.any(value);
+        }
         let forms = self.forms(schema);
         let name = self.name();
         let Some(form) = forms.iter().find(|f| takes(f, value.get_ref())) else {
@@ -166,8 +169,7 @@ impl<'s> ShapeWalk<'s> {
                 None
             }
             DeValue::Integer(integer) => {
-                let digits = integer.as_str().replace('_', "");
-                let number = i64::from_str_radix(&digits, integer.radix()).ok();
+                let number = whole_number(integer);
                 let least = form.get("minimum").and_then(Json::as_f64);
                 let most = form.get("maximum").and_then(Json::as_f64).or_else(|| {
                     (form.get("format")?.as_str()? == "uint32").then_some(f64::from(u32::MAX))
@@ -181,31 +183,57 @@ impl<'s> ShapeWalk<'s> {
                 self.error(format!("`{name}` is out of range"), value.span(), label, None);
                 None
             }
+            DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => self.any(value),
+        }
+    }
+
+    /// Returns a value of any type as JSON; `None` if JSON has no such value.
+    fn any(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Json> {
+        let (number, label) = match value.get_ref() {
+            DeValue::Table(table) => {
+                let mut fields = serde_json::Map::new();
+                for (field, value) in table {
+                    let name: &str = field.get_ref();
+                    self.path.push(name.into());
+                    fields.extend(self.any(value).map(|json| (name.to_owned(), json)));
+                    self.path.pop();
+                }
+                return Some(Json::Object(fields));
+            }
+            DeValue::Array(items) => {
+                let mut all = Vec::new();
+                for (at, item) in items.iter().enumerate() {
+                    self.path.push(at.into());
+                    all.extend(self.any(item));
+                    self.path.pop();
+                }
+                return Some(Json::Array(all));
+            }
+            DeValue::String(text) => return Some(text.as_ref().into()),
+            DeValue::Boolean(b) => return Some((*b).into()),
+            // A date written bare in TOML is as good as one in quotes.
+            DeValue::Datetime(date) => return Some(date.to_string().into()),
+            DeValue::Integer(integer) => (whole_number(integer).map(Json::from), "too large"),
             DeValue::Float(float) => {
                 let number = float.as_str().replace('_', "").parse::<f64>().ok();
                 // JSON has no nan: it would be read as a field left out.
-                if let Some(number) = number.filter(|n| n.is_finite()) {
-                    return Some(number.into());
-                }
-                self.error(
-                    format!("`{name}` is out of range"),
-                    value.span(),
-                    "expected a finite number".to_owned(),
-                    None,
-                );
-                None
+                let number = number.filter(|n| n.is_finite()).map(Json::from);
+                (number, "expected a finite number")
             }
-            DeValue::Boolean(b) => Some((*b).into()),
-            // A date written bare in TOML is as good as one in quotes.
-            DeValue::Datetime(date) => Some(date.to_string().into()),
+        };
+        if number.is_none() {
+            let message = format!("`{}` is out of range", self.name());
+            self.error(message, value.span(), label.to_owned(), None);
         }
+        number
     }
 
     fn table(&mut self, schema: &'s Json, table: &DeTable<'_>, span: Range<usize>) -> Json {
         let schema = self.resolve(schema);
         let known = schema.get("properties").and_then(Json::as_object);
         let declared = |name: &str| known.and_then(|k| k.get(name));
-        let others = schema.get("additionalProperties").filter(|o| o.is_object());
+        let others =
+            schema.get("additionalProperties").filter(|o| o.is_object() || takes_anything(o));
         let within = self.within();
         let mut mended = serde_json::Map::new();
         for (field, value) in table {
@@ -306,6 +334,15 @@ impl<'s> ShapeWalk<'s> {
             (dotted, _) => format!("[{dotted}]"),
         }
     }
+}
+
+/// Whether a schema takes values of every type.
+fn takes_anything(schema: &Json) -> bool {
+    *schema == Json::Bool(true)
+}
+
+fn whole_number(integer: &toml::de::DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok()
 }
 
 /// The strings a form allows, when it lists them.

@@ -9,8 +9,10 @@ use crate::{StoreError, migrate};
 use hqdl_values::sql;
 
 /// Every migration of the schema that is published into, by its number.
-const MIGRATIONS: [(i32, &str); 1] =
-    [(1, include_str!("../../../../migrations/expanded/0001_bookkeeping.sql"))];
+const MIGRATIONS: [(i32, &str); 2] = [
+    (1, include_str!("../../../../migrations/expanded/0001_bookkeeping.sql")),
+    (2, include_str!("../../../../migrations/expanded/0002_parameters.sql")),
+];
 /// The small tables, with their columns and whether each is a number.
 const SMALL: [(&str, &[(&str, bool)]); 4] = [
     ("hqdl_object", &[("name", false), ("type", false), ("expansion", false)]),
@@ -234,17 +236,18 @@ impl DatabaseServer {
         let failed = |e: rusqlite::Error| StoreError::from_sqlite(self.shown().as_ref(), &e);
         let select = format!(
             "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens, cost_usd,
-               cells, error, shown FROM {} WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
+               cells, error, shown,
+               to_jsonb(c) ->> 'parameters' FROM {} AS c WHERE expansion = $1 AND ($2::bigint[] IS NULL OR id = ANY ($2))",
             self.own("hqdl_completion")
         );
         let mut put = local
-            .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+            .prepare("INSERT OR REPLACE INTO hqdl_completion VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
             .map_err(failed)?;
         for row in self.rows(&select, &[&expansion, &ids])? {
             let mut values = vec![Sqlite::Text(expansion.to_owned())];
-            for n in 0..11 {
+            for n in 0..12 {
                 values.push(match n {
-                    2..=4 | 9 => self.cell(&row, n, false)?,
+                    2..=4 | 9 | 11 => self.cell(&row, n, false)?,
                     7 => {
                         let usd: Option<f64> = row.try_get(n).map_err(|e| self.error(&e))?;
                         usd.map_or(Sqlite::Null, Sqlite::Real)

@@ -387,15 +387,15 @@ impl Publishing<'_> {
         let completions = server.own("hqdl_completion");
         let insert = format!(
             "INSERT INTO {completions} AS c (expansion, id, run, model, prompt_hash, asked_at,
-               input_tokens, output_tokens, cost_usd, cells, error, shown)
+               input_tokens, output_tokens, cost_usd, cells, error, shown, parameters)
              SELECT {}, u.c0::bigint, u.c1::bigint, u.c2, u.c3, u.c4, u.c5::bigint, u.c6::bigint,
-               u.c7::double precision, u.c8::bigint, u.c9, u.c10::bigint FROM {PLACE}
+               u.c7::double precision, u.c8::bigint, u.c9, u.c10::bigint, u.c11 FROM {PLACE}
              ON CONFLICT (expansion, id) DO UPDATE SET shown = c.shown + excluded.shown",
             sql::text(name)
         );
         let select = "SELECT id, run, model, prompt_hash, asked_at, input_tokens, output_tokens,
-            cost_usd, cells, error, shown FROM hqdl_completion WHERE expansion = ?1";
-        self.stream(local, select, name, &insert, 11, &mut |row| row.iter().map(given).collect())?;
+            cost_usd, cells, error, shown, parameters FROM hqdl_completion WHERE expansion = ?1";
+        self.stream(local, select, name, &insert, 12, &mut |row| row.iter().map(given).collect())?;
         let none = format!("DELETE FROM {completions} WHERE expansion = $1 AND shown <= 0");
         server.execute(&none, &[name])?;
         let insert = format!(

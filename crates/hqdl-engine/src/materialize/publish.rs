@@ -297,6 +297,7 @@ fn origin((c, model): (Completion, String)) -> CompletionOrigin {
         run: c.run.get(),
         model,
         prompt_hash: c.prompt_hash,
+        parameters: c.parameters,
         asked_at: c.asked_at,
         input_tokens: c.input_tokens,
         output_tokens: c.output_tokens,

@@ -24,7 +24,7 @@ impl Journal {
 }
 
 const COMPLETION: &str = "SELECT c.run, c.model, c.prompt_hash, c.content, c.error, c.input_tokens,
-  c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, m.name
+  c.cached_input_tokens, c.output_tokens, c.cost_usd, c.asked_at, c.seconds, c.cells, c.parameters, m.name
   FROM completion AS c JOIN model AS m ON m.id = c.model";
 
 fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, String)> {
@@ -41,8 +41,9 @@ fn read_completion(r: &rusqlite::Row<'_>) -> rusqlite::Result<(Completion, Strin
         asked_at: r.get(9)?,
         seconds: r.get(10)?,
         cells: r.get(11)?,
+        parameters: r.get(12)?,
     };
-    Ok((completion, r.get(12)?))
+    Ok((completion, r.get(13)?))
 }
 
 impl Answers for Journal {

@@ -131,8 +131,8 @@ impl Journal {
         let connection = self.connection();
         let mut insert = connection.prepare_cached(
             "INSERT INTO completion (run, model, prompt_hash, content, error, input_tokens, cached_input_tokens,
-               output_tokens, cost_usd, asked_at, seconds, cells)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+               output_tokens, cost_usd, asked_at, seconds, cells, parameters)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?;
         insert.insert(params![
             c.run,
@@ -146,7 +146,8 @@ impl Journal {
             c.cost_usd,
             c.asked_at,
             c.seconds,
-            c.cells
+            c.cells,
+            c.parameters
         ])
     }
 

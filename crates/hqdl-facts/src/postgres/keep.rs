@@ -71,6 +71,7 @@ struct UnitColumns {
     asked_at: Vec<String>,
     seconds: Vec<f64>,
     cells: Vec<i64>,
+    parameters: Vec<Option<String>>,
     reservations: Vec<i64>,
     requests: Vec<i64>,
     lines: LineColumns,
@@ -106,6 +107,7 @@ impl UnitColumns {
             all.asked_at.push(super::text(&c.asked_at));
             all.seconds.push(c.seconds);
             all.cells.push(c.cells.cast_signed());
+            all.parameters.push(c.parameters.as_deref().map(super::text));
             all.reservations.extend(unit.settles.map(|id| id.0));
             all.requests.extend(unit.answers);
             for (entity, facts) in &unit.facts {
@@ -126,13 +128,16 @@ impl UnitColumns {
 
 const NUMBER: &str = "UPDATE hqdl.head SET completion = completion + $1, line = line + $2";
 const COMPLETIONS: &str = "INSERT INTO hqdl.completion (id, token, run, model, prompt_hash, content,
-    error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells)
-  SELECT h.completion - $14 + u.n, u.token, u.run, u.model, u.prompt_hash, u.content, u.error,
-    u.input_tokens, u.cached_input_tokens, u.output_tokens, u.cost_usd, u.asked_at, u.seconds, u.cells
+    error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
+    parameters)
+  SELECT h.completion - $15 + u.n, u.token, u.run, u.model, u.prompt_hash, u.content, u.error,
+    u.input_tokens, u.cached_input_tokens, u.output_tokens, u.cost_usd, u.asked_at, u.seconds, u.cells,
+    u.parameters
   FROM hqdl.head AS h, unnest($1::bigint[], $2::bigint[], $3::integer[], $4::text[], $5::bytea[],
     $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::double precision[], $11::text[],
-    $12::double precision[], $13::bigint[]) WITH ORDINALITY AS u (token, run, model, prompt_hash, content,
-    error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells, n)";
+    $12::double precision[], $13::bigint[], $14::text[]) WITH ORDINALITY AS u (token, run, model, prompt_hash, content,
+    error, input_tokens, cached_input_tokens, output_tokens, cost_usd, asked_at, seconds, cells,
+    parameters, n)";
 const ANSWERS: &str =
     "INSERT INTO hqdl.answer (key, line, completion, model, checksum, cells, entity)
   SELECT u.key, h.line - $7 + u.n, h.completion - $8 + u.of, u.model, u.checksum, u.cells, u.entity
@@ -239,7 +244,7 @@ async fn commit(
     let (n, lines) = (super::count(all.token.len()), super::count(all.lines.of.len()));
     let of = &all.lines;
     let of_number: [Parameter<'_>; 2] = [&n, &lines];
-    let of_completions: [Parameter<'_>; 14] = [
+    let of_completions: [Parameter<'_>; 15] = [
         &all.token,
         &all.run,
         &all.model,
@@ -253,6 +258,7 @@ async fn commit(
         &all.asked_at,
         &all.seconds,
         &all.cells,
+        &all.parameters,
         &n,
     ];
     let of_answers: [Parameter<'_>; 8] =

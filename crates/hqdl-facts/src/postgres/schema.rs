@@ -7,10 +7,11 @@ use crate::FactsError;
 use crate::postgres::link::{Client, Failed, Link, Worked};
 
 /// Every migration, by its number.
-const MIGRATIONS: [(i32, &str); 3] = [
+const MIGRATIONS: [(i32, &str); 4] = [
     (1, include_str!("../../../../migrations/postgres/0001_facts.sql")),
     (2, include_str!("../../../../migrations/postgres/0002_refused.sql")),
     (3, include_str!("../../../../migrations/postgres/0003_latest.sql")),
+    (4, include_str!("../../../../migrations/postgres/0004_parameters.sql")),
 ];
 /// The last of them.
 const LAST: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;

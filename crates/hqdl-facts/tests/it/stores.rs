@@ -142,6 +142,7 @@ fn unit(facts: &Facts, run: RunId, names: &[&str], value: &str) -> CommitUnit {
             model,
             prompt_hash: format!("p1:{value}"),
             content: Some(value.to_owned()),
+            parameters: Some(format!(r#"{{"seed":"{value}"}}"#)),
             cost_usd: 0.25,
             asked_at: "2026-11-21T00:00:00Z".to_owned(),
             cells: names.len() as u64,

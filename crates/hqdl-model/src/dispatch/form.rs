@@ -11,7 +11,7 @@ use crate::generate::{Context, Events, ModelRun};
 use crate::plan::{MissingRow, RowBatch};
 use crate::{Model, ModelChoice};
 use hqdl_facts::{BatchedRequest, Facts, FactsError, RunId, Wanted};
-use hqdl_spec::{Expansion, Format, PriceTable, Reuse};
+use hqdl_spec::{Expansion, Format, ModelParameters, PriceTable, Reuse, SERVICE_TIER};
 use hqdl_values::usage::ColumnUsage;
 
 /// What prompts and answers of an expansion hang on.
@@ -29,12 +29,18 @@ pub struct Form {
     pub price: Option<PriceTable>,
     /// The most tokens an answer may have.
     pub max_output: u64,
+    /// Further fields of a request's body.
+    #[serde(default, skip_serializing_if = "ModelParameters::is_empty")]
+    pub parameters: ModelParameters,
 }
 
 impl Form {
     /// What the cells of an expansion are asked with in batch jobs.
     #[must_use]
     pub fn of(expansion: &Expansion, choice: ModelChoice) -> Self {
+        let mut parameters = choice.parameters;
+        // A batch is a tier of its own.
+        parameters.remove(SERVICE_TIER);
         Self {
             expansion: expansion.clone(),
             format: choice.format,
@@ -42,6 +48,7 @@ impl Form {
             reuse: choice.reuse,
             price: choice.price.map(|p| p.batched()),
             max_output: choice.max_output,
+            parameters,
         }
     }
 
@@ -55,6 +62,7 @@ impl Form {
             endpoint: None,
             is_free: false,
             max_output: self.max_output,
+            parameters: self.parameters,
             format: self.format,
             rows: self.expansion.rows_per_request,
         };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::form::{Readers, cut};
 use crate::Tokens;
 use crate::budget::{Caps, Reached};
-use crate::generate::Stopped;
+use crate::generate::{Context, Stopped};
 use crate::openai::Endpoint;
 use hqdl_facts::{BatchJob, BatchRequest, BatchedRequest, FactsError, RunId, Stage};
 use hqdl_prompt::Prompt;
@@ -77,7 +77,8 @@ impl Packer<'_, '_> {
         while made.len() < self.limits.requests as usize {
             let Some(mut request) = facts.history().next_waiting(self.run, last)? else { break };
             last = request.id;
-            let (mut prompt, mut next) = self.worst(&request, request.rows.len())?;
+            let context = self.readers.get(request.form, self.run)?;
+            let (mut prompt, mut next) = worst_case(&context, &request, request.rows.len());
             if !purse.covers(worst, next) {
                 let spent = purse.committed;
                 beyond = Some(Reached { caps: purse.caps, spent, next });
@@ -85,7 +86,7 @@ impl Packer<'_, '_> {
                 let mut rows = request.rows.len();
                 while rows > 1 && !purse.covers(worst, next) {
                     rows /= 2;
-                    (prompt, next) = self.worst(&request, rows)?;
+                    (prompt, next) = worst_case(&context, &request, rows);
                 }
                 if !purse.covers(worst, next) {
                     break;
@@ -97,7 +98,7 @@ impl Packer<'_, '_> {
             if !ids.insert(custom_id.clone()) {
                 continue;
             }
-            let line = self.endpoint.line(&custom_id, &prompt);
+            let line = self.endpoint.line(&custom_id, &prompt, &context.choice.parameters);
             if !made.is_empty() && bytes + line.len() as u64 > self.limits.bytes {
                 break;
             }
@@ -138,17 +139,6 @@ impl Packer<'_, '_> {
         Ok(Made::BatchJob(parcel, path, worst))
     }
 
-    /// The prompt for the first rows of a request, and the most it may take.
-    fn worst(&self, request: &BatchedRequest, rows: usize) -> Result<(Prompt, Spent), FactsError> {
-        let context = self.readers.get(request.form, self.run)?;
-        let mut cut = cut(request);
-        cut.gaps.truncate(rows);
-        let (_, prompt) = context.prompt(&cut);
-        let tokens =
-            Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
-        Ok((prompt, Spent::of(tokens, context.choice.price.as_ref())))
-    }
-
     /// What a file is called until it is whole: no other cache or spec writes one of
     /// that name.
     fn part(&self) -> Result<String, Stopped> {
@@ -171,4 +161,14 @@ impl Packer<'_, '_> {
         });
         Ok(hasher.finalize().to_hex().as_str()[..24].to_owned())
     }
+}
+
+/// Returns the prompt for the first rows of a request, and the most it may cost.
+fn worst_case(context: &Context, request: &BatchedRequest, rows: usize) -> (Prompt, Spent) {
+    let mut cut = cut(request);
+    cut.gaps.truncate(rows);
+    let (_, prompt) = context.prompt(&cut);
+    let tokens = Tokens { input: prompt.input_tokens, cached_input: 0, output: prompt.max_output };
+    let worst = Spent::of(tokens, context.choice.price.as_ref());
+    (prompt, worst)
 }

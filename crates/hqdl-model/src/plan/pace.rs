@@ -48,7 +48,7 @@ impl Pace {
         let tokenizer = Tokenizer::of(&settings.name);
         let (mut took, mut expected, mut answers) = (0.0, 0.0, 0.0);
         let (mut said, mut hidden) = (0, 0);
-        for completion in history.latest_completions(&settings.name, LATEST)? {
+        for completion in history.latest_completions(&settings.identity(&settings.name), LATEST)? {
             let Some(content) = completion.content else { continue };
             let words = tokenizer.count(&content);
             said += words;

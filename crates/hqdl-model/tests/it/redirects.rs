@@ -49,6 +49,8 @@ fn settings(base_url: String) -> ModelSettings {
         base_url: Some(base_url),
         api_key_env: None,
         temperature: None,
+        parameters: hqdl_spec::ModelParameters::new(),
+        parameters_identity: false,
         max_output_tokens: 100,
         price: None,
         recordings: Vec::new(),

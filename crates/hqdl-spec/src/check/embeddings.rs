@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::file::{Echo, EmbeddingsTable, LimitsTable, ModelTable, Provider, Reuse};
 use super::super::secret::is_variable;
 use super::super::shape::Step;
-use super::super::{Embeddings, ModelSettings, PriceTable};
+use super::super::{Embeddings, ModelParameters, ModelSettings, PriceTable};
 use super::Check;
 
 /// Seconds that a request may take, unless the spec says otherwise.
@@ -67,6 +67,8 @@ pub fn embeddings(
             api_key_env: if own { key } else { key.or_else(|| model.api_key_env.clone()) },
             temperature: None,
             max_output_tokens: 0,
+            parameters: ModelParameters::new(),
+            parameters_identity: false,
             price: table.price.map(|input| PriceTable {
                 input,
                 cached_input: None,

@@ -135,11 +135,12 @@ fn written(value: &Json) -> String {
 fn origin(cell: &Origin) -> Markup {
     let json = cell.to_json();
     let shows = matches!(cell.state.as_str(), "ok" | "overridden");
-    let lines: [(&str, Option<String>); 9] = [
+    let lines: [(&str, Option<String>); 10] = [
         ("said", cell.raw.clone()),
         (if shows { "repaired" } else { "reason" }, cell.repair.clone()),
         ("error", cell.error.clone()),
         ("model", cell.model.clone()),
+        ("parameters", cell.parameters.clone()),
         ("asked", cell.asked_at.clone()),
         ("run", cell.run.map(|r| r.to_string())),
         ("prompt", cell.prompt_hash.clone()),

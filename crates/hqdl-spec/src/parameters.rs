@@ -1,0 +1,120 @@
+//! `[model.parameters]`: further fields of a request, which hqdl passes on as they are.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::check::{Check, join};
+use super::secret::{is_key, is_key_field};
+use super::shape::Step;
+
+/// The fields that `[model.parameters]` adds to the body of a request.
+pub type ModelParameters = BTreeMap<String, Json>;
+
+/// The field that selects how a provider schedules, and bills, a request.
+pub const SERVICE_TIER: &str = "service_tier";
+
+/// Names `[model.parameters]` cannot have, and what to do instead.
+const RESERVED: [(&[&str], &str); 9] = [
+    (&["model"], "set `name` in [model]"),
+    (
+        &["messages", "prompt", "input", "instructions", "system"],
+        "hqdl writes the prompt from the expansion and its columns",
+    ),
+    (
+        &["max_tokens", "max_completion_tokens", "max_output_tokens"],
+        "set `max_output_tokens` in [model]",
+    ),
+    (&["temperature"], "set `temperature` in [model]"),
+    (
+        &["stream", "stream_options", "response_format"],
+        "hqdl reads the answers, so it chooses their form; see `format` of an expansion",
+    ),
+    (
+        &["tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"],
+        "hqdl reads text, not calls of tools",
+    ),
+    (&["n", "best_of"], "hqdl reads one answer per request; others would be billed all the same"),
+    (&["stop", "stop_sequences"], "an answer that ends at a stop sequence looks complete"),
+    (
+        &["models", "modalities", "audio", "extra_body"],
+        "hqdl asks one model for text; write other fields directly into this table",
+    ),
+];
+
+/// Returns why a field cannot be in `[model.parameters]`.
+fn reserved(name: &str) -> Option<&'static str> {
+    RESERVED.iter().find(|(names, _)| names.contains(&name)).map(|(_, help)| *help)
+}
+
+/// Parameters that bill something which a price per token does not cover.
+const BILLED_BESIDE: [&str; 3] = ["web_search_options", "plugins", SERVICE_TIER];
+
+/// Returns the first parameter that a price per token does not cover.
+pub(super) fn billed_beside_tokens(parameters: &ModelParameters) -> Option<&'static str> {
+    BILLED_BESIDE.into_iter().find(|name| parameters.contains_key(*name))
+}
+
+/// Returns the parameters as JSON text, or nothing if there are none. Equal parameters have
+/// equal texts.
+#[must_use]
+pub fn parameters_text(parameters: &ModelParameters) -> Option<String> {
+    (!parameters.is_empty()).then(|| serde_json::to_string(parameters).unwrap_or_default())
+}
+
+impl Check<'_> {
+    /// Checks the parameters of the model table at `table`, and returns them in canonical form:
+    /// the fields of nested tables are sorted.
+    pub(super) fn parameters(
+        &mut self,
+        table: &[Step],
+        parameters: &ModelParameters,
+    ) -> ModelParameters {
+        let place = join(table, &["parameters".into()]);
+        for (name, value) in parameters {
+            let place = join(&place, &[name.as_str().into()]);
+            if let Some(help) = reserved(name) {
+                let message = format!("`{name}` cannot be in {}", header(table));
+                self.error(&place, &message, "hqdl sets this field itself", help);
+            } else if holds_key(name, value) {
+                self.error(
+                    &place,
+                    &format!("`{name}` holds a key"),
+                    "a key itself is never in a spec",
+                    "name its variable in `api_key_env`; if this is a real key, revoke it",
+                );
+            }
+        }
+        parameters.iter().map(|(name, value)| (name.clone(), sorted(value))).collect()
+    }
+}
+
+/// Returns the header of the parameters of the model table at a place.
+fn header(table: &[Step]) -> String {
+    let names = table.iter().filter_map(|step| match step {
+        Step::Field(name) => Some(name.as_str()),
+        Step::Item(_) => None,
+    });
+    format!("[{}.parameters]", names.collect::<Vec<_>>().join("."))
+}
+
+fn holds_key(name: &str, value: &Json) -> bool {
+    match value {
+        Json::String(text) => is_key_field(name) || text.split_whitespace().any(is_key),
+        Json::Array(items) => items.iter().any(|item| holds_key(name, item)),
+        Json::Object(fields) => fields.iter().any(|(name, value)| holds_key(name, value)),
+        _ => false,
+    }
+}
+
+fn sorted(value: &Json) -> Json {
+    match value {
+        Json::Array(items) => items.iter().map(sorted).collect(),
+        Json::Object(fields) => {
+            let fields: BTreeMap<&String, Json> =
+                fields.iter().map(|(name, value)| (name, sorted(value))).collect();
+            fields.into_iter().map(|(name, value)| (name.clone(), value)).collect()
+        }
+        other => other.clone(),
+    }
+}

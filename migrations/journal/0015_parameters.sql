@@ -1,0 +1,2 @@
+-- The parameters of the spec that a request was sent with, as JSON.
+ALTER TABLE completion ADD COLUMN parameters TEXT;

@@ -1,0 +1,147 @@
+//! `[model.parameters]`: further fields of each request's body. They are part of a cell's
+//! provenance, and of the model's identity only where the spec says so.
+
+use serde_json::{Value as Json, json};
+
+use hqdl_testkit::endpoint::{Endpoint, Fault, Times};
+use hqdl_testkit::project::{Ended, Project, check_complete, heroes, honest};
+
+const PARAMETERS: &str = "[model.parameters]\nreasoning_effort = \"low\"\ntop_p = 0.5\n\
+    seed = 7\nprovider = { order = [\"b\", \"a\"], allow = true }\n\n[limits]";
+
+/// Puts text before the table of limits.
+fn edit(project: &Project, from: &str, to: &str) {
+    let text = project.spec_text();
+    assert!(text.contains(from), "{text}");
+    project.spec(&text.replacen(from, to, 1));
+}
+
+fn sent() -> Json {
+    json!({
+        "provider": { "allow": true, "order": ["b", "a"] },
+        "reasoning_effort": "low", "seed": 7, "top_p": 0.5,
+    })
+}
+
+/// The provenance of a cell.
+fn why(project: &Project) -> Json {
+    let ended = project.hqdl(&["why", "llm", "Zed", "motto", "--db", "data.sqlite", "--json"]);
+    let cells: Json = serde_json::from_str(&ended.exits(0).stdout).unwrap();
+    cells[0].clone()
+}
+
+#[test]
+fn every_request_has_the_parameters_of_the_spec() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    edit(&project, "[limits]", PARAMETERS);
+    project.materialize(&["--limit", "5"]).exits(0);
+    let sql =
+        "SELECT name FROM hero WHERE {{LLMMap('Is it short?', hero.name, return_type='bool')}}";
+    let before = endpoint.count();
+    project.hqdl(&["query", "--spec", "specs/x.toml", "--json", sql]);
+    assert!(endpoint.count() > before);
+    project.materialize(&["--batch"]).exits(0);
+    check_complete(&project);
+    let requests = endpoint.requests();
+    assert!(requests.len() > 3);
+    for request in requests {
+        for (name, value) in sent().as_object().unwrap() {
+            assert_eq!(&request.body[name], value, "{}", request.body);
+        }
+    }
+    assert_eq!(why(&project)["parameters"], sent());
+    let shown = project.rows("SELECT DISTINCT parameters FROM hqdl_cell WHERE state = 'ok'");
+    assert_eq!(shown, [[Json::from(sent().to_string())]]);
+    // An export carries them to another cache.
+    project.hqdl(&["cache", "export", "facts.jsonl"]).exits(0);
+    let exported = std::fs::read_to_string(project.path("facts.jsonl")).unwrap();
+    let line: Json = serde_json::from_str(exported.lines().next().unwrap()).unwrap();
+    assert_eq!(line["parameters"], sent().to_string());
+}
+
+/// Returns how many requests a run sends.
+fn asked(endpoint: &Endpoint, project: &Project, flags: &[&str]) -> usize {
+    let before = endpoint.count();
+    project.materialize(flags).exits(0);
+    endpoint.count() - before
+}
+
+#[test]
+fn other_parameters_keep_the_facts_unless_they_are_part_of_the_identity() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let first = asked(&endpoint, &project, &[]);
+    edit(&project, "[limits]", PARAMETERS);
+    assert_eq!(asked(&endpoint, &project, &[]), 0);
+    assert_eq!(why(&project)["parameters"], Json::Null);
+    edit(&project, "[model]", "[model]\nparameters_identity = true");
+    assert_eq!(asked(&endpoint, &project, &[]), first);
+    assert_eq!(why(&project)["parameters"], sent());
+    assert_eq!(asked(&endpoint, &project, &[]), 0);
+    // The order of fields is no difference.
+    edit(&project, "order = [\"b\", \"a\"], allow = true", "allow = true, order = [\"b\", \"a\"]");
+    assert_eq!(asked(&endpoint, &project, &[]), 0);
+    edit(&project, "\"low\"", "\"high\"");
+    let plan = project.plan(&[]);
+    assert_eq!(plan["expansions"][0]["columns"][0]["reasons"]["other_model"], 10, "{plan}");
+    assert_eq!(asked(&endpoint, &project, &["--batch"]), first);
+    check_complete(&project);
+    // Both are kept, and so is what was answered without any.
+    edit(&project, "\"high\"", "\"low\"");
+    assert_eq!(asked(&endpoint, &project, &[]), 0);
+    edit(&project, "parameters_identity = true", "parameters_identity = false");
+    assert_eq!(asked(&endpoint, &project, &[]), 0);
+    assert_eq!(why(&project)["parameters"], Json::Null);
+}
+
+#[test]
+fn a_parameter_that_the_endpoint_refuses_is_named() {
+    let endpoint = honest();
+    endpoint.fault(Fault::Refuses(&["seed"]), Times::Always);
+    let project = heroes(&endpoint, "json");
+    edit(&project, "[limits]", PARAMETERS);
+    let ended: Ended = project.materialize(&[]);
+    assert!(ended.code != 0, "{}", ended.stderr);
+    let says = "(`seed` is set in [model.parameters] of the spec)";
+    assert!(ended.stderr.contains(says), "{}", ended.stderr);
+}
+
+/// A batch has a price of its own, so it does not ask for a tier.
+#[test]
+fn a_batch_asks_for_no_service_tier() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let tier = "[model.parameters]\nservice_tier = \"flex\"\nseed = 1\n\n[limits]";
+    edit(&project, "[limits]", tier);
+    project.materialize(&["--limit", "2"]).exits(0);
+    assert_eq!(endpoint.requests()[0].body["service_tier"], "flex");
+    project.materialize(&["--batch"]).exits(0);
+    check_complete(&project);
+    for line in &endpoint.created()[0] {
+        assert_eq!(line["body"]["service_tier"], Json::Null);
+        assert_eq!(line["body"]["seed"], 1);
+    }
+}
+
+/// A model beside `[model]` has parameters of its own, those of `[model]` only where it is
+/// the same model at the same endpoint.
+#[test]
+fn another_model_has_its_own_parameters() {
+    let endpoint = honest();
+    let project = heroes(&endpoint, "json");
+    let tables = "[model.parameters]\nseed = 1\n[model.same]\nname = \"test-model\"\n\
+        [model.other]\nname = \"other-model\"\n[model.tuned]\nname = \"tuned-model\"\n\
+        parameters = { seed = 2 }\n\n[limits]";
+    edit(&project, "[limits]", tables);
+    let project_ref = &project;
+    let seed = |name: &str| {
+        edit(project_ref, "name = \"llm\"", &format!("name = \"llm\"\nmodel = \"{name}\""));
+        project_ref.materialize(&["--refresh", "motto", "--limit", "1"]).exits(0);
+        edit(project_ref, &format!("name = \"llm\"\nmodel = \"{name}\""), "name = \"llm\"");
+        endpoint.requests().pop().unwrap().body["seed"].clone()
+    };
+    assert_eq!(seed("same"), 1);
+    assert_eq!(seed("other"), Json::Null);
+    assert_eq!(seed("tuned"), 2);
+}
