@@ -164,9 +164,14 @@ pub fn stopped(why: &Stopped) -> (String, String, u8) {
 
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Problems(problems) => Self::Problems(problems),
-            ReadError::File { .. } => Self::input(
+        match &error {
+            ReadError::Problems(problems) => Self::Problems(problems.clone()),
+            ReadError::Database(path) => Self::input(
+                error.to_string(),
+                format!("`hqdl init {}` writes a first spec for it", path.display()),
+            ),
+            ReadError::Directory(_) => Self::input(error.to_string(), "name a spec file in it"),
+            ReadError::NotText(_) | ReadError::File { .. } => Self::input(
                 error.to_string(),
                 "name a spec file, such as specs/superhero.toml; `hqdl init DB` writes a first one",
             ),

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use serde_json::{Value as Json, json};
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::thousands;
 use super::{CacheFlags, Talk, session};
 use crate::cell::Tally;
 use crate::facts::{Facts, FactsError};
+use crate::format::thousands;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

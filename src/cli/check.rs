@@ -15,7 +15,7 @@ use crate::spec::{Draft, ReadError};
 
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Spec files.
+    /// Spec files, or directories whose *.toml files are specs.
     #[arg(required_unless_present = "schema")]
     spec: Vec<PathBuf>,
     /// Database to check against, instead of the spec's.
@@ -34,7 +34,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     }
     let mut failed = false;
     let mut reports = Vec::new();
-    for path in &options.spec {
+    for path in &specs_of(&options.spec)? {
         let (problems, summary) = one(path, options)?;
         let wrong = problems.problems.iter().any(|p| p.severity == Severity::Error);
         failed |= wrong;
@@ -49,6 +49,29 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         anstream::println!("{}", json!({ "ok": !failed, "specs": reports }));
     }
     Ok(if failed { ExitCode::from(WRONG_INPUT) } else { ExitCode::SUCCESS })
+}
+
+/// Replaces each directory by its spec files, in the order of their names.
+fn specs_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut specs = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            specs.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path)
+            .map_err(|e| Failure::input(format!("cannot read {}: {e}", path.display()), ""))?;
+        let files = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+        let mut found: Vec<PathBuf> =
+            files.filter(|file| file.extension().is_some_and(|ends| ends == "toml")).collect();
+        if found.is_empty() {
+            let message = format!("{} has no *.toml file", path.display());
+            return Err(Failure::input(message, "`hqdl init DB` writes a first spec"));
+        }
+        found.sort();
+        specs.append(&mut found);
+    }
+    Ok(specs)
 }
 
 /// All that is to be said of a spec, and a line when nothing is wrong.

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use super::failure::{Failure, INCOMPLETE};
 use super::materialize::show;
-use super::progress::{Progress, thousands};
+use super::progress::Progress;
 use super::{CacheFlags, ModelFlags, Talk, interrupt, session};
+use crate::format::thousands;
 use crate::materialize::{Imported, Selection, Way};
 use crate::model;
 

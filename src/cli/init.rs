@@ -8,6 +8,7 @@ use serde_json::json;
 use super::Talk;
 use super::failure::Failure;
 use crate::database::{Database, StoreError};
+use crate::format::count_noun;
 use crate::init::scaffold_beside;
 use crate::init::tables::{self, TablesError};
 use crate::spec::is_server;
@@ -27,9 +28,12 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         let message = format!("cannot write {}: {e}", path.display());
         Failure::input(message, "choose another file with --spec")
     };
-    // Before anything is made.
+    // Before hqdl creates any file.
     if let Some(spec) = options.spec.as_ref().filter(|spec| spec.exists()) {
-        return Err(failed(spec, &std::io::ErrorKind::AlreadyExists.into()));
+        return Err(Failure::input(
+            format!("{} exists already, and `init` never overwrites a spec", spec.display()),
+            "choose another file with --spec, or delete this one first",
+        ));
     }
     let path = database(&options.db, talk)?;
     let database = Database::open(&path).map_err(|e| match e {
@@ -70,7 +74,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
 /// The database that is meant: itself, or one made of CSV files.
 fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
     let Some(files) = tables::files(path) else { return Ok(path.to_owned()) };
-    let made = tables::database_of(path, &files).map_err(|e| {
+    let (made, notes) = tables::database_of(path, &files).map_err(|e| {
         let hint = match &e {
             TablesError::Exists(made) => {
                 format!("if it was made of this, use it: `hqdl init {}`", made.display())
@@ -80,7 +84,9 @@ fn database(path: &Path, talk: Talk) -> Result<PathBuf, Failure> {
         Failure::input(e.to_string(), hint)
     })?;
     if !talk.quiet {
-        anstream::eprintln!("made {} of {} CSV file(s)", made.display(), files.len());
+        let files = count_noun(files.len() as u64, "CSV file");
+        anstream::eprintln!("created {} from {files}", made.display());
+        notes.iter().for_each(|note| anstream::eprintln!("note: {note}"));
     }
     Ok(made)
 }

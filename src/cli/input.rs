@@ -56,7 +56,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     /// Most USD that this query may spend.
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,

@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "SPEC")]
     spec: Option<PathBuf>,
     /// Most USD that a request may spend, unless the request sets its own `budget`.
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,

@@ -7,9 +7,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 
 use super::failure::{Failure, INCOMPLETE};
-use super::progress::{Progress, duration, thousands};
+use super::progress::{Progress, duration};
 use super::{ModelFlags, Talk, interrupt, session};
 use crate::cell::State;
+use crate::format::{count_noun, thousands};
 use crate::generate::Event;
 use crate::materialize::{Exported, InFile, Report, Selection, Way};
 use crate::model;
@@ -25,7 +26,7 @@ pub struct Options {
     #[command(flatten)]
     select: SelectionFlags,
     /// Most USD that this run may spend.
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
     budget: Option<f64>,
     /// Ask through the endpoint's Batch API: answers within a day, usually at half the price. If
     /// the command is interrupted or killed, the next one resumes the batch.
@@ -169,7 +170,7 @@ fn print_written(exported: &Exported, priced: bool, talk: Talk) {
             });
             anstream::println!("{line}");
         } else {
-            anstream::println!("written    {path}: {} requests", thousands(file.requests));
+            anstream::println!("written    {path}: {}", count_noun(file.requests, "request"));
         }
     }
     if talk.json || talk.quiet {
@@ -202,13 +203,13 @@ fn print_before(file: &InFile, talk: Talk) {
         anstream::println!("{line}");
     } else if !talk.quiet {
         let path = file.path.as_ref().map_or("a file".to_owned(), |p| p.display().to_string());
-        let gone = if is_there { "" } else { ", which is not there any more" };
+        let gone = if is_there { "" } else { " (deleted since)" };
         anstream::eprintln!(
-            "note: {} cells stand in {path}{gone}: {} of its {} requests have no answer yet. \
-             `hqdl import` takes in what it brings; --again writes them once more",
-            thousands(file.cells),
+            "note: {path}{gone} already contains {}: {} of {} without an answer yet. `hqdl import` \
+             reads its answers; --again writes the cells once more",
+            count_noun(file.cells, "cell"),
             thousands(file.unanswered),
-            thousands(file.requests)
+            count_noun(file.requests, "request")
         );
     }
 }
@@ -282,8 +283,8 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
     let kept = report.asked.without_value().saturating_sub(report.cells.without_value() + errors);
     if kept > 0 {
         anstream::println!(
-            "no better   {} cells asked again got no value, and keep the one they had",
-            thousands(kept)
+            "no better   {} got no value when asked again and kept the earlier one",
+            count_noun(kept, "cell")
         );
     }
     anstream::println!("reused     {}", thousands(report.reused));
@@ -306,8 +307,8 @@ fn print(report: &Report, spec: &Spec, seconds: f64) {
             format!("{} tokens", thousands(report.in_doubt.most.tokens))
         };
         anstream::println!(
-            "in doubt   {most} at most, for {} requests that ended without an answer",
-            thousands(report.in_doubt.requests)
+            "in doubt   {most} at most, for {} that ended without an answer",
+            count_noun(report.in_doubt.requests, "request")
         );
     }
     anstream::println!("time       {}", duration(seconds));

@@ -1,6 +1,7 @@
 //! A smoothie's meta as a person reads it: after a query, and before one.
 
-use super::progress::{duration, thousands};
+use super::progress::duration;
+use crate::format::thousands;
 use crate::query::Meta;
 use crate::spec::Spec;
 

@@ -183,6 +183,14 @@ fn price(text: &str) -> Result<PriceTable, String> {
     Ok(PriceTable { input: usd(input)?, output: usd(output)?, cached_input: None, batch: None })
 }
 
+/// Parses a budget in USD.
+fn budget(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(usd) if usd.is_finite() && usd >= 0.0 => Ok(usd),
+        _ => Err("expected an amount in USD, 0 or more, such as 2.50".to_owned()),
+    }
+}
+
 /// Flags that name the cache.
 #[derive(Debug, Clone, Default, Args)]
 struct CacheFlags {
@@ -242,7 +250,10 @@ pub fn main_of(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Status(options) => status::run(&options, cli.talk),
         Command::Swan(command) => swan::run(&command, cli.talk),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut command(), "hqdl", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "hqdl", &mut script);
+            // A reader such as `head` may close the pipe early.
+            let _ = std::io::Write::write_all(&mut std::io::stdout(), &script);
             Ok(ExitCode::SUCCESS)
         }
         Command::Man { dir } => std::fs::create_dir_all(&dir)

@@ -12,6 +12,7 @@ use super::{ModelFlags, Talk, progress, session};
 use crate::Row;
 use crate::database::keys::{KeyRow, Keys};
 use crate::facts::Reason;
+use crate::format::thousands;
 use crate::materialize::Way;
 use crate::model;
 use crate::plan::{BudgetLeft, Plan};
@@ -34,7 +35,7 @@ pub struct Options {
     #[arg(long)]
     check: bool,
     /// Most USD that the run may spend.
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = super::budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
@@ -147,8 +148,8 @@ fn print(plan: &Plan, batch: bool) {
     anstream::println!("requests  {} to {}", plan.requests(), models.join(" and "));
     anstream::println!(
         "tokens    {} in, {} out{counted}",
-        progress::thousands(plan.input_tokens()),
-        progress::thousands(output.likely.round() as u64)
+        thousands(plan.input_tokens()),
+        thousands(output.likely.round() as u64)
     );
     if plan.priced {
         anstream::println!(

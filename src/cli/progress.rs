@@ -1,9 +1,8 @@
 //! What a running command says on stderr: a bar on a terminal, plain lines
 //! elsewhere, JSON events on stdout with `--json`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,13 +10,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::Talk;
+use crate::format::{count_noun, thousands, usd};
 use crate::generate::{Event, Listener};
 use crate::usage::Usage;
 
 /// How often plain lines are printed.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// How many failed requests are told one by one.
-const FAILURES_TOLD: u64 = 3;
+/// How many different messages of failed requests are printed.
+const MOST_FAILURES: usize = 3;
 
 /// A listener that shows a run, and the handle that ends the show.
 pub struct Progress {
@@ -30,9 +30,20 @@ struct ProgressState {
     said: Instant,
     total: u64,
     done: u64,
-    failed: u64,
+    failures: Failures,
     /// What was last said of each batch.
     polled: HashMap<String, String>,
+}
+
+/// The messages of failed requests that were printed.
+#[derive(Default)]
+struct Failures(BTreeSet<String>);
+
+impl Failures {
+    /// Returns whether a message is to be printed: a new one, among the first few.
+    fn is_new(&mut self, message: &str) -> bool {
+        self.0.len() < MOST_FAILURES && self.0.insert(message.to_owned())
+    }
 }
 
 impl Progress {
@@ -53,7 +64,7 @@ impl Progress {
             said: now,
             total: 0,
             done: 0,
-            failed: 0,
+            failures: Failures::default(),
             polled: HashMap::new(),
         }));
         let progress = Self { bar: bar.clone(), state: Arc::clone(&state) };
@@ -68,13 +79,14 @@ impl Progress {
     /// rows are what is waited for; what fails is told anywhere.
     pub fn of_passes(talk: Talk) -> Listener {
         let shown = !talk.quiet && std::io::stderr().is_terminal();
-        let failed = AtomicU64::new(0);
+        let failures = Mutex::new(Failures::default());
         Arc::new(move |event: &Event| match event {
             Event::Begin { expansion, cells } if shown => {
                 anstream::eprintln!("asking for {} values ({expansion})", thousands(*cells));
             }
             Event::Failed(message)
-                if !talk.quiet && failed.fetch_add(1, Ordering::Relaxed) < FAILURES_TOLD =>
+                if !talk.quiet
+                    && failures.lock().unwrap_or_else(PoisonError::into_inner).is_new(message) =>
             {
                 anstream::eprintln!("a request failed: {message}");
             }
@@ -130,14 +142,14 @@ fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool
             }
         }
         Event::Submitted { batch, requests } => {
-            let text = format!("{batch}: submitted, {} requests", thousands(*requests));
+            let text = format!("{batch}: submitted, {}", count_noun(*requests, "request"));
             tell(talk, bar, event, &text);
         }
         Event::Polled { batch, status, completed, failed, requests } => {
             let text = format!(
-                "{batch}: {status}, {} of {} requests answered{}",
+                "{batch}: {status}, {} of {} answered{}",
                 thousands(*completed),
-                thousands(*requests),
+                count_noun(*requests, "request"),
                 if *failed > 0 {
                     format!(", {} failed", thousands(*failed))
                 } else {
@@ -158,12 +170,11 @@ fn show(event: &Event, state: &mut ProgressState, bar: &ProgressBar, drawn: bool
             );
             tell(talk, bar, event, &text);
         }
-        // The first few say what is wrong; the rest would say it again.
         Event::Failed(message) => {
-            state.failed += 1;
+            let is_new = state.failures.is_new(message);
             if talk.json {
                 anstream::println!("{}", event.to_json());
-            } else if !talk.quiet && state.failed <= FAILURES_TOLD {
+            } else if !talk.quiet && is_new {
                 bar.suspend(|| anstream::eprintln!("a request failed: {message}"));
             }
         }
@@ -189,24 +200,11 @@ fn tell(talk: Talk, bar: &ProgressBar, event: &Event, text: &str) {
 
 fn used(usage: &Usage) -> String {
     format!(
-        "{} requests, {} tokens, ${:.4}",
-        thousands(usage.requests),
-        thousands(usage.input_tokens + usage.output_tokens),
-        usage.cost_usd
+        "{}, {}, {}",
+        count_noun(usage.requests, "request"),
+        count_noun(usage.input_tokens + usage.output_tokens, "token"),
+        usd(usage.cost_usd)
     )
-}
-
-/// A number with commas between its thousands.
-pub fn thousands(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Seconds as a person reads them.

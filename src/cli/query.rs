@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use super::failure::{Failure, INCOMPLETE};
 use super::input::{self, Input};
-use super::progress::{Progress, thousands};
+use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{Talk, interrupt, meta};
+use crate::format::thousands;
 use crate::query::{self, Meta, QueryError};
 
 #[derive(Debug, clap::Args)]

@@ -6,9 +6,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value as Json;
 
 use super::failure::Failure;
-use super::progress::{duration, thousands};
+use super::progress::duration;
 use super::{CacheFlags, Talk, session};
 use crate::facts;
+use crate::format::thousands;
 
 #[derive(Debug, clap::Args)]
 pub struct Options {

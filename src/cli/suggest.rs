@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::failure::Failure;
-use super::progress::thousands;
 use super::{CacheFlags, Talk, session};
 use crate::database::Database;
+use crate::format::{count_noun, thousands};
 use crate::session::{Cache, Session, SpecOverrides};
 use crate::spec::Draft;
 use crate::suggest::edit::{self, Added};
@@ -106,8 +106,8 @@ fn told(question: &Suggestion) -> String {
     line(
         "cost",
         &format!(
-            "{} requests, {} tokens in, {} out, ${:.4}",
-            thousands(asked.requests),
+            "{}, {} tokens in, {} out, ${:.4}",
+            count_noun(asked.requests, "request"),
             thousands(asked.input_tokens.round() as u64),
             thousands(asked.output_tokens.round() as u64),
             asked.cost_usd

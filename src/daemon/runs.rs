@@ -137,15 +137,15 @@ impl DaemonRuns {
         let line = shown.then(|| {
             let why = status.failure.as_ref().map(|f| format!(": {}", f.message()));
             format!(
-                "{}: run {} ({}) {}, {} of {} cells, {} requests, ${:.4}{}",
+                "{}: run {} ({}) {}, {} of {} cells, {}, {}{}",
                 status.spec,
                 status.id,
                 status.cause.name(),
                 status.state.name(),
                 status.done,
                 status.cells,
-                status.usage.requests,
-                status.usage.cost_usd,
+                count_noun(status.usage.requests, "request"),
+                usd(status.usage.cost_usd),
                 why.unwrap_or_default()
             )
         });
@@ -197,3 +197,4 @@ fn take(run: &mut DaemonRun) {
     (status.cells, status.done, status.usage) = (going.cells, going.done, going.usage);
     (status.failed, status.last_error) = (going.failed, going.last_error);
 }
+use crate::format::{count_noun, usd};

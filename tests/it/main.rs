@@ -45,6 +45,7 @@ mod kills;
 #[cfg(unix)]
 mod lending;
 mod log;
+mod messages;
 mod models;
 mod on_server;
 mod packing;

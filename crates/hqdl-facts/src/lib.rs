@@ -103,6 +103,9 @@ pub enum FactsError {
         _0.display()
     )]
     UnknownUrl(PathBuf),
+    /// The path of the cache is a file.
+    #[error("{} is a file; a cache is a directory", _0.display())]
+    NotAFolder(PathBuf),
     /// Another process uses the cache.
     #[error("the cache {} is in use by {holder}", dir.display())]
     Held {
@@ -204,6 +207,7 @@ impl FactsError {
             Self::File { .. } => {
                 "check the directory and its permissions, or choose another with --cache"
             }
+            Self::NotAFolder(_) => "name a directory with --cache or HQDL_CACHE",
             Self::Unreachable { .. } => {
                 "everything answered is kept; run this again when the server is well"
             }

@@ -254,6 +254,9 @@ pub(super) fn make(dir: &Path) -> Result<(), FactsError> {
     if dir.to_string_lossy().contains("://") {
         return Err(FactsError::UnknownUrl(dir.to_owned()));
     }
+    if dir.is_file() {
+        return Err(FactsError::NotAFolder(dir.to_owned()));
+    }
     if dir.is_dir() {
         let is_ours = |entry: std::io::Result<std::fs::DirEntry>| {
             let name = entry.map(|entry| entry.file_name().into_string());

@@ -10,6 +10,7 @@ use tracing::debug;
 
 use hqdl_facts::{FactsError, History, RunId};
 use hqdl_spec::{Limits, Provider, Spec};
+use hqdl_values::format;
 use hqdl_values::usage::{Doubt, Spent};
 
 /// What may be spent; `None` is no cap.
@@ -64,8 +65,10 @@ impl Reached {
     fn words(&self) -> String {
         match (self.caps.usd, self.caps.tokens) {
             (Some(usd), _) if self.spent.usd + self.next.usd > usd => format!(
-                "${:.4} of ${usd:.4} is spent and the next request may cost ${:.4}",
-                self.spent.usd, self.next.usd
+                "{} of {} is spent and the next request may cost {}",
+                format::usd(self.spent.usd),
+                format::usd(usd),
+                format::usd(self.next.usd)
             ),
             (_, tokens) => format!(
                 "{} of {} tokens are spent and the next request may take {}",

@@ -25,6 +25,10 @@ use hqdl_spec::Format;
 use hqdl_values::tokens::Tokenizer;
 use hqdl_values::value::Value;
 
+/// Message for a question that the recordings do not answer.
+const NOT_RECORDED: &str = "the recordings do not answer this; to ask a model, name one with \
+                            --provider openai --model NAME (and --base-url URL)";
+
 /// Recorded completions.
 pub struct Recordings {
     name: String,
@@ -174,7 +178,7 @@ impl Recordings {
             }
         }
         if rows.is_empty() {
-            return Err(ModelError::NoAnswer("the recordings hold no answer to this".to_owned()));
+            return Err(ModelError::NoAnswer(NOT_RECORDED.to_owned()));
         }
         let content = serde_json::to_string(&RecordedRows { rows })
             .map_err(|e| ModelError::NoAnswer(e.to_string()))?;

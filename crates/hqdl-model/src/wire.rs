@@ -200,8 +200,12 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
     let refused = cause::<std::io::Error>(error)
         .is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused);
     let chain = chain(error);
+    // hyper's error for a failed name lookup has no public type.
+    let unresolved = chain.contains("failed to lookup address");
     let why = if refused {
         "connection refused"
+    } else if unresolved {
+        "the host name cannot be resolved"
     } else if error.is_timeout() {
         "no answer in time"
     } else {
@@ -209,7 +213,11 @@ fn error_of_connection(error: &reqwest::Error) -> Option<ModelError> {
         chain.split_once("(Connect): ").map_or(&*chain, |(_, why)| why)
     };
     let message = format!("no connection{place}: {why}");
-    let hint = "check that the endpoint of `base_url` is up".to_owned();
+    let hint = if unresolved {
+        "check the spelling of `base_url` and that this machine is online".to_owned()
+    } else {
+        "check that the endpoint of `base_url` is up".to_owned()
+    };
     // On this machine nobody listens until somebody starts it.
     let lasting = refused && error.url().is_some_and(super::providers::is_loopback);
     Some(ModelError::NoConnection { message, hint, lasting })

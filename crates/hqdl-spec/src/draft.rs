@@ -1,6 +1,7 @@
 //! A spec between its text and its database: read, open to flags, then checked.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -35,9 +36,36 @@ pub enum ReadError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// The path is a directory.
+    #[error("{} is a directory, not a spec", _0.display())]
+    Directory(PathBuf),
+    /// The file is a database.
+    #[error("{} is a SQLite database, not a spec", _0.display())]
+    Database(PathBuf),
+    /// The file is not UTF-8 text.
+    #[error("{} is not UTF-8 text, so it is not a spec", _0.display())]
+    NotText(PathBuf),
     /// The text is not TOML.
     #[error(transparent)]
     Problems(#[from] Problems),
+}
+
+impl ReadError {
+    /// Names what the file is instead of a spec, if that is known.
+    fn of(path: &Path, error: std::io::Error) -> Self {
+        let path = path.to_owned();
+        let is_database = || {
+            let mut magic = [0; 16];
+            let read = std::fs::File::open(&path).and_then(|mut f| f.read_exact(&mut magic));
+            read.is_ok() && magic.starts_with(b"SQLite format 3")
+        };
+        match error.kind() {
+            std::io::ErrorKind::IsADirectory => Self::Directory(path),
+            std::io::ErrorKind::InvalidData if is_database() => Self::Database(path),
+            std::io::ErrorKind::InvalidData => Self::NotText(path),
+            _ => Self::File { path, error },
+        }
+    }
 }
 
 /// A spec whose shape was read, before it meets its database.
@@ -67,8 +95,7 @@ impl Draft {
     /// [`ReadError`] when it cannot be read or is not TOML; what is wrong with
     /// its shape is told by [`Draft::check`], together with everything else.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let text = super::text_of(path)
-            .map_err(|error| ReadError::File { path: path.to_owned(), error })?;
+        let text = super::text_of(path).map_err(|error| ReadError::of(path, error))?;
         Ok(Self::parse(path, text)?)
     }
 

@@ -141,7 +141,9 @@ impl<'s> ShapeWalk<'s> {
             let mut expected: Vec<String> = forms.iter().map(|f| describe(f)).collect();
             expected.dedup();
             let message = format!("`{name}` is {}", article(value.get_ref().type_str()));
-            self.error(message, value.span(), format!("expected {}", expected.join(" or ")), None);
+            let label = format!("expected {}", expected.join(" or "));
+            let help = self.corrected(&name, &forms, value.get_ref());
+            self.error(message, value.span(), label, help);
             return None;
         };
         match value.get_ref() {
@@ -162,8 +164,15 @@ impl<'s> ShapeWalk<'s> {
                 if known.is_empty() || known.contains(&text.as_ref()) {
                     return Some(text.as_ref().into());
                 }
-                let help =
-                    nearest(text, known.iter().copied()).map(|n| format!("did you mean \"{n}\"?"));
+                let help = match nearest(text, known.iter().copied()) {
+                    Some(near) => Some(format!("did you mean \"{near}\"?")),
+                    None if name == "provider" => Some(
+                        "for an endpoint with an OpenAI-compatible API write `provider = \"openai\"` \
+                         and its `base_url`; docs/providers.md lists them"
+                            .to_owned(),
+                    ),
+                    None => None,
+                };
                 let label = format!("expected one of {}", known.join(", "));
                 self.error(format!("`{name}` cannot be \"{text}\""), value.span(), label, help);
                 None
@@ -283,6 +292,29 @@ impl<'s> ShapeWalk<'s> {
             }
         }
         Json::Object(mended)
+    }
+
+    /// Shows how a value of the wrong type is written: a single value in the list that the field
+    /// expects, or the table with its required fields.
+    fn corrected(&self, name: &str, forms: &[&'s Json], value: &DeValue<'_>) -> Option<String> {
+        let is_list = |form: &&&Json| types(form).contains(&"array");
+        if let Some(list) = forms.iter().find(is_list)
+            && let items = list.get("items").map(|items| self.forms(items)).unwrap_or_default()
+            && items.iter().any(|item| takes(item, value))
+        {
+            let text = match value {
+                DeValue::String(text) => format!("{:?}", text.as_ref()),
+                DeValue::Integer(number) => number.as_str().to_owned(),
+                DeValue::Float(number) => number.as_str().to_owned(),
+                _ => return None,
+            };
+            return Some(format!("write `{name} = [{text}]`"));
+        }
+        let table = forms.iter().find(|form| types(form).contains(&"object"))?;
+        let required = table.get("required").and_then(Json::as_array)?;
+        let fields: Vec<String> =
+            required.iter().filter_map(Json::as_str).map(|field| format!("{field} = …")).collect();
+        (!fields.is_empty()).then(|| format!("write `{name} = {{ {} }}`", fields.join(", ")))
     }
 
     /// The emptiest value that fits, to go on with.

@@ -5,6 +5,7 @@
 pub mod cell;
 mod column_type;
 pub mod csv;
+pub mod format;
 pub mod key;
 mod price;
 pub mod problem;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::Talk;
 use super::super::failure::Failure;
-use super::super::progress::thousands;
+use crate::format::thousands;
 use crate::swan::benchmark::ALL;
 use crate::swan::prepare::{Prepared, find, prepare};
 

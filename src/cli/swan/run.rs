@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::failure::{Failure, INCOMPLETE};
-use super::super::progress::{Progress, thousands};
+use super::super::progress::Progress;
 use super::super::{ModelFlags, Talk, input, interrupt, session};
 use crate::database::now;
 use crate::failure::stopped;
+use crate::format::{count_noun, thousands};
 use crate::model;
 use crate::spec::Draft;
 use crate::swan::oracle::{self, TrueValues};
@@ -52,7 +53,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = input::seconds, default_value = "300")]
     timeout: Duration,
     /// Most USD that the whole run may spend.
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", allow_hyphen_values = true, value_parser = crate::cli::budget)]
     budget: Option<f64>,
     #[command(flatten)]
     flags: ModelFlags,
@@ -158,8 +159,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
         } else if let RecordLine::Answer(answer) = line {
             count += 1;
             let what = match (&answer.rows, &answer.error) {
-                (Some(rows), _) if rows.len() == 1 => "1 row".to_owned(),
-                (Some(rows), _) => format!("{} rows", rows.len()),
+                (Some(rows), _) => count_noun(rows.len() as u64, "row"),
                 (None, why) => format!("failed: {}", why.as_deref().unwrap_or_default()),
             };
             if !talk.quiet {
@@ -169,7 +169,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
                     answer.qid,
                     match answer.cost.requests {
                         0 => String::new(),
-                        n => format!(", {} requests", thousands(n)),
+                        n => format!(", {}", count_noun(n, "request")),
                     }
                 );
             }
@@ -260,10 +260,10 @@ fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
         let cost = &ended.cost;
         let price = if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
         anstream::eprintln!(
-            "{} questions answered, {} failed; {} requests, {} tokens in, {} out{price}",
-            ended.answered,
+            "{} answered, {} failed; {}, {} tokens in, {} out{price}",
+            count_noun(ended.answered as u64, "question"),
             ended.failed,
-            thousands(cost.requests),
+            count_noun(cost.requests, "request"),
             thousands(cost.input_tokens),
             thousands(cost.output_tokens)
         );

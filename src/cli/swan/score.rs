@@ -6,8 +6,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::super::Talk;
 use super::super::failure::Failure;
-use super::super::progress::thousands;
 use super::{ScoreFlags, name};
+use crate::format::thousands;
 use crate::swan::Scored;
 use crate::swan::report;
 

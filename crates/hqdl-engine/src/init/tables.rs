@@ -44,13 +44,13 @@ pub fn files(path: &Path) -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-/// Makes a database of CSV files beside them, and gives its path. The first line of
-/// each has the names of its columns; a column is of numbers when all its fields are
-/// spelled as such, and an empty field is NULL.
+/// Creates a database from CSV files, beside them. Returns its path and a note for each column that
+/// gets another name. The first line of each file has the column names; a column has numbers when
+/// all its fields are spelled as numbers, and an empty field is NULL.
 ///
 /// # Errors
 /// [`TablesError`]; there is no database then.
-pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<PathBuf, TablesError> {
+pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<(PathBuf, Vec<String>), TablesError> {
     let made = path.with_extension("sqlite");
     if files.is_empty() {
         return Err(TablesError::NoFiles(path.to_owned()));
@@ -60,26 +60,30 @@ pub fn database_of(path: &Path, files: &[PathBuf]) -> Result<PathBuf, TablesErro
     }
     let part = path.with_extension(format!("sqlite.{}.part", std::process::id()));
     let fail = |path: &Path, message: String| TablesError::File { path: path.to_owned(), message };
-    let fill = || -> Result<(), TablesError> {
+    let fill = || -> Result<Vec<String>, TablesError> {
         let db = Connection::open(&part).map_err(|e| fail(&part, e.to_string()))?;
         sql::refuse_quoted_texts(&db).map_err(|e| fail(&part, e.to_string()))?;
         db.execute_batch("BEGIN").map_err(|e| fail(&part, e.to_string()))?;
+        let mut notes = Vec::new();
         for file in files {
-            add(&db, file).map_err(|message| fail(file, message))?;
+            notes.append(&mut add(&db, file).map_err(|message| fail(file, message))?);
         }
-        db.execute_batch("COMMIT").map_err(|e| fail(&part, e.to_string()))
+        db.execute_batch("COMMIT").map_err(|e| fail(&part, e.to_string()))?;
+        Ok(notes)
     };
-    let filled =
-        fill().and_then(|()| std::fs::rename(&part, &made).map_err(|e| fail(&made, e.to_string())));
+    let filled = fill().and_then(|notes| {
+        std::fs::rename(&part, &made).map_err(|e| fail(&made, e.to_string()))?;
+        Ok(notes)
+    });
     if filled.is_err() {
         // Half a database is none.
         let _ = std::fs::remove_file(&part);
     }
-    filled.map(|()| made)
+    filled.map(|notes| (made, notes))
 }
 
-/// Adds the table of a file.
-fn add(db: &Connection, file: &Path) -> Result<(), String> {
+/// Adds the table of a file. Returns a note for each column that gets another name.
+fn add(db: &Connection, file: &Path) -> Result<Vec<String>, String> {
     let text = std::fs::read_to_string(file).map_err(|e| e.to_string())?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let delimiter = delimiter(text);
@@ -87,7 +91,8 @@ fn add(db: &Connection, file: &Path) -> Result<(), String> {
         return Err(format!("line {line}: {}", hqdl_values::csv::UNENDED));
     }
     let reader = || csv::ReaderBuilder::new().delimiter(delimiter).from_reader(text.as_bytes());
-    let names = names(reader().headers().map_err(|e| e.to_string())?);
+    let header = reader().headers().map_err(|e| e.to_string())?.clone();
+    let names = names(&header);
     if names.is_empty() {
         return Err("it has no line with the names of columns".to_owned());
     }
@@ -109,7 +114,12 @@ fn add(db: &Connection, file: &Path) -> Result<(), String> {
         let values = kinds.iter().zip(&record).map(|(kind, field)| kind.value(field));
         insert.execute(rusqlite::params_from_iter(values)).map_err(|e| e.to_string())?;
     }
-    Ok(())
+    let renamed = header.iter().zip(&names).filter(|(field, name)| field.trim() != **name);
+    let notes = renamed.map(|(field, name)| match field.trim() {
+        "" => format!("{}: a column without a name is called `{name}`", file.display()),
+        field => format!("{}: a second column `{field}` is called `{name}`", file.display()),
+    });
+    Ok(notes.collect())
 }
 
 /// What parts the fields: whichever the first line has most of.

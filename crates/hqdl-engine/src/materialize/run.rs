@@ -10,6 +10,7 @@ use hqdl_facts::{Outcome, RunId};
 use hqdl_model::dispatch::Unsent;
 use hqdl_model::generate::{Event, Events, Listener, Stopped};
 use hqdl_values::cell::Tally;
+use hqdl_values::format::count_noun;
 
 /// How what is missing is asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,8 +70,9 @@ impl Work<'_> {
                 format!("{} tokens", left.most.tokens)
             };
             listener(&Event::Warning(format!(
-                "{} requests were in flight when a run was killed; they may have cost {price}, which counts as spent",
-                left.requests
+                "{} {} in flight when a run was killed; up to {price} counts as spent",
+                count_noun(left.requests, "request"),
+                if left.requests == 1 { "was" } else { "were" }
             )));
         }
         Run::open(id, listener)

@@ -354,10 +354,28 @@ impl Guard {
                 let columns = tables.iter().filter_map(|t| self.database.columns(t)).flatten();
                 columns.map(|(name, _)| name).collect()
             }
+            _ if message.starts_with("near \"ILIKE\"") => {
+                return "ILIKE is PostgreSQL's: use the dialect `suql` (`--dialect suql`), or LIKE, \
+                        which ignores the case of ASCII letters in SQLite"
+                    .to_owned();
+            }
             _ => return String::new(),
         };
-        let found = nearest(unknown(message), known.iter().map(String::as_str));
-        found.map(|name| format!("did you mean `{name}`?")).unwrap_or_default()
+        let wrong = unknown(message);
+        // SQLite rejects `t.c` although the table `t` has a column `c`.
+        let table = message.strip_prefix("no such column: ").and_then(|name| name.rsplit_once('.'));
+        if let Some((table, column)) = table
+            && known.iter().any(|name| name.eq_ignore_ascii_case(column))
+        {
+            return format!("FROM has no table or alias `{table}`");
+        }
+        match (nearest(wrong, known.iter().map(String::as_str)), table) {
+            (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, Some((table, _))) => {
+                format!("`{table}` must be a table or an alias in FROM that has this column")
+            }
+            (None, None) => String::new(),
+        }
     }
 }
 

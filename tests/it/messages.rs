@@ -1,0 +1,113 @@
+//! Messages for wrong input: each says what happened, where, and what to do next.
+
+use std::process::Stdio;
+
+use hqdl_testkit::project::{Project, heroes, honest};
+
+/// Runs a command with a wrong argument and checks its exit code and stderr.
+fn rejects(project: &Project, args: &[&str], code: i32, parts: &[&str]) {
+    let ended = project.hqdl(args).exits(code);
+    for part in parts {
+        assert!(ended.stderr.contains(part), "{part:?} is not in:\n{}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_argument_that_cannot_be_used_is_named_with_what_is_expected() {
+    let project = heroes(&honest(), "json");
+    let amount = "expected an amount in USD, 0 or more";
+    for budget in ["-1", "nan", "free"] {
+        for command in ["plan", "materialize"] {
+            let args = [command, "specs/x.toml", "--budget", budget];
+            rejects(&project, &args, 2, &["--budget", amount]);
+        }
+    }
+    rejects(&project, &["check", "data.sqlite"], 2, &["is a SQLite database", "hqdl init"]);
+    rejects(&project, &["plan", "specs"], 2, &["specs is a directory, not a spec"]);
+    std::fs::write(project.path("latin.toml"), b"# \xe9").unwrap();
+    rejects(&project, &["check", "latin.toml"], 2, &["latin.toml is not UTF-8 text"]);
+    let init = ["init", "data.sqlite", "--spec", "specs/x.toml"];
+    rejects(&project, &init, 2, &["specs/x.toml exists already", "--spec"]);
+    let cache = ["materialize", "specs/x.toml", "--cache", "specs/x.toml"];
+    rejects(&project, &cache, 2, &["specs/x.toml is a file", "--cache"]);
+}
+
+#[test]
+fn a_wrong_field_shows_how_it_is_written() {
+    let project = heroes(&honest(), "json");
+    let is_other = |line: &&str| !line.starts_with("provider") && !line.starts_with("price");
+    let text = project.spec_text();
+    let spec: Vec<&str> = text.lines().filter(is_other).collect();
+    let spec = spec.join("\n");
+    let key = spec.lines().find(|line| line.starts_with("key")).unwrap();
+    for (line, wrong, help) in [
+        ("[model]", "[model]\nprovider = \"antropic\"", "provider = \"openai\""),
+        ("[model]", "[model]\nprovider = \"openia\"", "did you mean \"openai\"?"),
+        ("[model]", "[model]\nprice = 0.15", "write `price = { input = …, output = … }`"),
+        (key, "key = \"name\"", "write `key = [\"name\"]`"),
+    ] {
+        project.spec(&spec.replacen(line, wrong, 1));
+        rejects(&project, &["check", "specs/x.toml"], 2, &[help]);
+    }
+}
+
+#[test]
+fn a_query_with_a_wrong_name_says_which_names_there_are() {
+    let project = heroes(&honest(), "json");
+    project.execute("CREATE TABLE other (title TEXT)");
+    for (sql, help) in [
+        ("SELECT hero.nam FROM hero", "did you mean `name`?"),
+        (
+            "SELECT {{LLMMap('Is it even?', other.title)}} FROM hero",
+            "FROM has no table or alias `other`",
+        ),
+        ("SELECT h.zzz FROM hero h", "`h` must be a table or an alias in FROM"),
+        ("SELECT * FROM her", "did you mean `hero`?"),
+        ("SELECT * FROM hero WHERE name ILIKE 'a%'", "--dialect suql"),
+    ] {
+        rejects(&project, &["query", "--spec", "specs/x.toml", sql], 2, &[help]);
+    }
+}
+
+#[test]
+fn check_reads_the_specs_of_a_directory() {
+    let project = heroes(&honest(), "json");
+    let text = project.spec_text();
+    std::fs::write(project.path("specs/y.toml"), text).unwrap();
+    let ended = project.hqdl(&["check", "specs"]).exits(0);
+    let names: Vec<&str> = ended.stdout.lines().filter_map(|l| l.split(':').next()).collect();
+    assert_eq!(names, ["specs/x.toml", "specs/y.toml"]);
+    std::fs::create_dir(project.path("none")).unwrap();
+    rejects(&project, &["check", "none"], 2, &["none has no *.toml file"]);
+}
+
+#[test]
+fn a_question_without_a_recording_names_the_flags_once() {
+    let project = heroes(&honest(), "json");
+    std::fs::write(project.path("answers.jsonl"), "").unwrap();
+    let sql = "SELECT {{LLMMap('Is it funny?', name)}} FROM hero LIMIT 3";
+    let flags = ["--recordings", "answers.jsonl", "--rows-per-request", "1", sql];
+    let ended = project.hqdl(&[&["query", "--db", "data.sqlite"], &flags[..]].concat()).exits(1);
+    assert_eq!(ended.stderr.matches("--provider openai --model NAME").count(), 1, "{ended:?}");
+}
+
+#[test]
+fn a_closed_pipe_does_not_end_a_completion_script_in_a_panic() {
+    let project = heroes(&honest(), "json");
+    let mut command = project.command(&["completions", "bash"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_csv_column_that_gets_another_name_is_noted() {
+    let project = heroes(&honest(), "json");
+    std::fs::write(project.path("twice.csv"), "a,b,A,\n1,2,3,4\n").unwrap();
+    let ended = project.hqdl(&["init", "twice.csv"]).exits(0);
+    for note in ["a second column `A` is called `A_2`", "without a name is called `column_4`"] {
+        assert!(ended.stderr.contains(note), "{}", ended.stderr);
+    }
+}
