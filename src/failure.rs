@@ -16,7 +16,7 @@ use crate::session::OverrideError;
 use crate::spec::ReadError;
 use crate::suggest::SuggestError;
 
-/// Exit code: some cells have no value.
+/// Exit code: some cells could not be answered, or lack a required value.
 pub const INCOMPLETE: u8 = 1;
 /// Exit code: wrong input.
 pub const WRONG_INPUT: u8 = 2;

@@ -27,7 +27,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl materialize specs/superhero.toml",
             "hqdl materialize specs/superhero.toml --limit 10 --columns race,gender --budget 0.05",
             "hqdl materialize specs/superhero.toml --where \"height_cm > 200\" --retry-failed",
-            "hqdl materialize specs/superhero.toml --refresh eye_color",
+            "hqdl materialize specs/superhero.toml --refresh eye_color --require-values",
             "hqdl materialize specs/superhero.toml --batch",
             "hqdl materialize specs/superhero.toml --batch-file out --again",
             "hqdl materialize specs/superhero.toml --provider openai --model llama3.1 --base-url http://127.0.0.1:11434/v1 --price 0,0",
@@ -37,7 +37,12 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl materialize specs/superhero.toml --no-cache --verbose",
         ],
     ),
-    ("import", &["hqdl import specs/superhero.toml answers.jsonl --db copy.db --output out.db"]),
+    (
+        "import",
+        &[
+            "hqdl import specs/superhero.toml answers.jsonl --db copy.db --output out.db --require-values",
+        ],
+    ),
     (
         "query",
         &[
@@ -45,7 +50,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "hqdl query --db my.db --model gpt-4o-mini --base-url https://api.openai.com/v1 --file question.sql --meta",
             "hqdl query --spec specs/superhero.toml --param n=200 --format csv \"SELECT name FROM city WHERE x > :n\"",
             "hqdl query --db my.db --dialect suql --classify --budget 0.10 \"SELECT name FROM restaurants WHERE price = 'cheap'\"",
-            "hqdl query --spec specs/superhero.toml --timeout 10 --retry-failed --file question.sql",
+            "hqdl query --spec specs/superhero.toml --timeout 10 --retry-failed --require-values --file question.sql",
             "hqdl query --spec specs/superhero.toml --refresh --truncate --file question.sql",
         ],
     ),

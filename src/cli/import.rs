@@ -24,6 +24,10 @@ pub struct Options {
     /// Write the expanded tables to a copy of the database at this path.
     #[arg(long, value_name = "PATH")]
     output: Option<PathBuf>,
+    /// Exit with 1 if a cell has no value because the model does not know it. By default such a
+    /// cell counts as answered.
+    #[arg(long)]
+    require_values: bool,
     #[command(flatten)]
     cache: CacheFlags,
 }
@@ -69,7 +73,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let seconds = progress.seconds();
     let exit = match Failure::of_run(&mut report) {
         Some(failure) => failure.print(talk.json),
-        None if report.is_complete() => ExitCode::SUCCESS,
+        None if report.is_fulfilled(&selection, options.require_values) => ExitCode::SUCCESS,
         None => ExitCode::from(INCOMPLETE),
     };
     show(&report, &session.spec, seconds, talk);

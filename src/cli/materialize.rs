@@ -40,6 +40,10 @@ pub struct Options {
     /// files, you pay twice).
     #[arg(long, requires = "batch_file")]
     again: bool,
+    /// Exit with 1 if a cell has no value because the model does not know it. By default such a
+    /// cell counts as answered.
+    #[arg(long)]
+    require_values: bool,
     #[command(flatten)]
     flags: ModelFlags,
 }
@@ -134,7 +138,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let failure = Failure::of_run(&mut report);
     let exit = match &failure {
         Some(failure) => failure.print(talk.json),
-        None if report.is_fulfilled(&selection) => ExitCode::SUCCESS,
+        None if report.is_fulfilled(&selection, options.require_values) => ExitCode::SUCCESS,
         None => ExitCode::from(INCOMPLETE),
     };
     if talk.json || began {

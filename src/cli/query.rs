@@ -7,7 +7,7 @@ use super::input::{self, Input};
 use super::progress::Progress;
 use super::rows::{self, RowsFormat, RowsOut};
 use super::{Talk, interrupt, meta};
-use crate::format::thousands;
+use crate::format::{count_noun, thousands};
 use crate::query::{self, Meta, QueryError};
 
 #[derive(Debug, clap::Args)]
@@ -20,6 +20,10 @@ pub struct Options {
     /// Print routes, requests, price and the executed SQL on stderr.
     #[arg(long)]
     meta: bool,
+    /// Exit with 1 if a value is NULL because the model does not know it. By default such a value
+    /// counts as answered.
+    #[arg(long)]
+    require_values: bool,
 }
 
 pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
@@ -31,7 +35,7 @@ pub fn run(options: &Options, talk: Talk) -> Result<ExitCode, Failure> {
     let input = Input::open(&options.input, "query", talk)?;
     let mut rows = rows::to_stdout(format);
     match ask(&input, rows.as_mut(), talk) {
-        Ok(meta) => Ok(told(&meta, &input, options.meta, talk)),
+        Ok(meta) => Ok(told(&meta, &input, options, talk)),
         // A reader that has seen enough (| head) is no failure.
         Err(EndedQuery::Enough) => Ok(ExitCode::SUCCESS),
         Err(EndedQuery::Failed(failure)) => {
@@ -79,22 +83,28 @@ fn ask(input: &Input<'_>, rows: &mut dyn RowsOut, talk: Talk) -> Result<Meta, En
 }
 
 /// What is said of a query that ended well, and its exit code.
-fn told(meta: &Meta, input: &Input<'_>, with_meta: bool, talk: Talk) -> ExitCode {
-    if with_meta {
+fn told(meta: &Meta, input: &Input<'_>, options: &Options, talk: Talk) -> ExitCode {
+    if options.meta {
         anstream::eprint!("{}", meta::ran(meta, &input.session.spec));
     }
     for note in meta.notes.iter().filter(|_| !talk.quiet) {
         anstream::eprintln!("note: {}", note.split_whitespace().collect::<Vec<_>>().join(" "));
     }
-    if meta.values_missing == 0 {
-        return ExitCode::SUCCESS;
+    let (missing, unknown) = (meta.values_missing, meta.values_unknown);
+    if missing > 0 && !talk.quiet {
+        let without = match missing - unknown {
+            0 => format!("the model does not know {}", count_noun(missing, "value")),
+            failed if unknown == 0 => format!("{} could not be read", count_noun(failed, "value")),
+            failed => format!(
+                "{} could not be read, and the model does not know {}",
+                count_noun(failed, "value"),
+                thousands(unknown)
+            ),
+        };
+        anstream::eprintln!("note: {without}; they are NULL. --retry-failed asks again");
     }
-    if !talk.quiet {
-        anstream::eprintln!(
-            "note: {} of the values this query needs are not known, and NULL in its rows; \
-             --retry-failed asks for them again",
-            thousands(meta.values_missing)
-        );
+    if missing == unknown && !(options.require_values && unknown > 0) {
+        return ExitCode::SUCCESS;
     }
     ExitCode::from(INCOMPLETE)
 }

@@ -204,7 +204,7 @@ impl SpecStatus {
             Self { held: Some(_), .. } => "waiting",
             Self { trouble: Some(_), .. } => "failing",
             Self { looked: false, .. } => "new",
-            _ if self.unasked() == 0 && self.cells().without_value() == 0 => "complete",
+            _ if self.unasked() == 0 && self.cells().failed() == 0 => "complete",
             _ => "incomplete",
         }
     }

@@ -688,7 +688,7 @@ fn what_is_spent_in_doubt_and_under_way_counts_once_each() {
     near(left_usd(&project, &["--budget", "1"]), 0.25 + under_way);
     let budget = format!("{}", 0.25 + under_way + 1e-6);
     let ended = project.materialize(&["--budget", &budget]).exits(3);
-    assert!(ended.stdout.contains("1 requests were in flight"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("1 request was in flight"), "{}", ended.stdout);
     assert_eq!(endpoint.count(), 0);
     // What has settled is no longer held back, what is in doubt is.
     endpoint.relent();
@@ -819,7 +819,7 @@ fn what_stands_in_a_file_is_not_written_twice() {
     assert_eq!(events(&third, "written").len(), 0);
     assert_eq!(events(&third, "unanswered").len(), 4);
     let said = project.hqdl(&["materialize", "specs/x.toml", "--batch-file", "out"]).exits(0);
-    assert!(said.stderr.contains("--again writes them once more"), "{}", said.stderr);
+    assert!(said.stderr.contains("--again writes the cells once more"), "{}", said.stderr);
     assert!(said.stderr.contains("nothing is missing beside these"), "{}", said.stderr);
     // Gone, it may have been sent.
     std::fs::remove_file(project.path(files[0]["file"].as_str().unwrap())).unwrap();

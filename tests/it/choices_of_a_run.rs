@@ -80,10 +80,16 @@ fn a_limit_that_was_fulfilled_is_a_success_and_a_plan_tells_scripts_what_is_miss
 }
 
 #[test]
-fn a_limit_is_not_fulfilled_by_cells_without_a_value() {
+fn an_unknown_value_is_an_answer_unless_values_are_required() {
     let endpoint = Endpoint::start(|_, _| Json::Null);
     let project = heroes(&endpoint, "json");
-    project.materialize(&["--limit", "2"]).exits(1);
+    project.materialize(&["--limit", "2"]).exits(0);
+    project.materialize(&["--limit", "1", "--require-values"]).exits(1);
+    let query =
+        ["query", "--spec", "specs/x.toml", "SELECT {{LLMMap('Is it odd?', name)}} FROM hero"];
+    let ended = project.hqdl(&query).exits(0);
+    assert!(ended.stderr.contains("the model does not know"), "{}", ended.stderr);
+    project.hqdl(&[&query[..], &["--require-values"]].concat()).exits(1);
 }
 
 #[test]

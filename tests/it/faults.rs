@@ -500,7 +500,7 @@ fn an_answer_is_not_lost_to_words_that_say_nothing() {
     });
     for format in ["csv", "json"] {
         let project = heroes(&endpoint, format);
-        project.materialize(&[]).exits(1);
+        project.materialize(&[]).exits(0);
         let known = check(&project);
         assert_eq!(known.get("unknown"), Some(&1), "{known:?}");
         let silent = [Fault::Empty, Fault::RefusalInWords, Fault::Refusal, Fault::ContentFilter];
@@ -514,7 +514,7 @@ fn an_answer_is_not_lost_to_words_that_say_nothing() {
         }
         // The index made anew from the journal says the same.
         project.hqdl(&["cache", "rebuild"]).exits(0);
-        project.materialize(&[]).exits(1);
+        project.materialize(&[]).exits(0);
         assert_eq!(check(&project), known);
     }
 }

@@ -102,6 +102,7 @@ fn json_is_one_object_with_rows_and_meta() {
         "values_asked",
         "values_reused",
         "values_missing",
+        "values_unknown",
         "passes",
         "demand",
         "input_tokens",
@@ -738,6 +739,7 @@ fn meta_is_the_object_that_was_promised() {
         values_asked: 7,
         values_reused: 3,
         values_missing: 1,
+        values_unknown: 1,
         passes: vec![Pass { demanded: 7, seconds: 0.5 }, Pass::default()],
         input_tokens: 100,
         output_tokens: 20,
@@ -756,7 +758,8 @@ fn meta_is_the_object_that_was_promised() {
         sql: "SELECT 1".to_owned(),
     };
     let expected = json!({
-        "requests": 2, "values_asked": 7, "values_reused": 3, "values_missing": 1, "passes": 2, "demand": [7, 0],
+        "requests": 2, "values_asked": 7, "values_reused": 3, "values_missing": 1, "values_unknown": 1,
+        "passes": 2, "demand": [7, 0],
         "input_tokens": 100, "output_tokens": 20, "cost_usd": 0.25, "seconds": 1.5,
         "routes": [{
             "call": "{{LLMMap('q', t.c)}}", "route": "ad-hoc", "expansion": "adhoc_q",

@@ -184,6 +184,12 @@ impl Tally {
         State::ALL.iter().filter(|s| !s.shows()).map(|s| self.get(*s)).sum()
     }
 
+    /// Cells that show no value although the model did not say that it does not know it.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.without_value() - self.get(State::Unknown)
+    }
+
     /// Adds another tally to this one.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {

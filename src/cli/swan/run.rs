@@ -261,7 +261,7 @@ fn end(ended: Ended, out: &Path, header: &Header, talk: Talk) -> ExitCode {
         let price = if header.priced { format!(", ${:.4}", cost.cost_usd) } else { String::new() };
         anstream::eprintln!(
             "{} answered, {} failed; {}, {} tokens in, {} out{price}",
-            count_noun(ended.answered as u64, "question"),
+            count_noun(ended.answered, "question"),
             ended.failed,
             count_noun(cost.requests, "request"),
             thousands(cost.input_tokens),

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 
 use super::look;
-use super::survey::{self, SAMPLE_ROWS, SurveyedColumn, SurveyedTable, ValueKind};
+use super::survey::{self, Distinct, SAMPLE_ROWS, SurveyedColumn, SurveyedTable, ValueKind};
 use hqdl_database::Database;
 
 /// Columns of a key at most; who needs more is described, not named.
@@ -22,8 +22,8 @@ const TRIAL_ROWS: u64 = 2_000;
 pub struct Identity {
     /// Its columns, as positions in the table.
     pub columns: Vec<usize>,
-    /// How many different keys the rows have (of those looked at).
-    pub distinct: u64,
+    /// Different keys in a sample of the rows.
+    pub found: Distinct,
 }
 
 impl Identity {
@@ -36,12 +36,12 @@ impl Identity {
         let mut best_on_trial: Option<Self> = None;
         for columns in sets(table) {
             let on_trial = count(db, table, columns.clone(), TRIAL_ROWS)?;
-            if on_trial.distinct < table.rows.min(TRIAL_ROWS) {
+            if !on_trial.is_unique() {
                 on_trial.keep_better(&mut best_on_trial);
                 continue;
             }
             let found = count(db, table, columns, SAMPLE_ROWS)?;
-            if found.is_unique(table) {
+            if found.is_unique() {
                 return Ok(Some(found));
             }
             found.keep_better(&mut best);
@@ -53,8 +53,8 @@ impl Identity {
     }
 
     /// Whether no two rows share a key.
-    pub fn is_unique(&self, table: &SurveyedTable) -> bool {
-        self.distinct == table.rows
+    pub fn is_unique(&self) -> bool {
+        self.found.repeats() == 0
     }
 
     /// Whether one of the columns is called a name or title.
@@ -67,7 +67,7 @@ impl Identity {
     /// unless they are called after things.
     pub fn tells(&self, table: &SurveyedTable) -> bool {
         let thing = |c: &usize| table.columns.get(*c).is_some_and(|c| look::is_thing(&c.words));
-        self.columns.iter().any(thing) || self.is_named(table) || self.is_unique(table)
+        self.columns.iter().any(thing) || self.is_named(table) || self.is_unique()
     }
 
     /// The names of the columns.
@@ -77,7 +77,7 @@ impl Identity {
 
     /// Of two that are as good, the earlier stays: it is smaller.
     fn keep_better(self, best: &mut Option<Self>) {
-        if best.as_ref().is_none_or(|b| self.distinct > b.distinct) {
+        if best.as_ref().is_none_or(|b| self.found.repeats() < b.found.repeats()) {
             *best = Some(self);
         }
     }
@@ -89,9 +89,9 @@ fn count(
     columns: Vec<usize>,
     rows: u64,
 ) -> rusqlite::Result<Identity> {
-    let mut found = Identity { columns, distinct: 0 };
-    found.distinct = survey::distinct(db, &table.name, &found.names(table), rows)?;
-    Ok(found)
+    let mut key = Identity { columns, found: Distinct::default() };
+    key.found = survey::distinct(db, &table.name, &key.names(table), rows)?;
+    Ok(key)
 }
 
 /// The sets of columns to try, in order: those with a column of names before

@@ -19,6 +19,7 @@ use std::cmp::Reverse;
 use rusqlite::ErrorCode;
 
 use hqdl_database::{Database, StoreError, message};
+use hqdl_values::format::count_noun;
 use identity::Identity;
 use kind::Holds;
 use list::List;
@@ -88,15 +89,14 @@ impl EntityTable {
 
     /// How the key fares, as a comment or note says it.
     fn key_remark(&self) -> String {
-        let distinct = self.owned.as_ref().map_or(self.key.distinct, |o| o.distinct);
-        let (rows, keys) = (self.table.rows, distinct);
-        let sample = if self.table.more { "the first " } else { "" };
-        if rows == keys {
-            format!("{sample}{rows} rows, no two alike")
+        let found = self.owned.as_ref().map_or(self.key.found, |o| o.found);
+        let sample = if self.table.more { "a sample of " } else { "" };
+        let rows = count_noun(found.rows, "row");
+        if found.repeats() == 0 {
+            format!("{sample}{rows}, no two alike")
         } else {
-            format!(
-                "{sample}{rows} rows have {keys} different keys; rows that share one are one entity"
-            )
+            let keys = found.distinct;
+            format!("{sample}{rows} with {keys} different keys; rows that share one are one entity")
         }
     }
 }
@@ -179,7 +179,7 @@ impl Inventory {
         let modest = (3..=MODEST_ROWS).contains(&table.rows);
         (
             entity.key.is_named(table),
-            entity.key.is_unique(table),
+            entity.key.is_unique(),
             tables.any(leads_here),
             !self.lists_of(entity).is_empty(),
             modest,
@@ -207,7 +207,8 @@ impl Inventory {
                 // Orders have a status, but that is not who they are.
                 Some(key)
                     if key.tells(&table)
-                        && (key.distinct * 2 >= table.rows || !list::refers_to_any(&table)) =>
+                        && (key.found.distinct * 2 >= key.found.rows
+                            || !list::refers_to_any(&table)) =>
                 {
                     self.entities.push(EntityTable { table, key, owned: None });
                 }

@@ -2,7 +2,7 @@
 //! artist. A title alone is seldom enough for a model.
 
 use super::EntityTable;
-use super::survey::{self, SAMPLE_ROWS};
+use super::survey::{self, Distinct, SAMPLE_ROWS};
 use hqdl_database::Database;
 use hqdl_values::sql;
 
@@ -13,8 +13,8 @@ pub struct Owned {
     pub select: String,
     /// The key.
     pub key: Vec<String>,
-    /// How many different keys the rows have (of those looked at).
-    pub distinct: u64,
+    /// Different keys in a sample of the rows.
+    pub found: Distinct,
 }
 
 impl Owned {
@@ -28,7 +28,7 @@ impl Owned {
         let (foreign, owner) = table.foreign.iter().find_map(|f| {
             let owner = all.iter().find(|o| o.table.name.eq_ignore_ascii_case(&f.table))?;
             // A few classes of many rows that have names of their own own nothing.
-            let class = entity.key.is_unique(table)
+            let class = entity.key.is_unique()
                 && entity.key.columns.len() == 1
                 && owner.table.rows * 3 < table.rows;
             let other = owner.table.name != table.name && !class;
@@ -54,15 +54,15 @@ impl Owned {
             sql::name(&to),
             sql::name(&foreign.from),
         );
-        let mut owned = Self { select, key: Vec::new(), distinct: 0 };
+        let mut owned = Self { select, key: Vec::new(), found: Distinct::default() };
         let names = entity.key.names(table);
         // What else was in the key stood in for the owner.
         for own in [&names[..1], &names[..]] {
             owned.key = own.iter().map(|n| (*n).to_owned()).chain([alias.clone()]).collect();
             let key: Vec<&str> = owned.key.iter().map(String::as_str).collect();
             let from = format!("({})", owned.select);
-            owned.distinct = survey::distinct_of(db, &from, &key, SAMPLE_ROWS).ok()?;
-            if owned.distinct >= entity.key.distinct {
+            owned.found = survey::distinct_of(db, &from, &key, SAMPLE_ROWS).ok()?;
+            if owned.found.repeats() <= entity.key.found.repeats() {
                 break;
             }
         }

@@ -176,16 +176,37 @@ fn count(db: &Database, table: &str) -> rusqlite::Result<u64> {
     db.connection().query_row(&sql, [], |row| row.get(0))
 }
 
-/// How many different rows some columns have among the first `limit`; NULL is
-/// a value like others.
+/// Rows of a sample, and how many of them are different.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Distinct {
+    /// Rows of the sample.
+    pub rows: u64,
+    /// Different rows among them; NULL is a value like others.
+    pub distinct: u64,
+}
+
+impl Distinct {
+    /// Rows that repeat an earlier one.
+    pub fn repeats(self) -> u64 {
+        self.rows - self.distinct
+    }
+}
+
+/// Counts the different rows that some columns have in a sample of at most `limit` rows, spread over
+/// the whole table: a table that is sorted by country repeats its cities only far apart.
 ///
 /// # Errors
 /// `SQLite`'s, when the table cannot be read.
-pub fn distinct(db: &Database, table: &str, columns: &[&str], limit: u64) -> rusqlite::Result<u64> {
-    distinct_of(db, &sql::name(table), columns, limit)
+pub fn distinct(
+    db: &Database,
+    table: &str,
+    columns: &[&str],
+    limit: u64,
+) -> rusqlite::Result<Distinct> {
+    distinct_of(db, &spread_rows(db, &sql::name(table), limit), columns, limit)
 }
 
-/// The same of what may stand behind FROM.
+/// Counts the same in the first rows of a table, view or subquery.
 ///
 /// # Errors
 /// `SQLite`'s, when it cannot be read.
@@ -194,13 +215,35 @@ pub fn distinct_of(
     from: &str,
     columns: &[&str],
     limit: u64,
-) -> rusqlite::Result<u64> {
+) -> rusqlite::Result<Distinct> {
     let all: Vec<String> = columns.iter().map(|c| format!("t.{}", sql::name(c))).collect();
     let sql = format!(
-        "SELECT count(*) FROM (SELECT DISTINCT * FROM (SELECT {} FROM {from} AS t LIMIT {limit}))",
+        "WITH sample AS MATERIALIZED (SELECT {} FROM {from} AS t LIMIT {limit})
+         SELECT (SELECT count(*) FROM sample), (SELECT count(*) FROM (SELECT DISTINCT * FROM sample))",
         all.join(", "),
     );
-    db.connection().query_row(&sql, [], |row| row.get(0))
+    let read = |row: &rusqlite::Row<'_>| Ok(Distinct { rows: row.get(0)?, distinct: row.get(1)? });
+    db.connection().query_row(&sql, [], read)
+}
+
+/// Returns SQL for FROM: at most `limit` rows at equal distances. A view, a table without rowids and
+/// a small table stand for themselves.
+fn spread_rows(db: &Database, table: &str, limit: u64) -> String {
+    let ends =
+        format!("SELECT (SELECT min(_rowid_) FROM {table}), (SELECT max(_rowid_) FROM {table})");
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+    let Ok((first, last)) = db.connection().query_row(&ends, [], read) else {
+        return table.to_owned();
+    };
+    let step = first.abs_diff(last) / limit.max(1) + 1;
+    if step == 1 {
+        return table.to_owned();
+    }
+    format!(
+        "(WITH RECURSIVE place(id) AS (SELECT {first} UNION ALL
+            SELECT id + {step} FROM place WHERE id <= {last} - {step})
+          SELECT r.* FROM place CROSS JOIN {table} AS r ON r._rowid_ = place.id)"
+    )
 }
 
 fn tallies(

@@ -133,22 +133,20 @@ impl Report {
         }
     }
 
-    /// Whether every cell has a value that this run had to bring.
+    /// Returns whether every cell was answered: with a value, or with the model's word that it
+    /// does not know. A cell that was asked again without success is not answered.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.cells.without_value() == 0
-            && self.unasked == 0
-            // What was asked again in vain shows its old value, and is not complete.
-            && self.asked.without_value() == 0
+        self.cells.failed() == 0 && self.unasked == 0 && self.asked.failed() == 0
     }
 
-    /// Whether it brought all that was selected: what a selection leaves out is
-    /// nobody's failure.
+    /// Returns whether every selected cell was answered; with `require_values`, whether each of
+    /// them has a value.
     #[must_use]
-    pub fn is_fulfilled(&self, selection: &Selection) -> bool {
+    pub fn is_fulfilled(&self, selection: &Selection, require_values: bool) -> bool {
         let unasked = if selection.is_partial() { 0 } else { self.unasked };
-        let without = self.cells.without_value() + self.asked.without_value();
-        unasked == 0 && without == 0
+        let count = if require_values { Tally::without_value } else { Tally::failed };
+        unasked == 0 && count(&self.cells) == 0 && count(&self.asked) == 0
     }
 
     /// The event `done` of `hqdl materialize --json`: a stable contract.

@@ -61,6 +61,7 @@ pub fn ask(
     live.known.counts.asked += counts.asked;
     live.known.counts.reused += counts.reused;
     live.known.counts.without_value += counts.without_value;
+    live.known.counts.unknown += counts.unknown;
     Ok(counts.asked)
 }
 

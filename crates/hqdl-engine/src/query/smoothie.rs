@@ -76,6 +76,8 @@ pub struct Meta {
     /// Values this query needed that have none (unknown, refused, failed …),
     /// whether asked now or before; NULL in the rows.
     pub values_missing: u64,
+    /// Those of the missing values that the model says it does not know.
+    pub values_unknown: u64,
     /// The runs of its SQL, in their order; the last demanded nothing.
     pub passes: Vec<Pass>,
     /// Input tokens.
@@ -120,6 +122,7 @@ impl Meta {
             "values_asked": self.values_asked,
             "values_reused": self.values_reused,
             "values_missing": self.values_missing,
+            "values_unknown": self.values_unknown,
             "passes": self.passes.len(),
             "demand": self.passes.iter().map(|p| p.demanded).collect::<Vec<_>>(),
             "input_tokens": self.input_tokens,

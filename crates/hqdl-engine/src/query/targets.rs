@@ -79,6 +79,18 @@ pub struct Counts {
     pub reused: u64,
     /// Cells without a value.
     pub without_value: u64,
+    /// Those of them that the model does not know.
+    pub unknown: u64,
+}
+
+impl Counts {
+    /// Counts a cell that has no value.
+    fn count_missing(&mut self, state: State) {
+        if !state.shows() {
+            self.without_value += 1;
+            self.unknown += u64::from(state == State::Unknown);
+        }
+    }
 }
 
 impl Target {
@@ -181,7 +193,7 @@ impl Target {
                 None => match self.wanted.find(record.as_ref(), column) {
                     Found::Known(fact) => {
                         counts.reused += 1;
-                        counts.without_value += u64::from(!fact.answer.state.shows());
+                        counts.count_missing(fact.answer.state);
                         Cell::Known(sql(&fact.answer.value))
                     }
                     Found::Missing(..) => Cell::Missing,
@@ -220,11 +232,11 @@ impl Target {
         let known = &mut self.entities[entity];
         known.cells[column] = match self.wanted.find(record, column) {
             Found::Known(fact) => {
-                counts.without_value += u64::from(fact.answer.state != State::Ok);
+                counts.count_missing(fact.answer.state);
                 Cell::Known(sql(&fact.answer.value))
             }
             Found::Missing(..) => {
-                counts.without_value += 1;
+                counts.count_missing(State::Error);
                 Cell::Failed
             }
         };

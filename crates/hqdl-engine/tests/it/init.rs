@@ -268,7 +268,7 @@ fn a_key_that_is_not_unique_is_said_to_be_so() {
     );
     let (made, spec) = passes(&db);
     assert_eq!(key(&spec, 0), ["product", "region"]);
-    let remark = "4 rows have 3 different keys";
+    let remark = "4 rows with 3 different keys";
     assert!(made.toml.contains(remark), "{}", made.toml);
     assert!(made.notes.iter().any(|n| n.contains(remark)), "{:?}", made.notes);
 }
@@ -385,7 +385,7 @@ fn tables_that_hqdl_made_are_no_sources() {
 }
 
 #[test]
-fn only_the_first_rows_of_a_large_table_are_looked_at() {
+fn a_large_table_is_sampled_to_its_end() {
     let db = made(
         "large",
         "CREATE TABLE star (name TEXT, mass REAL);
@@ -394,7 +394,11 @@ fn only_the_first_rows_of_a_large_table_are_looked_at() {
     );
     let (made, spec) = passes(&db);
     assert_eq!(key(&spec, 0), ["name"]);
-    assert!(made.notes[0].contains("the first 100000 rows, no two alike"), "{:?}", made.notes);
+    assert!(
+        made.notes[0].contains("a sample of 50,250 rows with 50,201 different keys"),
+        "{:?}",
+        made.notes
+    );
 }
 
 #[test]
@@ -470,4 +474,18 @@ fn many_tables_columns_and_lists_stay_a_short_spec() {
     assert!(spec.expansions.iter().all(|e| e.columns.len() == 12));
     assert!(made.toml.contains("49 more"), "{}", made.toml);
     assert!(made.notes.iter().all(|n| n.len() < 300), "{:?}", made.notes);
+}
+
+#[test]
+fn a_key_is_tried_on_rows_of_the_whole_table() {
+    // Sorted by country, so that the names of the first 2,000 rows are all different.
+    let db = made(
+        "sorted",
+        "CREATE TABLE city (id INTEGER PRIMARY KEY, name TEXT, country TEXT);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 8999)
+         INSERT INTO city SELECT i, 'Town ' || char(97 + i % 26, 97 + i / 26 % 26, 97 + i / 676 % 5),
+                                 'Land ' || char(65 + i / 3000) FROM n;",
+    );
+    let (_, spec) = passes(&db);
+    assert_eq!(key(&spec, 0), ["name", "country"]);
 }

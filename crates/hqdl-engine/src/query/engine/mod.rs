@@ -498,6 +498,7 @@ impl<'r, 'a> Engine<'r, 'a> {
                 + live.known.unreadable.len() as u64
                 + live.known.mismatched.len() as u64
                 + inner(|m| m.values_missing),
+            values_unknown: live.known.counts.unknown + inner(|m| m.values_unknown),
             passes: self.passes.clone(),
             input_tokens: usage.input_tokens + inner(|m| m.input_tokens),
             output_tokens: usage.output_tokens + inner(|m| m.output_tokens),
