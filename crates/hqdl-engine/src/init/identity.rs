@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 
 use super::look;
-use super::survey::{self, Distinct, SAMPLE_ROWS, SurveyedColumn, SurveyedTable, ValueKind};
+use super::survey::{self, DistinctRows, SAMPLE_ROWS, SurveyedColumn, SurveyedTable, ValueKind};
 use hqdl_database::Database;
 
 /// Columns of a key at most; who needs more is described, not named.
@@ -23,7 +23,7 @@ pub struct Identity {
     /// Its columns, as positions in the table.
     pub columns: Vec<usize>,
     /// Different keys in a sample of the rows.
-    pub found: Distinct,
+    pub found: DistinctRows,
 }
 
 impl Identity {
@@ -89,7 +89,7 @@ fn count(
     columns: Vec<usize>,
     rows: u64,
 ) -> rusqlite::Result<Identity> {
-    let mut key = Identity { columns, found: Distinct::default() };
+    let mut key = Identity { columns, found: DistinctRows::default() };
     key.found = survey::distinct(db, &table.name, &key.names(table), rows)?;
     Ok(key)
 }

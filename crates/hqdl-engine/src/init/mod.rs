@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use rusqlite::ErrorCode;
 
 use hqdl_database::{Database, StoreError, message};
-use hqdl_values::format::count_noun;
+use hqdl_values::format::{count_noun, thousands};
 use identity::Identity;
 use kind::Holds;
 use list::List;
@@ -95,7 +95,7 @@ impl EntityTable {
         if found.repeats() == 0 {
             format!("{sample}{rows}, no two alike")
         } else {
-            let keys = found.distinct;
+            let keys = thousands(found.distinct);
             format!("{sample}{rows} with {keys} different keys; rows that share one are one entity")
         }
     }

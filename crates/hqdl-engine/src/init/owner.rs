@@ -2,7 +2,7 @@
 //! artist. A title alone is seldom enough for a model.
 
 use super::EntityTable;
-use super::survey::{self, Distinct, SAMPLE_ROWS};
+use super::survey::{self, DistinctRows, SAMPLE_ROWS};
 use hqdl_database::Database;
 use hqdl_values::sql;
 
@@ -14,7 +14,7 @@ pub struct Owned {
     /// The key.
     pub key: Vec<String>,
     /// Different keys in a sample of the rows.
-    pub found: Distinct,
+    pub found: DistinctRows,
 }
 
 impl Owned {
@@ -54,7 +54,7 @@ impl Owned {
             sql::name(&to),
             sql::name(&foreign.from),
         );
-        let mut owned = Self { select, key: Vec::new(), found: Distinct::default() };
+        let mut owned = Self { select, key: Vec::new(), found: DistinctRows::default() };
         let names = entity.key.names(table);
         // What else was in the key stood in for the owner.
         for own in [&names[..1], &names[..]] {

@@ -178,14 +178,14 @@ fn count(db: &Database, table: &str) -> rusqlite::Result<u64> {
 
 /// Rows of a sample, and how many of them are different.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Distinct {
+pub struct DistinctRows {
     /// Rows of the sample.
     pub rows: u64,
     /// Different rows among them; NULL is a value like others.
     pub distinct: u64,
 }
 
-impl Distinct {
+impl DistinctRows {
     /// Rows that repeat an earlier one.
     pub fn repeats(self) -> u64 {
         self.rows - self.distinct
@@ -202,7 +202,7 @@ pub fn distinct(
     table: &str,
     columns: &[&str],
     limit: u64,
-) -> rusqlite::Result<Distinct> {
+) -> rusqlite::Result<DistinctRows> {
     distinct_of(db, &spread_rows(db, &sql::name(table), limit), columns, limit)
 }
 
@@ -215,14 +215,15 @@ pub fn distinct_of(
     from: &str,
     columns: &[&str],
     limit: u64,
-) -> rusqlite::Result<Distinct> {
+) -> rusqlite::Result<DistinctRows> {
     let all: Vec<String> = columns.iter().map(|c| format!("t.{}", sql::name(c))).collect();
     let sql = format!(
         "WITH sample AS MATERIALIZED (SELECT {} FROM {from} AS t LIMIT {limit})
          SELECT (SELECT count(*) FROM sample), (SELECT count(*) FROM (SELECT DISTINCT * FROM sample))",
         all.join(", "),
     );
-    let read = |row: &rusqlite::Row<'_>| Ok(Distinct { rows: row.get(0)?, distinct: row.get(1)? });
+    let read =
+        |row: &rusqlite::Row<'_>| Ok(DistinctRows { rows: row.get(0)?, distinct: row.get(1)? });
     db.connection().query_row(&sql, [], read)
 }
 
